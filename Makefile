@@ -1,0 +1,28 @@
+# The two commands: `make demo` and `make test`. Each installs what is missing and is quick then.
+.PHONY: setup demo test check bench clean
+SHELL := /bin/bash
+PY := .venv/bin/python
+
+setup:
+	@./setup.sh
+
+demo: setup
+	@.venv/bin/mirrord demo
+
+test: setup
+	@cd native && ../.venv/bin/with-cargo cargo test --quiet --locked --workspace
+	@$(PY) -m pytest -q
+
+check: setup
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+	cd native && ../.venv/bin/with-cargo cargo fmt --check
+	cd native && ../.venv/bin/with-cargo cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
+
+bench: setup
+	@$(PY) -m benchmarks
+
+clean:
+	rm -rf .venv native/target build *.egg-info

@@ -1,0 +1,348 @@
+"""The driver contract: what a kind of volume must be able to do to be mirrored.
+
+A driver speaks for one volume at one location. The engine holds two of them, one for each end
+of a mirror, and never knows what is behind: local and remote drivers look the same, so no method
+takes or returns anything but plain values, byte chunks and the two small stream objects below.
+
+Rules that every driver keeps (tests/contract runs them all on each driver):
+
+1.  *Identity.* Snapshots are named by `guid` everywhere. One guid, both copies `intact`: equal
+    content, wherever they are. Names and times are carried along for people.
+2.  *Idempotence.* Every method that changes something may be called again with the same
+    arguments, after success or after a crash at any point of it, and then does what is left to
+    do. "Already so" is success.
+3.  *Atomic view.* Until `commit(show=True)` or `rollback` switches it, in one step, the view of a
+    MIRROR shows what it showed before, read-only. What is staged is not visible to users and
+    not writable by them. A crash leaves the old view or the new one.
+4.  *Durable.* What a method has done when it returns survives a power cut.
+5.  *Refuse.* Anything found that the driver did not make (a destination that is not empty, a
+    snapshot made writable) is refused with the shared texts below, never overwritten.
+6.  *Steps.* Each effect on stored state passes `mirrord.system.steps.reached("KIND:VERB:WHAT")`
+    first, so that the crash matrix can break it there.
+7.  *Clean.* `close()` of a stream ends all that it started: threads, processes, descriptors.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import ClassVar, Self
+
+from mirrord.core.errors import (
+    Damaged,
+    Diverged,
+    MirrordError,
+    NoSpace,
+    NotFound,
+    PermissionMissing,
+    Refused,
+)
+from mirrord.core.model import Delta, Divergence, ReceiveRequest, Snapshot, Staging, VolumeFacts
+
+#: The largest chunk, in bytes, that `SendStream.read` returns and `Receiver.write` must take.
+CHUNK_BYTES_MAX = 4 << 20
+
+
+class Capability(enum.Flag):
+    """What a driver can do beyond what each must."""
+
+    NONE = 0
+    #: An interrupted receive leaves a checkpoint from which a new send goes on.
+    RESUME = enum.auto()
+    #: Snapshots are directories of files (`Snapshot.path`): single files can be restored.
+    FILES = enum.auto()
+    #: The destination must have a source's snapshot set: older ones go when their blocks do.
+    BLOCK_FOR_BLOCK = enum.auto()
+
+
+class SendStream(abc.ABC):
+    """The bytes that turn base into incremental. A context manager; not thread-safe."""
+
+    @abc.abstractmethod
+    def read(self) -> bytes | memoryview:
+        """The next chunk, 1 to CHUNK_BYTES_MAX bytes; empty at the end of a whole stream.
+
+        A memoryview is valid until the next call. Raises `TransferFailed` when the source cannot
+        go on, `Damaged` when what it reads fails its checksum; never ends silently short.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """End the stream at once, whole or not. May be called twice."""
+
+    def __enter__(self) -> Self:
+        """The stream itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+class Receiver(abc.ABC):
+    """Takes a stream into the staging place. A context manager; not thread-safe."""
+
+    @abc.abstractmethod
+    def write(self, chunk: bytes | memoryview) -> None:
+        """Take the next chunk. Raises `NoSpace`, `Damaged`, `TransferFailed`."""
+
+    @abc.abstractmethod
+    def finish(self) -> Staging:
+        """The stream is whole: verify that the staged snapshot is the one that was announced
+        (guid), make it durable and mark it complete. Raises `Damaged` when it is not.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """End it at once. Not finished: with `Capability.RESUME` a checkpoint is kept. May be
+        called twice, and after `finish`.
+        """
+
+    def __enter__(self) -> Self:
+        """The receiver itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+class Driver(abc.ABC):
+    """One volume at one location; cheap to make, does nothing until asked."""
+
+    kind: ClassVar[str]
+    capabilities: ClassVar[Capability]
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.location}"
+
+    @abc.abstractmethod
+    def facts(self) -> VolumeFacts:
+        """What is at the location, changing nothing. An absent place is a fact, not an error.
+
+        Raises `Unsupported` when no volume of this kind could ever be there (a btrfs location on
+        ext4), `PermissionMissing`, `Damaged`.
+        """
+
+    @abc.abstractmethod
+    def lock(self, purpose: str) -> AbstractContextManager[None]:
+        """Hold the volume for one mirror operation; `Busy` names who has it. Ends with the
+        process. Works on every role (an absent place is made able to hold a lock only by
+        `prepare`: before that this is a no-op).
+        """
+
+    # Snapshots
+
+    @abc.abstractmethod
+    def snapshots(self) -> list[Snapshot]:
+        """The committed snapshots in this volume's keeping, oldest first by `order`: kinds
+        REFERENCE and DIVERGED (and OWN that were received).
+        """
+
+    @abc.abstractmethod
+    def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
+        """The owner's own snapshots of the live volume whose names match one of the globs,
+        oldest first, kind OWN.
+        """
+
+    @abc.abstractmethod
+    def take_snapshot(self, name: str) -> Snapshot:
+        """A read-only snapshot of the live volume as of now, durable. One of that name that is
+        there already (an earlier try) is returned as it is. Raises `NoSpace`.
+        """
+
+    @abc.abstractmethod
+    def delete_snapshot(self, guid: str) -> None:
+        """Delete one that `snapshots()` lists (never the one shown: `Refused`)."""
+
+    @abc.abstractmethod
+    def changed_since(self, guid: str) -> bool:
+        """Whether the live volume may differ from the snapshot. False only when it is certain
+        that not a byte was written since, also not one that is still on its way to disk.
+        """
+
+    # Source
+
+    @abc.abstractmethod
+    def delta(
+        self, base: str | None, incremental: str, *, states: bool = False, files: bool = False
+    ) -> Delta:
+        """What lies between the two snapshots (SnapMirror, FAST'02, 3.2.2).
+
+        states: count all four block states, however long that takes; otherwise only what is
+        needed to know what will be sent, in time proportional to the change.
+        files: list the changed files too, where the driver has files.
+        """
+
+    @abc.abstractmethod
+    def send(
+        self,
+        base: str | None,
+        incremental: str,
+        *,
+        checkpoint: dict[str, int | str] | None = None,
+    ) -> SendStream:
+        """The stream from base (None: from nothing) to incremental, deterministic. checkpoint:
+        go on where a `Staging` of the destination ended.
+        """
+
+    # Destination
+
+    @abc.abstractmethod
+    def prepare(self, mirror_id: str) -> None:
+        """Make an ABSENT place the MIRROR of that id, empty, showing nothing. `Refused` when
+        something is there already that is not this mirror's.
+        """
+
+    @abc.abstractmethod
+    def receive(self, request: ReceiveRequest) -> Receiver:
+        """Open a receiver into the staging place of `request.transfer_id`; goes on from the
+        checkpoint if that staging has one. `Diverged` when the base is not here or not intact.
+        """
+
+    @abc.abstractmethod
+    def stagings(self) -> list[Staging]:
+        """What earlier transfers left uncommitted, complete or not."""
+
+    @abc.abstractmethod
+    def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
+        """Make a complete staging a snapshot of this volume and, with `show`, the view, in one
+        step. Called again after it succeeded: returns that snapshot. `NotFound` when there is
+        no such staging and it was never committed.
+        """
+
+    @abc.abstractmethod
+    def discard(self, transfer_id: str) -> None:
+        """Remove a staging and all of its traces; nothing when there is none."""
+
+    # Failing over and back
+
+    @abc.abstractmethod
+    def promote(self) -> None:
+        """MIRROR to LIVE: the view becomes writable, beginning as the snapshot it shows. Needs
+        no other end. Immediate: no data are copied.
+        """
+
+    @abc.abstractmethod
+    def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
+        """What `rollback(guid)` would take from the live volume's users."""
+
+    @abc.abstractmethod
+    def rollback(self, guid: str, *, mirror_id: str, keep_as: str | None) -> None:
+        """LIVE (or a MIRROR whose newer snapshots must go) to MIRROR of `mirror_id`, showing
+        snapshot `guid`. What the live volume has beyond it is kept first as a DIVERGED
+        snapshot `keep_as`; None: there is nothing to keep. Snapshots newer than `guid` stay.
+        """
+
+    @abc.abstractmethod
+    def forget(self) -> None:
+        """The mirror is no more: drop its marks, lock and stagings. Snapshots and view stay."""
+
+
+# The texts that all drivers share, so that all say the same thing.
+
+
+def base_missing(where: str, guid: str) -> MirrordError:
+    """The base is not there (any more)."""
+    return Diverged(
+        "the base snapshot is not there",
+        where=where,
+        why=f"no intact snapshot with the identity {guid}: it was deleted or made writable",
+        hint="'mirrord explain NAME' shows which snapshots both ends still have; 'mirrord resync "
+        "NAME' goes on from the newest of them.",
+    )
+
+
+def snapshot_missing(where: str, guid: str) -> MirrordError:
+    """A snapshot was asked for that is not in this volume's keeping."""
+    return NotFound("no such snapshot", where=where, why=f"none has the identity {guid}")
+
+
+def staging_missing(where: str, transfer_id: str) -> MirrordError:
+    """A commit of something that was never received."""
+    return NotFound("nothing is staged", where=where, why=f"transfer {transfer_id} is not known")
+
+
+def not_live(where: str) -> MirrordError:
+    """An operation on the live volume of a place that has none."""
+    return Refused(
+        "there is no live volume here",
+        where=where,
+        why="it is a destination that only shows snapshots, or nothing at all",
+        hint="Name the source volume, or make the destination live with 'mirrord break NAME'.",
+    )
+
+
+def not_a_mirror(where: str) -> MirrordError:
+    """A destination operation on a place that is not a destination."""
+    return Refused(
+        "this is not the destination of a mirror",
+        where=where,
+        why="it was never initialized, or it was made live by 'mirrord break'",
+        hint="Use 'mirrord initialize NAME', or 'mirrord resync NAME' after a break.",
+    )
+
+
+def not_empty(where: str, found: str) -> MirrordError:
+    """The destination holds something that is not ours."""
+    return Refused(
+        "the destination is not empty",
+        where=where,
+        why=f"it holds {found}, which mirrord did not make and will not touch",
+        hint="Give a path that does not exist yet, or an empty directory.",
+    )
+
+
+def other_mirror(where: str, mirror_id: str) -> MirrordError:
+    """The destination belongs to another mirror."""
+    return Refused(
+        "the destination belongs to another mirror",
+        where=where,
+        why=f"it was prepared for the mirror with the id {mirror_id}",
+        hint="Give each mirror a destination of its own.",
+    )
+
+
+def no_space(where: str, why: str) -> MirrordError:
+    """The file system is full."""
+    return NoSpace(
+        "no space is left on the file system",
+        where=where,
+        why=why,
+        hint="Free space there and run the same command again; nothing that was committed is lost.",
+    )
+
+
+def stream_damaged(where: str, why: str) -> MirrordError:
+    """A stream that does not hold what it should."""
+    return Damaged(
+        "the stream is damaged",
+        where=where,
+        why=why,
+        hint="Nothing was applied; run the same command again.",
+    )
+
+
+def permission_missing(where: str, what: str) -> MirrordError:
+    """A privilege is missing."""
+    return PermissionMissing(
+        "permission is missing",
+        where=where,
+        why=what,
+        hint="Run it as root (or with sudo).",
+    )

@@ -1,0 +1,20 @@
+"""From an endpoint to its driver. The only module that names a concrete driver."""
+
+from __future__ import annotations
+
+from mirrord.core.errors import UsageError
+from mirrord.core.model import Endpoint
+from mirrord.drivers.base import Driver
+
+
+def open_driver(endpoint: Endpoint) -> Driver:
+    """The driver of an endpoint; imports no other, so that each costs nothing to the rest."""
+    if endpoint.kind == "block":
+        from mirrord.drivers.block.driver import BlockDriver
+
+        return BlockDriver(endpoint.location)
+    if endpoint.kind == "btrfs":
+        from mirrord.drivers.btrfs.driver import BtrfsDriver
+
+        return BtrfsDriver(endpoint.location)
+    raise UsageError(f"no driver for volumes of the kind '{endpoint.kind}'")

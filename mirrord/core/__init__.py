@@ -1,0 +1,1 @@
+"""The vocabulary of mirrord: pure values and decisions, no I/O."""

@@ -1,0 +1,142 @@
+"""One family of errors: what failed, where, why, and what to do next.
+
+Messages are lower case, without a full stop, and quote the value they speak of; hints are
+sentences that name the very command to run. The CLI prints them as `error:` and `hint:`.
+Each class has a stable `code`: docs/errors.md lists them.
+"""
+
+from __future__ import annotations
+
+
+class MirrordError(Exception):
+    """What failed, where and why, with the way on.
+
+    what: the failure, lower case, no full stop.
+    where: mirror, endpoint or path it concerns, or "".
+    why: the cause, as near to the root as it is known, or "".
+    hint: a sentence (or more) that says what to do next, or "".
+    """
+
+    code = "internal"
+    exit_status = 1
+    #: Whether trying the very same again may succeed without anybody doing anything.
+    retryable = False
+
+    def __init__(self, what: str, *, where: str = "", why: str = "", hint: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.why = why
+        self.hint = hint
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{text}: {self.why}" if self.why else text
+
+    def as_dict(self) -> dict[str, object]:
+        """The error as `--json` prints it (docs/cli-json.md)."""
+        return {
+            "error": self.code,
+            "what": self.what,
+            "where": self.where,
+            "why": self.why,
+            "hint": self.hint,
+            "retryable": self.retryable,
+        }
+
+
+class UsageError(MirrordError):
+    """A command line or an argument that cannot be meant."""
+
+    code = "usage"
+    exit_status = 2
+
+
+class ConfigError(MirrordError):
+    """A definition that is wrong; `where` is file and line."""
+
+    code = "config"
+    exit_status = 2
+
+
+class Refused(MirrordError):
+    """The verb does not fit the state; nothing was done."""
+
+    code = "refused"
+
+
+class NotFound(MirrordError):
+    """A mirror, snapshot, volume or file that is not there."""
+
+    code = "not-found"
+
+
+class Unsupported(MirrordError):
+    """The kernel, file system or driver cannot do this."""
+
+    code = "unsupported"
+
+
+class PermissionMissing(MirrordError):
+    """A privilege is missing; `hint` names it."""
+
+    code = "permission"
+
+
+class Busy(MirrordError):
+    """Somebody else holds the mirror or the volume."""
+
+    code = "busy"
+    retryable = True
+
+
+class NoSpace(MirrordError):
+    """A file system is full, or would be."""
+
+    code = "no-space"
+
+
+class Diverged(MirrordError):
+    """The two ends have no base in common, or the destination was changed."""
+
+    code = "diverged"
+
+
+class Damaged(MirrordError):
+    """Stored data or a stream fails its checksum or makes no sense."""
+
+    code = "damaged"
+
+
+class TransferFailed(MirrordError):
+    """A transfer broke off; the destination is as it was."""
+
+    code = "transfer"
+    retryable = True
+
+
+class Aborted(MirrordError):
+    """Somebody asked for the end of a transfer."""
+
+    code = "aborted"
+
+
+class IoFailed(MirrordError):
+    """An operating-system call failed for a reason of its own."""
+
+    code = "io"
+
+
+class InvariantError(MirrordError):
+    """A bug in mirrord: something that cannot be, is."""
+
+    code = "bug"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, hint="This is a bug in mirrord: please report it, with --debug.")
+
+
+def require(condition: bool, what: str) -> None:
+    """Stop before damage is done when an invariant does not hold (also under `python -O`)."""
+    if not condition:
+        raise InvariantError(what)

@@ -1,0 +1,198 @@
+"""The values that travel between drivers, engine and CLI. All are immutable."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+class Role(enum.Enum):
+    """What a place is to a mirror."""
+
+    ABSENT = "absent"  # nothing there, or an empty directory: fit to become a destination
+    LIVE = "live"  # a writable volume: a source, or a promoted destination
+    MIRROR = "mirror"  # a destination: its view is read-only and switched by commits
+    FOREIGN = "foreign"  # something that is not ours and not empty: never touched
+
+
+class SnapshotKind(enum.Enum):
+    """Why a snapshot is there."""
+
+    REFERENCE = "reference"  # taken by mirrord for a mirror
+    OWN = "own"  # the volume owner's own, that goes along when the definition names it
+    DIVERGED = "diverged"  # the losing side of a resync, kept
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One copy of one snapshot, at one end.
+
+    guid: the identity of the content: two snapshots with one guid, both `intact`, are equal
+        block for block. Never a name, never a time.
+    name: as the source gave it.
+    order: place in this volume's history; grows with each snapshot taken or received there.
+    taken_at_ns: when the source took it, by the source's clock; shown, never decided upon.
+    path: where its files can be read, or "" when the driver has no such place.
+    intact: read-only and not modified since it was taken or received.
+    held_by: tags of the holds on it (drivers with `Capability.HOLD`).
+    """
+
+    guid: str
+    name: str
+    kind: SnapshotKind
+    order: int
+    taken_at_ns: int
+    path: str = ""
+    intact: bool = True
+    held_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeFacts:
+    """What a driver knows of the volume at a location, without changing anything.
+
+    identity: of the live volume (ABSENT and FOREIGN: ""); two locations with one identity are
+        the same volume.
+    filesystem: identity of what holds it; equal for two volumes that share their free space.
+    view: the path at which users see the volume (the destination view of a mirror).
+    shown: guid of the snapshot that a MIRROR shows, else None.
+    mirror_id: the mirror a destination was prepared for, else "".
+    origin: of a LIVE volume that was promoted: guid of the snapshot it began as, else None.
+    used_bytes, free_bytes: of the holding file system, for forecasts.
+    notes: what a person should know, each a full sentence (nested subvolumes, …).
+    """
+
+    kind: str
+    location: str
+    role: Role
+    identity: str
+    filesystem: str
+    view: str
+    shown: str | None = None
+    mirror_id: str = ""
+    origin: str | None = None
+    used_bytes: int = 0
+    free_bytes: int = 0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockStates:
+    """How many blocks are in each of the four states (SnapMirror, FAST'02, section 3.2.2)."""
+
+    unused: int
+    unchanged: int
+    deleted: int
+    added: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """One changed file: its path in the volume, what happened, and the bytes to be sent."""
+
+    path: str
+    change: str  # added | modified | deleted | renamed | metadata
+    data_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What lies between base and incremental.
+
+    base: guid of the base, or None when everything is sent (initialize).
+    block_size: bytes of a block in `states`.
+    states: the four counts; None when only the changes were walked.
+    added_bytes: bytes of blocks that are in the incremental only.
+    send_bytes: estimate of the stream's length in bytes; `exact` tells whether it is one.
+    changes: changed files, when they were asked for and the driver can tell.
+    """
+
+    base: str | None
+    incremental: str
+    block_size: int
+    states: BlockStates | None
+    added_bytes: int
+    send_bytes: int
+    exact: bool = False
+    changes: tuple[FileChange, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """What a rollback would lose: all that the live volume has beyond `base`.
+
+    changes: the changed files, at most `limit` of them, or None when the driver has no files.
+    total_changes: how many there are in all.
+    newer_snapshots: names of snapshots of the volume that are newer than `base`.
+    """
+
+    base: str
+    changed_bytes: int
+    changes: tuple[FileChange, ...] | None
+    total_changes: int
+    newer_snapshots: tuple[str, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Nothing would be lost."""
+        return self.changed_bytes == 0 and self.total_changes == 0 and not self.newer_snapshots
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveRequest:
+    """What a receiver is about to get. `transfer_id` names the staging place."""
+
+    transfer_id: str
+    mirror_id: str
+    base: str | None
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """A received or half-received snapshot that is not committed.
+
+    complete: all of it arrived and was verified: it may be committed.
+    checkpoint: where a new send can go on, opaque to all but the driver; None: from the start.
+    received_bytes: bytes of the stream that are behind the checkpoint.
+    """
+
+    transfer_id: str
+    base: str | None
+    snapshot: Snapshot
+    complete: bool
+    checkpoint: Mapping[str, int | str] | None = None
+    received_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a volume lives: a driver's kind and a location that the driver understands."""
+
+    kind: str
+    location: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.location}"
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A mirror as its TOML file defines it (docs/config.md).
+
+    keep_source, keep_destination: how many reference snapshots stay at each end; the base is
+        always one of them.
+    snapshots: glob patterns; the source's own snapshots whose names match go along.
+    """
+
+    name: str
+    id: str
+    source: Endpoint
+    destination: Endpoint
+    policy: str = "async"
+    keep_source: int = 2
+    keep_destination: int = 10
+    snapshots: tuple[str, ...] = ()
+    file: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,33 @@
+"""Names: of mirrors (people choose them) and of snapshots (mirrord makes them)."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+from mirrord.core.errors import UsageError
+
+MIRROR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def check_mirror_name(name: str) -> str:
+    """`name` when it can name a mirror; `UsageError` otherwise."""
+    if MIRROR_NAME.fullmatch(name) is None:
+        raise UsageError(
+            f"'{name}' cannot name a mirror",
+            why="a name has 1 to 64 letters, digits, dots, dashes or underscores and begins "
+            "with a letter or digit",
+        )
+    return name
+
+
+def snapshot_name(mirror_id: str, taken_at_ns: int, sequence: int) -> str:
+    """`mirrord.<mirror id>.<UTC time>Z.<sequence>`: for people; nothing is decided by it."""
+    moment = datetime.fromtimestamp(taken_at_ns // 1_000_000_000, UTC)
+    return f"mirrord.{mirror_id}.{moment:%Y%m%dT%H%M%S}Z.{sequence}"
+
+
+def diverged_name(mirror_id: str, taken_at_ns: int, sequence: int) -> str:
+    """The name under which a resync keeps the losing side."""
+    moment = datetime.fromtimestamp(taken_at_ns // 1_000_000_000, UTC)
+    return f"diverged.{mirror_id}.{moment:%Y%m%dT%H%M%S}Z.{sequence}"

@@ -1,0 +1,49 @@
+"""Bytes, durations and rates as people read and write them."""
+
+from __future__ import annotations
+
+import re
+
+from mirrord.core.errors import UsageError
+
+_SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:i?B)?", re.IGNORECASE)
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `64M`, `1.5GiB`, `4096`; powers of 1024. `UsageError` when it is no size."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"'{text}' is not a size", hint="Write for example 512M, 10G or 1TiB.")
+    return int(float(match[1]) * _SUFFIXES[match[2].upper()])
+
+
+def format_size(size_bytes: float) -> str:
+    """`1.5 GiB`: three digits at the most, powers of 1024."""
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if abs(size) < 1024 or unit == "PiB":
+            if unit == "B":
+                return f"{size:.0f} B"
+            return f"{size:.1f} {unit}" if size < 100 else f"{size:.0f} {unit}"
+        size /= 1024
+    raise AssertionError("unreachable")
+
+
+def format_duration(duration_s: float) -> str:
+    """`0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    if duration_s < 0:
+        return "-" + format_duration(-duration_s)
+    if duration_s < 0.0995:
+        return f"{duration_s * 1000:.0f} ms"
+    if duration_s < 9.95:
+        return f"{duration_s:.1f} s"
+    total = round(duration_s)
+    parts: list[str] = []
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, total = divmod(total, length)
+        if count or (parts and len(parts) < 2):
+            parts.append(f"{count} {unit}")
+        if len(parts) == 2:
+            break
+    return " ".join(part for part in parts if not part.startswith("0 ")) or "0 s"

@@ -1,0 +1,63 @@
+"""The one place that starts other programs: argument lists only, never a shell."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mirrord.core.errors import IoFailed, Unsupported
+
+_OUTPUT_BYTES_MAX = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a program ended, with the end of what it said."""
+
+    status: int
+    output: str
+    errors: str
+
+
+def find(program: str, *, hint: str) -> str:
+    """The path of a program; `Unsupported` with `hint` when it is not installed."""
+    path = shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin:/usr/bin:/bin")
+    if path is None:
+        raise Unsupported(f"the program '{program}' is not installed", hint=hint)
+    return path
+
+
+def run(arguments: Sequence[str], *, timeout_s: float) -> Result:
+    """Run a program to its end, without input. `IoFailed` when it takes longer than that."""
+    try:
+        done = subprocess.run(
+            list(arguments),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise IoFailed(f"'{arguments[0]}' did not end within {timeout_s:.0f} s") from None
+    return Result(done.returncode, _tail(done.stdout), _tail(done.stderr))
+
+
+def start(arguments: Sequence[str], *, stdin: int, stderr: int) -> subprocess.Popen[bytes]:
+    """Start a program that reads `stdin`; the caller waits for it and kills it if need be.
+
+    It gets a session of its own, so that a Ctrl-C at the terminal reaches only mirrord, which
+    then ends it in order.
+    """
+    return subprocess.Popen(
+        list(arguments),
+        stdin=stdin,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+        start_new_session=True,
+    )
+
+
+def _tail(data: bytes) -> str:
+    return data[-_OUTPUT_BYTES_MAX:].decode(errors="replace")

@@ -1,0 +1,117 @@
+"""File operations that change stored state, each with a label (see `mirrord.system.steps`).
+
+The first argument of each is the label of the step, such as `"BLOCK:COMMIT:RENAME"`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+from mirrord.system import steps
+
+_RENAME_EXCHANGE = 2
+_AT_FDCWD = -100
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def sync_directory(path: str | Path) -> None:
+    """Make the entries of a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_filesystem(op: str, path: str | Path) -> None:
+    """Make all that was written to the file system of `path` durable (syncfs)."""
+    steps.reached(op)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if _libc.syncfs(descriptor) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(path))
+    finally:
+        os.close(descriptor)
+
+
+def write_atomic(op: str, path: str | Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Replace the file at `path` by `data` in one durable step; a crash leaves old or new."""
+    path = Path(path)
+    beside = path.with_name(f".{path.name}.new")
+    steps.reached(f"{op}:WRITE")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    rename(f"{op}:RENAME", beside, path)
+
+
+def rename(op: str, old: str | Path, new: str | Path) -> None:
+    """Rename, replacing `new` if it is there; durable on return."""
+    steps.reached(op)
+    os.rename(old, new)
+    sync_directory(Path(new).parent)
+    if Path(old).parent != Path(new).parent:
+        sync_directory(Path(old).parent)
+
+
+def exchange(op: str, one: str | Path, other: str | Path) -> None:
+    """Swap two directory entries in one step (renameat2 RENAME_EXCHANGE); durable on return."""
+    steps.reached(op)
+    failed = _libc.renameat2(
+        _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE
+    )
+    if failed != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(one), None, str(other))
+    for directory in {Path(one).parent, Path(other).parent}:
+        sync_directory(directory)
+
+
+def switch_link(op: str, target: str, link: str | Path) -> None:
+    """Make the symbolic link `link` point to `target`, in one durable step."""
+    link = Path(link)
+    beside = link.with_name(f".{link.name}.new")
+    beside.unlink(missing_ok=True)
+    steps.reached(f"{op}:LINK")
+    os.symlink(target, beside)
+    rename(f"{op}:RENAME", beside, link)
+
+
+def make_directory(op: str, path: str | Path, *, mode: int = 0o755) -> None:
+    """Make a directory, and those above it, if it is not there yet; durable on return."""
+    path = Path(path)
+    if path.is_dir():
+        return
+    if not path.parent.is_dir():
+        make_directory(op, path.parent, mode=mode)
+    steps.reached(op)
+    path.mkdir(mode=mode, exist_ok=True)
+    path.chmod(mode)
+    sync_directory(path.parent)
+
+
+def remove_file(op: str, path: str | Path) -> None:
+    """Remove a file or link, if it is there; durable on return."""
+    steps.reached(op)
+    path = Path(path)
+    path.unlink(missing_ok=True)
+    if path.parent.is_dir():
+        sync_directory(path.parent)
+
+
+def remove_directory(op: str, path: str | Path) -> None:
+    """Remove an empty directory, if it is there."""
+    steps.reached(op)
+    try:
+        Path(path).rmdir()
+    except FileNotFoundError:
+        return
+    sync_directory(Path(path).parent)

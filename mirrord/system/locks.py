@@ -1,0 +1,76 @@
+"""Locks that say who holds them, and that end with their process, however it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from mirrord.core.errors import Busy
+from mirrord.system import clock
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a lock: the process, what it does, and since when (wall time)."""
+
+    pid: int
+    purpose: str
+    since_ns: int
+
+    def __str__(self) -> str:
+        since = datetime.fromtimestamp(self.since_ns / 1e9, UTC).astimezone()
+        return f"process {self.pid} ({self.purpose}) since {since:%Y-%m-%d %H:%M:%S}"
+
+
+def holder_of(path: str | Path) -> Holder | None:
+    """Who holds the lock at `path` now, or None when nobody does."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _read_holder(descriptor)
+    finally:
+        os.close(descriptor)
+    return None
+
+
+@contextmanager
+def exclusive(path: str | Path, purpose: str, *, what: str) -> Iterator[None]:
+    """Hold the lock at `path`; `Busy` with the holder when somebody else has it.
+
+    The lock is the kernel's (flock): it ends with the process, so a crash leaves none behind.
+    what: what is locked, for the message (`mirror 'home'`).
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Busy(
+                f"{what} is in use by {_read_holder(descriptor)}",
+                hint="Wait for it to end, or end it with 'mirrord abort NAME'.",
+            ) from None
+        record = {"pid": os.getpid(), "purpose": purpose, "since_ns": clock.now_ns()}
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(record).encode(), 0)
+        yield
+        os.ftruncate(descriptor, 0)
+    finally:
+        os.close(descriptor)
+
+
+def _read_holder(descriptor: int) -> Holder:
+    try:
+        record = json.loads(os.pread(descriptor, 4096, 0))
+        return Holder(int(record["pid"]), str(record["purpose"]), int(record["since_ns"]))
+    except (ValueError, KeyError, TypeError):
+        return Holder(0, "starting", clock.now_ns())

@@ -1,0 +1,63 @@
+//! `mirrord._native`: the Python face of `mirrord-core`. Only `mirrord.system.native` imports it.
+
+use mirrord_core::{bitmap, checksum};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyBufferError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+/// The bytes behind a buffer object, for as long as `buffer` is borrowed.
+fn bytes_of<'a>(buffer: &'a PyBuffer<u8>) -> PyResult<&'a [u8]> {
+    if !buffer.is_c_contiguous() {
+        return Err(PyBufferError::new_err("a contiguous buffer is needed"));
+    }
+    // SAFETY: the buffer is contiguous, and the borrow of `buffer` keeps it alive and exported.
+    Ok(unsafe { std::slice::from_raw_parts(buffer.buf_ptr() as *const u8, buffer.len_bytes()) })
+}
+
+/// A running XXH3-128 checksum of a stream.
+#[pyclass]
+struct StreamChecksum(checksum::StreamChecksum);
+
+#[pymethods]
+impl StreamChecksum {
+    #[new]
+    fn new() -> Self {
+        Self(checksum::StreamChecksum::default())
+    }
+
+    fn update(&mut self, data: PyBuffer<u8>) -> PyResult<()> {
+        self.0.update(bytes_of(&data)?);
+        Ok(())
+    }
+
+    fn hexdigest(&self) -> String {
+        self.0.digest().iter().map(|b| format!("{b:02x}")).collect()
+    }
+}
+
+/// XXH3-64 of each block of `data`, as little-endian u64 in one bytes object.
+#[pyfunction]
+fn block_checksums<'py>(
+    py: Python<'py>,
+    data: PyBuffer<u8>,
+    block_size: usize,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let sums = checksum::block_checksums(bytes_of(&data)?, block_size);
+    let flat: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+    Ok(PyBytes::new(py, &flat))
+}
+
+/// The runs (first, length) of set bits of a flat bitmap.
+#[pyfunction]
+fn bitmap_runs(bits: PyBuffer<u8>) -> PyResult<Vec<(u64, u64)>> {
+    Ok(bitmap::runs(bytes_of(&bits)?))
+}
+
+#[pymodule]
+fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_class::<StreamChecksum>()?;
+    m.add_function(wrap_pyfunction!(block_checksums, m)?)?;
+    m.add_function(wrap_pyfunction!(bitmap_runs, m)?)?;
+    Ok(())
+}
