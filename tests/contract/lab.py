@@ -1,0 +1,55 @@
+"""What the conformance suite needs of each kind of volume.
+
+A driver takes part by a module `tests/contract/lab_<kind>.py` with
+
+    @contextmanager
+    def lab(folder: Path) -> Iterator[Lab]: ...
+
+that yields a fresh `Lab` whose places lie below `folder` or on file systems of the lab's own, and
+cleans up after itself. `tests/contract/conftest.py` runs the whole of `test_conformance.py` on
+every lab that it finds; a kind that cannot run here is an error, not a skip.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from mirrord.drivers.base import Driver
+
+
+class Lab(Protocol):
+    """Two places, one for each end of a mirror, and a user who works there."""
+
+    kind: str
+
+    def source(self) -> Driver:
+        """A fresh driver object on the source volume, which is LIVE and has some content."""
+        ...
+
+    def destination(self) -> Driver:
+        """A fresh driver object on the destination place, ABSENT at first."""
+        ...
+
+    def foreign(self) -> Driver:
+        """A driver on a place that holds somebody else's data."""
+        ...
+
+    def change(self, driver: Driver, seed: int) -> None:
+        """Work as a user on the LIVE volume of `driver`: write, overwrite, delete. Another seed
+        leaves other content; nothing is synced afterwards.
+        """
+        ...
+
+    def content(self, driver: Driver) -> str:
+        """A digest of what a user sees at the view (all data, all names, all metadata that the
+        driver promises to carry).
+        """
+        ...
+
+    def snapshot_content(self, driver: Driver, guid: str) -> str:
+        """The same digest of a snapshot."""
+        ...
+
+    def own_snapshot(self, driver: Driver, name: str) -> None:
+        """Take a snapshot as the owner would, without mirrord."""
+        ...
