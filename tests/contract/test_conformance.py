@@ -85,11 +85,27 @@ def test_prepare_refuses_what_is_not_its_own(lab: Lab) -> None:
 def test_a_held_lock_names_its_holder(lab: Lab) -> None:
     destination = lab.destination()
     destination.prepare(MIRROR)
-    with destination.lock("first"):
-        with pytest.raises(Busy, match="first"), lab.destination().lock("second"):
-            pass
+    with (
+        destination.lock("first"),
+        pytest.raises(Busy, match="first"),
+        lab.destination().lock("second"),
+    ):
+        pass
     with lab.destination().lock("third"):
         pass
+
+
+def test_the_holder_of_the_lock_can_do_everything_under_it(lab: Lab) -> None:
+    source, destination, base = initialized(lab)
+    with source.lock("update"), destination.lock("update"):
+        lab.change(source, 1)
+        snapshot = mirror(source, destination, base, "next")
+        source.delete_snapshot(base.guid)
+        destination.delete_snapshot(base.guid)
+        assert destination.facts().shown == snapshot.guid
+        destination.promote()
+        destination.rollback(snapshot.guid, mirror_id=MIRROR, keep_as=None)
+    assert lab.content(lab.destination()) == lab.content(source)
 
 
 # Snapshots
@@ -245,6 +261,29 @@ def test_nothing_is_visible_before_commit(lab: Lab) -> None:
     lab.destination().commit("t", show=True)
     assert lab.content(lab.destination()) == lab.content(source)
     assert lab.destination().stagings() == []
+
+
+def test_the_owners_snapshots_go_along_in_their_place(lab: Lab) -> None:
+    source, destination, base = initialized(lab)
+    lab.change(source, 1)
+    lab.own_snapshot(source, "daily")
+    lab.change(source, 2)
+    last = source.take_snapshot("last")
+    [own] = source.own_snapshots(("daily",))
+    assert base.order < own.order < last.order, "orders of all kinds compare"
+    stage(source, destination, base, own, "t-own")
+    destination.commit("t-own", show=False)
+    stage(source, destination, own, last, "t-last")
+    destination.commit("t-last", show=True)
+    listed = lab.destination().snapshots()
+    assert [s.guid for s in listed] == [base.guid, own.guid, last.guid]
+    assert [s.kind for s in listed] == [
+        SnapshotKind.REFERENCE,
+        SnapshotKind.OWN,
+        SnapshotKind.REFERENCE,
+    ]
+    assert lab.snapshot_content(destination, own.guid) == lab.snapshot_content(source, own.guid)
+    assert lab.content(destination) == lab.content(source)
 
 
 def test_commit_may_be_repeated_and_needs_a_staging(lab: Lab) -> None:

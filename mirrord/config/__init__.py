@@ -1,0 +1,1 @@
+"""Definitions: strict TOML, one file a mirror, that a person can keep in git."""

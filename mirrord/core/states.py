@@ -1,0 +1,149 @@
+"""The life cycle of a mirror: one pure table, (state, verb) -> new state or a refusal.
+
+    uninitialized --initialize--> mirrored --break--> broken-off --resync--> mirrored
+                                   |  ^                   |
+                                   |  +--reverse----------+   (source and destination swapped)
+                                   +-- update, quiesce, resume, abort, restore: stays
+
+`quiesced` is a flag beside the state: it survives restarts and refuses new transfers.
+Semantics as SnapMirror's: see docs/architecture.md, "The life cycle".
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class State(enum.Enum):
+    """What a mirror is."""
+
+    UNINITIALIZED = "uninitialized"
+    MIRRORED = "mirrored"
+    BROKEN_OFF = "broken-off"
+
+
+class Activity(enum.Enum):
+    """What a mirror is doing."""
+
+    IDLE = "idle"
+    SNAPSHOTTING = "snapshotting"
+    TRANSFERRING = "transferring"
+    COMMITTING = "committing"
+    ABORTING = "aborting"
+    QUIESCED = "quiesced"
+    RESYNCING = "resyncing"
+
+
+class Verb(enum.Enum):
+    """What can be asked of a mirror that exists."""
+
+    INITIALIZE = "initialize"
+    UPDATE = "update"
+    ABORT = "abort"
+    QUIESCE = "quiesce"
+    RESUME = "resume"
+    BREAK = "break"
+    RESYNC = "resync"
+    REVERSE = "reverse"
+    RESTORE = "restore"
+    RELEASE = "release"
+    DELETE = "delete"
+
+
+#: Verbs that move data and are therefore refused while the mirror is quiesced.
+TRANSFERS = frozenset({Verb.INITIALIZE, Verb.UPDATE, Verb.RESYNC, Verb.REVERSE})
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a verb does not fit, and which command does. `{name}` stands for the mirror."""
+
+    why: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Already:
+    """The verb's work is done already: success, nothing to do."""
+
+    status: str
+
+
+Verdict = State | Refusal | Already
+
+_NOT_YET = Refusal(
+    "it was never initialized", "Run 'mirrord initialize {name}' for the first transfer."
+)
+_NEVER_BROKEN = Refusal(
+    "it was never initialized, so there is no copy to make writable",
+    "Run 'mirrord initialize {name}' for the first transfer.",
+)
+_USE_RESYNC = Refusal(
+    "it is broken off: the destination is a live volume with a life of its own",
+    "'mirrord resync {name}' goes on from the newest common snapshot (and shows first what the "
+    "destination would lose); 'mirrord reverse {name}' makes the destination the source.",
+)
+
+_U, _M, _B = State.UNINITIALIZED, State.MIRRORED, State.BROKEN_OFF
+
+TABLE: dict[tuple[State, Verb], Verdict] = {
+    (_U, Verb.INITIALIZE): _M,
+    (_M, Verb.INITIALIZE): Refusal(
+        "it is initialized already", "'mirrord update {name}' transfers what has changed."
+    ),
+    (_B, Verb.INITIALIZE): _USE_RESYNC,
+    (_U, Verb.UPDATE): _NOT_YET,
+    (_M, Verb.UPDATE): _M,
+    (_B, Verb.UPDATE): _USE_RESYNC,
+    (_U, Verb.ABORT): _U,
+    (_M, Verb.ABORT): _M,
+    (_B, Verb.ABORT): _B,
+    (_U, Verb.QUIESCE): _U,
+    (_M, Verb.QUIESCE): _M,
+    (_B, Verb.QUIESCE): _B,
+    (_U, Verb.RESUME): _U,
+    (_M, Verb.RESUME): _M,
+    (_B, Verb.RESUME): _B,
+    (_U, Verb.BREAK): _NEVER_BROKEN,
+    (_M, Verb.BREAK): _B,
+    (_B, Verb.BREAK): Already("already_broken-off"),
+    (_U, Verb.RESYNC): _NOT_YET,
+    (_M, Verb.RESYNC): _M,
+    (_B, Verb.RESYNC): _M,
+    (_U, Verb.REVERSE): _NOT_YET,
+    (_M, Verb.REVERSE): _M,
+    (_B, Verb.REVERSE): _M,
+    (_U, Verb.RESTORE): _NOT_YET,
+    (_M, Verb.RESTORE): _M,
+    (_B, Verb.RESTORE): _B,
+    (_U, Verb.RELEASE): _U,
+    (_M, Verb.RELEASE): Refusal(
+        "the mirror still needs its base snapshot at the source",
+        "Run 'mirrord break {name}' first; after a release only a new mirror can begin.",
+    ),
+    (_B, Verb.RELEASE): _U,
+    (_U, Verb.DELETE): _U,
+    (_M, Verb.DELETE): Refusal(
+        "it is a working mirror",
+        "Run 'mirrord break {name}' first, or 'mirrord delete {name} --yes' to leave the "
+        "destination read-only as it is.",
+    ),
+    (_B, Verb.DELETE): _B,
+}
+
+_QUIESCED = Refusal(
+    "it is quiesced: no transfer may begin", "Run 'mirrord resume {name}' to let it go on."
+)
+
+
+def judge(state: State, verb: Verb, *, quiesced: bool) -> Verdict:
+    """What `verb` does to a mirror in `state`: the new state, `Already`, or a `Refusal`."""
+    verdict = TABLE[state, verb]
+    if quiesced and verb in TRANSFERS and not isinstance(verdict, Refusal):
+        return _QUIESCED
+    if verb is Verb.QUIESCE and quiesced:
+        return Already("already_quiesced")
+    if verb is Verb.RESUME and not quiesced:
+        return Already("already_resumed")
+    return verdict

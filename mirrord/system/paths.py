@@ -1,0 +1,57 @@
+"""Where mirrord keeps its things: /etc, /var/lib and /run for root, XDG folders otherwise, or
+all below `MIRRORD_HOME` when that is set.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirrord.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """config: definitions in TOML; state: the catalogue; run: locks and progress."""
+
+    config: Path
+    state: Path
+    run: Path
+
+    @property
+    def mirrors(self) -> Path:
+        """The folder of mirror definitions."""
+        return self.config / "mirrors.d"
+
+    @property
+    def catalogue(self) -> Path:
+        """The catalogue's file."""
+        return self.state / "catalogue.sqlite"
+
+    def make(self) -> None:
+        """Make what is missing, for the owner only: it names what is mirrored where."""
+        for folder in (self.mirrors, self.state, self.run):
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                raise ConfigError(
+                    f"the folder {folder} cannot be made",
+                    why=error.strerror or str(error),
+                    hint="Run it as root, or set MIRRORD_HOME to a folder of your own.",
+                ) from error
+
+
+def standard() -> Paths:
+    """The paths for this user and environment."""
+    home = os.environ.get("MIRRORD_HOME")
+    if home:
+        root = Path(home).absolute()
+        return Paths(root / "etc", root / "state", root / "run")
+    if os.geteuid() == 0:
+        return Paths(Path("/etc/mirrord"), Path("/var/lib/mirrord"), Path("/run/mirrord"))
+    user = Path.home()
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or user / ".config") / "mirrord"
+    state = Path(os.environ.get("XDG_STATE_HOME") or user / ".local/state") / "mirrord"
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Paths(config, state, Path(runtime) / "mirrord" if runtime else state / "run")
