@@ -211,6 +211,15 @@ class Catalogue:
         assert row is not None
         return row
 
+    def adopt(self, mirror_id: str, snapshots: list[Snapshot], *, confirmed_ns: int) -> None:
+        """Record what a mirror's destination holds, after the catalogue was lost."""
+        with self._transaction("MIRROR:ADOPT") as db:
+            db.executemany(
+                "INSERT INTO snapshot VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                [(mirror_id, s.guid, s.name, s.kind.value, 0, s.taken_at_ns) for s in snapshots],
+            )
+            db.execute("UPDATE mirror SET confirmed_ns = ? WHERE id = ?", (confirmed_ns, mirror_id))
+
     def set_quiesced(self, mirror_id: str, quiesced: bool) -> None:
         """Record that no transfer may begin, or that it may again."""
         with self._transaction("MIRROR:QUIESCE") as db:
