@@ -143,8 +143,8 @@ class Driver(abc.ABC):
     def lock(self, purpose: str) -> AbstractContextManager[None]:
         """Hold the volume for one mirror operation; `Busy` names who has it. Ends with the
         process. The same driver object may take it again inside (re-entrant), and its other
-        methods work under it. Works on every role (an absent place is made able to hold a lock only by
-        `prepare`: before that this is a no-op).
+        methods work under it. Works on every role (an absent place is made able to hold a lock
+        only by `prepare`: before that this is a no-op).
         """
 
     # Snapshots

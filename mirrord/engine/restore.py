@@ -93,7 +93,7 @@ def restore_files(
 
 
 def _inside(mirror: Mirror, path: str) -> PurePosixPath:
-    """A path as the user gave it, relative to the volume: absolute ones may begin with its place."""
+    """A path as the user gave it, made relative to the volume."""
     pure = PurePosixPath(path)
     if pure.is_absolute():
         for base in (mirror.source.location, mirror.destination.location):
@@ -213,8 +213,8 @@ def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[Turn, str | None]:
     facts = mirror.source.facts()
     where = str(mirror.source)
     if facts.role is Role.ABSENT:
-        lines = (f"restore '{mirror.name}': {where} is made anew from {chosen.name}.",)
-        return Turn(Verb.RESTORE, chosen, where, None, None, lines), None
+        line = f"restore '{mirror.name}': {where} is made anew from {chosen.name}."
+        return Turn(Verb.RESTORE, chosen, where, None, None, (line,)), None
     if facts.fixed:
         raise Refused(
             "the source cannot be replaced", where=where, why=facts.fixed,
