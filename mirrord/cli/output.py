@@ -14,7 +14,7 @@ from mirrord.core.errors import Refused
 
 if TYPE_CHECKING:
     from mirrord.control.api import Service
-    from mirrord.engine.mirror import Result
+    from mirrord.core.results import Result
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The mirror's name.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON (docs/cli-json.md).")]

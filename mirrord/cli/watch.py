@@ -19,7 +19,7 @@ _BAR_AFTER_S = 0.3
 def watcher(*, quiet: bool) -> Iterator[Any]:
     """A watcher for the verb to come: bar, lines, or nothing."""
     if quiet:
-        from mirrord.engine.progress import Silent
+        from mirrord.core.results import Silent
 
         yield Silent()
     elif sys.stderr.isatty():

@@ -20,11 +20,12 @@ from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import IoFailed, MirrordError, NoSpace, PermissionMissing, Refused
 from mirrord.core.model import Definition, Role
 from mirrord.core.names import check_mirror_name
+from mirrord.core.results import Result, Silent, Watcher
 from mirrord.core.states import State
 from mirrord.drivers.base import not_empty, other_mirror
 from mirrord.engine import failover, report, restore, simple, update
-from mirrord.engine.mirror import Mirror, Result, check_source, open_mirror
-from mirrord.engine.progress import RunFiles, Silent, Watcher
+from mirrord.engine.mirror import Mirror, check_source, open_mirror
+from mirrord.engine.progress import RunFiles
 from mirrord.system.paths import Paths
 
 T = TypeVar("T")

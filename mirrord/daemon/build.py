@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirrord.control.api import Service
-from mirrord.engine.progress import Watcher
+from mirrord.core.results import Watcher
 from mirrord.system import paths
 
 

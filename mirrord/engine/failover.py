@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from mirrord.core import names
 from mirrord.core.errors import Diverged, MirrordError
 from mirrord.core.model import Divergence, Role, Snapshot
+from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.units import format_size
 from mirrord.engine import failover_steps, plan, recovery
-from mirrord.engine.mirror import Mirror, Result, check_source, one_line, stop_running
+from mirrord.engine.mirror import Mirror, check_source, one_line, stop_running
 from mirrord.engine.update import update_held
 from mirrord.system import clock
 

@@ -7,31 +7,22 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from mirrord.catalogue.store import Catalogue, MirrorRow
 from mirrord.config.definitions import Definitions
 from mirrord.core.errors import Busy, MirrordError, Refused
 from mirrord.core.model import Definition, Role, Snapshot, VolumeFacts
+from mirrord.core.results import Watcher
 from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
 from mirrord.drivers.base import Driver
 from mirrord.drivers.registry import open_driver
-from mirrord.engine.progress import RunFiles, Watcher
+from mirrord.engine.progress import RunFiles
 from mirrord.engine.transfer import Route
 from mirrord.system import clock, locks
 
 _SOURCE_LOCK_WAIT_S = 20.0
 _POLL_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a verb did. status: a stable word (docs/cli-json.md); text: for people."""
-
-    status: str
-    text: str
-    data: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -1,42 +1,15 @@
-"""Who is told how far a verb is: the person at the terminal, and `mirrord status` elsewhere."""
+"""What a running verb lets other processes know, and how they ask it to end."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Protocol
 
 from mirrord.core.errors import Aborted
 from mirrord.core.states import Activity
 from mirrord.system import clock
 
 _WRITE_EVERY_S = 0.5
-
-
-class Watcher(Protocol):
-    """Is told what a verb does. All methods return at once."""
-
-    def activity(self, activity: Activity, note: str) -> None:
-        """The mirror does something else now; note: what, for people."""
-
-    def transfer(self, name: str, estimate_bytes: int, done_bytes: int) -> None:
-        """A transfer of a snapshot begins, or goes on after `done_bytes`."""
-
-    def moved(self, stream_bytes: int) -> None:
-        """So many more bytes of the stream were received."""
-
-
-class Silent:
-    """A watcher that tells nobody."""
-
-    def activity(self, activity: Activity, note: str) -> None:
-        """Nothing."""
-
-    def transfer(self, name: str, estimate_bytes: int, done_bytes: int) -> None:
-        """Nothing."""
-
-    def moved(self, stream_bytes: int) -> None:
-        """Nothing."""
 
 
 class RunFiles:

@@ -10,11 +10,12 @@ from mirrord.catalogue.store import MirrorRow
 from mirrord.core import names
 from mirrord.core.errors import MirrordError, NotFound
 from mirrord.core.model import Delta, Role, Snapshot, VolumeFacts
+from mirrord.core.results import Result
 from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_size
 from mirrord.drivers.base import Driver
 from mirrord.engine import plan, recovery
-from mirrord.engine.mirror import Mirror, Result, live_source, one_line
+from mirrord.engine.mirror import Mirror, live_source, one_line
 from mirrord.system import clock, locks
 
 

@@ -10,11 +10,12 @@ from pathlib import Path, PurePosixPath
 from mirrord.core import names
 from mirrord.core.errors import IoFailed, NotFound, Refused, Unsupported, UsageError
 from mirrord.core.model import Role, Snapshot, SnapshotKind
+from mirrord.core.results import Result
 from mirrord.core.states import Activity, Verb
 from mirrord.drivers.base import Capability
 from mirrord.engine import failover_steps, plan, recovery
 from mirrord.engine.failover import Turn, loss_lines
-from mirrord.engine.mirror import Mirror, Result
+from mirrord.engine.mirror import Mirror
 from mirrord.system import clock, command, steps
 
 _COPY_TIMEOUT_S = 24 * 3600.0

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from mirrord.core.errors import MirrordError, Refused
 from mirrord.core.model import Role, SnapshotKind
+from mirrord.core.results import Result
 from mirrord.core.states import Already, State, Verb
 from mirrord.core.units import format_size
 from mirrord.engine import recovery
-from mirrord.engine.mirror import Mirror, Result, one_line, stop_running
+from mirrord.engine.mirror import Mirror, one_line, stop_running
 
 
 def abort(mirror: Mirror, *, hard: bool) -> Result:

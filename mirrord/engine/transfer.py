@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from mirrord.core.errors import NoSpace
 from mirrord.core.model import ReceiveRequest, Snapshot, Staging
+from mirrord.core.results import Watcher
 from mirrord.core.states import Activity
 from mirrord.core.units import format_size
 from mirrord.drivers.base import Driver
-from mirrord.engine.progress import RunFiles, Watcher
+from mirrord.engine.progress import RunFiles
 from mirrord.system import clock
 from mirrord.system.native import StreamChecksum
 

@@ -13,11 +13,12 @@ from mirrord.catalogue.store import TransferBegin
 from mirrord.core import names
 from mirrord.core.errors import Diverged, InvariantError, MirrordError, Refused
 from mirrord.core.model import Role, Snapshot
+from mirrord.core.results import Result
 from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_duration, format_size
 from mirrord.drivers.base import not_a_mirror, other_mirror
 from mirrord.engine import plan, recovery
-from mirrord.engine.mirror import Mirror, Result, live_source
+from mirrord.engine.mirror import Mirror, live_source
 from mirrord.engine.recovery import Pending
 from mirrord.engine.transfer import Outcome, carry
 from mirrord.system import clock

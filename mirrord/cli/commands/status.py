@@ -49,11 +49,11 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
             )
         )
     widths = [max(len(line[column]) for line in cells) for column in range(5)]
-    return [
-        "  ".join([*(text.ljust(width) for text, width in zip(line, widths, strict=False)), line[5]])
-        .rstrip()
-        for line in cells
-    ]  # fmt: skip
+    lines = []
+    for line in cells:
+        padded = (text.ljust(width) for text, width in zip(line, widths, strict=False))
+        lines.append("  ".join([*padded, line[5]]).rstrip())
+    return lines
 
 
 def _activity(row: dict[str, Any]) -> str:
