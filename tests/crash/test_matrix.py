@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -231,10 +232,10 @@ def orphans(world: World) -> list[str]:
         if not entry.isdigit() or int(entry) == os.getpid():
             continue
         try:
-            with open(f"/proc/{entry}/cmdline", "rb") as file:
-                line = file.read().replace(b"\0", b" ").decode(errors="replace")
+            raw = Path(f"/proc/{entry}/cmdline").read_bytes()
         except OSError:
             continue
+        line = raw.replace(b"\0", b" ").decode(errors="replace")
         if "receive" in line and str(world.lab.destination().location) in line:
             found.append(line)
     return found
