@@ -26,7 +26,8 @@ from __future__ import annotations
 
 import abc
 import enum
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import ClassVar, Self
 
@@ -127,6 +128,7 @@ class Driver(abc.ABC):
 
     def __init__(self, location: str) -> None:
         self.location = location
+        self._locked = False
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.location}"
@@ -139,13 +141,26 @@ class Driver(abc.ABC):
         ext4), `PermissionMissing`, `Damaged`.
         """
 
-    @abc.abstractmethod
-    def lock(self, purpose: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def lock(self, purpose: str) -> Iterator[None]:
         """Hold the volume for one mirror operation; `Busy` names who has it. Ends with the
         process. The same driver object may take it again inside (re-entrant), and its other
         methods work under it. Works on every role (an absent place is made able to hold a lock
-        only by `prepare`: before that this is a no-op).
+        only by `prepare`: before that this holds nothing).
         """
+        if self._locked:
+            yield
+            return
+        with self._exclusive(purpose) as held:
+            self._locked = held
+            try:
+                yield
+            finally:
+                self._locked = False
+
+    @abc.abstractmethod
+    def _exclusive(self, purpose: str) -> AbstractContextManager[bool]:
+        """Take the volume's lock once; yields False when there is no place for one yet."""
 
     # Snapshots
 

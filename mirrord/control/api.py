@@ -26,6 +26,7 @@ from mirrord.drivers.base import not_empty, other_mirror
 from mirrord.engine import failover, report, restore, simple, update
 from mirrord.engine.mirror import Mirror, check_source, open_mirror
 from mirrord.engine.progress import RunFiles
+from mirrord.engine.recovery import Turned
 from mirrord.system.paths import Paths
 
 T = TypeVar("T")
@@ -93,7 +94,10 @@ class Service:
     def _with(self, name: str, work: Callable[[Mirror], T]) -> T:
         with explained():
             try:
-                return work(self._open(self.definitions.load(name)))
+                try:
+                    return work(self._open(self.definitions.load(name)))
+                except Turned:
+                    return work(self._open(self.definitions.load(name)))
             except MirrordError as error:
                 error.hint = re.sub(r"(mirrord [a-z]+) NAME\b", rf"\1 {name}", error.hint)
                 raise
@@ -173,7 +177,18 @@ class Service:
 
     def reverse(self, name: str, *, yes: bool) -> Result:
         """See `mirrord.engine.failover.reverse`."""
-        return self._with(name, lambda mirror: failover.reverse(mirror, yes=yes))
+        before = self.definitions.load(name).source
+
+        def work(mirror: Mirror) -> Result:
+            if mirror.definition.source != before:
+                return Result(
+                    "done",
+                    f"An interrupted reverse of '{name}' was finished: {mirror.source} is the "
+                    "source now.",
+                )
+            return failover.reverse(mirror, yes=yes)
+
+        return self._with(name, work)
 
     def restore_files(
         self, name: str, paths: list[str], *,

@@ -15,6 +15,7 @@ from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.units import format_size
 from mirrord.engine import failover_steps, plan, recovery
 from mirrord.engine.mirror import Mirror, check_source, one_line, stop_running
+from mirrord.engine.recovery import Recovered
 from mirrord.engine.update import update_held
 from mirrord.system import clock
 
@@ -26,14 +27,14 @@ class Turn:
     """What a resync or reverse is going to do, for the owner's yes.
 
     loser: the end that goes back to `base`; lost: what it has beyond it (None: nothing to ask).
-    keep_as: the name under which that is kept, or None.
+    keep: that is kept as a `diverged` snapshot.
     """
 
     verb: Verb
     base: Snapshot
     loser: str
     lost: Divergence | None
-    keep_as: str | None
+    keep: bool
     lines: tuple[str, ...]
 
     def data(self) -> dict[str, object]:
@@ -43,7 +44,6 @@ class Turn:
             "verb": self.verb.value,
             "base": self.base.name,
             "loser": self.loser,
-            "kept_as": self.keep_as,
             "lost_bytes": lost.changed_bytes if lost else 0,
             "lost_changes": lost.total_changes if lost else 0,
             "lost_files": [change.path for change in lost.changes or ()] if lost else [],
@@ -56,7 +56,7 @@ def break_off(mirror: Mirror) -> Result:
     """Make the destination writable, now, without the source; ends a running transfer first."""
     stopped = stop_running(mirror)
     with mirror.hold(Verb.BREAK):
-        pending = recovery.recover(mirror)
+        pending = recovery.recover(mirror).pending
         verdict = mirror.permit(Verb.BREAK)
         view = mirror.destination.facts().view
         if isinstance(verdict, Already):
@@ -64,9 +64,7 @@ def break_off(mirror: Mirror) -> Result:
         if pending is not None:
             recovery.drop(mirror, pending)
         mirror.catalogue.begin(mirror.id, Verb.BREAK.value, {})
-        operation = mirror.catalogue.operation(mirror.id)
-        assert operation is not None
-        failover_steps.resume_failover(mirror, operation)
+        failover_steps.resume_failover(mirror, failover_steps.begun(mirror))
         note = " A running transfer was ended first." if stopped else ""
         return Result(
             "done",
@@ -80,23 +78,31 @@ def break_off(mirror: Mirror) -> Result:
 def resync(mirror: Mirror, *, yes: bool) -> Result:
     """Mirror again in the same direction, from the newest common snapshot."""
     with mirror.hold(Verb.RESYNC, activity=Activity.RESYNCING):
-        pending = recovery.recover(mirror)
+        recovered = recovery.recover(mirror)
         mirror.permit(Verb.RESYNC)
         check_source(mirror.source.facts(), str(mirror.source))
         turn = _plan_resync(mirror)
         if not yes:
             return Result("needs-yes", "\n".join(turn.lines), turn.data())
-        if pending is not None:
-            recovery.drop(mirror, pending)
-        mirror.catalogue.begin(
-            mirror.id,
-            Verb.RESYNC.value,
-            {"guid": turn.base.guid, "keep_as": turn.keep_as, "taken_ns": turn.base.taken_at_ns},
-        )
-        operation = mirror.catalogue.operation(mirror.id)
-        assert operation is not None
-        failover_steps.resume_failover(mirror, operation)
-        return _then_update(mirror, Verb.RESYNC, turn)
+        if recovered.pending is not None:
+            recovery.drop(mirror, recovered.pending)
+        kept_as = begin_turn(mirror, turn, {"taken_ns": turn.base.taken_at_ns})
+        failover_steps.resume_failover(mirror, failover_steps.begun(mirror))
+        return _then_update(mirror, turn, kept_as)
+
+
+def begin_turn(mirror: Mirror, turn: Turn, arguments: dict[str, object]) -> str | None:
+    """Record the owner's yes; returns the name under which the losing side is kept.
+
+    The name has a sequence number that was never given out before, so that no earlier diverged
+    snapshot can be taken for this one.
+    """
+    moment_ns = clock.now_ns()
+    full = mirror.catalogue.begin(
+        mirror.id, turn.verb.value, {"guid": turn.base.guid, "keep": turn.keep, **arguments},
+        name=lambda sequence: names.diverged_name(mirror.id, moment_ns, sequence),
+    )  # fmt: skip
+    return str(full["name"]) if turn.keep else None
 
 
 def _plan_resync(mirror: Mirror) -> Turn:
@@ -104,46 +110,42 @@ def _plan_resync(mirror: Mirror) -> Turn:
     facts = mirror.destination.facts()
     where = str(mirror.destination)
     lost = mirror.destination.divergence(common.guid) if facts.role is Role.LIVE else None
-    keep_as = _keep_as(mirror, lost)
+    keep = lost is not None and (lost.changed_bytes > 0 or lost.total_changes > 0)
     lines = [
         f"resync '{mirror.name}': {mirror.source} stays as it is and overwrites {where}.",
         f"1. The destination goes back to {common.name}, the newest snapshot both ends have.",
-        *loss_lines(lost, keep_as),
+        *loss_lines(lost, keep=keep),
         "2. What changed at the source since then is transferred.",
     ]
-    return Turn(Verb.RESYNC, common, where, lost, keep_as, tuple(lines))
+    return Turn(Verb.RESYNC, common, where, lost, keep, tuple(lines))
 
 
 def reverse(mirror: Mirror, *, yes: bool) -> Result:
     """Make the destination the source, and go on incrementally the other way round."""
     with mirror.hold(Verb.REVERSE, activity=Activity.RESYNCING):
-        pending = recovery.recover(mirror)
+        recovered = recovery.recover(mirror)
         mirror.permit(Verb.REVERSE)
         switchover = mirror.row().state is State.MIRRORED
         turn = _plan_reverse(mirror, switchover=switchover)
         if not yes:
             return Result("needs-yes", "\n".join(turn.lines), turn.data())
         if switchover:
-            update_held(mirror, Verb.UPDATE, pending)
+            update_held(mirror, recovered)
             turn = _plan_reverse(mirror, switchover=switchover)
-        elif pending is not None:
-            recovery.drop(mirror, pending)
-        mirror.catalogue.begin(
-            mirror.id,
-            Verb.REVERSE.value,
-            {
-                "guid": turn.base.guid,
-                "keep_as": turn.keep_as,
-                "taken_ns": turn.base.taken_at_ns,
-                "new_source": str(mirror.definition.destination),
-                "new_destination": str(mirror.definition.source),
-            },
-        )
-        operation = mirror.catalogue.operation(mirror.id)
-        assert operation is not None
+        elif recovered.pending is not None:
+            recovery.drop(mirror, recovered.pending)
         with mirror.source_locked():
-            turned = failover_steps.resume_failover(mirror, operation)
-        return _then_update(turned, Verb.REVERSE, turn)
+            kept_as = begin_turn(
+                mirror,
+                turn,
+                {
+                    "taken_ns": turn.base.taken_at_ns,
+                    "new_source": str(mirror.definition.destination),
+                    "new_destination": str(mirror.definition.source),
+                },
+            )
+            turned = failover_steps.resume_failover(mirror, failover_steps.begun(mirror))
+        return _then_update(turned, turn, kept_as)
 
 
 def _plan_reverse(mirror: Mirror, *, switchover: bool) -> Turn:
@@ -159,7 +161,6 @@ def _plan_reverse(mirror: Mirror, *, switchover: bool) -> Turn:
     common = _common(mirror, destination.snapshots(), source.snapshots())
     changed = source.changed_since(common.guid)
     lost = source.divergence(common.guid) if changed and not switchover else None
-    keep_as = names.diverged_name(mirror.id, clock.now_ns(), 0) if changed else None
     first = (
         [
             "1. A last update carries what has changed; stop writing to the source before "
@@ -175,17 +176,11 @@ def _plan_reverse(mirror: Mirror, *, switchover: bool) -> Turn:
         f"{number + 1}. {destination} is made writable and is the source from then on.",
         f"{number + 2}. {source} goes back to {common.name}, the newest snapshot both ends have, "
         "and is read-only from then on.",
-        *loss_lines(lost, keep_as if lost else None),
+        *loss_lines(lost, keep=changed),
         f"{number + 3}. What changed at the new source since then is transferred.",
         f"The same command again turns it back ('mirrord reverse {mirror.name}').",
     ]
-    return Turn(Verb.REVERSE, common, str(source), lost, keep_as, tuple(lines))
-
-
-def _keep_as(mirror: Mirror, lost: Divergence | None) -> str | None:
-    if lost is None or (lost.changed_bytes == 0 and lost.total_changes == 0):
-        return None
-    return names.diverged_name(mirror.id, clock.now_ns(), 0)
+    return Turn(Verb.REVERSE, common, str(source), lost, changed, tuple(lines))
 
 
 def _common(mirror: Mirror, ours: list[Snapshot], theirs: list[Snapshot]) -> Snapshot:
@@ -201,11 +196,11 @@ def _common(mirror: Mirror, ours: list[Snapshot], theirs: list[Snapshot]) -> Sna
     return common
 
 
-def loss_lines(lost: Divergence | None, keep_as: str | None) -> list[str]:
+def loss_lines(lost: Divergence | None, *, keep: bool) -> list[str]:
     """What a rollback loses, for the owner to read before a yes."""
     if lost is None:
         return []
-    if keep_as is None and not lost.newer_snapshots:
+    if not keep:
         return ["   Nothing is lost by that: it has no changes of its own."]
     changes = f"{lost.total_changes} change{'' if lost.total_changes == 1 else 's'}"
     lines = [f"   It loses {changes} of its own ({format_size(lost.changed_bytes)}):"]
@@ -214,19 +209,19 @@ def loss_lines(lost: Divergence | None, keep_as: str | None) -> list[str]:
     shown = min(len(lost.changes or ()), _FILES_SHOWN)
     if lost.changes is not None and lost.total_changes > shown:
         lines.append(f"     … and {lost.total_changes - shown} more")
-    if keep_as is not None:
-        lines.append(f"   All of it is kept as the snapshot {keep_as}.")
+    lines.append("   All of it is kept, as a `diverged` snapshot.")
     return lines
 
 
-def _then_update(mirror: Mirror, verb: Verb, turn: Turn) -> Result:
+def _then_update(mirror: Mirror, turn: Turn, kept_as: str | None) -> Result:
     """The turn is done and recorded; the update that follows may fail without undoing it."""
+    verb = turn.verb
     head = {
         Verb.RESYNC: f"'{mirror.name}' is mirrored again, from {turn.base.name}.",
         Verb.REVERSE: f"'{mirror.name}' is reversed: {mirror.source} is the source now.",
     }[verb]
     try:
-        result = update_held(mirror, verb)
+        result = update_held(mirror, Recovered())
     except (MirrordError, OSError) as error:
         mirror.catalogue.add_event(
             mirror.id, "warning", f"{verb.value} is done, its update failed: {one_line(error)}"
@@ -237,5 +232,7 @@ def _then_update(mirror: Mirror, verb: Verb, turn: Turn) -> Result:
                 f"again. {error.hint}"
             )
         raise
-    kept = f"\nThe losing side is kept as {turn.keep_as}." if turn.keep_as else ""
-    return Result("done", f"{head}{kept}\n{result.text}", turn.data() | result.data)
+    kept = f"\nThe losing side is kept as {kept_as}." if kept_as else ""
+    return Result(
+        "done", f"{head}{kept}\n{result.text}", turn.data() | result.data | {"kept_as": kept_as}
+    )

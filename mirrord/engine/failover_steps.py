@@ -16,6 +16,17 @@ from mirrord.engine.mirror import Mirror
 from mirrord.engine.transfer import Route, carry
 
 
+def begun(mirror: Mirror) -> Operation:
+    """The operation that was just recorded."""
+    operation = mirror.catalogue.operation(mirror.id)
+    assert operation is not None
+    return operation
+
+
+def _keep_as(operation: Operation) -> str | None:
+    return str(operation.arguments["name"]) if operation.arguments["keep"] else None
+
+
 def resume_failover(mirror: Mirror, operation: Operation) -> Mirror:
     """Do what is left of a break, resync or reverse; returns the mirror as it is then."""
     arguments = operation.arguments
@@ -28,11 +39,11 @@ def resume_failover(mirror: Mirror, operation: Operation) -> Mirror:
         return mirror
     if operation.verb == Verb.RESYNC.value:
         mirror.destination.rollback(
-            str(arguments["guid"]), mirror_id=mirror.id, keep_as=arguments["keep_as"]
+            str(arguments["guid"]), mirror_id=mirror.id, keep_as=_keep_as(operation)
         )
         mirror.catalogue.end(
             mirror.id, state=State.MIRRORED, confirmed_ns=int(arguments["taken_ns"]),
-            event=("info", _kept("resynced", arguments["keep_as"], "destination")),
+            event=("info", _kept("resynced", _keep_as(operation), "destination")),
         )  # fmt: skip
         return mirror
     return _reverse(mirror, operation)
@@ -54,11 +65,11 @@ def _reverse(mirror: Mirror, operation: Operation) -> Mirror:
         mirror.catalogue.advance(mirror.id, "swapped")
     mirror.watcher.activity(Activity.RESYNCING, str(new_destination))
     mirror.destination.rollback(
-        str(arguments["guid"]), mirror_id=mirror.id, keep_as=arguments["keep_as"]
+        str(arguments["guid"]), mirror_id=mirror.id, keep_as=_keep_as(operation)
     )
     mirror.catalogue.end(
         mirror.id, state=State.MIRRORED, confirmed_ns=int(arguments["taken_ns"]),
-        event=("info", _kept(f"reversed: {new_source} is the source now", arguments["keep_as"],
+        event=("info", _kept(f"reversed: {new_source} is the source now", _keep_as(operation),
                              "new destination")),
     )  # fmt: skip
     return mirror
@@ -77,7 +88,7 @@ def resume_restore(mirror: Mirror, operation: Operation) -> None:
         if base is None:
             mirror.source.prepare(mirror.id)
         else:
-            mirror.source.rollback(str(base), mirror_id=mirror.id, keep_as=arguments["keep_as"])
+            mirror.source.rollback(str(base), mirror_id=mirror.id, keep_as=_keep_as(operation))
         mirror.catalogue.advance(mirror.id, "prepared")
         phase = "prepared"
     if phase in ("prepared", "transferring"):
@@ -88,8 +99,8 @@ def resume_restore(mirror: Mirror, operation: Operation) -> None:
         mirror.source.promote()
     mirror.catalogue.end(
         mirror.id,
-        event=("info", _kept(f"restored the source to {arguments['name']}",
-                             arguments["keep_as"], "source")),
+        event=("info", _kept(f"restored the source to {arguments['chosen']}",
+                             _keep_as(operation), "source")),
     )  # fmt: skip
 
 

@@ -45,31 +45,52 @@ class Pending:
     name: str
 
 
-def recover(mirror: Mirror, error: BaseException | None = None) -> Pending | None:
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What recovery found and did.
+
+    finished: the verb of an operation that was brought to its end, or "".
+    pending: a transfer that can go on; its operation stays until it does or is dropped.
+    """
+
+    finished: str = ""
+    pending: Pending | None = None
+
+
+class Turned(Exception):
+    """An interrupted reverse was finished: the definition is swapped now. Never leaves the API."""
+
+
+_FAILOVER = frozenset({Verb.BREAK.value, Verb.RESYNC.value, Verb.REVERSE.value})
+
+
+def recover(mirror: Mirror, error: BaseException | None = None) -> Recovered:
     """Settle the operation that the catalogue has for this mirror, if any.
 
-    error: why it ended, when the caller just saw it end; None after a crash. Returns the transfer
-    that can go on, whose operation then stays.
+    error: why it ended, when the caller just saw it end; None after a crash. Raises `Turned` when
+    it was a reverse: the mirror then goes the other way, and has to be opened anew.
     """
     operation = mirror.catalogue.operation(mirror.id)
     if operation is None:
-        return None
+        return Recovered()
     if error is None:
         mirror.catalogue.add_event(
             mirror.id, "warning",
             f"took up an interrupted {operation.verb} (process {operation.pid}, phase "
             f"{operation.phase})",
         )  # fmt: skip
-    if operation.verb in (Verb.BREAK.value, Verb.RESYNC.value, Verb.REVERSE.value):
-        failover_steps.resume_failover(mirror, operation)
-        return None
+    if operation.verb in _FAILOVER:
+        turned = failover_steps.resume_failover(mirror, operation)
+        if turned.definition is not mirror.definition:
+            raise Turned
+        return Recovered(operation.verb)
     if operation.verb == Verb.RESTORE.value:
         failover_steps.resume_restore(mirror, operation)
-        return None
+        return Recovered(operation.verb)
     if operation.phase == "begun":
         _drop_snapshot(mirror, operation)
         mirror.catalogue.end(mirror.id)
-        return None
+        return Recovered()
     return _settle_transfer(mirror, operation, error)
 
 
@@ -84,7 +105,7 @@ def drop(mirror: Mirror, pending: Pending) -> None:
 
 def _settle_transfer(
     mirror: Mirror, operation: Operation, error: BaseException | None
-) -> Pending | None:
+) -> Recovered:
     arguments = operation.arguments
     transfer_id, guid = str(arguments["transfer"]), str(arguments["guid"])
     show = bool(arguments["show"])
@@ -100,17 +121,17 @@ def _settle_transfer(
             confirmed_ns=snapshot.taken_at_ns if show else None,
             transfer=(transfer_id, "done", {}),
         )
-        return None
+        return Recovered(operation.verb if show else "")
     result = "aborted" if isinstance(error, Aborted | KeyboardInterrupt) else "failed"
     columns: dict[str, int | str] = {"error": one_line(error) if error else _INTERRUPTED}
     pending = _pending(mirror, operation, staging)
     if pending is not None:
         mirror.catalogue.finish_transfer(transfer_id, result, **columns)
-        return pending
+        return Recovered(pending=pending)
     mirror.destination.discard(transfer_id)
     _drop_snapshot(mirror, operation)
     mirror.catalogue.end(mirror.id, transfer=(transfer_id, result, columns))
-    return None
+    return Recovered()
 
 
 def _staging(mirror: Mirror, transfer_id: str) -> Staging | None:

@@ -157,7 +157,7 @@ def delta(
     the source as it is now (by a snapshot that is deleted again).
     """
     with mirror.hold(Verb.UPDATE, activity=Activity.SNAPSHOTTING):
-        pending = recovery.recover(mirror)
+        pending = recovery.recover(mirror).pending
         live_source(mirror)
         here = mirror.source.snapshots()
         first = _named(mirror, here, base) if base else _next_base(mirror, here)

@@ -7,16 +7,15 @@ import shutil
 import stat
 from pathlib import Path, PurePosixPath
 
-from mirrord.core import names
 from mirrord.core.errors import IoFailed, NotFound, Refused, Unsupported, UsageError
 from mirrord.core.model import Role, Snapshot, SnapshotKind
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, Verb
 from mirrord.drivers.base import Capability
 from mirrord.engine import failover_steps, plan, recovery
-from mirrord.engine.failover import Turn, loss_lines
+from mirrord.engine.failover import Turn, begin_turn, loss_lines
 from mirrord.engine.mirror import Mirror
-from mirrord.system import clock, command, steps
+from mirrord.system import command, steps
 
 _COPY_TIMEOUT_S = 24 * 3600.0
 
@@ -185,7 +184,7 @@ def restore_all(mirror: Mirror, *, snapshot: str | None, yes: bool) -> Result:
     snapshot, its own changes kept as `diverged`, and gets the rest from the destination.
     """
     with mirror.hold(Verb.RESTORE, activity=Activity.RESYNCING):
-        pending = recovery.recover(mirror)
+        recovered = recovery.recover(mirror)
         mirror.permit(Verb.RESTORE)
         chosen = pick_snapshot(mirror, snapshot)
         if chosen.kind is SnapshotKind.DIVERGED:
@@ -196,18 +195,15 @@ def restore_all(mirror: Mirror, *, snapshot: str | None, yes: bool) -> Result:
         turn, base = _plan(mirror, chosen)
         if not yes:
             return Result("needs-yes", "\n".join(turn.lines), turn.data())
-        if pending is not None:
-            recovery.drop(mirror, pending)
-        mirror.catalogue.begin(
-            mirror.id,
-            Verb.RESTORE.value,
-            {"guid": chosen.guid, "name": chosen.name, "base": base, "keep_as": turn.keep_as},
-        )
-        operation = mirror.catalogue.operation(mirror.id)
-        assert operation is not None
-        failover_steps.resume_restore(mirror, operation)
-        kept = f"\nWhat it had beyond that is kept as {turn.keep_as}." if turn.keep_as else ""
-        return Result("done", f"{mirror.source} is as it was at {chosen.name}.{kept}", turn.data())
+        if recovered.pending is not None:
+            recovery.drop(mirror, recovered.pending)
+        kept_as = begin_turn(mirror, turn, {"chosen": chosen.name, "base": base})
+        failover_steps.resume_restore(mirror, failover_steps.begun(mirror))
+        kept = f"\nWhat it had beyond that is kept as {kept_as}." if kept_as else ""
+        return Result(
+            "done", f"{mirror.source} is as it was at {chosen.name}.{kept}",
+            turn.data() | {"kept_as": kept_as},
+        )  # fmt: skip
 
 
 def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[Turn, str | None]:
@@ -215,7 +211,7 @@ def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[Turn, str | None]:
     where = str(mirror.source)
     if facts.role is Role.ABSENT:
         line = f"restore '{mirror.name}': {where} is made anew from {chosen.name}."
-        return Turn(Verb.RESTORE, chosen, where, None, None, (line,)), None
+        return Turn(Verb.RESTORE, chosen, where, None, False, (line,)), None
     if facts.fixed:
         raise Refused(
             "the source cannot be replaced", where=where, why=facts.fixed,
@@ -232,10 +228,9 @@ def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[Turn, str | None]:
     lost = None
     if facts.role is Role.LIVE and mirror.source.changed_since(common.guid):
         lost = mirror.source.divergence(common.guid)
-    keep_as = names.diverged_name(mirror.id, clock.now_ns(), 0) if lost else None
     rest = "" if common.guid == chosen.guid else f", and the rest is brought up to {chosen.name}"
     lines = (
         f"restore '{mirror.name}': {where} goes back to {common.name}{rest}.",
-        *loss_lines(lost, keep_as),
+        *loss_lines(lost, keep=lost is not None),
     )
-    return Turn(Verb.RESTORE, chosen, where, lost, keep_as, lines), common.guid
+    return Turn(Verb.RESTORE, chosen, where, lost, lost is not None, lines), common.guid

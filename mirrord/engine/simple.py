@@ -16,7 +16,7 @@ def abort(mirror: Mirror, *, hard: bool) -> Result:
     stopped = stop_running(mirror)
     with mirror.hold(Verb.ABORT):
         try:
-            pending = recovery.recover(mirror)
+            pending = recovery.recover(mirror).pending
         except MirrordError as error:
             if not hard:
                 error.hint = f"'mirrord abort {mirror.name} --hard' gives it up. {error.hint}"
@@ -72,7 +72,7 @@ def resume(mirror: Mirror) -> Result:
 def release(mirror: Mirror) -> Result:
     """Delete this mirror's reference snapshots at the source; the mirror is uninitialized then."""
     with mirror.hold(Verb.RELEASE):
-        pending = recovery.recover(mirror)
+        pending = recovery.recover(mirror).pending
         mirror.permit(Verb.RELEASE)
         if pending is not None:
             recovery.drop(mirror, pending)
@@ -95,7 +95,7 @@ def delete(mirror: Mirror, *, yes: bool, keep_snapshots: bool) -> Result:
     The destination keeps what it has: live, or read-only as last shown.
     """
     with mirror.hold(Verb.DELETE):
-        pending = recovery.recover(mirror)
+        pending = recovery.recover(mirror).pending
         if not (yes and mirror.row().state is State.MIRRORED):
             mirror.permit(Verb.DELETE)
         if pending is not None:

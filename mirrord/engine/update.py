@@ -19,7 +19,7 @@ from mirrord.core.units import format_duration, format_size
 from mirrord.drivers.base import not_a_mirror, other_mirror
 from mirrord.engine import plan, recovery
 from mirrord.engine.mirror import Mirror, live_source
-from mirrord.engine.recovery import Pending
+from mirrord.engine.recovery import Pending, Recovered
 from mirrord.engine.transfer import Outcome, carry
 from mirrord.system import clock
 
@@ -45,31 +45,36 @@ class _Total:
 def initialize(mirror: Mirror) -> Result:
     """The first, whole transfer: base reference snapshot, then all its blocks (FAST'02, 3.2.1)."""
     with mirror.hold(Verb.INITIALIZE) as stack:
-        pending = recovery.recover(mirror)
+        recovered = recovery.recover(mirror)
+        if recovered.finished == Verb.INITIALIZE.value:
+            return Result(
+                "done", f"'{mirror.name}' is initialized: an interrupted transfer was complete."
+            )
         mirror.permit(Verb.INITIALIZE)
         live_source(mirror)
         prepared = mirror.destination.facts().role is Role.MIRROR
         mirror.destination.prepare(mirror.id)
         if not prepared:
             stack.enter_context(mirror.destination.lock(f"mirrord initialize {mirror.name}"))
-        return _transfer_all(mirror, Verb.INITIALIZE, pending, why_whole="first transfer")
+        return _transfer_all(mirror, Verb.INITIALIZE, recovered, why_whole="first transfer")
 
 
 def update(mirror: Mirror) -> Result:
     """Bring the destination up to the source as it is now (FAST'02, 3.2.2)."""
     with mirror.hold(Verb.UPDATE):
-        pending = recovery.recover(mirror)
+        recovered = recovery.recover(mirror)
         mirror.permit(Verb.UPDATE)
-        return update_held(mirror, Verb.UPDATE, pending)
+        return update_held(mirror, recovered)
 
 
-def update_held(mirror: Mirror, verb: Verb, pending: Pending | None = None) -> Result:
+def update_held(mirror: Mirror, recovered: Recovered) -> Result:
     """An update by somebody who holds the mirror already."""
-    return _transfer_all(mirror, verb, pending, why_whole="")
+    return _transfer_all(mirror, Verb.UPDATE, recovered, why_whole="")
 
 
-def _transfer_all(mirror: Mirror, verb: Verb, pending: Pending | None, *, why_whole: str) -> Result:
+def _transfer_all(mirror: Mirror, verb: Verb, recovered: Recovered, *, why_whole: str) -> Result:
     started_s, total = clock.monotonic_s(), _Total()
+    pending = recovered.pending
     if pending is not None:
         _finish_pending(mirror, verb, pending, why_whole, total)
         if pending.show and verb is Verb.INITIALIZE:
@@ -80,6 +85,8 @@ def _transfer_all(mirror: Mirror, verb: Verb, pending: Pending | None, *, why_wh
     own = mirror.source.own_snapshots(mirror.definition.snapshots)
     asked_ns = clock.now_ns()
     if base is not None and not _news(mirror, base, own, {s.guid for s in there}):
+        if _too_many(mirror):
+            prune(mirror)
         if total.transfers:
             return _done(mirror, base, total, started_s)
         mirror.catalogue.set_confirmed(mirror.id, asked_ns)
@@ -198,6 +205,13 @@ def _take(mirror: Mirror, verb: Verb, there: set[str]) -> tuple[Snapshot, int]:
             return snapshot, int(arguments["sequence"])
         mirror.catalogue.end(mirror.id)
     raise InvariantError("no free snapshot name was found")
+
+
+def _too_many(mirror: Mirror) -> bool:
+    """Whether an interrupted update left pruning undone. The source tells: it keeps fewer."""
+    mine = mirror.catalogue.snapshots(mirror.id)
+    here = [snapshot for snapshot in mirror.source.snapshots() if snapshot.guid in mine]
+    return len(here) > mirror.definition.keep_source
 
 
 def prune(mirror: Mirror) -> None:

@@ -15,8 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from mirrord.control.api import Service
+from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import MirrordError
+from mirrord.core.model import SnapshotKind
+from mirrord.drivers.registry import open_driver
 from mirrord.system import steps
+from mirrord.system.paths import Paths
+from tests.contract.lab import Lab
 from tests.support.world import NAME, ROOT, World
 
 
@@ -39,16 +45,20 @@ FAULTS: dict[str, Callable[[str], BaseException]] = {
 }
 
 
+Point = tuple[str, int]
+
+
 @contextmanager
-def broken_at(number: int, fault: Callable[[str], BaseException]) -> Iterator[None]:
-    """The step of that number fails once."""
-    left = number
+def broken_at(point: Point, fault: Callable[[str], BaseException]) -> Iterator[None]:
+    """The step of that label fails when it is passed for the given time."""
+    left = point[1]
 
     def observer(label: str) -> None:
         nonlocal left
-        left -= 1
-        if left == -1:
-            raise fault(label)
+        if label == point[0]:
+            left -= 1
+            if left == 0:
+                raise fault(label)
 
     steps.observe(observer)
     try:
@@ -57,22 +67,26 @@ def broken_at(number: int, fault: Callable[[str], BaseException]) -> Iterator[No
         steps.observe(None)
 
 
-def learn(work: Callable[[], object]) -> list[str]:
-    """All labels that the work passes."""
+def points(work: Callable[[], object]) -> list[Point]:
+    """Where the work can be broken: each label's first and last passing.
+
+    The passings between depend on the content (a step for each run of blocks that is written).
+    """
     seen: list[str] = []
     steps.observe(seen.append)
     try:
         work()
     finally:
         steps.observe(None)
-    assert len(seen) >= 3, "the work passes labelled steps"
-    return seen
+    found = {(label, time) for label in seen for time in (1, seen.count(label))}
+    assert len(found) >= 3, "the work passes labelled steps"
+    return sorted(found, key=lambda point: (seen.index(point[0]), point[1]))
 
 
-def attempt(world: World, work: Callable[[], object], number: int, fault: str) -> bool:
+def attempt(world: World, work: Callable[[], object], point: Point, fault: str) -> bool:
     """Run the work with the fault; True when it failed (it may survive one in its clean-up)."""
     try:
-        with broken_at(number, FAULTS[fault]):
+        with broken_at(point, FAULTS[fault]):
             work()
     except Crash:
         world.again()
@@ -87,84 +101,111 @@ def attempt(world: World, work: Callable[[], object], number: int, fault: str) -
 def test_update(world: World, fault: str) -> None:
     world.initialized()
     world.lab.change(world.lab.source(), 99)
-    labels = learn(lambda: world.service.update(NAME))
-    failed = 0
-    for number, label in enumerate(labels):
-        world.lab.change(world.lab.source(), number)
+    found, failed = points(lambda: world.service.update(NAME)), 0
+    for seed, point in enumerate(found):
+        world.lab.change(world.lab.source(), seed)
         old, new = world.view_content(), world.source_content()
-        failed += attempt(world, lambda: world.service.update(NAME), number, fault)
-        assert world.view_content() in (old, new), label
+        failed += attempt(world, lambda: world.service.update(NAME), point, fault)
+        assert world.view_content() in (old, new), point
         world.service.update(NAME)
-        assert world.in_step(), label
-        assert world.lab.destination().stagings() == [], label
-        assert world.status()["healthy"], label
-    assert failed > len(labels) / 2
+        assert world.in_step(), point
+        assert world.lab.destination().stagings() == [], point
+        assert world.status()["healthy"], point
+    assert failed > len(found) / 2
     assert len(world.lab.source().snapshots()) <= 3, "no snapshot is left behind"
 
 
 @pytest.mark.parametrize("fault", ["crash", "io-error"])
-def test_initialize(world: World, fault: str) -> None:
-    world.create()
-    number = 0
-    while attempt(world, lambda: world.service.initialize(NAME), number, fault):
-        number += 1
-        if world.status()["state"] == "mirrored":
-            break
-    if world.status()["state"] == "uninitialized":
-        world.service.initialize(NAME)
-    world.service.update(NAME)
-    assert number >= 3
-    assert world.in_step()
-    assert len(world.lab.source().snapshots()) <= 2
+def test_initialize(lab: Lab, tmp_path: Path, fault: str) -> None:
+    """Each try is the first transfer of another mirror of the same source."""
+
+    def fresh(name: str) -> Callable[[], object]:
+        service.create(name, str(lab.source()), f"{lab.destination()}.{name}", keep_source=1)
+        return lambda: Service(paths).initialize(name)
+
+    home = tmp_path / "home"
+    paths = Paths(home / "etc", home / "state", home / "run")
+    service = Service(paths)
+    failed = 0
+    for number, point in enumerate(points(fresh("learn"))):
+        name = f"m{number}"
+        work = fresh(name)
+        try:
+            with broken_at(point, FAULTS[fault]):
+                work()
+        except (Crash, MirrordError, OSError):
+            failed += 1
+        if service.status(name)[0]["state"] == "uninitialized":
+            service.initialize(name)
+        service.update(name)
+        status = service.status(name)[0]
+        assert status["state"] == "mirrored" and status["healthy"], point
+        destination = open_driver(parse_endpoint(status["destination"]))
+        assert lab.content(destination) == lab.content(lab.source()), point
+        service.delete(name, yes=True, keep_snapshots=False)
+        assert len(lab.source().snapshots()) == 1, f"only the first mirror's is left, {point}"
+    assert failed >= 3
 
 
 @pytest.mark.parametrize("fault", ["crash", "io-error"])
-def test_break_and_resync(world: World, fault: str) -> None:
+def test_break(world: World, fault: str) -> None:
     world.initialized()
-    number, failed = 0, True
-    while failed:
-        failed = attempt(world, lambda: world.service.break_off(NAME), number, fault)
-        world.service.break_off(NAME)
-        assert world.status()["state"] == "broken-off"
-        world.lab.change(world.lab.destination(), number)
-        losing = world.view_content()
-        world.lab.change(world.lab.source(), 100 + number)
-        broke = attempt(world, lambda: world.service.resync(NAME, yes=True), number, fault)
-        failed = failed or broke
+    content = world.view_content()
+    for point in points(lambda: world.service.break_off(NAME)):
         world.service.resync(NAME, yes=True)
-        assert world.in_step(), number
-        kept = [s for s in world.lab.destination().snapshots() if s.kind.value == "diverged"]
-        contents = {world.lab.snapshot_content(world.lab.destination(), s.guid) for s in kept}
-        assert losing in contents, f"the losing side is kept, step {number}"
+        attempt(world, lambda: world.service.break_off(NAME), point, fault)
+        assert world.view_content() == content, point
+        world.service.break_off(NAME)
+        assert world.status()["state"] == "broken-off", point
+        assert world.view_content() == content, point
+
+
+@pytest.mark.parametrize("fault", ["crash", "io-error"])
+def test_resync(world: World, fault: str) -> None:
+    world.initialized()
+
+    def diverge(seed: int) -> str:
+        world.service.break_off(NAME)
+        world.lab.change(world.lab.destination(), seed)
+        world.lab.change(world.lab.source(), 1000 + seed)
+        return world.view_content()
+
+    diverge(0)
+    for seed, point in enumerate(points(lambda: world.service.resync(NAME, yes=True)), 1):
+        losing = diverge(seed)
+        attempt(world, lambda: world.service.resync(NAME, yes=True), point, fault)
+        world.service.resync(NAME, yes=True)
+        assert world.in_step(), point
+        destination = world.lab.destination()
+        kept = [s for s in destination.snapshots() if s.kind is SnapshotKind.DIVERGED]
+        contents = {world.lab.snapshot_content(destination, s.guid) for s in kept}
+        assert losing in contents, f"the losing side is kept, {point}"
         for snapshot in kept:
-            world.lab.destination().delete_snapshot(snapshot.guid)
-        number += 1
-    assert number >= 5
+            destination.delete_snapshot(snapshot.guid)
 
 
 @pytest.mark.parametrize("fault", ["crash", "io-error"])
 def test_reverse(world: World, fault: str) -> None:
     world.initialized()
-    number, failed = 0, True
-    while failed:
+
+    def turn(seed: int) -> tuple[str, str]:
+        """Break, and let the destination win; returns source as it is, and the winning content."""
         world.service.break_off(NAME)
-        winner = world.lab.destination() if number % 2 == 0 else world.lab.source()
-        if str(winner) != world.status()["destination"]:
-            winner = world.lab.source() if number % 2 == 0 else world.lab.destination()
-        world.lab.change(winner, number)
-        winning = world.lab.content(winner)
-        before = world.status()["source"]
-        failed = attempt(world, lambda: world.service.reverse(NAME, yes=True), number, fault)
-        if failed:
-            recovered = world.service.abort(NAME, hard=False)
-            assert recovered.status in ("done", "already_idle")
+        status = world.status()
+        winner = open_driver(parse_endpoint(status["destination"]))
+        world.lab.change(winner, seed)
+        return status["source"], world.lab.content(winner)
+
+    turn(0)
+    for seed, point in enumerate(points(lambda: world.service.reverse(NAME, yes=True)), 1):
+        before, winning = turn(seed)
+        attempt(world, lambda: world.service.reverse(NAME, yes=True), point, fault)
+        world.service.abort(NAME, hard=False)  # takes up what was left
         if world.status()["source"] == before:
             world.service.reverse(NAME, yes=True)
         else:
             world.service.update(NAME)
-        assert world.source_content() == winning == world.view_content(), number
-        number += 1
-    assert number >= 5
+        assert world.source_content() == winning == world.view_content(), point
 
 
 @pytest.mark.parametrize("fault", ["crash", "io-error"])
@@ -172,16 +213,16 @@ def test_restore_all(world: World, fault: str) -> None:
     world.initialized(keep_source=5)
     wanted = world.source_content()
     shown = world.lab.destination().facts().shown
-    number, failed = 0, True
-    while failed:
-        world.lab.change(world.lab.source(), number)
-        failed = attempt(
-            world, lambda: world.service.restore_all(NAME, snapshot=shown, yes=True), number, fault
-        )
-        world.service.restore_all(NAME, snapshot=shown, yes=True)
-        assert world.source_content() == wanted, number
-        number += 1
-    assert number >= 3
+
+    def restore() -> object:
+        return world.service.restore_all(NAME, snapshot=shown, yes=True)
+
+    world.lab.change(world.lab.source(), 0)
+    for seed, point in enumerate(points(restore), 1):
+        world.lab.change(world.lab.source(), seed)
+        attempt(world, restore, point, fault)
+        restore()
+        assert world.source_content() == wanted, point
     world.lab.change(world.lab.source(), 77)
     world.service.update(NAME)
     assert world.in_step()
@@ -190,38 +231,37 @@ def test_restore_all(world: World, fault: str) -> None:
 KILLER = """
 import os, signal, sys
 from mirrord.system import steps
-left = int(sys.argv[1])
+wanted, left = sys.argv[1], int(sys.argv[2])
 def observer(label):
     global left
-    left -= 1
-    if left == -1:
+    left -= label == wanted
+    if label == wanted and left == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 steps.observe(observer)
 from mirrord.cli.main import run
-sys.exit(run(sys.argv[2:]))
+sys.exit(run(sys.argv[3:]))
 """
 
 
 def test_kill_minus_nine_of_an_update_at_every_step(world: World) -> None:
     """A real process, really killed: locks, children and files are as the kernel leaves them."""
     world.initialized()
-    world.service.close()
-    number, killed = 0, True
-    while killed:
-        world.lab.change(world.lab.source(), number)
+    world.lab.change(world.lab.source(), 99)
+    killed = 0
+    for seed, (label, time) in enumerate(points(lambda: world.service.update(NAME))):
+        world.service.close()
+        world.lab.change(world.lab.source(), seed)
         old, new = world.view_content(), world.source_content()
         done = subprocess.run(
-            [sys.executable, "-c", KILLER, str(number), "update", NAME],
+            [sys.executable, "-c", KILLER, label, str(time), "update", NAME],
             env=world.environment(), cwd=ROOT, capture_output=True, text=True, timeout=60,
         )  # fmt: skip
-        killed = done.returncode == -signal.SIGKILL
-        assert killed or done.returncode == 0, done.stderr
-        assert world.view_content() in (old, new), number
+        killed += done.returncode == -signal.SIGKILL
+        assert done.returncode in (0, -signal.SIGKILL), done.stderr
+        assert world.view_content() in (old, new), label
         world.again().update(NAME)
-        world.service.close()
-        assert world.in_step(), number
-        number += 1
-    assert number >= 8
+        assert world.in_step(), label
+    assert killed >= 8
     assert orphans(world) == []
 
 

@@ -181,7 +181,7 @@ def test_pruning_keeps_what_the_definition_says(world: World) -> None:
 def test_a_clock_that_jumps_loses_and_reorders_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch, jump_s: int
 ) -> None:
-    world.initialized(keep_destination=10)
+    world.initialized(keep_source=10, keep_destination=10)
     world.lab.change(world.lab.source(), 1)
     world.service.update(NAME)
     kept = [s.guid for s in world.lab.destination().snapshots()]

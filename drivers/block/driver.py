@@ -1,0 +1,393 @@
+"""The block driver: the contract of drivers/base.py over block volumes."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import uuid
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from mirrord.core.errors import Damaged, MirrordError, Refused
+from mirrord.core.model import (
+    Delta,
+    Divergence,
+    ReceiveRequest,
+    Role,
+    Snapshot,
+    SnapshotKind,
+    Staging,
+    VolumeFacts,
+)
+from mirrord.drivers.base import (
+    Capability,
+    Driver,
+    Receiver,
+    SendStream,
+    base_missing,
+    not_a_mirror,
+    not_empty,
+    not_live,
+    other_mirror,
+    snapshot_missing,
+    staging_missing,
+)
+from mirrord.drivers.block import rootrecord, staging
+from mirrord.drivers.block.content import changed_blocks
+from mirrord.drivers.block.format import BLOCK_BYTES, Root
+from mirrord.drivers.block.place import foreign_content, is_volume, nearest_directory
+from mirrord.drivers.block.receive import BlockReceiver, open_state
+from mirrord.drivers.block.reclaim import reclaim_snapshots, reclaim_unheld
+from mirrord.drivers.block.rootrecord import Entry, RootRecord, content_digest
+from mirrord.drivers.block.staging import StagingRecord
+from mirrord.drivers.block.store import BlockStore
+from mirrord.drivers.block.stream import BlockSendStream, delta_of
+from mirrord.drivers.block.volume import Volume, open_volume, write_first_record
+from mirrord.system import clock, locks
+
+
+class BlockDriver(Driver):
+    """A block volume in the directory `location`, an absolute path."""
+
+    kind = "block"
+    capabilities = Capability.RESUME | Capability.BLOCK_FOR_BLOCK
+
+    def __init__(self, location: str) -> None:
+        super().__init__(location)
+        self._path = Path(location)
+
+    def facts(self) -> VolumeFacts:
+        """Reads the root record only."""
+        space = os.statvfs(nearest_directory(self._path))
+        device = nearest_directory(self._path).stat().st_dev
+        facts = VolumeFacts(
+            kind=self.kind,
+            location=self.location,
+            role=Role.ABSENT,
+            identity="",
+            filesystem=f"{space.f_fsid:x}-{device:x}",
+            view=self.location,
+            used_bytes=(space.f_blocks - space.f_bfree) * space.f_frsize,
+            free_bytes=space.f_bavail * space.f_frsize,
+        )
+        if not is_volume(self._path):
+            absent = foreign_content(self._path) is None
+            return facts if absent else replace(facts, role=Role.FOREIGN)
+        record = rootrecord.load(self._path)
+        return replace(
+            facts,
+            role=record.role,
+            identity=record.identity,
+            shown=record.shown if record.role is Role.MIRROR else None,
+            mirror_id=record.mirror_id,
+            origin=record.origin if record.role is Role.LIVE else None,
+        )
+
+    @contextmanager
+    def _exclusive(self, purpose: str) -> Iterator[bool]:
+        """The file `lock`; writers of the live volume use another one and go on meanwhile."""
+        if not is_volume(self._path):
+            yield False
+            return
+        with locks.exclusive(self._path / "lock", purpose, what=f"the volume '{self}'"):
+            yield True
+
+    # Snapshots
+
+    def snapshots(self) -> list[Snapshot]:
+        """From the table of the root record."""
+        if not is_volume(self._path):
+            return []
+        return [one.snapshot() for one in self._record().snapshots if not _is_owners(one)]
+
+    def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
+        """Those that `Volume.snapshot` made."""
+        if not is_volume(self._path):
+            return []
+        return [
+            one.snapshot()
+            for one in self._record().snapshots
+            if _is_owners(one) and any(fnmatchcase(one.name, glob) for glob in patterns)
+        ]
+
+    def take_snapshot(self, name: str) -> Snapshot:
+        """Flush, and one root record."""
+        self._record_of_role(Role.LIVE)
+        with self._managed("taking a snapshot") as volume:
+            return volume.take_snapshot(name, SnapshotKind.REFERENCE)
+
+    def delete_snapshot(self, guid: str) -> None:
+        """One root record; then the space is given back."""
+        if not is_volume(self._path):
+            return
+        with self._managed("deleting a snapshot") as volume:
+            entry = volume.record.entry(guid)
+            if entry is not None and _is_owners(entry):
+                raise Refused("the snapshot is the owner's own", where=str(self), why=entry.name)
+            if volume.record.role is Role.MIRROR and volume.record.shown == guid:
+                raise Refused(
+                    "the destination shows this snapshot",
+                    where=str(self),
+                    hint="It can be deleted once a newer one is shown.",
+                )
+            volume.drop_snapshots({guid})
+
+    def changed_since(self, guid: str) -> bool:
+        """Whether the live content's root differs; a writer of another process may always."""
+        shared = open_volume(self._path)
+        if shared is not None:
+            if shared.image.changed:
+                return True
+        elif locks.holder_of(self._path / "writer") is not None:
+            return True
+        record = self._record()
+        return record.live.data != self._entry(record, guid).root.data
+
+    # Source
+
+    def delta(
+        self, base: str | None, incremental: str, *, states: bool = False, files: bool = False
+    ) -> Delta:
+        """All four states are always counted: they cost no more than the walk."""
+        record, one, other = self._pair(base, incremental)
+        store = BlockStore(self._path, writable=False)
+        try:
+            return delta_of(store, record.identity, one, other)
+        finally:
+            store.close()
+
+    def send(
+        self,
+        base: str | None,
+        incremental: str,
+        *,
+        checkpoint: dict[str, int | str] | None = None,
+    ) -> SendStream:
+        """See stream.py."""
+        record, one, other = self._pair(base, incremental)
+        start = int((checkpoint or {}).get("address", 0))
+        return BlockSendStream(self._path, record.identity, one, other, start)
+
+    # Destination
+
+    def prepare(self, mirror_id: str) -> None:
+        """A root record without content."""
+        if is_volume(self._path):
+            record = self._record()
+            if record.role is not Role.MIRROR:
+                raise not_empty(str(self), "a live block volume")
+            if record.mirror_id and record.mirror_id != mirror_id:
+                raise other_mirror(str(self), record.mirror_id)
+            if not record.mirror_id:
+                with self._managed("preparing") as volume:
+                    volume.commit(
+                        "BLOCK:PREPARE:ROOT", lambda old: replace(old, mirror_id=mirror_id)
+                    )
+            return
+        found = foreign_content(self._path)
+        if found is not None:
+            raise not_empty(str(self), found)
+        record = RootRecord(str(uuid.uuid4()), Role.MIRROR, Root(0), mirror_id=mirror_id)
+        write_first_record(self._path, record)
+
+    def receive(self, request: ReceiveRequest) -> Receiver:
+        """See receive.py."""
+        record = self._record_of_role(Role.MIRROR)
+        if record.mirror_id != request.mirror_id:
+            raise other_mirror(str(self), record.mirror_id)
+        if request.base is not None:
+            self._intact_base(record, request.base)
+        state = StagingRecord(
+            request.transfer_id, request.mirror_id, request.base, request.snapshot
+        )
+        return BlockReceiver(self._path, record, open_state(self._path, state))
+
+    def stagings(self) -> list[Staging]:
+        """From the staging records; those that were committed do not count."""
+        if not is_volume(self._path):
+            return []
+        committed = {one.transfer for one in self._record().snapshots}
+        found = (staging.load(self._path, one) for one in staging.transfer_ids(self._path))
+        return [one.staging() for one in found if one and one.transfer_id not in committed]
+
+    def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
+        """One root record."""
+        record = self._record_of_role(Role.MIRROR)
+        done = next((one for one in record.snapshots if one.transfer == transfer_id), None)
+        if done is None or (show and record.shown != done.guid):
+            state = staging.load(self._path, transfer_id)
+            if done is None and (state is None or not state.complete):
+                raise staging_missing(str(self), transfer_id)
+            with self._managed("committing an update") as volume:
+                done = self._commit(volume, transfer_id, done or self._staged(volume, state), show)
+        staging.remove("BLOCK:COMMIT:CLEAN", self._path, transfer_id)
+        return done.snapshot()
+
+    def discard(self, transfer_id: str) -> None:
+        """Remove the record; what had arrived is given back when no other transfer is staged."""
+        if not is_volume(self._path) or staging.load(self._path, transfer_id) is None:
+            staging.remove("BLOCK:DISCARD:CLEAN", self._path, transfer_id)
+            return
+        staging.remove("BLOCK:DISCARD:CLEAN", self._path, transfer_id)
+        if not staging.transfer_ids(self._path):
+            with self._managed("discarding a transfer") as volume:
+                reclaim_unheld(volume.store, volume.image)
+
+    # Failing over and back
+
+    def promote(self) -> None:
+        """One root record: the role, and a segment of its own to allocate in (format.py)."""
+        record = self._record()
+        if record.role is Role.LIVE and record.origin is not None:
+            return
+        if record.role is not Role.MIRROR:
+            raise not_a_mirror(str(self))
+        if record.shown is None:
+            raise Refused(
+                "the destination shows nothing yet",
+                where=str(self),
+                hint="Run 'mirrord initialize NAME' to its end first.",
+            )
+        with self._managed("promoting") as volume:
+            segment = _new_segment(volume.record)
+            volume.commit(
+                "BLOCK:PROMOTE:ROOT",
+                lambda old: replace(
+                    old, role=Role.LIVE, origin=old.shown, segment=segment, chunk=0, grown=0
+                ),
+            )
+
+    def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
+        """Compares the two content trees; a block volume has no files to list."""
+        if not is_volume(self._path):
+            raise not_live(str(self))
+        with self._managed("comparing") as volume:
+            entry = self._intact_base(volume.record, guid)
+            volume.commit("BLOCK:FLUSH:ROOT")
+            changed = changed_blocks(volume.store, entry.root, volume.record.live)
+            newer = tuple(
+                one.name
+                for one in volume.record.snapshots
+                if one.order > entry.order and one.kind is not SnapshotKind.DIVERGED
+            )
+        return Divergence(guid, changed * BLOCK_BYTES, None, changed, newer)
+
+    def rollback(self, guid: str, *, mirror_id: str, keep_as: str | None) -> None:
+        """One root record: role, view, and the live image as a snapshot if it is to be kept."""
+        with self._managed("rolling back") as volume:
+            record = volume.record
+            if record.role is Role.MIRROR and record.mirror_id not in ("", mirror_id):
+                raise other_mirror(str(self), record.mirror_id)
+            entry = self._intact_base(record, guid)
+            if (record.role, record.mirror_id, record.shown) == (Role.MIRROR, mirror_id, guid):
+                return
+
+            def back(old: RootRecord) -> RootRecord:
+                kept = any(one.name == keep_as for one in old.snapshots)
+                if keep_as is not None and not kept:
+                    old = old.with_snapshot(_diverged(keep_as, old.live))
+                return replace(
+                    old,
+                    role=Role.MIRROR,
+                    mirror_id=mirror_id,
+                    live=entry.root,
+                    shown=guid,
+                    origin=None,
+                )
+
+            before = record.live
+            volume.commit("BLOCK:ROLLBACK:ROOT", back)
+            lost = replace(_diverged("", before), order=volume.record.next_order)
+            reclaim_snapshots(volume.store, volume.image, volume.record, [lost])
+
+    def forget(self) -> None:
+        """Drop the mirror's id and all stagings."""
+        if not is_volume(self._path):
+            return
+        for transfer_id in staging.transfer_ids(self._path):
+            self.discard(transfer_id)
+        with self._managed("forgetting the mirror") as volume:
+            volume.commit("BLOCK:FORGET:ROOT", lambda old: replace(old, mirror_id=""))
+
+    # Helpers
+
+    def _managed(self, purpose: str) -> AbstractContextManager[Volume]:
+        return Volume.managed(self._path, purpose)
+
+    def _record(self) -> RootRecord:
+        return rootrecord.load(self._path)
+
+    def _record_of_role(self, role: Role) -> RootRecord:
+        wrong = not_live(str(self)) if role is Role.LIVE else not_a_mirror(str(self))
+        if not is_volume(self._path):
+            raise wrong
+        record = self._record()
+        if record.role is not role:
+            raise wrong
+        return record
+
+    def _entry(self, record: RootRecord, guid: str) -> Entry:
+        entry = record.entry(guid)
+        if entry is None:
+            raise snapshot_missing(str(self), guid)
+        return entry
+
+    def _intact_base(self, record: RootRecord, guid: str) -> Entry:
+        entry = record.entry(guid)
+        if entry is None or not entry.intact:
+            raise base_missing(str(self), guid)
+        return entry
+
+    def _pair(self, base: str | None, incremental: str) -> tuple[RootRecord, Entry | None, Entry]:
+        record = self._record()
+        entry = self._entry(record, incremental)
+        if not entry.intact:
+            raise _not_intact(str(self), entry)
+        return record, self._intact_base(record, base) if base is not None else None, entry
+
+    def _staged(self, volume: Volume, state: StagingRecord | None) -> Entry:
+        assert state is not None
+        assert state.entry is not None
+        if state.base is not None:
+            self._intact_base(volume.record, state.base)
+        return replace(state.entry, received=True, transfer=state.transfer_id)
+
+    def _commit(self, volume: Volume, transfer_id: str, entry: Entry, show: bool) -> Entry:
+        def switch(old: RootRecord) -> RootRecord:
+            if old.entry(entry.guid) is None:
+                old = old.with_snapshot(entry)
+            return replace(old, live=entry.root, shown=entry.guid) if show else old
+
+        volume.commit("BLOCK:COMMIT:ROOT", switch)
+        return volume.entry(entry.guid)
+
+
+def _is_owners(entry: Entry) -> bool:
+    return entry.kind is SnapshotKind.OWN and not entry.received
+
+
+def _diverged(name: str, root: Root) -> Entry:
+    guid = uuid.uuid4().hex
+    digest = content_digest(guid, root)
+    return Entry(guid, name, SnapshotKind.DIVERGED, clock.now_ns(), root, digest, 0)
+
+
+def _new_segment(record: RootRecord) -> int:
+    roots = (record.live, *(one.root for one in record.snapshots))
+    used = {0, record.segment, *(one.segment for root in roots for one in root.segments)}
+    while True:
+        segment = secrets.randbits(24)
+        if segment not in used:
+            return segment
+
+
+def _not_intact(where: str, entry: Entry) -> MirrordError:
+    return Damaged(
+        f"the snapshot '{entry.name}' is not what it was",
+        where=where,
+        why="its root does not match its identity",
+        hint="Take a new one: 'mirrord update NAME'.",
+    )

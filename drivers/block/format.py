@@ -1,0 +1,157 @@
+"""The disk format of a block volume: its words, sizes and pointers.
+
+A volume is a directory:
+
+- `data`: blocks of 4 KiB, numbered from 1 (number 0 is never used, so that 0 can mean "a hole").
+  A block is written once and never again while any root refers to it (SnapMirror, FAST'02, 3.1).
+- `data.<6 hex digits>`: the same, for a further *segment* of the block space.
+- `root`: the paper's fsinfo block: the one thing that is ever replaced (rootrecord.py).
+- `staging/<transfer id>/state`: what a receive in progress knows (staging.py).
+- `lock`, `writer`: held during a mirror's operation, and by whoever changes the root record.
+
+A *pointer* is 16 bytes, little-endian: the address of a block and the XXH3-64 of its content.
+Pointers hang in radix trees of fan-out 256 whose nodes are blocks of the same volume, so that
+one root pointer vouches for all that can be reached from it.
+
+A block's *address* is `segment << 40 | number`. The paper numbers blocks 1 to N; the segments are
+an extension of that. The destination writes blocks at the source's numbers. Once it is made live
+("break"), both ends allocate. Each promotion opens a segment with a random id and allocates
+there and nowhere else; so the two sides never use one number for two contents, a diverged side
+can be kept as a snapshot beside the other, and resync may go in either direction.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mirrord.system.native import StreamChecksum, block_checksums
+
+#: Bytes of a block, of data and of everything else.
+BLOCK_BYTES = 4096
+#: Pointers in a tree node.
+FANOUT = 256
+#: Bytes of a pointer.
+POINTER_BYTES = 16
+#: Blocks that one block of an active map speaks for.
+CHUNK_BITS = BLOCK_BYTES * 8
+#: The largest volume: 4 levels of 256 pointers.
+SIZE_BYTES_MAX = 16 << 40
+#: Position of the segment in an address.
+SEGMENT_SHIFT = 40
+NUMBER_MASK = (1 << SEGMENT_SHIFT) - 1
+
+POINTER = struct.Struct("<QQ")
+ZERO_BLOCK = bytes(BLOCK_BYTES)
+ZERO_SUM = block_checksums(ZERO_BLOCK, BLOCK_BYTES)
+
+
+class Pointer(NamedTuple):
+    """Where a block is and what its content must sum to; address 0: a hole."""
+
+    address: int
+    checksum: int
+
+
+HOLE = Pointer(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentMap:
+    """The active map of one segment, as a root holds it.
+
+    root, height: of the tree of map blocks; height 0: the root is the one map block.
+    allocated: bits set in it.
+    high: one more than the highest block number ever used in the segment.
+    """
+
+    segment: int
+    root: Pointer
+    height: int
+    allocated: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """The few words from which one consistent image of the volume can be reached."""
+
+    size_bytes: int
+    data: Pointer = HOLE
+    segments: tuple[SegmentMap, ...] = ()
+
+    @property
+    def height(self) -> int:
+        """Levels of nodes above the data blocks."""
+        return data_height(self.size_bytes)
+
+    @property
+    def allocated(self) -> int:
+        """Blocks in use, nodes and maps included."""
+        return sum(one.allocated for one in self.segments)
+
+    def segment(self, segment: int) -> SegmentMap | None:
+        """The map of a segment, if this image has blocks there."""
+        return next((one for one in self.segments if one.segment == segment), None)
+
+    def as_list(self) -> list[Any]:
+        """For the root record and the stream's header (JSON)."""
+        maps = [[m.segment, *m.root, m.height, m.allocated, m.high] for m in self.segments]
+        return [self.size_bytes, *self.data, maps]
+
+    @classmethod
+    def from_list(cls, words: list[Any]) -> Root:
+        """The inverse of `as_list`; `ValueError` or `TypeError` when it makes no sense."""
+        size_bytes, address, checksum, maps = words
+        segments = tuple(
+            SegmentMap(int(s), Pointer(int(a), int(c)), int(h), int(n), int(high))
+            for s, a, c, h, n, high in maps
+        )
+        return cls(int(size_bytes), Pointer(int(address), int(checksum)), segments)
+
+
+def data_height(size_bytes: int) -> int:
+    """Levels of nodes that a volume of this size needs, at least 1."""
+    height, reach = 1, FANOUT * BLOCK_BYTES
+    while reach < size_bytes:
+        height, reach = height + 1, reach * FANOUT
+    return height
+
+
+def address_of(segment: int, number: int) -> int:
+    """The address of a block."""
+    return segment << SEGMENT_SHIFT | number
+
+
+def segment_of(address: int) -> int:
+    """The segment of an address."""
+    return address >> SEGMENT_SHIFT
+
+
+def number_of(address: int) -> int:
+    """The block number within its segment."""
+    return address & NUMBER_MASK
+
+
+def describe(address: int) -> str:
+    """An address for people: `17` or, outside of segment 0, `a1b2c3:17`."""
+    segment = segment_of(address)
+    return f"{segment:06x}:{number_of(address)}" if segment else str(address)
+
+
+def data_file_name(segment: int) -> str:
+    """The file that holds a segment's blocks."""
+    return f"data.{segment:06x}" if segment else "data"
+
+
+def checksum_text(data: bytes | memoryview) -> str:
+    """XXH3-128 as 32 hex digits."""
+    state = StreamChecksum()
+    state.update(data)
+    return state.hexdigest()
+
+
+def sum_of(data: bytes | bytearray | memoryview) -> int:
+    """XXH3-64 of the whole of `data`, which is not empty."""
+    return int.from_bytes(block_checksums(data, len(data)), "little")

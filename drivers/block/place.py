@@ -1,0 +1,57 @@
+"""What is in a directory: nothing, a block volume, or something of somebody else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mirrord.core.errors import PermissionMissing
+from mirrord.drivers.base import permission_missing
+from mirrord.drivers.block import rootrecord
+
+#: What a preparation that was cut short may leave in a directory that is still fit to be used.
+_LEFTOVERS = frozenset({f".{rootrecord.NAME}.new", "lock", "writer"})
+_OURS = frozenset({"data", "staging", "writer"})
+
+
+def foreign_content(path: Path) -> str | None:
+    """What keeps `path` from becoming a new volume, in words; None: it is absent or empty."""
+    try:
+        names = sorted(set(os.listdir(path)) - _LEFTOVERS)
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError:
+        return "a file"
+    except PermissionError as error:
+        raise _no_access(path) from error
+    if not names:
+        return None
+    if rootrecord.NAME in names and is_volume(path):
+        return "a block volume"
+    return f"'{names[0]}'" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+
+
+def is_volume(path: Path) -> bool:
+    """Whether a block volume is there, be it damaged."""
+    try:
+        with (path / rootrecord.NAME).open("rb") as file:
+            begin = file.read(len(rootrecord.MAGIC))
+        others = set(os.listdir(path))
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return False
+    except PermissionError as error:
+        raise _no_access(path) from error
+    return begin == rootrecord.MAGIC.encode() or bool(others & _OURS)
+
+
+def nearest_directory(path: Path) -> Path:
+    """The directory itself or the nearest one above that exists."""
+    while not path.is_dir():
+        path = path.parent
+    return path
+
+
+def _no_access(path: Path) -> PermissionMissing:
+    error = permission_missing(str(path), f"'{path}' cannot be read")
+    assert isinstance(error, PermissionMissing)
+    return error

@@ -1,0 +1,307 @@
+"""Receiving: blocks go to the source's numbers, and nothing refers to them until the commit.
+
+The numbers are free here: they were free at the source when the base was the newest snapshot,
+and this volume holds nothing newer. The one exception are snapshots that the source has deleted
+and this end has not: the source may have reused their blocks. They must go first, in a root
+record of their own (`Capability.BLOCK_FOR_BLOCK`), and exactly those whose blocks are needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from mirrord.core.errors import Damaged, Refused, TransferFailed
+from mirrord.core.model import SnapshotKind, Staging
+from mirrord.drivers.base import Receiver, stream_damaged
+from mirrord.drivers.block import staging
+from mirrord.drivers.block.activemap import MapView, Run
+from mirrord.drivers.block.format import (
+    BLOCK_BYTES,
+    CHUNK_BITS,
+    describe,
+    number_of,
+    segment_of,
+    sum_of,
+)
+from mirrord.drivers.block.rootrecord import Entry, RootRecord
+from mirrord.drivers.block.staging import StagingRecord
+from mirrord.drivers.block.store import BlockStore
+from mirrord.drivers.block.stream import (
+    BLOCKS_PER_FRAME,
+    DONE,
+    HEAD,
+    HEADER,
+    RUN,
+    RUNS,
+    TEXT_BYTES_MAX,
+    parse_head,
+    parse_text,
+)
+from mirrord.drivers.block.verify import verify_added
+from mirrord.drivers.block.volume import Volume
+from mirrord.system.native import StreamChecksum
+
+#: A checkpoint is kept at least this often.
+_CHECKPOINT_BYTES = 16 << 20
+
+
+class BlockReceiver(Receiver):
+    """Takes the stream of `BlockSendStream`, however it is cut into chunks."""
+
+    def __init__(self, path: Path, record: RootRecord, state: StagingRecord) -> None:
+        self._path = path
+        self._where = str(path)
+        self._state = state
+        self._base = record.entry(state.base) if state.base is not None else None
+        self._store = BlockStore(path, writable=True)
+        self._collisions = Collisions(self._store, path, record, state)
+        self._pending = bytearray()
+        self._checksum = StreamChecksum()
+        self._begun = self._ended = self._closed = self._failed = False
+        # What the next checkpoint will say: where the stream is, beyond `_state`.
+        self._next_address = state.next_address
+        self._stream_bytes = state.received_bytes
+        self._blocks = 0
+        self._unkept_bytes = 0
+
+    def write(self, chunk: bytes | memoryview) -> None:
+        """Take the next chunk of any size."""
+        if self._closed or self._failed:
+            raise TransferFailed("the receiver was closed", where=self._where)
+        try:
+            view = memoryview(chunk)
+            if self._pending:
+                self._pending += view
+                view = memoryview(bytes(self._pending))
+                self._pending.clear()
+            while (size := self._frame_size(view)) is not None and size <= len(view):
+                self._frame(view[:size])
+                view = view[size:]
+            self._pending += view
+        except Exception:
+            # What follows in this stream cannot be placed any more.
+            self._failed = True
+            raise
+
+    def finish(self) -> Staging:
+        """Verify each new block by the announced root's checksums; then it is complete."""
+        if self._closed or self._failed:
+            raise TransferFailed("the receiver was closed", where=self._where)
+        if not self._ended or self._pending:
+            raise stream_damaged(self._where, "it ended before it was whole")
+        entry = self._state.entry
+        assert entry is not None
+        self._store.sync("BLOCK:RECEIVE:SYNC")
+        try:
+            verify_added(self._store, self._base.root if self._base else None, entry.root)
+        except Damaged as error:
+            # What is here cannot be completed by going on from a checkpoint.
+            self._failed = True
+            self._keep(replace(self._state, next_address=0, received_bytes=0))
+            raise stream_damaged(
+                self._where, f"what arrived is not what was announced: {error}"
+            ) from error
+        self._keep(
+            replace(
+                self._state,
+                complete=True,
+                next_address=self._next_address,
+                received_bytes=self._stream_bytes,
+            )
+        )
+        return self._state.staging()
+
+    def close(self) -> None:
+        """Keep a checkpoint if there is one to keep, and close the data files."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._begun and not self._state.complete and self._unkept_bytes:
+                self._checkpoint()
+        finally:
+            self._store.close()
+
+    def _frame_size(self, view: memoryview) -> int | None:
+        if len(view) < HEADER.size:
+            return None
+        magic, runs, blocks, text, _ = HEADER.unpack_from(view)
+        if magic not in (HEAD, RUNS, DONE) or text > TEXT_BYTES_MAX:
+            raise stream_damaged(self._where, "a frame has no known header")
+        if runs > BLOCKS_PER_FRAME or blocks > BLOCKS_PER_FRAME:
+            raise stream_damaged(self._where, "a frame is larger than any can be")
+        return int(HEADER.size + runs * RUN.size + blocks * BLOCK_BYTES + text)
+
+    def _frame(self, frame: memoryview) -> None:
+        magic, runs, blocks, _, checksum = HEADER.unpack_from(frame)
+        body = frame[HEADER.size :]
+        if not body or sum_of(body) != checksum:
+            raise stream_damaged(self._where, "a frame's checksum does not match")
+        if self._ended or self._begun == (magic == HEAD):
+            raise stream_damaged(self._where, "its frames are not in order")
+        if magic == DONE:
+            self._done(body)
+            return
+        self._checksum.update(frame[: HEADER.size])
+        if magic == HEAD:
+            self._head(body)
+        else:
+            self._blocks_arrived(body, runs, blocks)
+        self._stream_bytes += len(frame)
+
+    def _head(self, body: memoryview) -> None:
+        base, entry, start = parse_head(self._where, parse_text(self._where, bytes(body)))
+        if entry.guid != self._state.snapshot.guid or base != self._state.base:
+            raise stream_damaged(self._where, "it is not the snapshot that was announced")
+        if not entry.intact:
+            raise stream_damaged(self._where, "the snapshot's root is not the one it was taken as")
+        if start > self._state.next_address:
+            raise stream_damaged(self._where, "it begins behind what is here")
+        self._begun = True
+        if start != self._state.next_address:
+            self._stream_bytes = 0
+        self._next_address = start
+        self._keep(
+            replace(
+                self._state,
+                entry=entry,
+                complete=False,
+                next_address=start,
+                received_bytes=self._stream_bytes,
+            )
+        )
+
+    def _blocks_arrived(self, body: memoryview, runs: int, blocks: int) -> None:
+        table = list(RUN.iter_unpack(body[: runs * RUN.size]))
+        data = body[runs * RUN.size :]
+        if sum(count for _, count in table) != blocks or len(data) != blocks * BLOCK_BYTES:
+            raise stream_damaged(self._where, "a frame's table does not fit its blocks")
+        at = 0
+        for address, count in table:
+            if address < self._next_address or not number_of(address) or not count:
+                raise stream_damaged(self._where, "its blocks are not in order")
+            self._next_address = address + count
+            if self._collisions.clear_the_way(address, count):
+                piece = data[at * BLOCK_BYTES : (at + count) * BLOCK_BYTES]
+                self._store.write("BLOCK:RECEIVE:WRITE", address, piece)
+            at += count
+        self._blocks += blocks
+        self._unkept_bytes += len(body)
+        if self._unkept_bytes >= _CHECKPOINT_BYTES:
+            self._checkpoint()
+
+    def _done(self, body: memoryview) -> None:
+        words = parse_text(self._where, bytes(body))
+        if words != {"blocks": f"{self._blocks:016x}", "checksum": self._checksum.hexdigest()}:
+            raise stream_damaged(self._where, "its end does not fit what came before")
+        self._ended = True
+        self._stream_bytes += HEADER.size + len(body)
+
+    def _checkpoint(self) -> None:
+        """Blocks first, then the record that says they are there."""
+        self._store.sync("BLOCK:RECEIVE:SYNC")
+        self._unkept_bytes = 0
+        self._keep(
+            replace(
+                self._state,
+                next_address=self._next_address,
+                received_bytes=self._stream_bytes,
+            )
+        )
+
+    def _keep(self, state: StagingRecord) -> None:
+        staging.store("BLOCK:RECEIVE:STATE", self._path, state)
+        self._state = state
+
+
+class Collisions:
+    """Finds what still holds a block that arrives, and makes it go where that is allowed."""
+
+    def __init__(
+        self, store: BlockStore, path: Path, record: RootRecord, state: StagingRecord
+    ) -> None:
+        self._store = store
+        self._path = path
+        self._base = state.base
+        self._guid = state.snapshot.guid
+        self._at: tuple[int, int] | None = None
+        self._bits = 0
+        self._views: dict[str, MapView] = {}
+        self._set_record(record)
+
+    def clear_the_way(self, address: int, count: int) -> bool:
+        """Whether to write a run: not when the very snapshot is here already.
+
+        Drops snapshots whose blocks are in the way; `Refused` when one of them must stay.
+        """
+        if self._present:
+            return False
+        while count:
+            chunk, bit = divmod(number_of(address), CHUNK_BITS)
+            taken = min(count, CHUNK_BITS - bit)
+            mask = ((1 << taken) - 1) << bit
+            while self._held(segment_of(address), chunk) & mask:
+                self._drop((address, taken), segment_of(address), chunk, mask)
+            address, count = address + taken, count - taken
+        return True
+
+    def _held(self, segment: int, chunk: int) -> int:
+        if self._at != (segment, chunk):
+            self._at, self._bits = (segment, chunk), 0
+            seen = {0}
+            for view in self._views.values():
+                place, _ = view.pointer(segment, chunk)
+                if place not in seen:
+                    seen.add(place)
+                    self._bits |= view.bits(segment, chunk)
+        return self._bits
+
+    def _drop(self, run: Run, segment: int, chunk: int, mask: int) -> None:
+        holders = {key for key, view in self._views.items() if view.bits(segment, chunk) & mask}
+        entries = [one for one in self._record.snapshots if one.guid in holders]
+        for entry in entries:
+            reason = self._why_stays(entry)
+            if reason:
+                raise _in_the_way(str(self._path), run, f"'{entry.name}', {reason}")
+        if "" in holders:
+            raise _in_the_way(str(self._path), run, "what the destination shows")
+        with Volume.managed(self._path, "making room for an update") as volume:
+            volume.drop_snapshots(holders)
+            self._set_record(volume.record)
+
+    def _why_stays(self, entry: Entry) -> str:
+        if entry.guid == self._base:
+            return "the base of this transfer"
+        if entry.guid == self._record.shown:
+            return "which the destination shows"
+        if entry.kind is SnapshotKind.DIVERGED:
+            return "which keeps the losing side of a resync"
+        return ""
+
+    def _set_record(self, record: RootRecord) -> None:
+        self._record = record
+        self._at, self._bits = None, 0
+        present = record.entry(self._guid)
+        self._present = present is not None and present.intact
+        roots = {"": record.live} | {one.guid: one.root for one in record.snapshots}
+        self._views = {key: MapView(self._store, root) for key, root in roots.items()}
+
+
+def _in_the_way(where: str, run: Run, holder: str) -> Refused:
+    return Refused(
+        "the transfer needs blocks that are in use here",
+        where=where,
+        why=f"block {describe(run[0])} belongs to {holder}",
+        hint="Export what you need of it and delete that snapshot, or initialize the mirror anew "
+        "at another place; nothing was overwritten.",
+    )
+
+
+def open_state(path: Path, state: StagingRecord) -> StagingRecord:
+    """What an earlier try of the same transfer left, or the new state, now kept on disk."""
+    found = staging.load(path, state.transfer_id)
+    if found is not None and (found.snapshot.guid, found.base) == (state.snapshot.guid, state.base):
+        return found
+    staging.store("BLOCK:RECEIVE:STATE", path, state)
+    return state

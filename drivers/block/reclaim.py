@@ -1,0 +1,66 @@
+"""Giving space back to the file system: holes are punched where nothing refers to a block.
+
+All of it comes after the root record that freed the blocks, and none of it is needed for
+correctness: what a crash leaves unpunched is reused by the allocator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mirrord.drivers.block.activemap import MapView, Run, differing_chunks, merged, runs_of
+from mirrord.drivers.block.format import CHUNK_BITS
+from mirrord.drivers.block.image import LiveImage
+from mirrord.drivers.block.rootrecord import Entry, RootRecord
+from mirrord.drivers.block.store import BlockStore
+
+_ALL = (1 << CHUNK_BITS) - 1
+
+
+def give_back(store: BlockStore, runs: Iterable[Run]) -> None:
+    """Punch holes."""
+    for address, count in merged(runs):
+        store.punch("BLOCK:RECLAIM:PUNCH", address, count)
+
+
+def reclaim_snapshots(
+    store: BlockStore, image: LiveImage, record: RootRecord, dropped: list[Entry]
+) -> None:
+    """Punch what only the dropped snapshots held, and remove segments that are empty now."""
+    for entry in dropped:
+        # A map block that a remaining root shares has nothing in it that became free; its
+        # neighbour in time shares the most.
+        others = sorted(record.snapshots, key=lambda one: abs(one.order - entry.order))
+        nearest = others[0].root if others else record.live
+        view = MapView(store, entry.root)
+        runs: list[Run] = []
+        for segment, chunk, _, _ in differing_chunks(store, nearest, entry.root):
+            bits = view.bits(segment, chunk)
+            if bits:
+                bits &= ~image.allocator.held_bits(segment, chunk)
+                bits &= ~image.map.bits(segment, chunk)
+                runs.extend(runs_of(segment, chunk, bits))
+        give_back(store, runs)
+    remove_empty_segments(store, record)
+
+
+def reclaim_unheld(store: BlockStore, image: LiveImage) -> None:
+    """Punch all that no root holds, up to the end of the data files (what an abandoned
+    transfer left). In time proportional to the data files.
+    """
+    for segment, blocks in sorted(store.segments_on_disk().items()):
+        runs: list[Run] = []
+        for chunk in range(-(-blocks // CHUNK_BITS)):
+            held = image.allocator.held_bits(segment, chunk) | image.map.bits(segment, chunk)
+            runs.extend(runs_of(segment, chunk, ~held & _ALL))
+        give_back(store, runs)
+
+
+def remove_empty_segments(store: BlockStore, record: RootRecord) -> None:
+    """Remove the data files of segments in which no root has a block any more."""
+    used = {record.segment, 0}
+    for root in (record.live, *(one.root for one in record.snapshots)):
+        used.update(one.segment for one in root.segments)
+    for segment in store.segments_on_disk():
+        if segment not in used:
+            store.remove_segment("BLOCK:RECLAIM:SEGMENT", segment)

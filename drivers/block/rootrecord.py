@@ -1,0 +1,230 @@
+"""The root record: the paper's fsinfo block, and the only thing that is ever replaced.
+
+A text file: one line with magic, format version, XXH3-128 and length of the rest; then one line
+of JSON for the volume and one for each snapshot. It is replaced by a rename, so a crash leaves
+the old one or the new one. Whatever it refers to was made durable before.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mirrord.core.errors import Damaged, NotFound, Unsupported
+from mirrord.core.model import Role, Snapshot, SnapshotKind
+from mirrord.drivers.block.format import Root, checksum_text
+from mirrord.drivers.block.store import io_errors
+from mirrord.system import files
+
+MAGIC = "mirrord-block-volume"
+#: Version 1: the first.
+VERSION = 1
+NAME = "root"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A snapshot in the table. It is the same at both ends but for the last three fields.
+
+    guid: drawn at random when the source took it. digest: of guid and root, made with it.
+    received: it came by a transfer, whose id is `transfer`.
+    """
+
+    guid: str
+    name: str
+    kind: SnapshotKind
+    taken_at_ns: int
+    root: Root
+    digest: str
+    order: int
+    received: bool = False
+    transfer: str = ""
+
+    @property
+    def intact(self) -> bool:
+        """Whether the entry still holds the root that was taken."""
+        return self.digest == content_digest(self.guid, self.root)
+
+    def snapshot(self) -> Snapshot:
+        """As the engine sees it."""
+        return Snapshot(
+            self.guid, self.name, self.kind, self.order, self.taken_at_ns, intact=self.intact
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the record and the stream."""
+        return {
+            "guid": self.guid,
+            "name": self.name,
+            "kind": self.kind.value,
+            "taken_at_ns": self.taken_at_ns,
+            "root": self.root.as_list(),
+            "digest": self.digest,
+            "order": self.order,
+            "received": self.received,
+            "transfer": self.transfer,
+        }
+
+    @classmethod
+    def from_dict(cls, words: dict[str, Any]) -> Entry:
+        """The inverse; `ValueError`, `KeyError` or `TypeError` when it makes no sense."""
+        return cls(
+            guid=str(words["guid"]),
+            name=str(words["name"]),
+            kind=SnapshotKind(words["kind"]),
+            taken_at_ns=int(words["taken_at_ns"]),
+            root=Root.from_list(words["root"]),
+            digest=str(words["digest"]),
+            order=int(words["order"]),
+            received=bool(words["received"]),
+            transfer=str(words["transfer"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RootRecord:
+    """All that a volume is, in one value.
+
+    identity: of this volume, for ever. live: the image that users see.
+    segment: where the live volume allocates. chunk, grown: where its allocator stood.
+    origin: guid of the snapshot that it began as when it was promoted.
+    """
+
+    identity: str
+    role: Role
+    live: Root
+    segment: int = 0
+    chunk: int = 0
+    grown: int = 0
+    mirror_id: str = ""
+    shown: str | None = None
+    origin: str | None = None
+    next_order: int = 1
+    snapshots: tuple[Entry, ...] = field(default=())
+
+    def entry(self, guid: str) -> Entry | None:
+        """The snapshot with that identity."""
+        return next((one for one in self.snapshots if one.guid == guid), None)
+
+    def with_snapshot(self, entry: Entry) -> RootRecord:
+        """The record with one more snapshot, which gets the next order."""
+        numbered = replace(entry, order=self.next_order)
+        return replace(self, snapshots=(*self.snapshots, numbered), next_order=self.next_order + 1)
+
+    def without(self, guids: set[str]) -> RootRecord:
+        """The record without some snapshots."""
+        kept = tuple(one for one in self.snapshots if one.guid not in guids)
+        return replace(self, snapshots=kept)
+
+
+#: Snapshot entries never change: their lines are made once, so that a record of 1000 snapshots
+#: costs a join.
+_lines: dict[Entry, str] = {}
+_LINES_MAX = 20_000
+
+
+def content_digest(guid: str, root: Root) -> str:
+    """What ties an identity to the content it names."""
+    return checksum_text(json.dumps([guid, root.as_list()]).encode())
+
+
+def encode(record: RootRecord) -> bytes:
+    """The file's content."""
+    head = {
+        "identity": record.identity,
+        "role": record.role.value,
+        "live": record.live.as_list(),
+        "segment": record.segment,
+        "chunk": record.chunk,
+        "grown": record.grown,
+        "mirror_id": record.mirror_id,
+        "shown": record.shown,
+        "origin": record.origin,
+        "next_order": record.next_order,
+        "snapshots": len(record.snapshots),
+    }
+    body = "\n".join([json.dumps(head), *map(_line, record.snapshots), ""]).encode()
+    return f"{MAGIC} {VERSION} {checksum_text(body)} {len(body)}\n".encode() + body
+
+
+def decode(data: bytes, where: str) -> RootRecord:
+    """The record in a file's content. `Damaged`; `Unsupported` for a version from the future."""
+    first, _, body = data.partition(b"\n")
+    words = first.decode(errors="replace").split(" ")
+    if len(words) != 4 or words[0] != MAGIC or not words[1].isdigit():
+        raise record_damaged(where, "its first line makes no sense")
+    if int(words[1]) != VERSION:
+        raise Unsupported(
+            f"the volume has the format version {words[1]}",
+            where=where,
+            why=f"this mirrord knows version {VERSION}",
+            hint="Use the mirrord that made it, or a newer one.",
+        )
+    if str(len(body)) != words[3]:
+        raise record_damaged(where, f"it has {len(body)} bytes instead of {words[3]}")
+    if checksum_text(body) != words[2]:
+        raise record_damaged(where, "its checksum does not match")
+    try:
+        lines = body.decode().splitlines()
+        head = json.loads(lines[0])
+        entries = tuple(Entry.from_dict(json.loads(line)) for line in lines[1:])
+        return RootRecord(
+            identity=str(head["identity"]),
+            role=Role(head["role"]),
+            live=Root.from_list(head["live"]),
+            segment=int(head["segment"]),
+            chunk=int(head["chunk"]),
+            grown=int(head["grown"]),
+            mirror_id=str(head["mirror_id"]),
+            shown=head["shown"],
+            origin=head["origin"],
+            next_order=int(head["next_order"]),
+            snapshots=entries,
+        )
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise record_damaged(where, f"it makes no sense ({error})") from error
+
+
+def record_damaged(where: str, why: str) -> Damaged:
+    """A root record that cannot be trusted."""
+    return Damaged(
+        "the root record is damaged",
+        where=where,
+        why=why,
+        hint=f"A destination: move '{where}' away and run 'mirrord initialize NAME' again. A "
+        "source: put 'root' and the data files back from one backup, or make the destination of "
+        "its mirror live with 'mirrord break NAME'.",
+    )
+
+
+def load(path: Path) -> RootRecord:
+    """The record of the volume in the directory `path`."""
+    try:
+        with io_errors(str(path), "reading the root record"):
+            data = (path / NAME).read_bytes()
+    except Exception as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            raise NotFound(
+                "there is no block volume",
+                where=str(path),
+                hint=f"Make one with 'mirrord volume create {path} --size 10G'.",
+            ) from None
+        raise
+    return decode(data, str(path))
+
+
+def store(op: str, path: Path, record: RootRecord) -> None:
+    """Replace the record, in one durable step. `NoSpace`, `IoFailed`: the old one is there."""
+    with io_errors(str(path), "writing the root record"):
+        files.write_atomic(op, path / NAME, encode(record))
+
+
+def _line(entry: Entry) -> str:
+    line = _lines.get(entry)
+    if line is None:
+        if len(_lines) > _LINES_MAX:
+            _lines.clear()
+        line = _lines[entry] = json.dumps(entry.as_dict())
+    return line

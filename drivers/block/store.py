@@ -1,0 +1,211 @@
+"""The data files of a volume: reads that verify, writes that announce themselves.
+
+Nothing here knows what a block means. Blocks that are nodes of trees are kept in a bounded cache
+under address *and* checksum, so that a reused address can never serve an old content.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mirrord.core.errors import Damaged, IoFailed, MirrordError
+from mirrord.drivers.base import no_space
+from mirrord.drivers.block.format import (
+    BLOCK_BYTES,
+    Pointer,
+    data_file_name,
+    describe,
+    number_of,
+    segment_of,
+)
+from mirrord.system import files, steps
+from mirrord.system.native import block_checksums
+
+#: Tree nodes kept in memory for one open volume: 64 MiB of them.
+_CACHED_NODES_MAX = (64 << 20) // BLOCK_BYTES
+_PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+
+@contextmanager
+def io_errors(where: str, doing: str) -> Iterator[None]:
+    """Turn an `OSError` into the family's: `NoSpace` or `IoFailed`, saying what was going on."""
+    try:
+        yield
+    except OSError as error:
+        raise io_error(where, doing, error) from error
+
+
+def io_error(where: str, doing: str, error: OSError) -> MirrordError:
+    """The error that says what a failed call was for."""
+    reason = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return no_space(where, f"{doing}: {reason}")
+    return IoFailed(
+        f"{doing} failed",
+        where=where,
+        why=reason,
+        hint="Look for disk errors in the kernel's log ('dmesg'); what was committed is as it was.",
+    )
+
+
+def block_damaged(where: str, address: int, why: str = "its checksum does not match") -> Damaged:
+    """A block that is not what its pointer says."""
+    return Damaged(
+        f"block {describe(address)} is damaged",
+        where=where,
+        why=why,
+        hint=f"'mirrord volume check {where}' lists all that is damaged; the other end of a mirror "
+        "has an intact copy of whatever was transferred.",
+    )
+
+
+class BlockStore:
+    """The data files of the volume in `directory`; opened as they are needed."""
+
+    def __init__(self, directory: Path, *, writable: bool) -> None:
+        self.directory = directory
+        self.where = str(directory)
+        self._writable = writable
+        self._files: dict[int, int] = {}
+        self._unsynced: set[int] = set()
+        self._nodes: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files. May be called twice."""
+        while self._files:
+            os.close(self._files.popitem()[1])
+        self._nodes.clear()
+
+    def node(self, address: int, checksum: int) -> bytes:
+        """A verified block, from the cache or the disk; for nodes of trees and map blocks."""
+        key = (address, checksum)
+        found = self._nodes.get(key)
+        if found is not None:
+            self._nodes.move_to_end(key)
+            return found
+        block = self.read(address, 1)
+        if block_checksums(block, BLOCK_BYTES) != checksum.to_bytes(8, "little"):
+            raise block_damaged(self.where, address)
+        self.remember(Pointer(address, checksum), block)
+        return block
+
+    def remember(self, pointer: Pointer, block: bytes) -> None:
+        """Keep a node that was just written: it will be read next."""
+        self._nodes[pointer.address, pointer.checksum] = block
+        if len(self._nodes) > _CACHED_NODES_MAX:
+            self._nodes.popitem(last=False)
+
+    def read(self, address: int, count: int) -> bytes:
+        """`count` blocks from `address` on, not verified. `Damaged` when they are not there."""
+        file = self._file(segment_of(address), address)
+        size = count * BLOCK_BYTES
+        with io_errors(self.where, f"reading block {describe(address)}"):
+            data = os.pread(file, size, number_of(address) * BLOCK_BYTES)
+        if len(data) != size:
+            raise block_damaged(self.where, address, "its data file ends before it")
+        return data
+
+    def read_into(self, address: int, buffer: memoryview) -> None:
+        """As `read`, into a buffer of whole blocks."""
+        file = self._file(segment_of(address), address)
+        with io_errors(self.where, f"reading block {describe(address)}"):
+            done = os.preadv(file, [buffer], number_of(address) * BLOCK_BYTES)
+        if done != len(buffer):
+            raise block_damaged(self.where, address, "its data file ends before it")
+
+    def read_verified(self, address: int, checksums: bytes) -> bytes:
+        """As many blocks as there are checksums (8 bytes each), each of which must match."""
+        data = self.read(address, len(checksums) // 8)
+        found = block_checksums(data, BLOCK_BYTES)
+        if found != checksums:
+            bad = next(
+                n for n in range(0, len(found), 8) if found[n : n + 8] != checksums[n : n + 8]
+            )
+            raise block_damaged(self.where, address + bad // 8)
+        return data
+
+    def write(self, op: str, address: int, data: bytes | bytearray | memoryview) -> None:
+        """Write whole blocks; durable only after `sync`."""
+        steps.reached(op)
+        segment = segment_of(address)
+        with io_errors(self.where, "writing blocks"):
+            file = self._file_for_writing(segment)
+            self._unsynced.add(segment)
+            view, offset = memoryview(data), number_of(address) * BLOCK_BYTES
+            while view:
+                done = os.pwrite(file, view, offset)
+                view, offset = view[done:], offset + done
+
+    def sync(self, op: str) -> None:
+        """Make all that was written durable."""
+        for segment in sorted(self._unsynced):
+            with io_errors(self.where, "flushing blocks to the disk"):
+                steps.reached(op)
+                os.fdatasync(self._files[segment])
+            self._unsynced.discard(segment)
+
+    def punch(self, op: str, address: int, count: int) -> None:
+        """Give the space of free blocks back to the file system, where it can take it back."""
+        # Best effort: where it fails, the space is reused later, only not given back now.
+        try:
+            steps.reached(op)
+            file = self._file_for_writing(segment_of(address))
+        except OSError:
+            return
+        _libc.fallocate(
+            file, _PUNCH_HOLE_KEEP_SIZE, number_of(address) * BLOCK_BYTES, count * BLOCK_BYTES
+        )
+
+    def segments_on_disk(self) -> dict[int, int]:
+        """The data files that are there: segment to size in blocks, number 0 included."""
+        found = {}
+        for path in self.directory.glob("data*"):
+            text = path.name.partition(".")[2]
+            if path.name == "data" or (len(text) == 6 and not set(text) - set("0123456789abcdef")):
+                found[int(text or "0", 16)] = path.stat().st_size // BLOCK_BYTES
+        return found
+
+    def remove_segment(self, op: str, segment: int) -> None:
+        """Remove the data file of a segment that nothing refers to any more."""
+        with io_errors(self.where, "removing a data file"):
+            files.remove_file(op, self.directory / data_file_name(segment))
+        self._unsynced.discard(segment)
+        if segment in self._files:
+            os.close(self._files.pop(segment))
+
+    def _file(self, segment: int, address: int) -> int:
+        file = self._files.get(segment)
+        if file is not None:
+            return file
+        path = self.directory / data_file_name(segment)
+        flags = (os.O_RDWR if self._writable else os.O_RDONLY) | os.O_CLOEXEC
+        try:
+            file = self._files[segment] = os.open(path, flags)
+        except FileNotFoundError:
+            raise block_damaged(self.where, address, f"there is no file '{path.name}'") from None
+        except OSError as error:
+            raise io_error(self.where, f"opening '{path.name}'", error) from error
+        return file
+
+    def _file_for_writing(self, segment: int) -> int:
+        file = self._files.get(segment)
+        if file is not None:
+            return file
+        path = self.directory / data_file_name(segment)
+        fresh = not path.exists()
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._files[segment] = file
+        if fresh:
+            files.sync_directory(self.directory)
+        return file

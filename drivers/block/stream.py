@@ -1,0 +1,194 @@
+"""The send stream: the blocks that are in use in the incremental only, by ascending address.
+
+A stream is a row of frames. Each has a header of 24 bytes (magic, number of runs, blocks, bytes
+of text, XXH3-64 of what follows) and then its table of runs, its blocks, its text:
+
+- `HEAD`: text is JSON: format version, volume, base, the incremental's table entry, where it
+  begins. First.
+- `RUNS`: up to 256 blocks in up to 256 runs (address and count, 8 bytes each), then the blocks.
+- `DONE`: text is JSON: blocks in this stream, XXH3-128 of all frame headers. Last.
+
+It is deterministic. The checkpoint of an interrupted receive is the next address; a stream that
+begins there carries the same frames from there on as far as content goes.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from mirrord.core.errors import MirrordError, TransferFailed
+from mirrord.core.model import BlockStates, Delta
+from mirrord.drivers.base import SendStream, stream_damaged
+from mirrord.drivers.block.activemap import Run, added_runs
+from mirrord.drivers.block.format import BLOCK_BYTES, Root, sum_of
+from mirrord.drivers.block.rootrecord import Entry
+from mirrord.drivers.block.store import BlockStore
+from mirrord.system.native import StreamChecksum
+
+#: Version 1: the first.
+VERSION = 1
+HEADER = struct.Struct("<4sIIIQ")
+RUN = struct.Struct("<QQ")
+HEAD, RUNS, DONE = b"HEAD", b"RUNS", b"DONE"
+#: Blocks in a frame: 1 MiB.
+BLOCKS_PER_FRAME = 256
+TEXT_BYTES_MAX = 1 << 20
+FRAME_BYTES_MAX = HEADER.size + BLOCKS_PER_FRAME * (RUN.size + BLOCK_BYTES) + TEXT_BYTES_MAX
+
+
+def text_frame(magic: bytes, words: dict[str, Any]) -> bytes:
+    """A frame that holds JSON."""
+    text = json.dumps(words, sort_keys=True).encode()
+    return HEADER.pack(magic, 0, 0, len(text), sum_of(text)) + text
+
+
+def head_frame(volume: str, base: str | None, entry: Entry, start: int) -> bytes:
+    """The first frame. start: the address from which on blocks follow."""
+    words = {"version": VERSION, "volume": volume, "base": base, "start": f"{start:016x}"}
+    return text_frame(HEAD, {**words, "block_bytes": BLOCK_BYTES, "entry": entry.as_dict()})
+
+
+def done_frame(blocks: int, checksum: str) -> bytes:
+    """The last frame; of one length whatever it says."""
+    return text_frame(DONE, {"blocks": f"{blocks:016x}", "checksum": checksum})
+
+
+class BlockSendStream(SendStream):
+    """Reads the blocks of a delta in large runs. See the module's text for the format."""
+
+    def __init__(
+        self, path: Path, volume: str, base: Entry | None, entry: Entry, start: int
+    ) -> None:
+        self._store = BlockStore(path, writable=False)
+        self._head: bytes | None = head_frame(volume, base.guid if base else None, entry, start)
+        runs = added_runs(self._store, base.root if base else None, entry.root)
+        self._frames = frames_of(runs_from(runs, start))
+        self._buffer = memoryview(bytearray(FRAME_BYTES_MAX - TEXT_BYTES_MAX))
+        self._checksum = StreamChecksum()
+        self._blocks = 0
+        self._ended = False
+        self._closed = False
+
+    def read(self) -> bytes | memoryview:
+        """The next frame."""
+        if self._closed:
+            raise TransferFailed("the stream was closed", where=self._store.where)
+        if self._ended:
+            return b""
+        if self._head is not None:
+            head, self._head = self._head, None
+            self._checksum.update(head[: HEADER.size])
+            return head
+        runs = next(self._frames, None)
+        if runs is None:
+            self._ended = True
+            return done_frame(self._blocks, self._checksum.hexdigest())
+        return self._frame(runs)
+
+    def close(self) -> None:
+        """Close the data files."""
+        self._closed = True
+        self._store.close()
+
+    def _frame(self, runs: list[Run]) -> memoryview:
+        at = HEADER.size
+        for run in runs:
+            RUN.pack_into(self._buffer, at, *run)
+            at += RUN.size
+        for address, count in runs:
+            self._store.read_into(address, self._buffer[at : at + count * BLOCK_BYTES])
+            at += count * BLOCK_BYTES
+        blocks = sum(count for _, count in runs)
+        checksum = sum_of(self._buffer[HEADER.size : at])
+        HEADER.pack_into(self._buffer, 0, RUNS, len(runs), blocks, 0, checksum)
+        self._checksum.update(self._buffer[: HEADER.size])
+        self._blocks += blocks
+        return self._buffer[:at]
+
+
+def runs_from(runs: Iterator[Run], start: int) -> Iterator[Run]:
+    """The part of ascending runs that is at or behind an address."""
+    for address, count in runs:
+        if address >= start:
+            yield address, count
+        elif address + count > start:
+            yield start, address + count - start
+
+
+def frames_of(runs: Iterator[Run]) -> Iterator[list[Run]]:
+    """Cut runs into frames, each full but the last."""
+    frame: list[Run] = []
+    room = BLOCKS_PER_FRAME
+    for address, count in runs:
+        while count:
+            taken = min(count, room)
+            frame.append((address, taken))
+            address, count, room = address + taken, count - taken, room - taken
+            if not room:
+                yield frame
+                frame, room = [], BLOCKS_PER_FRAME
+    if frame:
+        yield frame
+
+
+def delta_of(store: BlockStore, volume: str, base: Entry | None, entry: Entry) -> Delta:
+    """The four block states and the stream's exact length (FAST'02, 3.2.2).
+
+    The blocks that are neither in base nor incremental are counted up to the highest number
+    that either ever used: the block space in use, as the volume has no fixed N.
+    """
+    old = base.root if base is not None else None
+    ends = list(accumulate(count for _, count in added_runs(store, old, entry.root)))
+    added = ends[-1] if ends else 0
+    frames = -(-added // BLOCKS_PER_FRAME)
+    # A run is cut wherever a frame is full in the midst of it.
+    whole = sum(not end % BLOCKS_PER_FRAME for end in ends)
+    entries = len(ends) + added // BLOCKS_PER_FRAME - whole
+    texts = len(head_frame(volume, base.guid if base else None, entry, 0))
+    texts += len(done_frame(0, "0" * 32))
+    unchanged = entry.root.allocated - added
+    deleted = (old.allocated if old is not None else 0) - unchanged
+    capacity = _capacity(old, entry.root)
+    return Delta(
+        base=base.guid if base else None,
+        incremental=entry.guid,
+        block_size=BLOCK_BYTES,
+        states=BlockStates(capacity - unchanged - deleted - added, unchanged, deleted, added),
+        added_bytes=added * BLOCK_BYTES,
+        send_bytes=texts + frames * HEADER.size + entries * RUN.size + added * BLOCK_BYTES,
+        exact=True,
+    )
+
+
+def parse_text(where: str, text: bytes) -> dict[str, Any]:
+    """The JSON of a text frame. `Damaged`."""
+    try:
+        words = json.loads(text)
+    except ValueError as error:
+        raise stream_damaged(where, f"a header makes no sense ({error})") from error
+    if not isinstance(words, dict):
+        raise stream_damaged(where, "a header makes no sense")
+    return words
+
+
+def parse_head(where: str, words: dict[str, Any]) -> tuple[str | None, Entry, int]:
+    """Base, entry and first address of a stream. `Damaged`."""
+    if words.get("version") != VERSION or words.get("block_bytes") != BLOCK_BYTES:
+        raise stream_damaged(where, f"its version {words.get('version')} is not known here")
+    try:
+        return words["base"], Entry.from_dict(words["entry"]), int(words["start"], 16)
+    except (ValueError, KeyError, TypeError, MirrordError) as error:
+        raise stream_damaged(where, f"its first header makes no sense ({error})") from error
+
+
+def _capacity(old: Root | None, new: Root) -> int:
+    highs: dict[int, int] = {}
+    for root in (old, new):
+        for one in root.segments if root is not None else ():
+            highs[one.segment] = max(highs.get(one.segment, 1), one.high)
+    return sum(high - 1 for high in highs.values())

@@ -1,0 +1,439 @@
+"""A block volume as its owner uses it: bytes, snapshots, flush.
+
+Content that was written is durable, and part of snapshots, after `flush` (or `snapshot`, or
+`close`). A flush is atomic: after a crash the volume is as of one flush. A failed write or flush
+takes the volume back to the last one, and it stays usable.
+
+One process at a time may have a volume open for writing. Within that process a mirror's driver
+uses the same open volume, so what was written so far is in the snapshots that it takes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from mirrord.core.errors import Busy, Damaged, NotFound, Refused, UsageError
+from mirrord.core.model import Role, Snapshot, SnapshotKind
+from mirrord.drivers.base import not_empty, snapshot_missing
+from mirrord.drivers.block import rootrecord
+from mirrord.drivers.block.activemap import MapView, differing_chunks
+from mirrord.drivers.block.content import read_bytes
+from mirrord.drivers.block.format import BLOCK_BYTES, SIZE_BYTES_MAX, Root
+from mirrord.drivers.block.image import CHANGED_NODES_MAX, LiveImage
+from mirrord.drivers.block.place import foreign_content
+from mirrord.drivers.block.reclaim import give_back, reclaim_snapshots
+from mirrord.drivers.block.rootrecord import Entry, RootRecord, content_digest
+from mirrord.drivers.block.store import BlockStore, io_errors
+from mirrord.drivers.block.tree import RadixTree
+from mirrord.system import clock, files, locks
+
+#: Blocks written before the memory that changed nodes take is looked at: 4 MiB.
+_BLOCKS_PER_STEP = 1024
+_LOCK_POLL_S = 0.02
+
+Change = Callable[[RootRecord], RootRecord]
+
+_open_volumes: weakref.WeakValueDictionary[str, Volume] = weakref.WeakValueDictionary()
+
+
+class Volume:
+    """An open volume. A context manager; safe to use from several threads."""
+
+    def __init__(self, path: Path, *, writable: bool, locked: ExitStack | None = None) -> None:
+        self.path = path
+        self.writable = writable
+        self.mutex = threading.RLock()
+        self._locked = locked or ExitStack()
+        self.store = BlockStore(path, writable=writable)
+        self._views: dict[str, MapView] = {}
+        self._doubtful: dict[str, MapView] = {}
+        self.record: RootRecord
+        self.image: LiveImage
+        self._start(rootrecord.load(path))
+
+    # Opening and closing
+
+    @classmethod
+    def create(cls, path: str | Path, size_bytes: int) -> Volume:
+        """Make an empty volume in a directory that is absent or empty; open for writing.
+
+        size_bytes: 1 to 16 TiB; takes no space. `Refused` when something is there.
+        """
+        path = Path(path)
+        if not 0 < size_bytes <= SIZE_BYTES_MAX:
+            raise UsageError(f"a volume of {size_bytes} bytes cannot be made", why="at most 16 TiB")
+        found = foreign_content(path)
+        if found is not None:
+            raise not_empty(str(path), found)
+        write_first_record(path, RootRecord(str(uuid.uuid4()), Role.LIVE, Root(size_bytes)))
+        return cls.open(path, writable=True)
+
+    @classmethod
+    def open(cls, path: str | Path, writable: bool = False) -> Volume:
+        """Open what is there. Writable: the live volume only, and nobody else may then.
+
+        `NotFound`, `Damaged`, `Busy`; `Refused` for a mirror that is to be written.
+        """
+        path = Path(path)
+        if not writable:
+            return cls(path, writable=False)
+        volume = cls._manage(path, "writing")
+        if volume.record.role is not Role.LIVE:
+            volume.close()
+            raise _read_only(path)
+        _open_volumes[os.path.realpath(path)] = volume
+        return volume
+
+    @classmethod
+    def _manage(cls, path: Path, purpose: str) -> Volume:
+        rootrecord.load(path)
+        with ExitStack() as stack:
+            what = f"the block volume '{path}'"
+            with io_errors(str(path), "locking the volume"):
+                stack.enter_context(locks.exclusive(path / "writer", purpose, what=what))
+            return cls(path, writable=True, locked=stack.pop_all())
+
+    @classmethod
+    @contextmanager
+    def managed(cls, path: str | Path, purpose: str, *, wait_s: float = 5.0) -> Iterator[Volume]:
+        """The volume of any role, to change its record: this process's open one, or a new one.
+
+        Writers of other processes are waited for; then `Busy`.
+        """
+        path = Path(path)
+        shared = _open_volumes.get(os.path.realpath(path))
+        if shared is not None:
+            with shared.mutex:
+                yield shared
+            return
+        deadline = clock.monotonic_s() + wait_s
+        while True:
+            try:
+                volume = cls._manage(path, purpose)
+                break
+            except Busy:
+                if clock.monotonic_s() > deadline:
+                    raise
+                time.sleep(_LOCK_POLL_S)
+        try:
+            yield volume
+        finally:
+            volume._release()
+
+    def close(self) -> None:
+        """Flush, and close. May be called twice."""
+        try:
+            if self.writable and self.record.role is Role.LIVE:
+                self.flush()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        with self.mutex:
+            self.writable = False
+            if _open_volumes.get(os.path.realpath(self.path)) is self:
+                del _open_volumes[os.path.realpath(self.path)]
+            self.store.close()
+            self._locked.close()
+
+    def __enter__(self) -> Self:
+        """The volume itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it; after an error, what was not flushed is dropped."""
+        if error is None:
+            self.close()
+        else:
+            self._release()
+
+    # Content
+
+    @property
+    def size_bytes(self) -> int:
+        """The volume's length in bytes, holes included."""
+        return self.image.root.size_bytes
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Bytes of the live content (of a mirror: of what it shows). `Damaged`."""
+        with self.mutex:
+            self._check_range(offset, length, self.size_bytes)
+            if length == 0:
+                return b""
+            while True:
+                try:
+                    return read_bytes(self.store, self.image.tree, offset, length)
+                except Damaged:
+                    # A reader has no claim on the image it opened: it may have been replaced
+                    # and its blocks reused. Then the current one is what it asks for.
+                    if self.writable:
+                        raise
+                    record = rootrecord.load(self.path)
+                    if record.live == self.record.live:
+                        raise
+                    self.store.close()
+                    self._start(record)
+
+    def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Replace bytes. `NoSpace`, `IoFailed`: back at the last flush. `Refused` on a mirror."""
+        with self.mutex:
+            view = memoryview(data).cast("B")
+            self._check_writable()
+            self._check_range(offset, len(view), self.size_bytes)
+            with self._reverting():
+                while view:
+                    skip = offset % BLOCK_BYTES
+                    if skip or len(view) < BLOCK_BYTES:
+                        taken = min(BLOCK_BYTES - skip, len(view))
+                        block = bytearray(self._block_at(offset - skip))
+                        block[skip : skip + taken] = view[:taken]
+                        self.image.write_blocks(offset // BLOCK_BYTES, memoryview(block))
+                    else:
+                        blocks = min(len(view) // BLOCK_BYTES, _BLOCKS_PER_STEP)
+                        taken = blocks * BLOCK_BYTES
+                        self.image.write_blocks(offset // BLOCK_BYTES, view[:taken])
+                    view, offset = view[taken:], offset + taken
+                    self._bound_memory()
+
+    def trim(self, offset: int, length: int) -> None:
+        """Make bytes read as zeroes and free their blocks. Errors as `write`."""
+        with self.mutex:
+            self._check_writable()
+            self._check_range(offset, length, self.size_bytes)
+            end = offset + length
+            first, last = -(-offset // BLOCK_BYTES), end // BLOCK_BYTES
+            if end == self.size_bytes:
+                last = -(-end // BLOCK_BYTES)
+            if first >= last:
+                self.write(offset, bytes(length))
+                return
+            self.write(offset, bytes(first * BLOCK_BYTES - offset))
+            if last * BLOCK_BYTES < end:
+                self.write(last * BLOCK_BYTES, bytes(end - last * BLOCK_BYTES))
+            with self._reverting():
+                for begin in range(first, last, CHANGED_NODES_MAX * 128):
+                    count = min(last - begin, CHANGED_NODES_MAX * 128)
+                    self.image.free_blocks(begin, count)
+                    self._bound_memory()
+
+    def flush(self) -> None:
+        """Make all that was written durable, in one step."""
+        with self.mutex:
+            self._check_writable()
+            self.commit("BLOCK:FLUSH:ROOT")
+
+    # Snapshots
+
+    def snapshot(self, name: str) -> Snapshot:
+        """A snapshot of the owner's own, of the content as of now. Constant time after a flush."""
+        with self.mutex:
+            self._check_writable()
+            return self.take_snapshot(name, SnapshotKind.OWN)
+
+    def take_snapshot(self, name: str, kind: SnapshotKind) -> Snapshot:
+        """Flush and remember the root under a new identity; one of that name is returned."""
+        found = next(
+            (one for one in self.record.snapshots if one.name == name and one.kind is kind), None
+        )
+        if found is not None:
+            return found.snapshot()
+        guid, now = uuid.uuid4().hex, clock.now_ns()
+
+        def add(record: RootRecord) -> RootRecord:
+            digest = content_digest(guid, record.live)
+            return record.with_snapshot(Entry(guid, name, kind, now, record.live, digest, 0))
+
+        self.commit("BLOCK:SNAPSHOT:ROOT", add)
+        return self.entry(guid).snapshot()
+
+    def snapshots(self) -> list[Snapshot]:
+        """All snapshots of every kind, oldest first."""
+        return [entry.snapshot() for entry in self.record.snapshots]
+
+    def delete_snapshot(self, guid: str) -> None:
+        """Delete one of the owner's own snapshots; `NotFound`, `Refused` for a mirror's."""
+        with self.mutex:
+            self._check_writable()
+            if self.entry(guid).kind is not SnapshotKind.OWN:
+                raise Refused(
+                    "this snapshot belongs to a mirror",
+                    where=str(self.path),
+                    hint="'mirrord delete NAME' ends a mirror and can delete its snapshots.",
+                )
+            self.drop_snapshots({guid})
+
+    def read_snapshot(self, guid: str, offset: int, length: int) -> bytes:
+        """Bytes of a snapshot. `NotFound`, `Damaged`."""
+        with self.mutex:
+            root = self.entry(guid).root
+            self._check_range(offset, length, root.size_bytes)
+            tree = RadixTree(self.store, root.data, root.height)
+            return read_bytes(self.store, tree, offset, length) if length else b""
+
+    def entry(self, guid: str) -> Entry:
+        """The table's row of a snapshot; `NotFound`."""
+        found = self.record.entry(guid)
+        if found is None:
+            raise snapshot_missing(str(self.path), guid)
+        return found
+
+    def info(self) -> dict[str, object]:
+        """What `mirrord volume info` shows; sizes in bytes."""
+        live = self.record.live
+        on_disk = sum(
+            one.stat().st_blocks * 512 for one in self.path.glob("data*") if one.is_file()
+        )
+        return {
+            "path": str(self.path),
+            "identity": self.record.identity,
+            "role": self.record.role.value,
+            "size_bytes": live.size_bytes,
+            "block_bytes": BLOCK_BYTES,
+            "allocated_bytes": live.allocated * BLOCK_BYTES,
+            "disk_bytes": on_disk,
+            "segments": [f"{one.segment:06x}" for one in live.segments],
+            "snapshots": len(self.record.snapshots),
+            "mirror_id": self.record.mirror_id,
+            "shown": self.record.shown,
+        }
+
+    # For the driver
+
+    def commit(self, op: str, change: Change | None = None) -> None:
+        """Write out what changed and replace the root record, in one durable step.
+
+        change: what else to change in the record. After an error the volume is as of the last
+        root record that reached the disk.
+        """
+        before = self.record
+        with self._reverting():
+            live = self.image.write_out()
+            record = before
+            if live != before.live:
+                allocator = self.image.allocator
+                record = replace(before, live=live, chunk=allocator.chunk, grown=allocator.grown)
+            if change is not None:
+                record = change(record)
+            if record != before:
+                rootrecord.store(op, self.path, record)
+        self._doubtful.clear()
+        self.record = record
+        if record.live != live or record.segment != before.segment:
+            self._start(record)
+        else:
+            self._refresh_views()
+        if live != before.live:
+            chunks = (
+                (segment, chunk)
+                for segment, chunk, _, _ in differing_chunks(self.store, before.live, live)
+            )
+            give_back(self.store, self.image.returnable(before.live, live, chunks))
+
+    def drop_snapshots(self, guids: set[str], change: Change | None = None) -> None:
+        """Delete snapshots, durably, and give back what only they held."""
+        dropped = [one for one in self.record.snapshots if one.guid in guids]
+
+        def drop(record: RootRecord) -> RootRecord:
+            record = record.without(guids)
+            return change(record) if change is not None else record
+
+        self.commit("BLOCK:DELETE:ROOT", drop)
+        reclaim_snapshots(self.store, self.image, self.record, dropped)
+
+    def _start(self, record: RootRecord) -> None:
+        self.record = record
+        self.image = LiveImage(
+            self.store, record.live, record.segment, chunk=record.chunk, grown=record.grown
+        )
+        self._refresh_views()
+
+    def _refresh_views(self) -> None:
+        """Tell the allocator which roots hold blocks: last committed live, and all snapshots."""
+        old = self._views
+        roots = {"": self.record.live} | {one.guid: one.root for one in self.record.snapshots}
+        self._views = {
+            key: found
+            if (found := old.get(key)) is not None and found.root is root
+            else MapView(self.store, root)
+            for key, root in roots.items()
+        }
+        self.image.allocator.views = self._views | self._doubtful
+
+    @contextmanager
+    def _reverting(self) -> Iterator[None]:
+        """On an error go back to the root record on disk.
+
+        If it failed while it was being replaced, either record may be there after a power cut:
+        until the next one is durable, the blocks of both are held.
+        """
+        try:
+            yield
+        except Exception:
+            kept = {f"old {key}": view for key, view in self._views.items()}
+            self._doubtful.update(kept)
+            self._start(rootrecord.load(self.path))
+            raise
+
+    def _bound_memory(self) -> None:
+        if self.image.changed_nodes > CHANGED_NODES_MAX:
+            self.commit("BLOCK:FLUSH:ROOT")
+
+    def _block_at(self, offset: int) -> bytes:
+        return read_bytes(self.store, self.image.tree, offset, BLOCK_BYTES)
+
+    def _check_writable(self) -> None:
+        if self.record.role is not Role.LIVE:
+            raise _read_only(self.path)
+        if not self.writable:
+            raise Refused("the volume is open for reading only", where=str(self.path))
+
+    def _check_range(self, offset: int, length: int, size_bytes: int) -> None:
+        if offset < 0 or length < 0 or offset + length > size_bytes:
+            raise UsageError(
+                f"{length} bytes from {offset} on are outside of the volume",
+                where=str(self.path),
+                why=f"it has {size_bytes} bytes",
+            )
+
+
+def write_first_record(path: Path, record: RootRecord) -> None:
+    """Make the directory of a new volume, which exists once the record is there."""
+    with io_errors(str(path), "making the volume's directory"):
+        files.make_directory("BLOCK:CREATE:DIRECTORY", path)
+    rootrecord.store("BLOCK:CREATE:ROOT", path, record)
+
+
+def open_volume(path: str | Path) -> Volume | None:
+    """This process's writable volume at `path`, if there is one."""
+    return _open_volumes.get(os.path.realpath(path))
+
+
+def find_snapshot(volume: Volume, text: str) -> Snapshot:
+    """The snapshot with that guid or that name; `NotFound`."""
+    for snapshot in reversed(volume.snapshots()):
+        if text in (snapshot.guid, snapshot.name):
+            return snapshot
+    raise NotFound(f"no snapshot is called '{text}'", where=str(volume.path))
+
+
+def _read_only(path: Path) -> Refused:
+    return Refused(
+        "the volume is the destination of a mirror and read-only",
+        where=str(path),
+        hint="'mirrord break NAME' makes it writable.",
+    )

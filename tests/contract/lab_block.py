@@ -1,0 +1,76 @@
+"""The lab of block volumes: two folders, no privileges."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mirrord.drivers.base import Driver
+from mirrord.drivers.block.driver import BlockDriver
+from mirrord.drivers.block.volume import Volume
+from tests.contract.lab import Lab
+
+SIZE_BYTES = 16 << 20
+_PIECE = 1 << 20
+
+
+@contextmanager
+def lab(folder: Path) -> Iterator[Lab]:
+    """A source volume with some content, and room for a destination."""
+    made = BlockLab(folder)
+    with Volume.create(folder / "source", SIZE_BYTES) as volume:
+        volume.write(0, random.Random(0).randbytes(600_000))
+    yield made
+
+
+class BlockLab:
+    """Two places for block volumes."""
+
+    kind = "block"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def source(self) -> Driver:
+        return BlockDriver(str(self.folder / "source"))
+
+    def destination(self) -> Driver:
+        return BlockDriver(str(self.folder / "destination"))
+
+    def foreign(self) -> Driver:
+        place = self.folder / "foreign"
+        place.mkdir(exist_ok=True)
+        (place / "somebodys.txt").write_text("data")
+        return BlockDriver(str(place))
+
+    def change(self, driver: Driver, seed: int) -> None:
+        made = random.Random(f"change {seed}")
+        with Volume.open(driver.location, writable=True) as volume:
+            volume.write(made.randrange(400_000), made.randbytes(100_000))
+            # More than one run of the stream, so that a checkpoint has something to keep.
+            volume.write(made.randrange(4 << 20, 12 << 20), made.randbytes(1_500_000))
+            volume.write(made.randrange(SIZE_BYTES - 10), made.randbytes(10))
+            for _ in range(20):
+                volume.write(made.randrange(SIZE_BYTES - 9000), made.randbytes(9000))
+            volume.trim(made.randrange(500_000), 50_000)
+
+    def content(self, driver: Driver) -> str:
+        digest = hashlib.sha256()
+        with Volume.open(driver.location) as volume:
+            for offset in range(0, SIZE_BYTES, _PIECE):
+                digest.update(volume.read(offset, _PIECE))
+        return digest.hexdigest()
+
+    def snapshot_content(self, driver: Driver, guid: str) -> str:
+        digest = hashlib.sha256()
+        with Volume.open(driver.location) as volume:
+            for offset in range(0, SIZE_BYTES, _PIECE):
+                digest.update(volume.read_snapshot(guid, offset, _PIECE))
+        return digest.hexdigest()
+
+    def own_snapshot(self, driver: Driver, name: str) -> None:
+        with Volume.open(driver.location, writable=True) as volume:
+            volume.snapshot(name)
