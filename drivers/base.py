@@ -142,8 +142,9 @@ class Driver(abc.ABC):
     @abc.abstractmethod
     def lock(self, purpose: str) -> AbstractContextManager[None]:
         """Hold the volume for one mirror operation; `Busy` names who has it. Ends with the
-        process. Works on every role (an absent place is made able to hold a lock only by
-        `prepare`: before that this is a no-op).
+        process. The same driver object may take it again inside (re-entrant), and its other
+        methods work under it. Works on every role (an absent place is made able to hold a lock
+        only by `prepare`: before that this is a no-op).
         """
 
     # Snapshots

@@ -187,8 +187,8 @@ class Definitions:
         text = path.read_text(encoding="utf-8")
         for key, endpoint in (("source", source), ("destination", destination)):
             value = str(endpoint).replace("\\", "\\\\").replace('"', '\\"')
-            line = f'{key} = "{value}"'
-            text, count = re.subn(rf"(?m)^\s*{key}\s*=.*$", lambda _, line=line: line, text)
+            line = f'{key} = "{value}"'.replace("\\", r"\\")
+            text, count = re.subn(rf"(?m)^\s*{key}\s*=.*$", line, text)
             if count != 1:
                 raise ConfigError(f"the line of '{key}' was not found", where=str(path))
         definition = parse(name, text, str(path))

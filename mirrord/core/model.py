@@ -60,6 +60,7 @@ class VolumeFacts:
     mirror_id: the mirror a destination was prepared for, else "".
     origin: of a LIVE volume that was promoted: guid of the snapshot it began as, else None.
     used_bytes, free_bytes: of the holding file system, for forecasts.
+    fixed: why a LIVE volume cannot become a destination (it is a mount point, …), or "".
     notes: what a person should know, each a full sentence (nested subvolumes, …).
     """
 
@@ -74,6 +75,7 @@ class VolumeFacts:
     origin: str | None = None
     used_bytes: int = 0
     free_bytes: int = 0
+    fixed: str = ""
     notes: tuple[str, ...] = ()
 
 

@@ -97,8 +97,8 @@ def test_a_held_lock_names_its_holder(lab: Lab) -> None:
 
 def test_the_holder_of_the_lock_can_do_everything_under_it(lab: Lab) -> None:
     source, destination, base = initialized(lab)
-    with source.lock("update"), destination.lock("update"):
-        lab.change(source, 1)
+    lab.change(source, 1)
+    with source.lock("update"), destination.lock("update"), destination.lock("again"):
         snapshot = mirror(source, destination, base, "next")
         source.delete_snapshot(base.guid)
         destination.delete_snapshot(base.guid)

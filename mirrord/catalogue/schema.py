@@ -1,0 +1,89 @@
+"""The tables, and the migrations that lead to them. This is their canonical description.
+
+Definitions are not here: they are TOML files. What a volume holds is not here either: the
+volumes know it. The catalogue knows what was meant to be done, and what was done.
+"""
+
+#: Marks the file as ours ("mird").
+APPLICATION_ID = 0x6D697264
+
+#: Each entry leads from version n to n + 1 (PRAGMA user_version).
+MIGRATIONS = (
+    """
+    -- One row for each mirror that ever did anything here.
+    -- state: as mirrord.core.states.State. quiesced: 0 or 1, survives restarts.
+    -- sequence: of the last snapshot name given out; only grows.
+    -- confirmed_ns: when the destination was last known to equal the source (wall time): the
+    --   time of the snapshot shown, or later, when a check found the source unchanged. 0: never.
+    CREATE TABLE mirror (
+        id            TEXT PRIMARY KEY,
+        state         TEXT NOT NULL CHECK (state IN ('uninitialized', 'mirrored', 'broken-off')),
+        quiesced      INTEGER NOT NULL DEFAULT 0 CHECK (quiesced IN (0, 1)),
+        sequence      INTEGER NOT NULL DEFAULT 0,
+        confirmed_ns  INTEGER NOT NULL DEFAULT 0,
+        created_ns    INTEGER NOT NULL
+    ) STRICT;
+
+    -- What is under way: the intent, durable before the first effect. At most one for a mirror;
+    -- the row goes when the work is done or undone. A row found at the start of a verb is what a
+    -- crash left: mirrord.engine.recovery takes it up.
+    -- phase: the last step that is known to be done, per verb (mirrord.engine.recovery).
+    -- arguments: JSON, all that recovery needs to finish without asking anybody.
+    CREATE TABLE operation (
+        mirror_id   TEXT PRIMARY KEY REFERENCES mirror (id),
+        verb        TEXT NOT NULL,
+        phase       TEXT NOT NULL,
+        arguments   TEXT NOT NULL CHECK (json_valid(arguments)),
+        pid         INTEGER NOT NULL,
+        started_ns  INTEGER NOT NULL
+    ) STRICT;
+
+    -- The snapshots that mirrord took or carried for a mirror, by identity (guid). Only these
+    -- may be pruned: what is not here belongs to somebody else.
+    -- sequence: place in the mirror's history. kind: as mirrord.core.model.SnapshotKind.
+    CREATE TABLE snapshot (
+        mirror_id  TEXT NOT NULL REFERENCES mirror (id),
+        guid       TEXT NOT NULL,
+        name       TEXT NOT NULL,
+        kind       TEXT NOT NULL,
+        sequence   INTEGER NOT NULL,
+        taken_ns   INTEGER NOT NULL,
+        PRIMARY KEY (mirror_id, guid)
+    ) STRICT;
+
+    -- One row for each transfer of one snapshot, kept as history.
+    -- base: guid, or NULL for a whole one. why_whole: the reason, when base is NULL.
+    -- result: running | done | failed | aborted. error: one line when failed or aborted.
+    -- stream_bytes: what was sent; added_bytes: of blocks in state `added`; states: JSON or NULL.
+    -- checksum: XXH3-128 of the stream, hex; '' until it is whole.
+    CREATE TABLE transfer (
+        id            TEXT PRIMARY KEY,
+        mirror_id     TEXT NOT NULL REFERENCES mirror (id),
+        verb          TEXT NOT NULL,
+        base          TEXT,
+        why_whole     TEXT NOT NULL DEFAULT '',
+        guid          TEXT NOT NULL,
+        name          TEXT NOT NULL,
+        result        TEXT NOT NULL CHECK (result IN ('running', 'done', 'failed', 'aborted')),
+        started_ns    INTEGER NOT NULL,
+        duration_ms   INTEGER NOT NULL DEFAULT 0,
+        stream_bytes  INTEGER NOT NULL DEFAULT 0,
+        resumed_bytes INTEGER NOT NULL DEFAULT 0,
+        added_bytes   INTEGER NOT NULL DEFAULT 0,
+        lag_ms        INTEGER NOT NULL DEFAULT 0,
+        checksum      TEXT NOT NULL DEFAULT '',
+        error         TEXT NOT NULL DEFAULT ''
+    ) STRICT;
+    CREATE INDEX transfer_by_time ON transfer (mirror_id, started_ns);
+
+    -- What happened beside transfers, one line each: state changes, recoveries, warnings.
+    CREATE TABLE event (
+        id         INTEGER PRIMARY KEY,
+        mirror_id  TEXT NOT NULL REFERENCES mirror (id),
+        at_ns      INTEGER NOT NULL,
+        level      TEXT NOT NULL CHECK (level IN ('info', 'warning', 'error')),
+        text       TEXT NOT NULL
+    ) STRICT;
+    CREATE INDEX event_by_time ON event (mirror_id, at_ns);
+    """,
+)

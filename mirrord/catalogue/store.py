@@ -1,0 +1,438 @@
+"""The catalogue's one class. Each method is one transaction, durable when it returns."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mirrord.catalogue.schema import APPLICATION_ID, MIGRATIONS
+from mirrord.core.errors import Busy, Damaged, IoFailed, NoSpace
+from mirrord.core.model import Snapshot, SnapshotKind
+from mirrord.core.states import State
+from mirrord.system import clock, steps
+
+EVENTS_KEPT = 1000  # for each mirror
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorRow:
+    """A mirror's standing; see the table `mirror`."""
+
+    id: str
+    state: State
+    quiesced: bool
+    sequence: int
+    confirmed_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Work under way, or what a crash left of it; see the table `operation`."""
+
+    verb: str
+    phase: str
+    arguments: Mapping[str, Any]
+    pid: int
+    started_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransferBegin:
+    """What is known of a transfer as it begins."""
+
+    id: str
+    verb: str
+    base: str | None
+    why_whole: str
+    snapshot: Snapshot
+    sequence: int
+    show: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TransferRow:
+    """One transfer; see the table `transfer`."""
+
+    id: str
+    verb: str
+    base: str | None
+    why_whole: str
+    guid: str
+    name: str
+    result: str
+    started_ns: int
+    duration_ms: int
+    stream_bytes: int
+    resumed_bytes: int
+    added_bytes: int
+    lag_ms: int
+    checksum: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """One event; see the table `event`."""
+
+    at_ns: int
+    level: str
+    text: str
+
+
+class Catalogue:
+    """The catalogue in a file. Opening makes it or migrates it; never loses what is in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._db = self._open()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    # Opening
+
+    def _open(self) -> sqlite3.Connection:
+        fresh = not self.path.exists()
+        with self._explained():
+            db = sqlite3.connect(self.path, timeout=10.0, isolation_level=None)
+            if fresh:
+                self.path.chmod(0o600)
+            try:
+                self._prepare(db)
+            except BaseException:
+                db.close()
+                raise
+        return db
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        db.execute("PRAGMA foreign_keys = ON")
+        version = int(db.execute("PRAGMA user_version").fetchone()[0])
+        owner = int(db.execute("PRAGMA application_id").fetchone()[0])
+        if owner not in (0, APPLICATION_ID) or (owner == 0 and version):
+            raise Damaged(
+                "this is not a mirrord catalogue",
+                where=str(self.path),
+                hint="Move the file away; mirrord then finds the mirrors' state anew.",
+            )
+        if version > len(MIGRATIONS):
+            raise Damaged(
+                "the catalogue was written by a newer mirrord",
+                where=str(self.path),
+                why=f"its version is {version}, this mirrord knows {len(MIGRATIONS)}",
+                hint="Install that newer mirrord again.",
+            )
+        if str(db.execute("PRAGMA journal_mode").fetchone()[0]) != "wal":
+            db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        for number in range(version, len(MIGRATIONS)):
+            steps.reached("CATALOGUE:MIGRATE")
+            db.execute("BEGIN IMMEDIATE")
+            if int(db.execute("PRAGMA user_version").fetchone()[0]) == number:
+                for statement in _statements(MIGRATIONS[number]):
+                    db.execute(statement)
+                db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                db.execute(f"PRAGMA user_version = {number + 1}")
+            db.execute("COMMIT")
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        where = str(self.path)
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            text = str(error)
+            if "full" in text:
+                raise NoSpace(
+                    "the catalogue cannot be written: no space is left",
+                    where=where,
+                    hint="Free space there; nothing that was recorded is lost.",
+                ) from error
+            if "locked" in text or "busy" in text:
+                raise Busy("the catalogue is locked by another process", where=where) from error
+            raise IoFailed(
+                "the catalogue cannot be used",
+                where=where,
+                why=text,
+                hint="Check that the folder is there and writable.",
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise Damaged(
+                "the catalogue is damaged",
+                where=where,
+                why=str(error),
+                hint="Move the file away: mirrord then finds the state of each mirror anew from "
+                "its two ends. Only history is lost.",
+            ) from error
+
+    @contextmanager
+    def _transaction(self, label: str) -> Iterator[sqlite3.Connection]:
+        steps.reached(f"CATALOGUE:{label}")
+        with self._explained():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def _rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        with self._explained():
+            return self._db.execute(sql, values).fetchall()
+
+    # Mirrors
+
+    def mirror(self, mirror_id: str) -> MirrorRow | None:
+        """A mirror's standing, or None when the catalogue does not know it."""
+        for row in self._rows(
+            "SELECT id, state, quiesced, sequence, confirmed_ns FROM mirror WHERE id = ?",
+            mirror_id,
+        ):
+            return MirrorRow(row[0], State(row[1]), bool(row[2]), row[3], row[4])
+        return None
+
+    def add_mirror(self, mirror_id: str, state: State) -> MirrorRow:
+        """Begin to know a mirror; one that is known stays as it is."""
+        with self._transaction("MIRROR:ADD") as db:
+            db.execute(
+                "INSERT INTO mirror (id, state, created_ns) VALUES (?, ?, ?) "
+                "ON CONFLICT DO NOTHING",
+                (mirror_id, state.value, clock.now_ns()),
+            )
+        row = self.mirror(mirror_id)
+        assert row is not None
+        return row
+
+    def adopt(self, mirror_id: str, snapshots: list[Snapshot], *, confirmed_ns: int) -> None:
+        """Record what a mirror's destination holds, after the catalogue was lost."""
+        with self._transaction("MIRROR:ADOPT") as db:
+            db.executemany(
+                "INSERT INTO snapshot VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                [(mirror_id, s.guid, s.name, s.kind.value, 0, s.taken_at_ns) for s in snapshots],
+            )
+            db.execute("UPDATE mirror SET confirmed_ns = ? WHERE id = ?", (confirmed_ns, mirror_id))
+
+    def set_quiesced(self, mirror_id: str, quiesced: bool) -> None:
+        """Record that no transfer may begin, or that it may again."""
+        with self._transaction("MIRROR:QUIESCE") as db:
+            db.execute("UPDATE mirror SET quiesced = ? WHERE id = ?", (int(quiesced), mirror_id))
+
+    def set_confirmed(self, mirror_id: str, at_ns: int) -> None:
+        """Record that the destination equalled the source at that wall time."""
+        with self._transaction("MIRROR:CONFIRM") as db:
+            db.execute("UPDATE mirror SET confirmed_ns = ? WHERE id = ?", (at_ns, mirror_id))
+
+    def remove_mirror(self, mirror_id: str) -> None:
+        """Forget a mirror with all its history."""
+        with self._transaction("MIRROR:REMOVE") as db:
+            for table in ("operation", "snapshot", "transfer", "event"):
+                db.execute(f"DELETE FROM {table} WHERE mirror_id = ?", (mirror_id,))  # noqa: S608 - fixed names
+            db.execute("DELETE FROM mirror WHERE id = ?", (mirror_id,))
+
+    # Operations
+
+    def operation(self, mirror_id: str) -> Operation | None:
+        """What is under way, or was when the process ended."""
+        for verb, phase, arguments, pid, started_ns in self._rows(
+            "SELECT verb, phase, arguments, pid, started_ns FROM operation WHERE mirror_id = ?",
+            mirror_id,
+        ):
+            return Operation(verb, phase, json.loads(arguments), pid, started_ns)
+        return None
+
+    def begin(
+        self,
+        mirror_id: str,
+        verb: str,
+        arguments: Mapping[str, Any],
+        *,
+        name: Callable[[int], str] | None = None,
+    ) -> dict[str, Any]:
+        """Record the intent, before its first effect; phase `begun`.
+
+        name: makes the name of a snapshot to be taken from a sequence number that was never
+        given out before; both go into the arguments, which are returned.
+        """
+        full = dict(arguments)
+        with self._transaction(f"{verb.upper()}:BEGIN") as db:
+            if name is not None:
+                row = db.execute(
+                    "UPDATE mirror SET sequence = sequence + 1 WHERE id = ? RETURNING sequence",
+                    (mirror_id,),
+                ).fetchone()
+                full |= {"sequence": row[0], "name": name(row[0])}
+            db.execute(
+                "INSERT INTO operation VALUES (?, ?, 'begun', ?, ?, ?)",
+                (mirror_id, verb, json.dumps(full), os.getpid(), clock.now_ns()),
+            )
+        return full
+
+    def advance(self, mirror_id: str, phase: str, **arguments: Any) -> None:
+        """Record a phase as done, with what later phases and recovery need to know."""
+        with self._transaction(f"OPERATION:{phase.upper()}") as db:
+            db.execute(
+                "UPDATE operation SET phase = ?, arguments = json_patch(arguments, ?) "
+                "WHERE mirror_id = ?",
+                (phase, json.dumps(arguments), mirror_id),
+            )
+
+    def end(
+        self,
+        mirror_id: str,
+        *,
+        state: State | None = None,
+        confirmed_ns: int | None = None,
+        event: tuple[str, str] | None = None,
+        transfer: tuple[str, str, Mapping[str, int | str]] | None = None,
+        gone: Iterable[str] = (),
+    ) -> None:
+        """The operation is over; with it, in one transaction, the mirror's new standing.
+
+        event: level and text of the line that says so. transfer: id, result and columns of one
+        that ends with it. gone: guids of snapshots that are nowhere any more.
+        """
+        with self._transaction("OPERATION:END") as db:
+            if transfer is not None:
+                _finish_transfer(db, *transfer)
+            db.executemany(
+                "DELETE FROM snapshot WHERE mirror_id = ? AND guid = ?",
+                [(mirror_id, guid) for guid in gone],
+            )
+            db.execute("DELETE FROM operation WHERE mirror_id = ?", (mirror_id,))
+            if state is not None:
+                db.execute("UPDATE mirror SET state = ? WHERE id = ?", (state.value, mirror_id))
+            if confirmed_ns is not None:
+                db.execute(
+                    "UPDATE mirror SET confirmed_ns = ? WHERE id = ?", (confirmed_ns, mirror_id)
+                )
+            if event is not None:
+                _add_event(db, mirror_id, *event)
+
+    # Snapshots
+
+    def snapshots(self, mirror_id: str) -> dict[str, tuple[str, SnapshotKind, int]]:
+        """This mirror's: guid -> (name, kind, sequence)."""
+        return {
+            guid: (name, SnapshotKind(kind), sequence)
+            for guid, name, kind, sequence in self._rows(
+                "SELECT guid, name, kind, sequence FROM snapshot WHERE mirror_id = ?", mirror_id
+            )
+        }
+
+    def remove_snapshots(self, mirror_id: str, guids: list[str]) -> None:
+        """Snapshots that are nowhere any more."""
+        if guids:
+            with self._transaction("SNAPSHOT:REMOVE") as db:
+                db.executemany(
+                    "DELETE FROM snapshot WHERE mirror_id = ? AND guid = ?",
+                    [(mirror_id, guid) for guid in guids],
+                )
+
+    # Transfers
+
+    def begin_transfer(self, mirror_id: str, begun: TransferBegin) -> None:
+        """Record that a transfer begins or goes on, and its snapshot as this mirror's."""
+        snapshot = begun.snapshot
+        with self._transaction("TRANSFER:BEGIN") as db:
+            db.execute(
+                "INSERT INTO snapshot VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                (mirror_id, snapshot.guid, snapshot.name, snapshot.kind.value, begun.sequence,
+                 snapshot.taken_at_ns),
+            )  # fmt: skip
+            db.execute(
+                "INSERT INTO transfer (id, mirror_id, verb, base, why_whole, guid, name, result, "
+                "started_ns) VALUES (?, ?, ?, ?, ?, ?, ?, 'running', ?) "
+                "ON CONFLICT (id) DO UPDATE SET result = 'running', error = ''",
+                (begun.id, mirror_id, begun.verb, begun.base, begun.why_whole, snapshot.guid,
+                 snapshot.name, clock.now_ns()),
+            )  # fmt: skip
+            db.execute(
+                "UPDATE operation SET phase = 'transferring', "
+                "arguments = json_patch(arguments, ?) WHERE mirror_id = ?",
+                (
+                    json.dumps(
+                        {"transfer": begun.id, "guid": snapshot.guid, "base": begun.base,
+                         "show": begun.show}
+                    ),
+                    mirror_id,
+                ),
+            )  # fmt: skip
+
+    def finish_transfer(self, transfer_id: str, result: str, **columns: int | str) -> None:
+        """Record how a transfer ended; `columns` as in the table."""
+        with self._transaction("TRANSFER:FINISH") as db:
+            _finish_transfer(db, transfer_id, result, columns)
+
+    def transfers(self, mirror_id: str, *, limit: int) -> list[TransferRow]:
+        """The last transfers, newest first."""
+        columns = ", ".join(TransferRow.__slots__)
+        return [
+            TransferRow(*row)
+            for row in self._rows(
+                f"SELECT {columns} FROM transfer WHERE mirror_id = ? "  # noqa: S608 - own names
+                "ORDER BY rowid DESC LIMIT ?",
+                mirror_id,
+                limit,
+            )
+        ]
+
+    # Events
+
+    def add_event(self, mirror_id: str, level: str, text: str) -> None:
+        """Record a line of what happened; level: info, warning or error."""
+        with self._transaction("EVENT:ADD") as db:
+            _add_event(db, mirror_id, level, text)
+
+    def events(self, mirror_id: str, *, limit: int) -> list[EventRow]:
+        """The last events, newest first."""
+        return [
+            EventRow(*row)
+            for row in self._rows(
+                "SELECT at_ns, level, text FROM event WHERE mirror_id = ? ORDER BY id DESC LIMIT ?",
+                mirror_id,
+                limit,
+            )
+        ]
+
+
+def _finish_transfer(
+    db: sqlite3.Connection, transfer_id: str, result: str, columns: Mapping[str, int | str]
+) -> None:
+    known = {"duration_ms", "stream_bytes", "resumed_bytes", "added_bytes", "lag_ms", "checksum",
+             "error"}  # fmt: skip
+    assert columns.keys() <= known
+    settings = "".join(f", {name} = ?" for name in columns)
+    db.execute(
+        f"UPDATE transfer SET result = ?{settings} WHERE id = ?",  # noqa: S608 - known names
+        (result, *columns.values(), transfer_id),
+    )
+
+
+def _add_event(db: sqlite3.Connection, mirror_id: str, level: str, text: str) -> None:
+    db.execute(
+        "INSERT INTO event (mirror_id, at_ns, level, text) VALUES (?, ?, ?, ?)",
+        (mirror_id, clock.now_ns(), level, text),
+    )
+    db.execute(
+        "DELETE FROM event WHERE mirror_id = ? AND id <= (SELECT id FROM event "
+        "WHERE mirror_id = ? ORDER BY id DESC LIMIT 1 OFFSET ?)",
+        (mirror_id, mirror_id, EVENTS_KEPT),
+    )
+
+
+def _statements(script: str) -> Iterator[str]:
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+    assert not statement.strip(), "a migration ends with a semicolon"

@@ -1,0 +1,27 @@
+"""`mirrord delete`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mirrord.cli.output import Json, Name, Yes, service, show
+
+
+def register(app: typer.Typer, name: str, panel: str) -> None:
+    """Add the command to the application."""
+    app.command(name, rich_help_panel=panel)(delete)
+
+
+def delete(
+    name: Name,
+    yes: Yes = False,
+    keep_snapshots: Annotated[
+        bool, typer.Option("--keep-snapshots", help="Leave reference snapshots at the source.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove a mirror's definition and records; the destination keeps what it holds."""
+    with service(quiet=True) as built:
+        show(built.delete(name, yes=yes, keep_snapshots=keep_snapshots), as_json=as_json)

@@ -1,0 +1,51 @@
+"""`mirrord history`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from mirrord.cli.output import Json, Name, print_json, service
+from mirrord.core.units import format_duration, format_size
+
+
+def register(app: typer.Typer, name: str, panel: str) -> None:
+    """Add the command to the application."""
+    app.command(name, rich_help_panel=panel)(history)
+
+
+def history(
+    name: Name,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many, from the newest.")
+    ] = 20,
+    as_json: Json = False,
+) -> None:
+    """Show the last transfers and events, oldest first."""
+    with service(quiet=True) as built:
+        found = built.history(name, limit=limit)
+    if as_json:
+        print_json(found)
+        return
+    lines: list[tuple[int, str]] = []
+    for row in found["transfers"]:
+        how = "incremental" if row["base"] else "whole"
+        resumed = " resumed" if row["resumed_bytes"] else ""
+        tail = f"  {row['error']}" if row["error"] else ""
+        lines.append(
+            (
+                row["started_ns"],
+                f"{row['verb']:10} {row['result']:8} {how}{resumed} "
+                f"{format_size(row['stream_bytes'])} in "
+                f"{format_duration(row['duration_ms'] / 1000)}  {row['name']}{tail}",
+            )
+        )
+    for row in found["events"]:
+        lines.append((row["at_ns"], f"{row['level']:10} {row['text']}"))
+    if not lines:
+        print(f"Nothing has happened to '{name}' yet.")
+    for at_ns, text in sorted(lines)[-limit:]:
+        moment = datetime.fromtimestamp(at_ns / 1e9, UTC).astimezone()
+        print(f"{moment:%Y-%m-%d %H:%M:%S}  {text}")

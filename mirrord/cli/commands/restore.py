@@ -1,0 +1,57 @@
+"""`mirrord restore`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mirrord.cli.output import Json, Name, Yes, confirm, service, show
+from mirrord.core.errors import UsageError
+
+
+def register(app: typer.Typer, name: str, panel: str) -> None:
+    """Add the command to the application."""
+    app.command(name, rich_help_panel=panel)(restore)
+
+
+def restore(
+    name: Name,
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILE]...", help="Files or folders, as paths in the volume."),
+    ] = None,
+    whole: Annotated[bool, typer.Option("--all", help="The whole volume.")] = False,
+    snapshot: Annotated[
+        str | None,
+        typer.Option("--snapshot", metavar="NAME", help="Which one; else the newest shown."),
+    ] = None,
+    into: Annotated[
+        Path | None,
+        typer.Option("--to", metavar="FOLDER", help="Put the files there; else in the source."),
+    ] = None,
+    overwrite: Annotated[
+        bool,
+        typer.Option("--overwrite", help="Replace files; the present ones stay beside."),
+    ] = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Bring back single files, or the whole volume, from a snapshot of the destination."""
+    if whole == bool(files):
+        raise UsageError(
+            "say what to restore: files, or --all",
+            hint=f"For example: mirrord restore {name} etc/hosts",
+        )
+    with service(quiet=as_json) as built:
+        if files:
+            result = built.restore_files(
+                name, files, snapshot=snapshot, into=into, overwrite=overwrite
+            )
+        else:
+            result = built.restore_all(name, snapshot=snapshot, yes=yes)
+            if result.status == "needs-yes":
+                confirm(result, command=f"mirrord restore {name} --all", as_json=as_json)
+                result = built.restore_all(name, snapshot=snapshot, yes=True)
+        show(result, as_json=as_json)

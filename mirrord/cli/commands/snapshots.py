@@ -1,0 +1,39 @@
+"""`mirrord snapshots`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import typer
+
+from mirrord.cli.output import Json, Name, print_json, service
+
+
+def register(app: typer.Typer, name: str, panel: str) -> None:
+    """Add the command to the application."""
+    app.command(name, rich_help_panel=panel)(snapshots)
+
+
+def snapshots(name: Name, as_json: Json = False) -> None:
+    """List the snapshots of both ends, oldest first."""
+    with service(quiet=True) as built:
+        found = built.snapshots(name)
+    if as_json:
+        print_json(found)
+        return
+    for end, trouble in found["unreachable"].items():
+        print(f"the {end} cannot be reached: {trouble}")
+    if not found["snapshots"] and not found["unreachable"]:
+        print(f"'{name}' has no snapshots yet.")
+    for entry in found["snapshots"]:
+        taken = datetime.fromtimestamp(entry["taken_ns"] / 1e9, UTC).astimezone()
+        ends = "both" if len(entry["at"]) == 2 else next(iter(entry["at"]))
+        marks = [word for word in ("base", "shown") if entry[word]]
+        if entry["kind"] != "reference":
+            marks.append(entry["kind"])
+        if not all(copy["intact"] for copy in entry["at"].values()):
+            marks.append("CHANGED")
+        print(f"{taken:%Y-%m-%d %H:%M:%S}  {ends:11}  {entry['name']}  {' '.join(marks)}".rstrip())
+        for copy in entry["at"].values():
+            if copy["path"]:
+                print(f"    {copy['path']}")

@@ -1,0 +1,96 @@
+"""`mirrord status`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from mirrord.cli.output import Json, print_json, service
+from mirrord.core.units import format_duration, format_size
+
+
+def register(app: typer.Typer, name: str, panel: str) -> None:
+    """Add the command to the application."""
+    app.command(name, rich_help_panel=panel)(status)
+
+
+def status(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One mirror; else all of them.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show state, activity and lag of one mirror or all."""
+    with service(quiet=True) as built:
+        found = built.status(name)
+    if as_json:
+        print_json({"mirrors": found})
+    elif name is not None:
+        print("\n".join(details(found[0])))
+    elif found:
+        print("\n".join(table(found)))
+    else:
+        print("No mirrors yet. Make one with 'mirrord create NAME SOURCE DESTINATION'.")
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """All mirrors, a line each."""
+    cells = [("MIRROR", "STATE", "ACTIVITY", "LAG", "SOURCE -> DESTINATION", "")]
+    for row in rows:
+        cells.append(
+            (
+                row["name"],
+                row["state"],
+                _activity(row),
+                format_duration(row["lag_s"]) if row["lag_s"] is not None else "-",
+                f"{row['source']} -> {row['destination']}",
+                "" if row["healthy"] else "! " + row["problems"][0],
+            )
+        )
+    widths = [max(len(line[column]) for line in cells) for column in range(5)]
+    lines = []
+    for line in cells:
+        padded = (text.ljust(width) for text, width in zip(line, widths, strict=False))
+        lines.append("  ".join([*padded, line[5]]).rstrip())
+    return lines
+
+
+def _activity(row: dict[str, Any]) -> str:
+    running = row["running"]
+    if running and running.get("estimate_bytes"):
+        share = running.get("done_bytes", 0) / max(1, running["estimate_bytes"])
+        return f"{row['activity']} {min(99, int(share * 100))}%"
+    return str(row["activity"])
+
+
+def details(row: dict[str, Any]) -> list[str]:
+    """One mirror, a fact a line."""
+    lines = [
+        f"{row['name']}: {row['state']}, {_activity(row)}",
+        f"  source       {row['source']}",
+        f"  destination  {row['destination']}",
+    ]
+    if row["view"] and row["state"] != "uninitialized":
+        lines.append(f"  view         {row['view']}")
+    if row["shown"]:
+        lines.append(f"  shows        {row['shown']}")
+    if row["lag_s"] is not None:
+        lines.append(f"  lag          {format_duration(row['lag_s'])}")
+    last = row["last_transfer"]
+    if last:
+        how = "incremental" if last["base"] else "whole"
+        lines.append(
+            f"  last         {last['result']}: {how}, {format_size(last['stream_bytes'])} in "
+            f"{format_duration(last['duration_ms'] / 1000)}"
+        )
+    running = row["running"]
+    if running:
+        lines.append(f"  running      {running['purpose']}, process {running['pid']}")
+    if row["checkpoint_bytes"]:
+        lines.append(
+            f"  checkpoint   {format_size(row['checkpoint_bytes'])}: the next update goes on there"
+        )
+    lines.extend(f"  problem      {text}" for text in row["problems"])
+    lines.extend(f"  note         {text}" for text in row["notes"])
+    return lines

@@ -1,0 +1,149 @@
+"""Entry point: finds the command, runs it, and turns every failure into one clear line.
+
+Exit status: 0 done; 1 it failed or was refused; 2 bad usage or definition; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import threading
+from difflib import get_close_matches
+from typing import Any
+
+import typer
+
+from mirrord.cli.table import COMMANDS
+from mirrord.core.errors import Aborted, MirrordError, UsageError
+
+_EPILOG = "Each command explains itself: mirrord COMMAND --help. --debug shows tracebacks."
+
+
+def build(names: list[str]) -> typer.Typer:
+    """The application with these commands; each costs its imports."""
+    app = typer.Typer(
+        name="mirrord",
+        help="Keeps a second, consistent copy of a volume: SnapMirror for Linux.",
+        epilog=_EPILOG,
+        no_args_is_help=True,
+        add_completion=len(names) > 1,
+        context_settings={"help_option_names": ["--help", "-h"]},
+    )
+    app.callback()(_options)
+    for name in names:
+        module_name, panel = COMMANDS[name]
+        module = importlib.import_module(f"mirrord.cli.commands.{module_name}")
+        module.register(app, name, panel)
+    return app
+
+
+def _options(
+    version: bool = typer.Option(False, "--version", help="Show the version and exit."),
+) -> None:
+    if version:
+        from mirrord import __version__
+
+        print(f"mirrord {__version__}")
+        raise typer.Exit
+
+
+def _wanted(arguments: list[str]) -> list[str]:
+    """The commands to load: the one that is called, or all for help and completion."""
+    first = next((word for word in arguments if not word.startswith("-")), None)
+    if first in COMMANDS and "_MIRRORD_COMPLETE" not in os.environ:
+        return [first]
+    if first is not None:
+        near = get_close_matches(first, COMMANDS, n=1)
+        raise UsageError(
+            f"there is no command '{first}'",
+            hint=f"Did you mean 'mirrord {near[0]}'?" if near else "'mirrord --help' lists them.",
+        )
+    return list(COMMANDS)
+
+
+class _Signals:
+    """SIGINT and SIGTERM end the work in order, once; a second one does not disturb cleaning up."""
+
+    def __init__(self) -> None:
+        self.seen: int | None = None
+
+    def install(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, self._handle)
+
+    def _handle(self, number: int, _frame: Any) -> None:
+        if self.seen is None:
+            self.seen = number
+            raise Aborted(
+                "interrupted", why=signal.Signals(number).name,
+                hint="What was committed stays; the next command goes on or cleans up.",
+            )  # fmt: skip
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; returns the exit status."""
+    debug = "--debug" in arguments
+    arguments = [word for word in arguments if word != "--debug"]
+    as_json = "--json" in arguments
+    signals = _Signals()
+    signals.install()
+    try:
+        status = build(_wanted(arguments))(args=arguments, standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except MirrordError as error:
+        if debug:
+            raise
+        _report(error, as_json=as_json)
+        if isinstance(error, Aborted) and signals.seen is not None:
+            return 128 + signals.seen
+        return error.exit_status
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`): no error, and nothing more to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except typer.Abort:
+        print("error: not confirmed; nothing was done", file=sys.stderr)
+        return 1
+    except Exception as error:
+        if debug:
+            raise
+        message = getattr(error, "format_message", None)
+        if message is not None:
+            command = " ".join(["mirrord", *[a for a in arguments[:1] if not a.startswith("-")]])
+            usage = UsageError(
+                _lowered(message()), hint=f"'{command} --help' shows how it is meant."
+            )
+            _report(usage, as_json=as_json)
+            return 2
+        bug = MirrordError(
+            f"unexpected: {type(error).__name__}: {error}",
+            hint="This is a bug in mirrord: please report it with what --debug shows.",
+        )
+        _report(bug, as_json=as_json)
+        return 1
+
+
+def _lowered(text: str) -> str:
+    text = " ".join(text.split()).rstrip(".")
+    return text[:1].lower() + text[1:]
+
+
+def _report(error: MirrordError, *, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        print(json.dumps(error.as_dict()))
+    print(f"error: {error}", file=sys.stderr)
+    if error.hint:
+        print(f"hint: {error.hint}", file=sys.stderr)
+    for note in getattr(error, "__notes__", []):
+        print(f"note: {note}", file=sys.stderr)

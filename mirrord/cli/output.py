@@ -1,0 +1,60 @@
+"""How results reach people and machines, and how the owner's yes is asked for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mirrord.core.errors import Refused
+
+if TYPE_CHECKING:
+    from mirrord.control.api import Service
+    from mirrord.core.results import Result
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The mirror's name.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON (docs/cli-json.md).")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+
+
+@contextmanager
+def service(*, quiet: bool = False) -> Iterator[Service]:
+    """The service, with progress on the terminal unless `quiet`."""
+    from mirrord.cli.watch import watcher
+    from mirrord.daemon.build import local_service
+
+    with watcher(quiet=quiet) as watching:
+        built = local_service(watching)
+        try:
+            yield built
+        finally:
+            built.close()
+
+
+def show(result: Result, *, as_json: bool) -> None:
+    """Print what a verb did."""
+    if as_json:
+        print_json({"status": result.status, **result.data})
+    else:
+        print(result.text)
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document."""
+    print(json.dumps(value, indent=2 if sys.stdout.isatty() else None))
+
+
+def confirm(plan: Result, *, command: str, as_json: bool) -> None:
+    """Show what would happen and ask; off a terminal, refuse and say that --yes is needed."""
+    if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        if as_json:
+            print_json({"status": plan.status, **plan.data})
+        else:
+            print(plan.text)
+        raise Refused("this needs your yes", hint=f"Read the plan above, then: {command} --yes")
+    print(plan.text)
+    typer.confirm("Go on?", abort=True)

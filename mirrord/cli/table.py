@@ -1,0 +1,29 @@
+"""The commands: name -> (module under `mirrord.cli.commands`, panel of the help page)."""
+
+_MIRROR = "Mirrors"
+_FAILOVER = "Failing over and back"
+_LOOK = "Looking"
+_OTHER = "Other"
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "create": ("create", _MIRROR),
+    "initialize": ("initialize", _MIRROR),
+    "update": ("update", _MIRROR),
+    "abort": ("abort", _MIRROR),
+    "quiesce": ("quiesce", _MIRROR),
+    "resume": ("resume", _MIRROR),
+    "release": ("release", _MIRROR),
+    "delete": ("delete", _MIRROR),
+    "break": ("break_off", _FAILOVER),
+    "resync": ("resync", _FAILOVER),
+    "reverse": ("reverse", _FAILOVER),
+    "restore": ("restore", _FAILOVER),
+    "status": ("status", _LOOK),
+    "history": ("history", _LOOK),
+    "snapshots": ("snapshots", _LOOK),
+    "delta": ("delta", _LOOK),
+    "explain": ("explain", _LOOK),
+    "config": ("config", _OTHER),
+    "volume": ("volume", _OTHER),
+    "demo": ("demo", _OTHER),
+}

@@ -1,0 +1,264 @@
+"""`Service`: every verb and report by the mirror's name. The only way from the CLI to the engine.
+
+All methods raise `MirrordError` and nothing else (bugs apart); results are plain values.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mirrord.catalogue.store import Catalogue
+from mirrord.config.definitions import Definitions, check_together
+from mirrord.core.endpoint import parse_endpoint
+from mirrord.core.errors import IoFailed, MirrordError, NoSpace, PermissionMissing, Refused
+from mirrord.core.model import Definition, Role
+from mirrord.core.names import check_mirror_name
+from mirrord.core.results import Result, Silent, Watcher
+from mirrord.core.states import State
+from mirrord.drivers.base import not_empty, other_mirror
+from mirrord.engine import failover, report, restore, simple, update
+from mirrord.engine.mirror import Mirror, check_source, open_mirror
+from mirrord.engine.progress import RunFiles
+from mirrord.system.paths import Paths
+
+T = TypeVar("T")
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn operating-system errors that nobody explained into `MirrordError`."""
+    try:
+        yield
+    except OSError as error:
+        where = str(error.filename or "")
+        why = error.strerror or str(error)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoSpace(
+                "no space is left",
+                where=where,
+                why=why,
+                hint="Free space and run the same command again; nothing that was committed is "
+                "lost.",
+            ) from error
+        if error.errno in (errno.EPERM, errno.EACCES):
+            raise PermissionMissing(
+                "permission is missing",
+                where=where,
+                why=why,
+                hint="Run it as root (or with sudo).",
+            ) from error
+        if error.errno == errno.EROFS:
+            raise IoFailed(
+                "the file system is read-only",
+                where=where,
+                hint="Mount it writable; if the kernel made it read-only, look at 'dmesg' first.",
+            ) from error
+        raise IoFailed("an operation on files failed", where=where, why=why) from error
+
+
+class Service:
+    """All that can be asked of mirrord on this host."""
+
+    def __init__(self, paths: Paths, watcher: Watcher | None = None) -> None:
+        self.paths = paths
+        self.definitions = Definitions(paths.mirrors)
+        self._watcher = watcher or Silent()
+        self._catalogue: Catalogue | None = None
+
+    def close(self) -> None:
+        """Let go of the catalogue."""
+        if self._catalogue is not None:
+            self._catalogue.close()
+            self._catalogue = None
+
+    def _open(self, definition: Definition) -> Mirror:
+        self.paths.make()
+        if self._catalogue is None:
+            self._catalogue = Catalogue(self.paths.catalogue)
+        return open_mirror(
+            definition,
+            definitions=self.definitions,
+            catalogue=self._catalogue,
+            run=RunFiles(self.paths.run, definition.name),
+            watcher=self._watcher,
+        )
+
+    def _with(self, name: str, work: Callable[[Mirror], T]) -> T:
+        with explained():
+            try:
+                return work(self._open(self.definitions.load(name)))
+            except MirrordError as error:
+                error.hint = re.sub(r"(mirrord [a-z]+) NAME\b", rf"\1 {name}", error.hint)
+                raise
+
+    # Definitions
+
+    def create(
+        self, name: str, source: str, destination: str, *,
+        keep_source: int = 2, keep_destination: int = 10, snapshots: tuple[str, ...] = (),
+    ) -> Result:  # fmt: skip
+        """Define a mirror, after looking at both ends; moves no data."""
+        definition = Definition(
+            name=check_mirror_name(name),
+            id=secrets.token_hex(4),
+            source=parse_endpoint(source, what="source"),
+            destination=parse_endpoint(destination, what="destination"),
+            keep_source=keep_source,
+            keep_destination=keep_destination,
+            snapshots=snapshots,
+        )
+        with explained():
+            self.paths.make()
+            check_together([*self.definitions.all(), definition])
+            mirror = self._open(definition)
+            notes = _check_places(mirror)
+            definition = self.definitions.add(definition)
+            mirror.catalogue.add_mirror(definition.id, State.UNINITIALIZED)
+        text = f"'{name}' is defined in {definition.file}."
+        for note in notes:
+            text += f"\nNote: {note}"
+        text += f"\nNext: 'mirrord initialize {name}'."
+        return Result("done", text, {"name": name, "file": definition.file, "notes": list(notes)})
+
+    def check(self) -> Result:
+        """Read all definitions strictly, each by itself and all together."""
+        with explained():
+            found = self.definitions.all()
+        count = len(found)
+        return Result(
+            "done",
+            f"{count} definition{'' if count == 1 else 's'} in {self.definitions.folder}: "
+            f"{'all ' if count > 1 else ''}right."
+            if count
+            else f"No mirrors are defined in {self.definitions.folder}.",
+            {"mirrors": [definition.name for definition in found]},
+        )
+
+    # Verbs
+
+    def initialize(self, name: str) -> Result:
+        """See `mirrord.engine.update.initialize`."""
+        return self._with(name, update.initialize)
+
+    def update(self, name: str) -> Result:
+        """See `mirrord.engine.update.update`."""
+        return self._with(name, update.update)
+
+    def abort(self, name: str, *, hard: bool) -> Result:
+        """See `mirrord.engine.simple.abort`."""
+        return self._with(name, lambda mirror: simple.abort(mirror, hard=hard))
+
+    def quiesce(self, name: str) -> Result:
+        """See `mirrord.engine.simple.quiesce`."""
+        return self._with(name, simple.quiesce)
+
+    def resume(self, name: str) -> Result:
+        """See `mirrord.engine.simple.resume`."""
+        return self._with(name, simple.resume)
+
+    def break_off(self, name: str) -> Result:
+        """See `mirrord.engine.failover.break_off`."""
+        return self._with(name, failover.break_off)
+
+    def resync(self, name: str, *, yes: bool) -> Result:
+        """See `mirrord.engine.failover.resync`."""
+        return self._with(name, lambda mirror: failover.resync(mirror, yes=yes))
+
+    def reverse(self, name: str, *, yes: bool) -> Result:
+        """See `mirrord.engine.failover.reverse`."""
+        return self._with(name, lambda mirror: failover.reverse(mirror, yes=yes))
+
+    def restore_files(
+        self, name: str, paths: list[str], *,
+        snapshot: str | None, into: Path | None, overwrite: bool,
+    ) -> Result:  # fmt: skip
+        """See `mirrord.engine.restore.restore_files`."""
+        return self._with(
+            name,
+            lambda mirror: restore.restore_files(
+                mirror, paths, snapshot=snapshot, into=into, overwrite=overwrite
+            ),
+        )
+
+    def restore_all(self, name: str, *, snapshot: str | None, yes: bool) -> Result:
+        """See `mirrord.engine.restore.restore_all`."""
+        return self._with(
+            name, lambda mirror: restore.restore_all(mirror, snapshot=snapshot, yes=yes)
+        )
+
+    def release(self, name: str) -> Result:
+        """See `mirrord.engine.simple.release`."""
+        return self._with(name, simple.release)
+
+    def delete(self, name: str, *, yes: bool, keep_snapshots: bool) -> Result:
+        """See `mirrord.engine.simple.delete`."""
+        return self._with(
+            name, lambda mirror: simple.delete(mirror, yes=yes, keep_snapshots=keep_snapshots)
+        )
+
+    # Reports
+
+    def status(self, name: str | None = None) -> list[dict[str, Any]]:
+        """The standing of one mirror, or of all."""
+        if name is not None:
+            return [self._with(name, report.status)]
+        return [self._with(each, report.status) for each in self.definitions.names()]
+
+    def history(self, name: str, *, limit: int) -> dict[str, Any]:
+        """See `mirrord.engine.report.history`."""
+        return self._with(name, lambda mirror: report.history(mirror, limit=limit))
+
+    def snapshots(self, name: str) -> dict[str, Any]:
+        """See `mirrord.engine.report.snapshots`."""
+        return self._with(name, report.snapshots)
+
+    def delta(
+        self, name: str, *, base: str | None, incremental: str | None, states: bool, files: bool
+    ) -> dict[str, Any]:
+        """See `mirrord.engine.report.delta`."""
+        return self._with(
+            name,
+            lambda mirror: report.delta(
+                mirror, base=base, incremental=incremental, states=states, files=files
+            ),
+        )
+
+    def explain(self, name: str) -> Result:
+        """See `mirrord.engine.report.explain`."""
+        return self._with(name, report.explain)
+
+
+def _check_places(mirror: Mirror) -> tuple[str, ...]:
+    """Look at both ends of a new mirror; returns what a person should know."""
+    source = mirror.source.facts()
+    check_source(source, str(mirror.source))
+    destination = mirror.destination.facts()
+    where = str(mirror.destination)
+    if destination.role is Role.MIRROR:
+        raise other_mirror(where, destination.mirror_id)
+    if destination.identity and destination.identity == source.identity:
+        raise Refused("source and destination are the same volume", where=where)
+    if destination.role is Role.LIVE:
+        raise not_empty(where, "a live volume")
+    if destination.role is Role.FOREIGN:
+        raise not_empty(where, destination.notes[0] if destination.notes else "something")
+    real = os.path.realpath(mirror.destination.location) + "/"
+    if real.startswith(os.path.realpath(source.view).rstrip("/") + "/"):
+        raise Refused(
+            "the destination lies inside the source", where=where, why=f"it is really {real}",
+            hint="Give a destination outside of it, best on another disk.",
+        )  # fmt: skip
+    notes = list(source.notes)
+    if source.filesystem == destination.filesystem:
+        notes.append(
+            "Source and destination are on one file system: this copy does not survive the loss "
+            "of that disk."
+        )
+    return tuple(notes)

@@ -1,0 +1,1 @@
+"""The composition root: the one room that wires all the others together."""

@@ -1,0 +1,1 @@
+"""The engine: plan (pure), transfer, the verbs of the life cycle, recovery, reports."""

@@ -1,0 +1,241 @@
+"""break, resync and reverse: SnapMirror's disaster recovery (FAST'02, 3.2.3) and the way back.
+
+Nobody's data are overwritten: the losing side of a resync stays as a `diverged` snapshot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mirrord.core import names
+from mirrord.core.errors import Diverged, MirrordError
+from mirrord.core.model import Divergence, Role, Snapshot
+from mirrord.core.results import Result
+from mirrord.core.states import Activity, Already, State, Verb
+from mirrord.core.units import format_size
+from mirrord.engine import failover_steps, plan, recovery
+from mirrord.engine.mirror import Mirror, check_source, one_line, stop_running
+from mirrord.engine.update import update_held
+from mirrord.system import clock
+
+_FILES_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a resync or reverse is going to do, for the owner's yes.
+
+    loser: the end that goes back to `base`; lost: what it has beyond it (None: nothing to ask).
+    keep_as: the name under which that is kept, or None.
+    """
+
+    verb: Verb
+    base: Snapshot
+    loser: str
+    lost: Divergence | None
+    keep_as: str | None
+    lines: tuple[str, ...]
+
+    def data(self) -> dict[str, object]:
+        """As `--json` prints it."""
+        lost = self.lost
+        return {
+            "verb": self.verb.value,
+            "base": self.base.name,
+            "loser": self.loser,
+            "kept_as": self.keep_as,
+            "lost_bytes": lost.changed_bytes if lost else 0,
+            "lost_changes": lost.total_changes if lost else 0,
+            "lost_files": [change.path for change in lost.changes or ()] if lost else [],
+            "newer_snapshots": list(lost.newer_snapshots) if lost else [],
+            "plan": list(self.lines),
+        }
+
+
+def break_off(mirror: Mirror) -> Result:
+    """Make the destination writable, now, without the source; ends a running transfer first."""
+    stopped = stop_running(mirror)
+    with mirror.hold(Verb.BREAK):
+        pending = recovery.recover(mirror)
+        verdict = mirror.permit(Verb.BREAK)
+        view = mirror.destination.facts().view
+        if isinstance(verdict, Already):
+            return Result(verdict.status, f"'{mirror.name}' is broken off already.", {"view": view})
+        if pending is not None:
+            recovery.drop(mirror, pending)
+        mirror.catalogue.begin(mirror.id, Verb.BREAK.value, {})
+        operation = mirror.catalogue.operation(mirror.id)
+        assert operation is not None
+        failover_steps.resume_failover(mirror, operation)
+        note = " A running transfer was ended first." if stopped else ""
+        return Result(
+            "done",
+            f"'{mirror.name}' is broken off: {view} is writable now.{note}\n"
+            f"Way back: 'mirrord resync {mirror.name}' (source wins) or "
+            f"'mirrord reverse {mirror.name}' (destination becomes the source).",
+            {"view": view},
+        )
+
+
+def resync(mirror: Mirror, *, yes: bool) -> Result:
+    """Mirror again in the same direction, from the newest common snapshot."""
+    with mirror.hold(Verb.RESYNC, activity=Activity.RESYNCING):
+        pending = recovery.recover(mirror)
+        mirror.permit(Verb.RESYNC)
+        check_source(mirror.source.facts(), str(mirror.source))
+        turn = _plan_resync(mirror)
+        if not yes:
+            return Result("needs-yes", "\n".join(turn.lines), turn.data())
+        if pending is not None:
+            recovery.drop(mirror, pending)
+        mirror.catalogue.begin(
+            mirror.id,
+            Verb.RESYNC.value,
+            {"guid": turn.base.guid, "keep_as": turn.keep_as, "taken_ns": turn.base.taken_at_ns},
+        )
+        operation = mirror.catalogue.operation(mirror.id)
+        assert operation is not None
+        failover_steps.resume_failover(mirror, operation)
+        return _then_update(mirror, Verb.RESYNC, turn)
+
+
+def _plan_resync(mirror: Mirror) -> Turn:
+    common = _common(mirror, mirror.source.snapshots(), mirror.destination.snapshots())
+    facts = mirror.destination.facts()
+    where = str(mirror.destination)
+    lost = mirror.destination.divergence(common.guid) if facts.role is Role.LIVE else None
+    keep_as = _keep_as(mirror, lost)
+    lines = [
+        f"resync '{mirror.name}': {mirror.source} stays as it is and overwrites {where}.",
+        f"1. The destination goes back to {common.name}, the newest snapshot both ends have.",
+        *loss_lines(lost, keep_as),
+        "2. What changed at the source since then is transferred.",
+    ]
+    return Turn(Verb.RESYNC, common, where, lost, keep_as, tuple(lines))
+
+
+def reverse(mirror: Mirror, *, yes: bool) -> Result:
+    """Make the destination the source, and go on incrementally the other way round."""
+    with mirror.hold(Verb.REVERSE, activity=Activity.RESYNCING):
+        pending = recovery.recover(mirror)
+        mirror.permit(Verb.REVERSE)
+        switchover = mirror.row().state is State.MIRRORED
+        turn = _plan_reverse(mirror, switchover=switchover)
+        if not yes:
+            return Result("needs-yes", "\n".join(turn.lines), turn.data())
+        if switchover:
+            update_held(mirror, Verb.UPDATE, pending)
+            turn = _plan_reverse(mirror, switchover=switchover)
+        elif pending is not None:
+            recovery.drop(mirror, pending)
+        mirror.catalogue.begin(
+            mirror.id,
+            Verb.REVERSE.value,
+            {
+                "guid": turn.base.guid,
+                "keep_as": turn.keep_as,
+                "taken_ns": turn.base.taken_at_ns,
+                "new_source": str(mirror.definition.destination),
+                "new_destination": str(mirror.definition.source),
+            },
+        )
+        operation = mirror.catalogue.operation(mirror.id)
+        assert operation is not None
+        with mirror.source_locked():
+            turned = failover_steps.resume_failover(mirror, operation)
+        return _then_update(turned, Verb.REVERSE, turn)
+
+
+def _plan_reverse(mirror: Mirror, *, switchover: bool) -> Turn:
+    source, destination = mirror.source, mirror.destination
+    facts = source.facts()
+    check_source(facts, str(source))
+    if facts.fixed:
+        raise MirrordError(
+            "the source cannot become a destination", where=str(source), why=facts.fixed,
+            hint="'mirrord resync' goes on in the old direction; or make a new mirror from "
+            f"{destination} to another place.",
+        )  # fmt: skip
+    common = _common(mirror, destination.snapshots(), source.snapshots())
+    changed = source.changed_since(common.guid)
+    lost = source.divergence(common.guid) if changed and not switchover else None
+    keep_as = names.diverged_name(mirror.id, clock.now_ns(), 0) if changed else None
+    first = (
+        [
+            "1. A last update carries what has changed; stop writing to the source before "
+            "you say yes."
+        ]
+        if switchover
+        else []
+    )
+    number = len(first)
+    lines = [
+        f"reverse '{mirror.name}': {destination} becomes the source, {source} the destination.",
+        *first,
+        f"{number + 1}. {destination} is made writable and is the source from then on.",
+        f"{number + 2}. {source} goes back to {common.name}, the newest snapshot both ends have, "
+        "and is read-only from then on.",
+        *loss_lines(lost, keep_as if lost else None),
+        f"{number + 3}. What changed at the new source since then is transferred.",
+        f"The same command again turns it back ('mirrord reverse {mirror.name}').",
+    ]
+    return Turn(Verb.REVERSE, common, str(source), lost, keep_as, tuple(lines))
+
+
+def _keep_as(mirror: Mirror, lost: Divergence | None) -> str | None:
+    if lost is None or (lost.changed_bytes == 0 and lost.total_changes == 0):
+        return None
+    return names.diverged_name(mirror.id, clock.now_ns(), 0)
+
+
+def _common(mirror: Mirror, ours: list[Snapshot], theirs: list[Snapshot]) -> Snapshot:
+    common = plan.newest_common(ours, theirs)
+    if common is None:
+        raise Diverged(
+            "the two ends have no snapshot in common",
+            where=f"mirror '{mirror.name}'",
+            why="every common snapshot was deleted or changed at one end",
+            hint="Only a whole transfer helps: delete this mirror and create it anew with another "
+            "destination; nothing at either end is removed by that.",
+        )
+    return common
+
+
+def loss_lines(lost: Divergence | None, keep_as: str | None) -> list[str]:
+    """What a rollback loses, for the owner to read before a yes."""
+    if lost is None:
+        return []
+    if keep_as is None and not lost.newer_snapshots:
+        return ["   Nothing is lost by that: it has no changes of its own."]
+    changes = f"{lost.total_changes} change{'' if lost.total_changes == 1 else 's'}"
+    lines = [f"   It loses {changes} of its own ({format_size(lost.changed_bytes)}):"]
+    for change in (lost.changes or ())[:_FILES_SHOWN]:
+        lines.append(f"     {change.change:9} {change.path}")
+    shown = min(len(lost.changes or ()), _FILES_SHOWN)
+    if lost.changes is not None and lost.total_changes > shown:
+        lines.append(f"     … and {lost.total_changes - shown} more")
+    if keep_as is not None:
+        lines.append(f"   All of it is kept as the snapshot {keep_as}.")
+    return lines
+
+
+def _then_update(mirror: Mirror, verb: Verb, turn: Turn) -> Result:
+    """The turn is done and recorded; the update that follows may fail without undoing it."""
+    head = {
+        Verb.RESYNC: f"'{mirror.name}' is mirrored again, from {turn.base.name}.",
+        Verb.REVERSE: f"'{mirror.name}' is reversed: {mirror.source} is the source now.",
+    }[verb]
+    try:
+        result = update_held(mirror, verb)
+    except (MirrordError, OSError) as error:
+        mirror.catalogue.add_event(
+            mirror.id, "warning", f"{verb.value} is done, its update failed: {one_line(error)}"
+        )
+        if isinstance(error, MirrordError):
+            error.hint = (
+                f"The {verb.value} itself is done; 'mirrord update {mirror.name}' tries the update "
+                f"again. {error.hint}"
+            )
+        raise
+    kept = f"\nThe losing side is kept as {turn.keep_as}." if turn.keep_as else ""
+    return Result("done", f"{head}{kept}\n{result.text}", turn.data() | result.data)

@@ -1,0 +1,119 @@
+"""The recorded steps of break, resync, reverse and restore: each idempotent, so that the verb and
+recovery after a crash run the very same code. `mirrord.engine.recovery` has the table of phases.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+
+from mirrord.catalogue.store import Operation, TransferBegin
+from mirrord.core.endpoint import parse_endpoint
+from mirrord.core.model import Role
+from mirrord.core.states import Activity, State, Verb
+from mirrord.drivers.base import snapshot_missing
+from mirrord.engine.mirror import Mirror
+from mirrord.engine.transfer import Route, carry
+
+
+def resume_failover(mirror: Mirror, operation: Operation) -> Mirror:
+    """Do what is left of a break, resync or reverse; returns the mirror as it is then."""
+    arguments = operation.arguments
+    if operation.verb == Verb.BREAK.value:
+        mirror.destination.promote()
+        mirror.catalogue.end(
+            mirror.id, state=State.BROKEN_OFF,
+            event=("info", "broken off: the destination is a live volume now"),
+        )  # fmt: skip
+        return mirror
+    if operation.verb == Verb.RESYNC.value:
+        mirror.destination.rollback(
+            str(arguments["guid"]), mirror_id=mirror.id, keep_as=arguments["keep_as"]
+        )
+        mirror.catalogue.end(
+            mirror.id, state=State.MIRRORED, confirmed_ns=int(arguments["taken_ns"]),
+            event=("info", _kept("resynced", arguments["keep_as"], "destination")),
+        )  # fmt: skip
+        return mirror
+    return _reverse(mirror, operation)
+
+
+def _reverse(mirror: Mirror, operation: Operation) -> Mirror:
+    arguments, phase = operation.arguments, operation.phase
+    new_source = parse_endpoint(str(arguments["new_source"]))
+    new_destination = parse_endpoint(str(arguments["new_destination"]))
+    if phase == "begun":
+        there = mirror.definition.destination == new_source
+        (mirror.destination if there else mirror.source).promote()
+        mirror.catalogue.advance(mirror.id, "promoted")
+        phase = "promoted"
+    if phase == "promoted":
+        if mirror.definition.source != new_source:
+            definition = mirror.definitions.swap(mirror.name, new_source, new_destination)
+            mirror = mirror.swapped(definition)
+        mirror.catalogue.advance(mirror.id, "swapped")
+    mirror.watcher.activity(Activity.RESYNCING, str(new_destination))
+    mirror.destination.rollback(
+        str(arguments["guid"]), mirror_id=mirror.id, keep_as=arguments["keep_as"]
+    )
+    mirror.catalogue.end(
+        mirror.id, state=State.MIRRORED, confirmed_ns=int(arguments["taken_ns"]),
+        event=("info", _kept(f"reversed: {new_source} is the source now", arguments["keep_as"],
+                             "new destination")),
+    )  # fmt: skip
+    return mirror
+
+
+def _kept(what: str, keep_as: str | None, where: str) -> str:
+    return f"{what}; the {where}'s own changes are kept as {keep_as}" if keep_as else what
+
+
+def resume_restore(mirror: Mirror, operation: Operation) -> None:
+    """Do what is left of a whole-volume restore: source back to a snapshot of the destination."""
+    arguments, phase = operation.arguments, operation.phase
+    guid, base = str(arguments["guid"]), arguments["base"]
+    mirror.watcher.activity(Activity.RESYNCING, str(mirror.source))
+    if phase == "begun":
+        if base is None:
+            mirror.source.prepare(mirror.id)
+        else:
+            mirror.source.rollback(str(base), mirror_id=mirror.id, keep_as=arguments["keep_as"])
+        mirror.catalogue.advance(mirror.id, "prepared")
+        phase = "prepared"
+    if phase in ("prepared", "transferring"):
+        if base != guid:
+            _transfer_back(mirror, guid, base)
+        mirror.catalogue.advance(mirror.id, "transferred")
+    if mirror.source.facts().role is Role.MIRROR:
+        mirror.source.promote()
+    mirror.catalogue.end(
+        mirror.id,
+        event=("info", _kept(f"restored the source to {arguments['name']}",
+                             arguments["keep_as"], "source")),
+    )  # fmt: skip
+
+
+def _transfer_back(mirror: Mirror, guid: str, base: str | None) -> None:
+    here = {snapshot.guid for snapshot in mirror.source.snapshots()}
+    there = {snapshot.guid: snapshot for snapshot in mirror.destination.snapshots()}
+    if guid not in there:
+        raise snapshot_missing(str(mirror.destination), guid)
+    transfer_id = secrets.token_hex(8)
+    for staging in mirror.source.stagings():
+        if staging.snapshot.guid == guid and (staging.complete or staging.checkpoint):
+            transfer_id = staging.transfer_id
+        else:
+            mirror.source.discard(staging.transfer_id)
+    if guid in here:
+        mirror.source.rollback(guid, mirror_id=mirror.id, keep_as=None)
+        return
+    snapshot = replace(there[guid], held_by=())
+    route = Route(mirror.destination, mirror.source, mirror.id, mirror.run, mirror.watcher)
+    why = "" if base else "the source has no snapshot in common"
+    mirror.catalogue.begin_transfer(
+        mirror.id,
+        TransferBegin(transfer_id, Verb.RESTORE.value, base, why, snapshot, 0, show=True),
+    )
+    outcome = carry(route, transfer_id, base, snapshot)
+    mirror.source.commit(transfer_id, show=True)
+    mirror.catalogue.finish_transfer(transfer_id, "done", **outcome.columns())

@@ -1,0 +1,220 @@
+"""One mirror with all that its verbs need: definition, catalogue, the two drivers, who watches."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+
+from mirrord.catalogue.store import Catalogue, MirrorRow
+from mirrord.config.definitions import Definitions
+from mirrord.core.errors import Busy, MirrordError, Refused
+from mirrord.core.model import Definition, Role, Snapshot, VolumeFacts
+from mirrord.core.results import Watcher
+from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
+from mirrord.drivers.base import Driver
+from mirrord.drivers.registry import open_driver
+from mirrord.engine.progress import RunFiles
+from mirrord.engine.transfer import Route
+from mirrord.system import clock, locks
+
+_SOURCE_LOCK_WAIT_S = 20.0
+_POLL_S = 0.05
+
+
+@dataclass(slots=True)
+class Mirror:
+    """A mirror at work. Cheap to make; holds nothing until a verb runs."""
+
+    definition: Definition
+    definitions: Definitions
+    catalogue: Catalogue
+    run: RunFiles
+    watcher: Watcher
+    source: Driver
+    destination: Driver
+
+    @property
+    def name(self) -> str:
+        """The mirror's name."""
+        return self.definition.name
+
+    @property
+    def id(self) -> str:
+        """The mirror's id."""
+        return self.definition.id
+
+    def swapped(self, definition: Definition) -> Mirror:
+        """The same mirror the other way round, after its definition was."""
+        return replace(
+            self, definition=definition, source=self.destination, destination=self.source
+        )
+
+    def route(self) -> Route:
+        """The way of a transfer from source to destination."""
+        return Route(self.source, self.destination, self.id, self.run, self.watcher)
+
+    def row(self) -> MirrorRow:
+        """The mirror's standing; found anew from its ends when the catalogue does not know it."""
+        row = self.catalogue.mirror(self.id)
+        return row if row is not None else self._find_anew()
+
+    def _find_anew(self) -> MirrorRow:
+        facts = self.destination.facts()
+        if facts.role is Role.MIRROR and facts.mirror_id == self.id and facts.shown:
+            state = State.MIRRORED
+        elif facts.role is Role.LIVE and facts.origin:
+            state = State.BROKEN_OFF
+        else:
+            state = State.UNINITIALIZED
+        self.catalogue.add_mirror(self.id, state)
+        if state is not State.UNINITIALIZED:
+            taken = {s.guid: s.taken_at_ns for s in self.destination.snapshots()}
+            self.catalogue.adopt(
+                self.id,
+                self.destination.snapshots(),
+                confirmed_ns=taken.get(facts.shown or facts.origin or "", 0),
+            )
+        row = self.catalogue.mirror(self.id)
+        assert row is not None
+        return row
+
+    @contextmanager
+    def hold(self, verb: Verb, *, activity: Activity = Activity.IDLE) -> Iterator[ExitStack]:
+        """Hold the mirror, and the destination's volume, for one verb; `Busy` names the holder."""
+        with ExitStack() as stack:
+            stack.enter_context(
+                locks.exclusive(self.run.lock, verb.value, what=f"mirror '{self.name}'")
+            )
+            self.run.begin(activity)
+            stack.callback(self.run.end)
+            stack.enter_context(self.destination.lock(f"mirrord {verb.value} {self.name}"))
+            yield stack
+
+    def permit(self, verb: Verb) -> Already | State:
+        """The table's verdict for `verb` now; raises `Refused` when it is a refusal."""
+        row = self.row()
+        verdict = judge(row.state, verb, quiesced=row.quiesced)
+        if isinstance(verdict, Refusal):
+            raise Refused(
+                f"'{verb.value}' is not possible now",
+                where=f"mirror '{self.name}'",
+                why=verdict.why,
+                hint=verdict.hint.format(name=self.name),
+            )
+        return verdict
+
+    def take_snapshot(self, name: str) -> Snapshot:
+        """A snapshot of the source, waiting a while for another mirror of it to finish its own."""
+        self.watcher.activity(Activity.SNAPSHOTTING, name)
+        self.run.tell(activity=Activity.SNAPSHOTTING.value)
+        with self.source_locked():
+            return self.source.take_snapshot(name)
+
+    @contextmanager
+    def source_locked(self) -> Iterator[None]:
+        """Hold the source's volume for a moment; waits up to 20 s for who has it."""
+        deadline_s = clock.monotonic_s() + _SOURCE_LOCK_WAIT_S
+        while True:
+            self.run.check_abort()
+            with ExitStack() as stack:
+                try:
+                    stack.enter_context(self.source.lock(f"mirrord {self.name}"))
+                except Busy:
+                    if clock.monotonic_s() > deadline_s:
+                        raise
+                    time.sleep(_POLL_S)
+                    continue
+                yield
+                return
+
+
+def open_mirror(
+    definition: Definition,
+    *,
+    definitions: Definitions,
+    catalogue: Catalogue,
+    run: RunFiles,
+    watcher: Watcher,
+) -> Mirror:
+    """A mirror by its definition."""
+    return Mirror(
+        definition=definition,
+        definitions=definitions,
+        catalogue=catalogue,
+        run=run,
+        watcher=watcher,
+        source=open_driver(definition.source),
+        destination=open_driver(definition.destination),
+    )
+
+
+def live_source(mirror: Mirror) -> VolumeFacts:
+    """The facts of the source when it is a live volume; otherwise says what is wrong with it."""
+    facts = mirror.source.facts()
+    check_source(facts, str(mirror.source))
+    return facts
+
+
+def check_source(facts: VolumeFacts, where: str) -> None:
+    """Raise `Refused` when there is no live volume to mirror."""
+    if facts.role is Role.LIVE:
+        return
+    note = facts.notes[0] if facts.notes else ""
+    if facts.role is Role.ABSENT:
+        raise Refused(
+            "the source is not there", where=where, why=note or "nothing is at that path",
+            hint="Check the path, and that its file system is mounted.",
+        )  # fmt: skip
+    if facts.role is Role.MIRROR:
+        raise Refused(
+            "the source is the destination of another mirror", where=where,
+            why=f"it is kept by the mirror with the id {facts.mirror_id}",
+            hint="Mirror the original, or break that mirror first.",
+        )  # fmt: skip
+    raise Refused(
+        "the source is not a volume that can be mirrored", where=where, why=note,
+        hint="For btrfs give a subvolume ('btrfs subvolume create'), for block a volume "
+        "('mirrord volume create').",
+    )  # fmt: skip
+
+
+def stop_running(mirror: Mirror, *, timeout_s: float = 30.0) -> bool:
+    """End the verb that runs on this mirror in another process; True when there was one.
+
+    First asks; after two seconds sends SIGTERM to the process that holds the lock. `Busy` when it
+    does not end in time.
+    """
+    holder = locks.holder_of(mirror.run.lock)
+    if holder is None:
+        return False
+    mirror.watcher.activity(Activity.ABORTING, str(holder))
+    mirror.run.request_abort()
+    started_s, signalled = clock.monotonic_s(), False
+    while locks.holder_of(mirror.run.lock) is not None:
+        waited_s = clock.monotonic_s() - started_s
+        if waited_s > timeout_s:
+            raise Busy(
+                f"the {holder.purpose} of mirror '{mirror.name}' did not end",
+                why=f"{holder} was asked {timeout_s:.0f} s ago",
+                hint=f"End it with 'kill -9 {holder.pid}': nothing that is committed is lost, and "
+                "the next command cleans up.",
+            )
+        if waited_s > 2 and not signalled and holder.pid > 1 and holder.pid != os.getpid():
+            signalled = True
+            try:
+                os.kill(holder.pid, signal.SIGTERM)
+            except (ProcessLookupError, PermissionError):
+                pass
+        time.sleep(_POLL_S)
+    return True
+
+
+def one_line(error: BaseException) -> str:
+    """An error as one line for history and events."""
+    if isinstance(error, MirrordError):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

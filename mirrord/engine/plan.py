@@ -1,0 +1,133 @@
+"""What to send and what to prune: pure functions of what both ends have.
+
+SnapMirror, FAST'02, sections 3.2.2 and 3.2.3: the base of an update is the snapshot that the
+destination shows; after a mishap it is the newest snapshot that both ends have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from mirrord.core.model import Snapshot, SnapshotKind
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One snapshot to send: from `base` (guid; None: whole). show: it becomes the view."""
+
+    base: str | None
+    snapshot: Snapshot
+    show: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Why no update is possible, with the evidence, and which command mends it."""
+
+    why: str
+    hint: str
+
+
+def newest_common(
+    source: Sequence[Snapshot], destination: Sequence[Snapshot], *, not_after: str | None = None
+) -> Snapshot | None:
+    """The destination's copy of the newest snapshot that both ends have intact.
+
+    not_after: guid of a destination snapshot; only it and older ones count.
+    """
+    ours = {snapshot.guid for snapshot in source if snapshot.intact}
+    found: Snapshot | None = None
+    for snapshot in destination:
+        if snapshot.intact and snapshot.guid in ours and snapshot.kind is not SnapshotKind.DIVERGED:
+            found = snapshot
+        if snapshot.guid == not_after:
+            break
+    return found
+
+
+def find_base(
+    name: str, source: Sequence[Snapshot], destination: Sequence[Snapshot], shown: str
+) -> Snapshot | Conflict:
+    """The source's copy of the base of the next update, or why there is none."""
+    here = {snapshot.guid: snapshot for snapshot in source}
+    there = {snapshot.guid: snapshot for snapshot in destination}
+    mend = _way_on(name, source, destination)
+    if shown not in there:
+        return Conflict("the snapshot that the destination shows was deleted there", mend)
+    label = there[shown].name
+    if not there[shown].intact:
+        return Conflict(f"the base {label} was made writable or changed at the destination", mend)
+    if shown not in here:
+        return Conflict(f"the base {label} is not at the source any more", mend)
+    if not here[shown].intact:
+        return Conflict(f"the base {label} was made writable or changed at the source", mend)
+    return here[shown]
+
+
+def _way_on(name: str, source: Sequence[Snapshot], destination: Sequence[Snapshot]) -> str:
+    older = newest_common(source, destination)
+    if older is not None:
+        return (
+            f"'mirrord resync {name}' goes on incrementally from {older.name}, the newest snapshot "
+            "that both ends still have."
+        )
+    return (
+        "Both ends have no snapshot in common any more: only a whole transfer helps. "
+        f"'mirrord break {name}', 'mirrord delete {name}', then create the mirror anew with "
+        "another destination; the old one stays as it is until you remove it."
+    )
+
+
+def plan_steps(
+    base: Snapshot | None,
+    incremental: Snapshot,
+    own: Sequence[Snapshot],
+    destination: Collection[str],
+) -> list[Step]:
+    """The snapshots to send, oldest first, each from the one before it; the last is shown.
+
+    own: the source's own snapshots that go along; those between base and incremental that the
+    destination lacks are sent in their place (FAST'02, 3.2.2: "the destination has a copy of all
+    of the source's snapshots").
+    """
+    first = base.order if base else -1
+    between = [
+        snapshot
+        for snapshot in own
+        if first < snapshot.order < incremental.order
+        and snapshot.intact
+        and snapshot.guid not in destination
+        and snapshot.guid != incremental.guid
+    ]
+    steps: list[Step] = []
+    before = base.guid if base else None
+    for snapshot in [*sorted(between, key=lambda item: item.order), incremental]:
+        steps.append(Step(before, snapshot, show=snapshot.guid == incremental.guid))
+        before = snapshot.guid
+    return steps
+
+
+def plan_prune(
+    snapshots: Sequence[Snapshot],
+    *,
+    keep: int,
+    mine: Mapping[str, object],
+    protected: Collection[str],
+) -> list[Snapshot]:
+    """Which reference snapshots may go: of `mine`, all but the `keep` newest and the protected.
+
+    By order in the volume's history, never by a clock; never another mirror's, nor the owner's,
+    nor a diverged one.
+    """
+    candidates = [
+        snapshot
+        for snapshot in snapshots
+        if snapshot.kind is SnapshotKind.REFERENCE and snapshot.guid in mine
+    ]
+    kept = {snapshot.guid for snapshot in candidates[-keep:]}
+    return [
+        snapshot
+        for snapshot in candidates
+        if snapshot.guid not in kept and snapshot.guid not in protected
+    ]

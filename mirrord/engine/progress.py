@@ -1,0 +1,75 @@
+"""What a running verb lets other processes know, and how they ask it to end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from mirrord.core.errors import Aborted
+from mirrord.core.states import Activity
+from mirrord.system import clock
+
+_WRITE_EVERY_S = 0.5
+
+
+class RunFiles:
+    """The files of one running verb in the run folder: lock, progress, request to abort.
+
+    They do not survive a restart and need not: nothing is decided by them.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.lock = folder / f"{name}.lock"
+        self._progress = folder / f"{name}.progress"
+        self._abort = folder / f"{name}.abort"
+        self._state: dict[str, object] = {}
+        self._written_s = 0.0
+
+    def begin(self, activity: Activity) -> None:
+        """A verb begins: requests made before it are void."""
+        self._abort.unlink(missing_ok=True)
+        self._state = {"activity": activity.value}
+        self._write()
+
+    def end(self) -> None:
+        """The verb is over."""
+        self._progress.unlink(missing_ok=True)
+        self._abort.unlink(missing_ok=True)
+
+    def tell(self, **values: object) -> None:
+        """Let others see these values; written at most twice a second."""
+        changed = "activity" in values and values["activity"] != self._state.get("activity")
+        self._state.update(values)
+        if changed or clock.monotonic_s() - self._written_s > _WRITE_EVERY_S:
+            self._write()
+
+    def read(self) -> dict[str, object]:
+        """What the running verb told last; {} when none runs."""
+        try:
+            state = json.loads(self._progress.read_text())
+        except (OSError, ValueError):
+            return {}
+        return state if isinstance(state, dict) else {}
+
+    def request_abort(self) -> None:
+        """Ask the running verb to end."""
+        self._abort.write_text("abort\n")
+
+    def check_abort(self) -> None:
+        """Raise `Aborted` when somebody asked for it."""
+        if self._abort.exists():
+            raise Aborted(
+                "the transfer was aborted",
+                why="by 'mirrord abort'",
+                hint="The destination shows what it showed before.",
+            )
+
+    def _write(self) -> None:
+        self._written_s = clock.monotonic_s()
+        beside = self._progress.with_suffix(".progress.new")
+        try:
+            beside.write_text(json.dumps(self._state))
+            beside.replace(self._progress)
+        except OSError:
+            # A full /run must not end a transfer; only `status` from elsewhere knows less.
+            return

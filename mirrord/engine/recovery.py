@@ -1,0 +1,162 @@
+"""Taking up what an interrupted verb left: the operation row says how far it came, the volumes
+say what is there. Every step is idempotent, so recovery goes forward where all that is needed is
+at hand, and back where it is not.
+
+| verb                | phase        | what is known done         | recovery                      |
+|---------------------|--------------|----------------------------|-------------------------------|
+| initialize, update  | begun        | a name was given out       | drop a snapshot of that name  |
+|                     | transferring | snapshot taken             | complete: commit; checkpoint: |
+|                     |              |                            | keep it; else discard         |
+| delta               | begun        | a name was given out       | drop a snapshot of that name  |
+| break               | begun        | the owner said so          | promote                       |
+| resync              | begun        | the owner said yes         | roll back, mirrored           |
+| reverse             | begun        | the owner said yes         | promote, swap, roll back      |
+|                     | promoted     | destination is live        | swap, roll back               |
+|                     | swapped      | definition is swapped      | roll back                     |
+| restore             | begun        | the owner said yes         | roll back, transfer, promote  |
+|                     | prepared     | source shows the base      | transfer, promote             |
+|                     | transferred  | source shows the snapshot  | promote                       |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mirrord.catalogue.store import Operation
+from mirrord.core.errors import Aborted, MirrordError
+from mirrord.core.model import Snapshot, Staging
+from mirrord.core.states import State, Verb
+from mirrord.drivers.base import Capability
+from mirrord.engine import failover_steps
+from mirrord.engine.mirror import Mirror, one_line
+
+_INTERRUPTED = "interrupted: the process ended before the transfer did"
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """An interrupted transfer that can go on from its checkpoint."""
+
+    transfer_id: str
+    snapshot: Snapshot
+    base: str | None
+    sequence: int
+    show: bool
+    name: str
+
+
+def recover(mirror: Mirror, error: BaseException | None = None) -> Pending | None:
+    """Settle the operation that the catalogue has for this mirror, if any.
+
+    error: why it ended, when the caller just saw it end; None after a crash. Returns the transfer
+    that can go on, whose operation then stays.
+    """
+    operation = mirror.catalogue.operation(mirror.id)
+    if operation is None:
+        return None
+    if error is None:
+        mirror.catalogue.add_event(
+            mirror.id, "warning",
+            f"took up an interrupted {operation.verb} (process {operation.pid}, phase "
+            f"{operation.phase})",
+        )  # fmt: skip
+    if operation.verb in (Verb.BREAK.value, Verb.RESYNC.value, Verb.REVERSE.value):
+        failover_steps.resume_failover(mirror, operation)
+        return None
+    if operation.verb == Verb.RESTORE.value:
+        failover_steps.resume_restore(mirror, operation)
+        return None
+    if operation.phase == "begun":
+        _drop_snapshot(mirror, operation)
+        mirror.catalogue.end(mirror.id)
+        return None
+    return _settle_transfer(mirror, operation, error)
+
+
+def drop(mirror: Mirror, pending: Pending) -> None:
+    """Give up a transfer that could go on: its checkpoint and its snapshot go."""
+    operation = mirror.catalogue.operation(mirror.id)
+    assert operation is not None
+    mirror.destination.discard(pending.transfer_id)
+    _drop_snapshot(mirror, operation)
+    mirror.catalogue.end(mirror.id, gone=[pending.snapshot.guid])
+
+
+def _settle_transfer(
+    mirror: Mirror, operation: Operation, error: BaseException | None
+) -> Pending | None:
+    arguments = operation.arguments
+    transfer_id, guid = str(arguments["transfer"]), str(arguments["guid"])
+    show = bool(arguments["show"])
+    staging = _staging(mirror, transfer_id)
+    there = {snapshot.guid: snapshot for snapshot in mirror.destination.snapshots()}
+    if guid in there or (staging is not None and staging.complete):
+        snapshot = mirror.destination.commit(transfer_id, show=show)
+        if not show:
+            _drop_snapshot(mirror, operation)
+        mirror.catalogue.end(
+            mirror.id,
+            state=State.MIRRORED if show else None,
+            confirmed_ns=snapshot.taken_at_ns if show else None,
+            transfer=(transfer_id, "done", {}),
+        )
+        return None
+    result = "aborted" if isinstance(error, Aborted | KeyboardInterrupt) else "failed"
+    columns: dict[str, int | str] = {"error": one_line(error) if error else _INTERRUPTED}
+    pending = _pending(mirror, operation, staging)
+    if pending is not None:
+        mirror.catalogue.finish_transfer(transfer_id, result, **columns)
+        return pending
+    mirror.destination.discard(transfer_id)
+    _drop_snapshot(mirror, operation)
+    mirror.catalogue.end(mirror.id, transfer=(transfer_id, result, columns))
+    return None
+
+
+def _staging(mirror: Mirror, transfer_id: str) -> Staging | None:
+    for staging in mirror.destination.stagings():
+        if staging.transfer_id == transfer_id:
+            return staging
+    return None
+
+
+def _pending(mirror: Mirror, operation: Operation, staging: Staging | None) -> Pending | None:
+    resumable = Capability.RESUME in mirror.destination.capabilities
+    if staging is None or not staging.checkpoint or not resumable:
+        return None
+    arguments = operation.arguments
+    try:
+        here = {snapshot.guid: snapshot for snapshot in mirror.source.snapshots()}
+    except (MirrordError, OSError):
+        return None
+    snapshot = here.get(str(arguments["guid"]))
+    if snapshot is None:
+        return None
+    return Pending(
+        transfer_id=staging.transfer_id,
+        snapshot=snapshot,
+        base=arguments.get("base"),
+        sequence=int(arguments["sequence"]),
+        show=bool(arguments["show"]),
+        name=str(arguments["name"]),
+    )
+
+
+def _drop_snapshot(mirror: Mirror, operation: Operation) -> None:
+    """Delete the snapshot that was taken for this operation, if it is not at both ends.
+
+    The name was given out by the catalogue for this operation alone and recorded before the
+    snapshot was taken: this is no guess from a name. A source that cannot be reached keeps its
+    snapshot; the event says so.
+    """
+    name = str(operation.arguments["name"])
+    try:
+        there = {snapshot.guid for snapshot in mirror.destination.snapshots()}
+        for snapshot in mirror.source.snapshots():
+            if snapshot.name == name and snapshot.guid not in there:
+                with mirror.source_locked():
+                    mirror.source.delete_snapshot(snapshot.guid)
+    except (MirrordError, OSError) as error:
+        mirror.catalogue.add_event(
+            mirror.id, "warning", f"the snapshot {name} stays at the source: {one_line(error)}"
+        )

@@ -1,0 +1,333 @@
+"""What a mirror is, does and has done, for people and machines. Changes nothing (but `delta`,
+which takes a snapshot of the source for as long as it looks).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mirrord.catalogue.store import MirrorRow
+from mirrord.core import names
+from mirrord.core.errors import MirrordError, NotFound
+from mirrord.core.model import Delta, Role, Snapshot, VolumeFacts
+from mirrord.core.results import Result
+from mirrord.core.states import Activity, State, Verb
+from mirrord.core.units import format_size
+from mirrord.drivers.base import Driver
+from mirrord.engine import plan, recovery
+from mirrord.engine.mirror import Mirror, live_source, one_line
+from mirrord.system import clock, locks
+
+
+def status(mirror: Mirror) -> dict[str, Any]:
+    """One mirror's standing (docs/cli-json.md, `status`). Never raises for an unreachable end."""
+    facts, trouble = _facts(mirror.destination)
+    row = _row(mirror, trouble)
+    holder = locks.holder_of(mirror.run.lock)
+    progress = mirror.run.read() if holder else {}
+    transfers = mirror.catalogue.transfers(mirror.id, limit=1)
+    last = transfers[0] if transfers else None
+    state = _true_state(row.state, facts)
+    activity = str(progress.get("activity", "idle")) if holder else Activity.IDLE.value
+    if row.quiesced and not holder:
+        activity = Activity.QUIESCED.value
+    problems = _problems(mirror, row, facts, trouble, last_error=last.error if last else "")
+    lag_ns = clock.now_ns() - row.confirmed_ns if row.confirmed_ns else None
+    return {
+        "name": mirror.name,
+        "id": mirror.id,
+        "source": str(mirror.source),
+        "destination": str(mirror.destination),
+        "state": state.value,
+        "activity": activity,
+        "healthy": not problems,
+        "problems": problems,
+        "lag_s": round(lag_ns / 1e9, 3) if lag_ns is not None else None,
+        "view": facts.view if facts else "",
+        "shown": _shown_name(mirror, facts),
+        "running": {"pid": holder.pid, "purpose": holder.purpose, **progress} if holder else None,
+        "checkpoint_bytes": _checkpoint(mirror) if facts and not holder else 0,
+        "last_transfer": _transfer_dict(last) if last else None,
+        "notes": list(facts.notes) if facts else [],
+    }
+
+
+def _facts(driver: Driver) -> tuple[VolumeFacts | None, str]:
+    try:
+        return driver.facts(), ""
+    except (MirrordError, OSError) as error:
+        return None, one_line(error)
+
+
+def _row(mirror: Mirror, trouble: str) -> MirrorRow:
+    if not trouble:
+        return mirror.row()
+    known = mirror.catalogue.mirror(mirror.id)
+    return known or MirrorRow(mirror.id, State.UNINITIALIZED, False, 0, 0)
+
+
+def _true_state(recorded: State, facts: VolumeFacts | None) -> State:
+    """A destination that somebody made live is broken off, whatever was recorded here."""
+    if facts and recorded is State.MIRRORED and facts.role is Role.LIVE:
+        return State.BROKEN_OFF
+    return recorded
+
+
+def _problems(
+    mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None, trouble: str, *, last_error: str
+) -> list[str]:
+    found = []
+    if trouble:
+        found.append(f"the destination cannot be reached: {trouble}")
+    elif facts and row.state is State.MIRRORED:
+        if facts.role is Role.LIVE:
+            found.append("the destination was made writable outside of this mirror")
+        elif facts.role is not Role.MIRROR or facts.mirror_id != mirror.id:
+            found.append("the destination is not this mirror's any more")
+    if last_error:
+        found.append(f"the last transfer did not succeed: {last_error}")
+    return found
+
+
+def _shown_name(mirror: Mirror, facts: VolumeFacts | None) -> str:
+    if not facts or not facts.shown:
+        return ""
+    known = mirror.catalogue.snapshots(mirror.id).get(facts.shown)
+    return known[0] if known else facts.shown
+
+
+def _checkpoint(mirror: Mirror) -> int:
+    try:
+        return max((s.received_bytes for s in mirror.destination.stagings()), default=0)
+    except (MirrordError, OSError):
+        return 0
+
+
+def _transfer_dict(row: Any) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in row.__slots__}
+
+
+def history(mirror: Mirror, *, limit: int) -> dict[str, Any]:
+    """The last transfers and events, newest first."""
+    return {
+        "name": mirror.name,
+        "transfers": [
+            _transfer_dict(row) for row in mirror.catalogue.transfers(mirror.id, limit=limit)
+        ],
+        "events": [
+            {"at_ns": row.at_ns, "level": row.level, "text": row.text}
+            for row in mirror.catalogue.events(mirror.id, limit=limit)
+        ],
+    }
+
+
+def snapshots(mirror: Mirror) -> dict[str, Any]:
+    """The snapshots of both ends, oldest first, with which end has each."""
+    mine = mirror.catalogue.snapshots(mirror.id)
+    ends: dict[str, list[Snapshot]] = {}
+    trouble: dict[str, str] = {}
+    for end, driver in (("source", mirror.source), ("destination", mirror.destination)):
+        try:
+            ends[end] = driver.snapshots()
+        except (MirrordError, OSError) as error:
+            ends[end], trouble[end] = [], one_line(error)
+    facts, _ = _facts(mirror.destination)
+    rows: dict[str, dict[str, Any]] = {}
+    for end, listed in ends.items():
+        for snapshot in listed:
+            entry = rows.setdefault(
+                snapshot.guid,
+                {"name": snapshot.name, "guid": snapshot.guid, "kind": snapshot.kind.value,
+                 "taken_ns": snapshot.taken_at_ns, "mine": snapshot.guid in mine,
+                 "shown": bool(facts and facts.shown == snapshot.guid), "at": {}},
+            )  # fmt: skip
+            entry["at"][end] = {"path": snapshot.path, "intact": snapshot.intact}
+    base = plan.newest_common(ends["source"], ends["destination"])
+    for guid, entry in rows.items():
+        entry["base"] = base is not None and guid == base.guid
+    return {"name": mirror.name, "snapshots": list(rows.values()), "unreachable": trouble}
+
+
+def delta(
+    mirror: Mirror, *, base: str | None, incremental: str | None, states: bool, files: bool
+) -> dict[str, Any]:
+    """What the next update would send, or what lies between two snapshots of the source.
+
+    base, incremental: names or guids of source snapshots; None: the base of the next update, and
+    the source as it is now (by a snapshot that is deleted again).
+    """
+    with mirror.hold(Verb.UPDATE, activity=Activity.SNAPSHOTTING):
+        pending = recovery.recover(mirror)
+        live_source(mirror)
+        here = mirror.source.snapshots()
+        first = _named(mirror, here, base) if base else _next_base(mirror, here)
+        if incremental:
+            second = _named(mirror, here, incremental)
+            found = mirror.source.delta(
+                first.guid if first else None, second.guid, states=states, files=files
+            )
+        elif pending is not None:
+            found = mirror.source.delta(
+                first.guid if first else None, pending.snapshot.guid, states=states, files=files
+            )
+        else:
+            found = _delta_to_now(mirror, first, states=states, files=files)
+    return _delta_dict(mirror, first, found)
+
+
+def _named(mirror: Mirror, listed: list[Snapshot], wanted: str) -> Snapshot:
+    for snapshot in listed:
+        if wanted in (snapshot.name, snapshot.guid):
+            return snapshot
+    raise NotFound(
+        f"the source has no snapshot '{wanted}'", where=str(mirror.source),
+        hint=f"'mirrord snapshots {mirror.name}' lists them.",
+    )  # fmt: skip
+
+
+def _next_base(mirror: Mirror, here: list[Snapshot]) -> Snapshot | None:
+    facts = mirror.destination.facts()
+    for snapshot in here:
+        if snapshot.guid == facts.shown:
+            return snapshot
+    return None
+
+
+def _delta_to_now(mirror: Mirror, base: Snapshot | None, *, states: bool, files: bool) -> Delta:
+    moment_ns = clock.now_ns()
+    arguments = mirror.catalogue.begin(
+        mirror.id, "delta", {},
+        name=lambda sequence: names.snapshot_name(mirror.id, moment_ns, sequence),
+    )  # fmt: skip
+    try:
+        snapshot = mirror.take_snapshot(str(arguments["name"]))
+        return mirror.source.delta(
+            base.guid if base else None, snapshot.guid, states=states, files=files
+        )
+    finally:
+        recovery.recover(mirror, RuntimeError("delta is done"))
+
+
+def _delta_dict(mirror: Mirror, base: Snapshot | None, found: Delta) -> dict[str, Any]:
+    rate = _usual_rate(mirror)
+    states = found.states
+    return {
+        "name": mirror.name,
+        "base": base.name if base else None,
+        "block_size": found.block_size,
+        "states": (
+            {name: getattr(states, name) for name in ("unused", "unchanged", "deleted", "added")}
+            if states
+            else None
+        ),
+        "added_bytes": found.added_bytes,
+        "send_bytes": found.send_bytes,
+        "exact": found.exact,
+        "estimated_s": round(found.send_bytes / rate, 3) if rate else None,
+        "rate_bytes_s": round(rate) if rate else None,
+        "changes": (
+            [
+                {"path": c.path, "change": c.change, "data_bytes": c.data_bytes}
+                for c in found.changes
+            ]
+            if found.changes is not None
+            else None
+        ),
+    }
+
+
+def _usual_rate(mirror: Mirror) -> float | None:
+    """Bytes a second of this mirror's last transfers that were long enough to tell."""
+    done = [
+        (row.stream_bytes, row.duration_ms)
+        for row in mirror.catalogue.transfers(mirror.id, limit=20)
+        if row.result == "done" and row.duration_ms >= 5 and row.stream_bytes > 0
+    ]
+    total_ms = sum(duration for _, duration in done)
+    return sum(size for size, _ in done) / (total_ms / 1000) if total_ms else None
+
+
+def explain(mirror: Mirror) -> Result:
+    """Why things are as they are, and which command changes it: one finding a line."""
+    report = status(mirror)
+    row = _row(mirror, "")
+    findings = [
+        f"State: {report['state']}; activity: {report['activity']}.",
+        *_explain_base(mirror, report),
+        *_explain_last(mirror),
+    ]
+    if row.quiesced:
+        findings.append(
+            f"It is quiesced: no transfer begins. 'mirrord resume {mirror.name}' ends that."
+        )
+    if report["running"]:
+        running = report["running"]
+        findings.append(
+            f"Process {running['pid']} holds it ({running['purpose']}). "
+            f"'mirrord abort {mirror.name}' ends that."
+        )
+    if report["checkpoint_bytes"]:
+        findings.append(
+            f"An interrupted transfer left a checkpoint of "
+            f"{format_size(report['checkpoint_bytes'])}: the next update goes on from there."
+        )
+    operation = mirror.catalogue.operation(mirror.id)
+    if operation and not report["running"]:
+        findings.append(
+            f"An interrupted {operation.verb} (phase {operation.phase}) will be taken up by the "
+            "next command that changes this mirror."
+        )
+    for problem in report["problems"]:
+        findings.append(f"Problem: {problem}.")
+    findings.extend(report["notes"])
+    source_facts, trouble = _facts(mirror.source)
+    if trouble:
+        findings.append(f"The source cannot be reached: {trouble}.")
+    elif source_facts:
+        findings.extend(f"Source: {note}" for note in source_facts.notes)
+    return Result(str(report["state"]), "\n".join(findings), {"findings": findings})
+
+
+def _explain_base(mirror: Mirror, report: dict[str, Any]) -> list[str]:
+    if report["state"] == State.UNINITIALIZED.value:
+        return [f"Nothing was transferred yet: 'mirrord initialize {mirror.name}' does that."]
+    try:
+        here, there = mirror.source.snapshots(), mirror.destination.snapshots()
+    except (MirrordError, OSError) as error:
+        return [f"The base cannot be checked: {one_line(error)}."]
+    common = plan.newest_common(here, there)
+    newest = common.name if common else "none"
+    count = len({s.guid for s in here if s.intact} & {s.guid for s in there if s.intact})
+    lines = [f"Common snapshots: {count}; the newest is {newest}."]
+    if report["state"] == State.BROKEN_OFF.value:
+        lines.append(
+            f"It is broken off: 'mirrord resync {mirror.name}' (source wins) or 'mirrord reverse "
+            f"{mirror.name}' (destination becomes the source) goes on from there."
+        )
+        return lines
+    facts, _ = _facts(mirror.destination)
+    if facts and facts.shown:
+        found = plan.find_base(mirror.name, here, there, facts.shown)
+        if isinstance(found, plan.Conflict):
+            lines.append(f"The next update is blocked: {found.why}. {found.hint}")
+        else:
+            lines.append(f"The next update is incremental, from {found.name}.")
+    return lines
+
+
+def _explain_last(mirror: Mirror) -> list[str]:
+    transfers = mirror.catalogue.transfers(mirror.id, limit=50)
+    lines = []
+    if transfers:
+        last = transfers[0]
+        how = f"incremental ({format_size(last.stream_bytes)})"
+        if last.base is None:
+            how = f"whole ({format_size(last.stream_bytes)}): {last.why_whole or 'no base'}"
+        tail = f": {last.error}" if last.error else ""
+        lines.append(f"The last transfer, {last.name}, was {how}; result: {last.result}{tail}.")
+    whole = [row for row in transfers[1:] if row.base is None and row.result == "done"]
+    if whole and transfers[0].base is not None:
+        lines.append(
+            f"The last whole transfer was {whole[0].name}: {whole[0].why_whole or 'no base'}."
+        )
+    return lines

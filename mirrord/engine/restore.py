@@ -1,0 +1,241 @@
+"""restore: single files from any snapshot, or the whole volume, from the destination."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from pathlib import Path, PurePosixPath
+
+from mirrord.core import names
+from mirrord.core.errors import IoFailed, NotFound, Refused, Unsupported, UsageError
+from mirrord.core.model import Role, Snapshot, SnapshotKind
+from mirrord.core.results import Result
+from mirrord.core.states import Activity, Verb
+from mirrord.drivers.base import Capability
+from mirrord.engine import failover_steps, plan, recovery
+from mirrord.engine.failover import Turn, loss_lines
+from mirrord.engine.mirror import Mirror
+from mirrord.system import clock, command, steps
+
+_COPY_TIMEOUT_S = 24 * 3600.0
+
+
+def pick_snapshot(mirror: Mirror, wanted: str | None) -> Snapshot:
+    """The destination's snapshot of that name or guid; None: the newest one shown or taken."""
+    listed = mirror.destination.snapshots()
+    if wanted is None:
+        facts = mirror.destination.facts()
+        chosen = facts.shown or facts.origin
+        for snapshot in listed:
+            if snapshot.guid == chosen:
+                return snapshot
+        raise NotFound("the destination has no snapshot to restore from", where=mirror.name)
+    found = [s for s in listed if wanted in (s.name, s.guid)]
+    if not found:
+        found = [s for s in listed if wanted in s.name]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(s.name for s in listed[-5:]) or "none"
+    raise NotFound(
+        f"'{wanted}' names {'no snapshot' if not found else 'several snapshots'}",
+        where=str(mirror.destination),
+        hint=f"'mirrord snapshots {mirror.name}' lists them; the newest: {known}.",
+    )
+
+
+def restore_files(
+    mirror: Mirror, paths: list[str], *, snapshot: str | None, into: Path | None, overwrite: bool
+) -> Result:
+    """Copy files or folders out of a snapshot: into the source volume, or into a folder.
+
+    Each appears whole or not at all (copied beside, then renamed). What is there already is
+    refused, or with `overwrite` kept beside under the name `NAME.before-restore`.
+    """
+    mirror.permit(Verb.RESTORE)
+    if Capability.FILES not in mirror.destination.capabilities:
+        raise Unsupported(
+            f"single files cannot be restored from a {mirror.destination.kind} volume",
+            where=str(mirror.destination),
+            why="it holds blocks, not files",
+            hint=f"'mirrord restore {mirror.name} --all' restores the whole volume.",
+        )
+    chosen = pick_snapshot(mirror, snapshot)
+    if into is None:
+        facts = mirror.source.facts()
+        if facts.role is not Role.LIVE:
+            raise Refused(
+                "there is no live source to restore into", where=str(mirror.source),
+                hint="Give a folder: --to FOLDER.",
+            )  # fmt: skip
+        into_root, keep_parents = Path(facts.view), True
+    else:
+        if not into.is_dir():
+            raise UsageError(f"'{into}' is not a folder", hint="Make it first, or check --to.")
+        into_root, keep_parents = into, False
+    jobs = [
+        _job(Path(chosen.path), into_root, _inside(mirror, path), keep_parents=keep_parents)
+        for path in paths
+    ]
+    for _old, new in jobs:
+        if os.path.lexists(new) and not overwrite:
+            raise Refused(
+                "a file of that name is there", where=str(new),
+                hint="Add --overwrite (the present one is kept as NAME.before-restore), or give "
+                "another folder with --to.",
+            )  # fmt: skip
+    for old, new in jobs:
+        _copy(old, new)
+    return Result(
+        "done",
+        "\n".join(f"restored {new} from {chosen.name}" for _old, new in jobs),
+        {"snapshot": chosen.name, "files": [str(new) for _old, new in jobs]},
+    )
+
+
+def _inside(mirror: Mirror, path: str) -> PurePosixPath:
+    """A path as the user gave it, made relative to the volume."""
+    pure = PurePosixPath(path)
+    if pure.is_absolute():
+        for base in (mirror.source.location, mirror.destination.location):
+            if pure.is_relative_to(base):
+                pure = pure.relative_to(base)
+                break
+        else:
+            pure = pure.relative_to("/")
+    if ".." in pure.parts or not pure.parts:
+        raise UsageError(
+            f"'{path}' does not name a file in the volume",
+            hint="Give the path inside the volume, for example etc/hosts; --all restores all.",
+        )
+    return pure
+
+
+def _job(
+    old_root: Path, new_root: Path, inside: PurePosixPath, *, keep_parents: bool
+) -> tuple[Path, Path]:
+    old = _no_links(old_root, inside)
+    if not os.path.lexists(old):
+        raise NotFound("no such file in the snapshot", where=str(old))
+    if not keep_parents:
+        return old, new_root / inside.name
+    new = _no_links(new_root, inside)
+    if not new.parent.is_dir():
+        raise NotFound(
+            "the folder of the file is not there any more", where=str(new.parent),
+            hint="Restore the folder itself, or give another one with --to.",
+        )  # fmt: skip
+    return old, new
+
+
+def _no_links(root: Path, inside: PurePosixPath) -> Path:
+    """`root / inside`, refusing a symbolic link on the way: it could lead out of the volume."""
+    path = root
+    for part in inside.parts[:-1]:
+        path = path / part
+        try:
+            mode = path.lstat().st_mode
+        except FileNotFoundError:
+            break
+        if stat.S_ISLNK(mode):
+            raise Refused(
+                "a folder on the way is a symbolic link", where=str(path),
+                hint="Give the path that it leads to.",
+            )  # fmt: skip
+    return root / inside
+
+
+def _copy(old: Path, new: Path) -> None:
+    beside = new.with_name(f".{new.name}.mirrord-restore")
+    copy = command.find("cp", hint="Install coreutils.")
+    steps.reached("RESTORE:COPY")
+    _remove(beside)
+    done = command.run(
+        [copy, "--archive", "--reflink=auto", "--no-target-directory", "--", str(old), str(beside)],
+        timeout_s=_COPY_TIMEOUT_S,
+    )
+    if done.status != 0:
+        _remove(beside)
+        raise IoFailed("the file was not restored", where=str(new), why=done.errors.strip())
+    if os.path.lexists(new):
+        kept = new.with_name(f"{new.name}.before-restore")
+        if os.path.lexists(kept):
+            _remove(beside)
+            raise Refused(
+                "an earlier restore's copy is in the way", where=str(kept),
+                hint="Look at it, then remove or rename it.",
+            )  # fmt: skip
+        steps.reached("RESTORE:ASIDE")
+        os.rename(new, kept)
+    steps.reached("RESTORE:RENAME")
+    os.rename(beside, new)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def restore_all(mirror: Mirror, *, snapshot: str | None, yes: bool) -> Result:
+    """Bring the whole source volume back to a snapshot of the destination.
+
+    A source that is lost (absent) is made anew; one that is there goes back to the newest common
+    snapshot, its own changes kept as `diverged`, and gets the rest from the destination.
+    """
+    with mirror.hold(Verb.RESTORE, activity=Activity.RESYNCING):
+        pending = recovery.recover(mirror)
+        mirror.permit(Verb.RESTORE)
+        chosen = pick_snapshot(mirror, snapshot)
+        if chosen.kind is SnapshotKind.DIVERGED:
+            raise Refused(
+                "a diverged snapshot cannot be restored whole", where=chosen.name,
+                hint="Copy what you need out of it, or reverse the mirror.",
+            )  # fmt: skip
+        turn, base = _plan(mirror, chosen)
+        if not yes:
+            return Result("needs-yes", "\n".join(turn.lines), turn.data())
+        if pending is not None:
+            recovery.drop(mirror, pending)
+        mirror.catalogue.begin(
+            mirror.id,
+            Verb.RESTORE.value,
+            {"guid": chosen.guid, "name": chosen.name, "base": base, "keep_as": turn.keep_as},
+        )
+        operation = mirror.catalogue.operation(mirror.id)
+        assert operation is not None
+        failover_steps.resume_restore(mirror, operation)
+        kept = f"\nWhat it had beyond that is kept as {turn.keep_as}." if turn.keep_as else ""
+        return Result("done", f"{mirror.source} is as it was at {chosen.name}.{kept}", turn.data())
+
+
+def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[Turn, str | None]:
+    facts = mirror.source.facts()
+    where = str(mirror.source)
+    if facts.role is Role.ABSENT:
+        line = f"restore '{mirror.name}': {where} is made anew from {chosen.name}."
+        return Turn(Verb.RESTORE, chosen, where, None, None, (line,)), None
+    if facts.fixed:
+        raise Refused(
+            "the source cannot be replaced", where=where, why=facts.fixed,
+            hint="Restore single files, or mount it so that it can be renamed.",
+        )  # fmt: skip
+    common = plan.newest_common(
+        mirror.source.snapshots(), mirror.destination.snapshots(), not_after=chosen.guid
+    )
+    if common is None:
+        raise Refused(
+            "source and destination have no snapshot in common", where=where,
+            hint="Move the source volume away; restore then makes it anew.",
+        )  # fmt: skip
+    lost = None
+    if facts.role is Role.LIVE and mirror.source.changed_since(common.guid):
+        lost = mirror.source.divergence(common.guid)
+    keep_as = names.diverged_name(mirror.id, clock.now_ns(), 0) if lost else None
+    rest = "" if common.guid == chosen.guid else f", and the rest is brought up to {chosen.name}"
+    lines = (
+        f"restore '{mirror.name}': {where} goes back to {common.name}{rest}.",
+        *loss_lines(lost, keep_as),
+    )
+    return Turn(Verb.RESTORE, chosen, where, lost, keep_as, lines), common.guid

@@ -1,0 +1,142 @@
+"""The verbs that move no data: abort, quiesce, resume, release, delete."""
+
+from __future__ import annotations
+
+from mirrord.core.errors import MirrordError, Refused
+from mirrord.core.model import Role, SnapshotKind
+from mirrord.core.results import Result
+from mirrord.core.states import Already, State, Verb
+from mirrord.core.units import format_size
+from mirrord.engine import recovery
+from mirrord.engine.mirror import Mirror, one_line, stop_running
+
+
+def abort(mirror: Mirror, *, hard: bool) -> Result:
+    """End the running transfer. Its checkpoint stays where the driver can; `hard` drops it."""
+    stopped = stop_running(mirror)
+    with mirror.hold(Verb.ABORT):
+        try:
+            pending = recovery.recover(mirror)
+        except MirrordError as error:
+            if not hard:
+                error.hint = f"'mirrord abort {mirror.name} --hard' gives it up. {error.hint}"
+                raise
+            mirror.catalogue.end(
+                mirror.id, event=("warning", f"gave up an unfinished operation: {error}")
+            )
+            return Result("done", f"The unfinished operation was given up: {error}.")
+        kept = ""
+        if pending is not None and hard:
+            recovery.drop(mirror, pending)
+            kept = " Its checkpoint is dropped."
+        elif pending is not None:
+            done = {s.transfer_id: s.received_bytes for s in mirror.destination.stagings()}
+            size = format_size(done.get(pending.transfer_id, 0))
+            kept = (
+                f" A checkpoint of {size} stays: the next update goes on from there "
+                f"('mirrord abort {mirror.name} --hard' drops it)."
+            )
+        if not stopped and pending is None:
+            return Result("already_idle", f"No transfer of '{mirror.name}' is running.")
+        head = "The transfer was ended" if stopped else "No transfer is running"
+        return Result(
+            "done" if stopped or hard else "already_idle",
+            f"{head}; the destination of '{mirror.name}' shows what it showed before.{kept}",
+            {"stopped": stopped, "checkpoint": pending is not None and not hard},
+        )
+
+
+def quiesce(mirror: Mirror) -> Result:
+    """No new transfer begins from now on; a running one finishes. Survives restarts."""
+    verdict = mirror.permit(Verb.QUIESCE)
+    if isinstance(verdict, Already):
+        return Result(verdict.status, f"'{mirror.name}' is quiesced already.")
+    mirror.catalogue.set_quiesced(mirror.id, True)
+    mirror.catalogue.add_event(mirror.id, "info", "quiesced")
+    return Result(
+        "done",
+        f"'{mirror.name}' is quiesced: no transfer begins until 'mirrord resume {mirror.name}'.",
+    )
+
+
+def resume(mirror: Mirror) -> Result:
+    """Transfers may begin again."""
+    verdict = mirror.permit(Verb.RESUME)
+    if isinstance(verdict, Already):
+        return Result(verdict.status, f"'{mirror.name}' was not quiesced.")
+    mirror.catalogue.set_quiesced(mirror.id, False)
+    mirror.catalogue.add_event(mirror.id, "info", "resumed")
+    return Result("done", f"'{mirror.name}' may transfer again.")
+
+
+def release(mirror: Mirror) -> Result:
+    """Delete this mirror's reference snapshots at the source; the mirror is uninitialized then."""
+    with mirror.hold(Verb.RELEASE):
+        pending = recovery.recover(mirror)
+        mirror.permit(Verb.RELEASE)
+        if pending is not None:
+            recovery.drop(mirror, pending)
+        count = _drop_references(mirror)
+        mirror.catalogue.end(
+            mirror.id, state=State.UNINITIALIZED,
+            event=("info", f"released: {count} reference snapshots deleted at the source"),
+        )  # fmt: skip
+        return Result(
+            "done",
+            f"'{mirror.name}' is released: {count} reference snapshot{'' if count == 1 else 's'} "
+            "deleted at the source. The destination stays as it is.",
+            {"deleted": count},
+        )
+
+
+def delete(mirror: Mirror, *, yes: bool, keep_snapshots: bool) -> Result:
+    """Remove the mirror: its definition, its records, its reference snapshots at the source.
+
+    The destination keeps what it has: live, or read-only as last shown.
+    """
+    with mirror.hold(Verb.DELETE):
+        pending = recovery.recover(mirror)
+        if not (yes and mirror.row().state is State.MIRRORED):
+            mirror.permit(Verb.DELETE)
+        if pending is not None:
+            recovery.drop(mirror, pending)
+        count, trouble = 0, ""
+        if not keep_snapshots:
+            try:
+                count = _drop_references(mirror)
+            except (MirrordError, OSError) as error:
+                if not yes:
+                    if isinstance(error, MirrordError):
+                        error.hint = "With --yes the mirror is deleted all the same. " + error.hint
+                    raise
+                trouble = f" Snapshots stay at the source: {one_line(error)}."
+        facts = mirror.destination.facts()
+        if facts.role in (Role.MIRROR, Role.LIVE) and facts.mirror_id in ("", mirror.id):
+            mirror.destination.forget()
+        mirror.definitions.remove(mirror.name)
+        mirror.catalogue.remove_mirror(mirror.id)
+        return Result(
+            "done",
+            f"'{mirror.name}' is deleted ({count} reference snapshot{'' if count == 1 else 's'} "
+            f"removed at the source). What {mirror.destination} holds stays there.{trouble}",
+            {"deleted": count},
+        )
+
+
+def _drop_references(mirror: Mirror) -> int:
+    """Delete what this mirror took at the source; returns how many there were."""
+    facts = mirror.source.facts()
+    if facts.role is Role.ABSENT:
+        return 0
+    if facts.role is not Role.LIVE:
+        raise Refused(
+            "the reference snapshots cannot be deleted", where=str(mirror.source),
+            why="there is no live volume", hint="Check that its file system is mounted.",
+        )  # fmt: skip
+    mine, count = mirror.catalogue.snapshots(mirror.id), 0
+    with mirror.source_locked():
+        for snapshot in mirror.source.snapshots():
+            if snapshot.kind is SnapshotKind.REFERENCE and snapshot.guid in mine:
+                mirror.source.delete_snapshot(snapshot.guid)
+                count += 1
+    return count

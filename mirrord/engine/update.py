@@ -1,0 +1,255 @@
+"""initialize and update: the way data go from source to destination.
+
+SnapMirror, FAST'02, 3.2.1 (initialize) and 3.2.2 (update). Intent before each effect, the old view
+until the commit, and after a mishap either all of it or nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+from mirrord.catalogue.store import TransferBegin
+from mirrord.core import names
+from mirrord.core.errors import Diverged, InvariantError, MirrordError, Refused
+from mirrord.core.model import Role, Snapshot
+from mirrord.core.results import Result
+from mirrord.core.states import Activity, State, Verb
+from mirrord.core.units import format_duration, format_size
+from mirrord.drivers.base import not_a_mirror, other_mirror
+from mirrord.engine import plan, recovery
+from mirrord.engine.mirror import Mirror, live_source
+from mirrord.engine.recovery import Pending
+from mirrord.engine.transfer import Outcome, carry
+from mirrord.system import clock
+
+_NAME_TRIES = 1000
+
+
+@dataclass(slots=True)
+class _Total:
+    """What the transfers of one verb moved together."""
+
+    transfers: int = 0
+    stream_bytes: int = 0
+    added_bytes: int = 0
+    resumed_bytes: int = 0
+
+    def add(self, outcome: Outcome) -> None:
+        self.transfers += 1
+        self.stream_bytes += outcome.stream_bytes
+        self.added_bytes += outcome.added_bytes
+        self.resumed_bytes += outcome.resumed_bytes
+
+
+def initialize(mirror: Mirror) -> Result:
+    """The first, whole transfer: base reference snapshot, then all its blocks (FAST'02, 3.2.1)."""
+    with mirror.hold(Verb.INITIALIZE) as stack:
+        pending = recovery.recover(mirror)
+        mirror.permit(Verb.INITIALIZE)
+        live_source(mirror)
+        prepared = mirror.destination.facts().role is Role.MIRROR
+        mirror.destination.prepare(mirror.id)
+        if not prepared:
+            stack.enter_context(mirror.destination.lock(f"mirrord initialize {mirror.name}"))
+        return _transfer_all(mirror, Verb.INITIALIZE, pending, why_whole="first transfer")
+
+
+def update(mirror: Mirror) -> Result:
+    """Bring the destination up to the source as it is now (FAST'02, 3.2.2)."""
+    with mirror.hold(Verb.UPDATE):
+        pending = recovery.recover(mirror)
+        mirror.permit(Verb.UPDATE)
+        return update_held(mirror, Verb.UPDATE, pending)
+
+
+def update_held(mirror: Mirror, verb: Verb, pending: Pending | None = None) -> Result:
+    """An update by somebody who holds the mirror already."""
+    return _transfer_all(mirror, verb, pending, why_whole="")
+
+
+def _transfer_all(mirror: Mirror, verb: Verb, pending: Pending | None, *, why_whole: str) -> Result:
+    started_s, total = clock.monotonic_s(), _Total()
+    if pending is not None:
+        _finish_pending(mirror, verb, pending, why_whole, total)
+        if pending.show and verb is Verb.INITIALIZE:
+            return _done(mirror, pending.snapshot, total, started_s)
+    shown = _shown(mirror)
+    there = mirror.destination.snapshots()
+    base = _base(mirror, there, shown)
+    own = mirror.source.own_snapshots(mirror.definition.snapshots)
+    asked_ns = clock.now_ns()
+    if base is not None and not _news(mirror, base, own, {s.guid for s in there}):
+        if total.transfers:
+            return _done(mirror, base, total, started_s)
+        mirror.catalogue.set_confirmed(mirror.id, asked_ns)
+        return Result(
+            "unchanged",
+            f"'{mirror.name}' is up to date: the source has not changed since {base.name}.",
+            {"base": base.name, "duration_s": round(clock.monotonic_s() - started_s, 6)},
+        )
+    incremental, sequence = _take(mirror, verb, {s.guid for s in there})
+    try:
+        for step in plan.plan_steps(base, incremental, own, {s.guid for s in there}):
+            begun = TransferBegin(
+                secrets.token_hex(8), verb.value, step.base,
+                "" if step.base else why_whole, step.snapshot, sequence, step.show,
+            )  # fmt: skip
+            _one(mirror, begun, total)
+    except BaseException as error:
+        _settle(mirror, error)
+        raise
+    prune(mirror)
+    return _done(mirror, incremental, total, started_s)
+
+
+def _finish_pending(
+    mirror: Mirror, verb: Verb, pending: Pending, why_whole: str, total: _Total
+) -> None:
+    """Go on with an interrupted transfer from its checkpoint."""
+    begun = TransferBegin(
+        pending.transfer_id, verb.value, pending.base,
+        "" if pending.base else why_whole, pending.snapshot, pending.sequence, pending.show,
+    )  # fmt: skip
+    try:
+        _one(mirror, begun, total)
+        if not pending.show:
+            mirror.catalogue.end(mirror.id)
+    except BaseException as error:
+        _settle(mirror, error)
+        raise
+
+
+def _one(mirror: Mirror, begun: TransferBegin, total: _Total) -> None:
+    """One transfer with its records: intent, stream, commit, record."""
+    mirror.catalogue.begin_transfer(mirror.id, begun)
+    outcome = carry(mirror.route(), begun.id, begun.base, begun.snapshot)
+    mirror.watcher.activity(Activity.COMMITTING, begun.snapshot.name)
+    mirror.run.tell(activity=Activity.COMMITTING.value)
+    mirror.destination.commit(begun.id, show=begun.show)
+    total.add(outcome)
+    lag_ms = max(0, clock.now_ns() - begun.snapshot.taken_at_ns) // 1_000_000
+    columns = outcome.columns() | {"lag_ms": lag_ms}
+    if begun.show:
+        mirror.catalogue.end(
+            mirror.id, state=State.MIRRORED, confirmed_ns=begun.snapshot.taken_at_ns,
+            transfer=(begun.id, "done", columns),
+        )  # fmt: skip
+    else:
+        mirror.catalogue.finish_transfer(begun.id, "done", **columns)
+
+
+def _settle(mirror: Mirror, error: BaseException) -> None:
+    """Clean up after a failure now, by the same code that does it after a crash."""
+    if isinstance(error, Exception | KeyboardInterrupt):
+        mirror.run.begin(Activity.ABORTING)  # a request to abort is answered: go on cleaning up
+        try:
+            recovery.recover(mirror, error)
+        except (MirrordError, OSError) as second:
+            error.add_note(f"cleaning up failed too, the next command will do it: {second}")
+
+
+def _shown(mirror: Mirror) -> str | None:
+    facts = mirror.destination.facts()
+    where = str(mirror.destination)
+    if facts.role is not Role.MIRROR:
+        raise not_a_mirror(where)
+    if facts.mirror_id != mirror.id:
+        raise other_mirror(where, facts.mirror_id)
+    return facts.shown
+
+
+def _base(mirror: Mirror, there: list[Snapshot], shown: str | None) -> Snapshot | None:
+    if shown is None:
+        return None
+    found = plan.find_base(mirror.name, mirror.source.snapshots(), there, shown)
+    if isinstance(found, plan.Conflict):
+        raise Diverged(
+            "no update is possible", where=f"mirror '{mirror.name}'", why=found.why,
+            hint=found.hint,
+        )  # fmt: skip
+    return found
+
+
+def _news(mirror: Mirror, base: Snapshot, own: list[Snapshot], there: set[str]) -> bool:
+    """Whether there is anything to carry. Asked before a snapshot is taken."""
+    if any(snapshot.order > base.order and snapshot.guid not in there for snapshot in own):
+        return True
+    return mirror.source.changed_since(base.guid)
+
+
+def _take(mirror: Mirror, verb: Verb, there: set[str]) -> tuple[Snapshot, int]:
+    """Take the incremental reference snapshot; its name is recorded before.
+
+    A catalogue that was lost begins to count anew, so a name may be taken: then the next.
+    """
+    moment_ns = clock.now_ns()
+    for _ in range(_NAME_TRIES):
+        arguments = mirror.catalogue.begin(
+            mirror.id, verb.value, {},
+            name=lambda sequence: names.snapshot_name(mirror.id, moment_ns, sequence),
+        )  # fmt: skip
+        try:
+            snapshot = mirror.take_snapshot(str(arguments["name"]))
+        except BaseException as error:
+            _settle(mirror, error)
+            raise
+        if snapshot.guid not in there:
+            return snapshot, int(arguments["sequence"])
+        mirror.catalogue.end(mirror.id)
+    raise InvariantError("no free snapshot name was found")
+
+
+def prune(mirror: Mirror) -> None:
+    """Delete reference snapshots beyond what the definition keeps; never the base.
+
+    A failure here is an event, not an error: the update is committed and the next one prunes.
+    """
+    mine = mirror.catalogue.snapshots(mirror.id)
+    try:
+        shown = mirror.destination.facts().shown
+        there = mirror.destination.snapshots()
+        if shown is None:
+            raise Refused("the destination shows nothing", where=str(mirror.destination))
+        protected = {shown}
+        here = mirror.source.snapshots()
+        gone_there = plan.plan_prune(
+            there, keep=mirror.definition.keep_destination, mine=mine, protected=protected
+        )
+        for snapshot in gone_there:
+            mirror.destination.delete_snapshot(snapshot.guid)
+        gone_here = plan.plan_prune(
+            here, keep=mirror.definition.keep_source, mine=mine, protected=protected
+        )
+        if gone_here:
+            with mirror.source_locked():
+                for snapshot in gone_here:
+                    mirror.source.delete_snapshot(snapshot.guid)
+        left = {s.guid for s in there if s not in gone_there}
+        left |= {s.guid for s in here if s not in gone_here}
+        mirror.catalogue.remove_snapshots(mirror.id, [guid for guid in mine if guid not in left])
+    except (MirrordError, OSError) as error:
+        mirror.catalogue.add_event(mirror.id, "warning", f"pruning failed: {error}")
+
+
+def _done(mirror: Mirror, snapshot: Snapshot, total: _Total, started_s: float) -> Result:
+    duration_s = clock.monotonic_s() - started_s
+    rate = total.stream_bytes / duration_s if duration_s > 0 else 0
+    resumed = (
+        f", going on after {format_size(total.resumed_bytes)} of an earlier try"
+        if total.resumed_bytes
+        else ""
+    )
+    return Result(
+        "done",
+        f"'{mirror.name}' now shows {snapshot.name}: {format_size(total.stream_bytes)} in "
+        f"{format_duration(duration_s)} ({format_size(rate)}/s){resumed}.",
+        {
+            "snapshot": snapshot.name,
+            "transfers": total.transfers,
+            "stream_bytes": total.stream_bytes,
+            "added_bytes": total.added_bytes,
+            "resumed_bytes": total.resumed_bytes,
+            "duration_s": round(duration_s, 6),
+        },
+    )
