@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import ClassVar
@@ -48,6 +49,7 @@ class BtrfsDriver(Driver):
     def __init__(self, location: str, *, stream_version: int | None = None) -> None:
         super().__init__(location)
         self._stream_version = stream_version
+        self._locks_held = 0
 
     # Facts
 
@@ -57,7 +59,7 @@ class BtrfsDriver(Driver):
         if os.geteuid() != 0:
             raise base.permission_missing(str(self), "btrfs snapshots and streams need root")
         path = Path(self.location)
-        if not layout.require_btrfs(path):
+        if not layout.on_btrfs(path):
             kind = layout.filesystem_kind(path)
             raise Unsupported(
                 "this is not on a btrfs file system",
@@ -152,9 +154,16 @@ class BtrfsDriver(Driver):
             notes.append("There are more nested subvolumes, none of which is mirrored.")
         return tuple(notes)
 
-    def lock(self, purpose: str) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def lock(self, purpose: str) -> Iterator[None]:
         """See `Driver.lock`."""
-        return self._lock(purpose)
+        held = contextlib.nullcontext() if self._locks_held else self._lock(purpose)
+        with held:
+            self._locks_held += 1
+            try:
+                yield
+            finally:
+                self._locks_held -= 1
 
     @guarded
     def _lock(self, purpose: str) -> AbstractContextManager[None]:

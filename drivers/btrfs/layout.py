@@ -100,7 +100,13 @@ class Layout:
 
 
 def resolve(location: str) -> Layout:
-    """The paths of the volume at a location (the rules are in docs/drivers-btrfs.md)."""
+    """The paths of the volume at a location.
+
+    A subvolume, or a link into the store beside it (what a subvolume becomes by a rollback), is
+    itself the view. Anything else can only be a folder that a destination's view is put into, as
+    `current`. The store of a subvolume that is a mount point is inside it: beside it is another
+    file system.
+    """
     path = Path(os.path.realpath(Path(location).parent)) / Path(location).name
     if path.is_symlink():
         beside = Layout(path, path, path.parent / STORE / path.name)
@@ -241,8 +247,10 @@ def read_record(wrapper: Path) -> Record | None:
         raise _damaged(path, f"it makes no sense ({error!r})") from error
 
 
-def write_record(op: str, wrapper: Path, record: Record) -> None:
-    """Replace the record in a snapshot's folder; durable."""
+def write_record(op: str, wrapper: Path, record: Record, *, durable: bool = True) -> None:
+    """Replace the record in a snapshot's folder. Not durable: after a power cut it may be empty,
+    which is `Damaged` to `read_record`.
+    """
     snapshot = record.snapshot
     document = {
         "format": _FORMAT,
@@ -258,11 +266,19 @@ def write_record(op: str, wrapper: Path, record: Record) -> None:
             "taken_at_ns": snapshot.taken_at_ns,
         },
     }
-    _write(op, wrapper / RECORD, document)
+    if durable:
+        _write(op, wrapper / RECORD, document)
+    else:
+        steps.reached(op)
+        (wrapper / RECORD).write_bytes(_encoded(document))
 
 
 def _write(op: str, path: Path, document: dict[str, Any]) -> None:
-    files.write_atomic(op, path, json.dumps(document, indent=1).encode() + b"\n")
+    files.write_atomic(op, path, _encoded(document))
+
+
+def _encoded(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, indent=1).encode() + b"\n"
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -310,6 +326,6 @@ def filesystem_kind(path: Path) -> str:
     return "unknown"
 
 
-def require_btrfs(path: Path) -> bool:
+def on_btrfs(path: Path) -> bool:
     """Whether `path` (or the nearest folder above it that is there) lies on btrfs."""
     return ioctl.is_btrfs(nearest_existing(path))

@@ -68,8 +68,11 @@ class BtrfsReceiver(Receiver):
         self._subvolume = self._wrapper / self._wrapper.name
         try:
             self._begin()
-        except BaseException:
+        except BaseException as error:
             self._end_child()
+            if isinstance(error, OSError):  # most likely no space: leave nothing half-made
+                with contextlib.suppress(OSError):
+                    remove_staging(self._folder)
             raise
 
     def _begin(self) -> None:
@@ -79,7 +82,7 @@ class BtrfsReceiver(Receiver):
         self._wrapper.mkdir(mode=0o755)
         request = self._request
         record = Record(request.transfer_id, request.base, request.snapshot)
-        layout.write_record("BTRFS:RECEIVE:RECORD", self._wrapper, record)
+        layout.write_record("BTRFS:RECEIVE:RECORD", self._wrapper, record, durable=False)
         steps.reached("BTRFS:RECEIVE:START")
         # In memory, without a name: the errors of a program are a line or two.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by _end_child
@@ -282,17 +285,21 @@ def remove_staging(folder: Path) -> None:
     """Remove a staging, whatever is in it; nothing when there is none. Durable."""
     if not folder.is_dir():
         return
+    deleted = False
     for wrapper in folder.iterdir():
         inner = wrapper / wrapper.name
         for path in {inner, *(wrapper.iterdir() if wrapper.is_dir() else ())}:
             if subvolume.is_subvolume(path):
                 subvolume.delete("BTRFS:DISCARD:SUBVOLUME", path)
+                deleted = True
             elif path.is_file():
                 steps.reached("BTRFS:DISCARD:RECORD")
                 path.unlink()
         steps.reached("BTRFS:DISCARD:FOLDER")
         wrapper.rmdir() if wrapper.is_dir() else wrapper.unlink()
     files.remove_directory("BTRFS:DISCARD:STAGING", folder)
+    if deleted:
+        subvolume.reclaim(folder.parent)
 
 
 def stagings(place: Layout) -> list[Staging]:
@@ -358,7 +365,12 @@ def commit(place: Layout, transfer_id: str, *, show: bool, where: str) -> Snapsh
         raise base.staging_missing(where, transfer_id)
     if show:
         _show(place, done, again=not wrappers)
-    remove_staging(folder)
+    if wrappers and record is not None and not any(folder.iterdir()):
+        # Not made durable: should it come back, the next commit of it finds all done.
+        steps.reached("BTRFS:COMMIT:CLEAN")
+        folder.rmdir()
+    else:
+        remove_staging(folder)
     return done.snapshot
 
 

@@ -14,7 +14,7 @@ from mirrord.core.model import Snapshot, SnapshotKind
 from mirrord.drivers import base
 from mirrord.drivers.btrfs import ioctl, layout, subvolume
 from mirrord.drivers.btrfs.layout import Layout, Record
-from mirrord.system import files
+from mirrord.system import files, steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +121,8 @@ def delete(place: Layout, one: Kept, where: str) -> None:
         )
     subvolume.delete("BTRFS:DELETE:SUBVOLUME", one.path)
     sweep(place)
+    if not place.live:  # where there are users' writes in memory, they are not hurried
+        subvolume.reclaim(place.store)
 
 
 def sweep(place: Layout) -> None:
@@ -128,8 +130,8 @@ def sweep(place: Layout) -> None:
     for folder in (place.snapshots, place.diverged):
         for wrapper in folder.iterdir() if folder.is_dir() else ():
             if not subvolume.is_subvolume(wrapper / wrapper.name):
-                files.remove_file("BTRFS:DELETE:RECORD", wrapper / layout.RECORD)
                 for rest in wrapper.iterdir():
+                    steps.reached("BTRFS:DELETE:RECORD")
                     rest.unlink()
                 files.remove_directory("BTRFS:DELETE:FOLDER", wrapper)
 

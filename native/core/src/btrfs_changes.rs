@@ -34,6 +34,7 @@ impl Kind {
 struct Entry {
     /// Where it was in the base; None: it is new.
     origin: Option<Vec<u8>>,
+    /// What was done to it where it is.
     kind: Kind,
     data_bytes: u64,
 }
@@ -43,6 +44,8 @@ struct Entry {
 pub struct Changes {
     now: BTreeMap<Vec<u8>, Entry>,
     deleted: Vec<Vec<u8>>,
+    /// From a name to the newest link that was made to it.
+    links: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 impl Changes {
@@ -52,7 +55,13 @@ impl Changes {
         };
         match command.kind {
             command::SUBVOL | command::SNAPSHOT | command::END => {}
-            command::MKFILE..=command::SYMLINK | command::LINK => self.add(path),
+            command::MKFILE..=command::SYMLINK => self.add(path),
+            command::LINK => {
+                self.add(path);
+                if let Some(from) = command.attribute(attribute::PATH_LINK) {
+                    self.links.insert(from.to_vec(), path.to_vec());
+                }
+            }
             command::RENAME => {
                 if let Some(to) = command.attribute(attribute::PATH_TO) {
                     self.rename(path, to);
@@ -82,7 +91,7 @@ impl Changes {
     fn add(&mut self, path: &[u8]) {
         let entry = Entry {
             origin: None,
-            kind: Kind::Added,
+            kind: Kind::Times,
             data_bytes: 0,
         };
         self.now.insert(path.to_vec(), entry);
@@ -129,9 +138,24 @@ impl Changes {
     }
 
     fn remove(&mut self, path: &[u8]) {
-        match self.now.remove(path) {
-            None => self.deleted.push(path.to_vec()),
-            Some(entry) => self.deleted.extend(entry.origin),
+        let old = self.now.remove(path);
+        let origin = old
+            .as_ref()
+            .map_or(Some(path.to_vec()), |entry| entry.origin.clone());
+        // A rename often comes as a new link and the removal of the old one.
+        let moved = self
+            .links
+            .remove(path)
+            .and_then(|link| self.now.get_mut(&link));
+        match moved {
+            Some(entry) if entry.origin.is_none() => {
+                entry.origin = origin;
+                if let Some(old) = old {
+                    entry.kind = entry.kind.max(old.kind);
+                    entry.data_bytes = entry.data_bytes.saturating_add(old.data_bytes);
+                }
+            }
+            _ => self.deleted.extend(origin),
         }
     }
 
@@ -142,10 +166,10 @@ impl Changes {
             found.insert(path, (Kind::Deleted, 0));
         }
         for (path, entry) in &self.now {
-            let moved = entry.origin.as_ref().is_some_and(|origin| origin != path);
-            let kind = match entry.kind {
-                Kind::Times | Kind::Metadata if moved => Kind::Renamed,
-                kind => kind,
+            let kind = match (&entry.origin, entry.kind) {
+                (None, _) => Kind::Added,
+                (Some(origin), Kind::Times | Kind::Metadata) if origin != path => Kind::Renamed,
+                (_, kind) => kind,
             };
             // Replaced by another file of the same name: to people that is a change of it.
             let replaced = found.contains_key(path);
@@ -232,6 +256,32 @@ mod tests {
                 ("dir/new".to_string(), "added", 10),
                 ("dir/old".to_string(), "modified", 5),
                 ("touched".to_string(), "times", 0),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_link_made_before_the_old_name_goes_is_a_rename() {
+        let link = |path: &str, from: &str| {
+            encode(
+                command::LINK,
+                &[
+                    (attribute::PATH, path.as_bytes()),
+                    (attribute::PATH_LINK, from.as_bytes()),
+                ],
+            )
+        };
+        let found = changes(&[
+            link("new", "old"),
+            one(command::UNLINK, "old"),
+            one(command::UTIMES, "new"),
+            link("second name", "kept"),
+        ]);
+        assert_eq!(
+            found,
+            [
+                ("new".to_string(), "renamed", 0),
+                ("second name".to_string(), "added", 0),
             ]
         );
     }
