@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mirrord.core.errors import IoFailed, Unsupported
 
 _OUTPUT_BYTES_MAX = 64 << 10
+
+#: For `start`: neither input nor a place for what it says.
+NO_INPUT = subprocess.DEVNULL
+Process = subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +34,13 @@ def find(program: str, *, hint: str) -> str:
     return path
 
 
-def run(arguments: Sequence[str], *, timeout_s: float) -> Result:
-    """Run a program to its end, without input. `IoFailed` when it takes longer than that."""
+def run(
+    arguments: Sequence[str], *, timeout_s: float, environment: Mapping[str, str] | None = None
+) -> Result:
+    """Run a program to its end, without input. `IoFailed` when it takes longer than that.
+
+    environment: variables set in addition to those of this process.
+    """
     try:
         done = subprocess.run(
             list(arguments),
@@ -38,13 +48,20 @@ def run(arguments: Sequence[str], *, timeout_s: float) -> Result:
             capture_output=True,
             timeout=timeout_s,
             check=False,
+            env=_environment(environment),
         )
     except subprocess.TimeoutExpired:
         raise IoFailed(f"'{arguments[0]}' did not end within {timeout_s:.0f} s") from None
     return Result(done.returncode, _tail(done.stdout), _tail(done.stderr))
 
 
-def start(arguments: Sequence[str], *, stdin: int, stderr: int) -> subprocess.Popen[bytes]:
+def start(
+    arguments: Sequence[str],
+    *,
+    stdin: int,
+    stderr: int,
+    environment: Mapping[str, str] | None = None,
+) -> Process:
     """Start a program that reads `stdin`; the caller waits for it and kills it if need be.
 
     It gets a session of its own, so that a Ctrl-C at the terminal reaches only mirrord, which
@@ -56,7 +73,12 @@ def start(arguments: Sequence[str], *, stdin: int, stderr: int) -> subprocess.Po
         stdout=subprocess.DEVNULL,
         stderr=stderr,
         start_new_session=True,
+        env=_environment(environment),
     )
+
+
+def _environment(added: Mapping[str, str] | None) -> dict[str, str] | None:
+    return None if added is None else {**os.environ, **added}
 
 
 def _tail(data: bytes) -> str:

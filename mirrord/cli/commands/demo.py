@@ -1,0 +1,17 @@
+"""`mirrord demo`."""
+
+from __future__ import annotations
+
+import typer
+
+
+def register(app: typer.Typer, name: str, panel: str) -> None:
+    """Add the command to the application."""
+    app.command(name, rich_help_panel=panel)(demo)
+
+
+def demo() -> None:
+    """Show a mirror at work, in under a minute; cleans up after itself."""
+    from mirrord.cli.demo.story import play
+
+    play()

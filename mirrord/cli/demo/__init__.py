@@ -1,0 +1,1 @@
+"""`mirrord demo`: a mirror at work, on places of its own that it removes again."""

@@ -1,0 +1,111 @@
+"""The story: initialize, updates, an abort in mid-transfer, a break, a resync back."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from mirrord.cli.demo.places import Place, open_place
+from mirrord.core.errors import InvariantError, IoFailed
+from mirrord.core.units import format_duration
+from mirrord.system import command
+
+_TIMEOUT_S = 120.0
+
+
+def play() -> None:
+    """Tell the whole story; removes all that it made, also when it is interrupted."""
+    started_s = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mirrord-demo-") as name:
+        folder = Path(name)
+        place = open_place(folder)
+        try:
+            _Story(folder, place).tell()
+        finally:
+            place.close()
+    took = format_duration(time.monotonic() - started_s)
+    print(f"\nThat was mirrord, in {took}. All that the demo made is removed again.")
+
+
+class _Story:
+    def __init__(self, folder: Path, place: Place) -> None:
+        self.folder = folder
+        self.place = place
+        self.environment = {"MIRRORD_HOME": str(folder / "mirrord")}
+
+    def tell(self) -> None:
+        place = self.place
+        say(f"The stage: {place.story}.")
+        say(f"The source gets its content: {place.fill()}.")
+        self.run("create", "home", place.source, place.destination)
+        say("The first transfer takes the base snapshot and sends all of it.")
+        self.run("initialize", "home")
+        self.run("status", "home")
+        for number in (1, 2, 3):
+            say(f"Round {number} of changes: {place.change(number)}.")
+            if number == 1:
+                say("What will be sent? Of the four block states, only `added`.")
+                self.run("delta", "home")
+            self.run("update", "home")
+            self.run("status")
+        self.abort()
+        self.disaster()
+
+    def abort(self) -> None:
+        say(f"A large change ({self.place.change_much()}), and an abort in mid-transfer.")
+        before = self.place.view()
+        running = self.start("update", "home")
+        time.sleep(0.5)
+        self.run("status")
+        self.run("abort", "home")
+        running.wait(timeout=_TIMEOUT_S)
+        unchanged(before, self.place.view())
+        say("The destination shows exactly what it showed before. Another update brings it all:")
+        self.run("update", "home")
+        self.run("status")
+
+    def disaster(self) -> None:
+        say("Disaster: the source is gone for a while. `break` makes the destination writable.")
+        self.run("break", "home")
+        say(f"Work goes on at the destination: {self.place.write_at_destination()}.")
+        self.run("status")
+        say("The source is back and shall win. What would the destination lose?")
+        self.run("resync", "home", fails=True)
+        say("Yes. (What it loses is kept as a `diverged` snapshot.)")
+        self.run("resync", "home", "--yes")
+        self.run("status", "home")
+        self.run("snapshots", "home")
+        self.run("history", "home")
+
+    def run(self, *words: str, fails: bool = False) -> None:
+        """Run a command and show it with what it says."""
+        print(f"\n$ mirrord {' '.join(words)}", flush=True)
+        done = command.run(
+            [sys.executable, "-m", "mirrord", *words],
+            timeout_s=_TIMEOUT_S, environment=self.environment,
+        )  # fmt: skip
+        for line in (done.output + done.errors).rstrip().splitlines():
+            print(f"  {line}")
+        if (done.status != 0) is not fails:
+            raise IoFailed(f"the demo's 'mirrord {words[0]}' ended with status {done.status}")
+
+    def start(self, *words: str) -> command.Process:
+        """Start a command that goes on while the story does."""
+        print(f"\n$ mirrord {' '.join(words)} &", flush=True)
+        return command.start(
+            [sys.executable, "-m", "mirrord", *words],
+            stdin=command.NO_INPUT, stderr=command.NO_INPUT, environment=self.environment,
+        )  # fmt: skip
+
+
+def say(text: str) -> None:
+    """A sentence of the story."""
+    print(f"\n# {text}", flush=True)
+
+
+def unchanged(before: str, after: str) -> None:
+    """The point of the story: an abort must not be seen at the destination."""
+    if before != after:
+        raise InvariantError("the destination changed although the transfer was aborted")

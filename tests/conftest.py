@@ -1,0 +1,38 @@
+"""Fixtures for all: a fresh lab of each kind of volume, and a world with a mirror in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mirrord.system import steps
+from tests.contract.lab import Lab
+from tests.support.labs import LABS, open_lab
+from tests.support.world import World
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "lab" in metafunc.fixturenames:
+        assert LABS, "no lab was found: the suite would test nothing"
+        metafunc.parametrize("lab", LABS, indirect=True)
+
+
+@pytest.fixture
+def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
+    with open_lab(request.param, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def world(lab: Lab, tmp_path: Path) -> Iterator[World]:
+    made = World(lab, tmp_path / "home")
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def nobody_observes() -> Iterator[None]:
+    yield
+    steps.observe(None)

@@ -1,0 +1,18 @@
+"""Finds the labs (tests/contract/lab_*.py) for every suite that runs on all kinds of volume."""
+
+from __future__ import annotations
+
+import importlib
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from tests.contract.lab import Lab
+
+LABS = sorted(path.stem for path in (Path(__file__).parents[1] / "contract").glob("lab_*.py"))
+
+
+def open_lab(name: str, folder: Path) -> AbstractContextManager[Lab]:
+    """The lab of that module, fresh."""
+    module = importlib.import_module(f"tests.contract.{name}")
+    opened: AbstractContextManager[Lab] = module.lab(folder)
+    return opened

@@ -1,0 +1,72 @@
+"""A mirror called `home` between the two places of a lab, driven through the control API."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from mirrord.control.api import Service
+from mirrord.core.results import Result
+from mirrord.system.paths import Paths
+from tests.contract.lab import Lab
+
+NAME = "home"
+ROOT = Path(__file__).parents[2]
+
+
+class World:
+    """The lab, the folder that MIRRORD_HOME names, and a service on it."""
+
+    def __init__(self, lab: Lab, home: Path) -> None:
+        self.lab = lab
+        self.home = home
+        self.paths = Paths(home / "etc", home / "state", home / "run")
+        self.service = Service(self.paths)
+
+    def close(self) -> None:
+        self.service.close()
+
+    def again(self) -> Service:
+        """A new service, as a new process would have it."""
+        self.service.close()
+        self.service = Service(self.paths)
+        return self.service
+
+    def create(self, **options: Any) -> Result:
+        return self.service.create(
+            NAME, str(self.lab.source()), str(self.lab.destination()), **options
+        )
+
+    def initialized(self, **options: Any) -> World:
+        self.create(**options)
+        self.service.initialize(NAME)
+        return self
+
+    def status(self) -> dict[str, Any]:
+        return self.service.status(NAME)[0]
+
+    def source_content(self) -> str:
+        return self.lab.content(self.lab.source())
+
+    def view_content(self) -> str:
+        return self.lab.content(self.lab.destination())
+
+    def in_step(self) -> bool:
+        """The destination shows what the source has."""
+        return self.source_content() == self.view_content()
+
+    def command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "mirrord", *words]
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "MIRRORD_HOME": str(self.home)}
+
+    def cli(self, *words: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+        """Run the command line as a process."""
+        return subprocess.run(
+            self.command(*words), env=self.environment(), cwd=ROOT, text=True,
+            capture_output=True, timeout=timeout_s, stdin=subprocess.DEVNULL,
+        )  # fmt: skip

@@ -1,0 +1,112 @@
+"""The catalogue: durable, strict about what it opens, and one transaction for each method."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from mirrord.catalogue.schema import MIGRATIONS
+from mirrord.catalogue.store import Catalogue, TransferBegin
+from mirrord.core.errors import Damaged, MirrordError
+from mirrord.core.model import Snapshot, SnapshotKind
+from mirrord.core.states import State
+from mirrord.system import steps
+
+SNAPSHOT = Snapshot("g1", "s1", SnapshotKind.REFERENCE, 1, 1)
+
+
+def begun(transfer: str = "t1") -> TransferBegin:
+    return TransferBegin(transfer, "update", None, "first", SNAPSHOT, 1, show=True)
+
+
+def test_what_was_recorded_is_there_after_reopening(tmp_path: Path) -> None:
+    catalogue = Catalogue(tmp_path / "c")
+    catalogue.add_mirror("m", State.UNINITIALIZED)
+    arguments = catalogue.begin("m", "update", {"x": 1}, name=lambda n: f"name.{n}")
+    assert arguments == {"x": 1, "sequence": 1, "name": "name.1"}
+    catalogue.begin_transfer("m", begun())
+    catalogue.close()
+    again = Catalogue(tmp_path / "c")
+    operation = again.operation("m")
+    assert operation is not None and operation.phase == "transferring"
+    assert operation.arguments["transfer"] == "t1" and operation.arguments["guid"] == "g1"
+    again.end("m", state=State.MIRRORED, confirmed_ns=5, transfer=("t1", "done", {"lag_ms": 3}))
+    assert again.operation("m") is None
+    row = again.mirror("m")
+    assert row is not None and row.state is State.MIRRORED and row.confirmed_ns == 5
+    [transfer] = again.transfers("m", limit=5)
+    assert transfer.result == "done" and transfer.lag_ms == 3 and transfer.why_whole == "first"
+    assert again.snapshots("m") == {"g1": ("s1", SnapshotKind.REFERENCE, 1)}
+    again.close()
+
+
+def test_a_sequence_number_is_never_given_out_twice(tmp_path: Path) -> None:
+    catalogue = Catalogue(tmp_path / "c")
+    catalogue.add_mirror("m", State.MIRRORED)
+    given = []
+    for _ in range(3):
+        given.append(catalogue.begin("m", "update", {}, name=str)["sequence"])
+        catalogue.end("m")
+    assert given == [1, 2, 3]
+    catalogue.close()
+
+
+def test_one_operation_at_a_time(tmp_path: Path) -> None:
+    catalogue = Catalogue(tmp_path / "c")
+    catalogue.add_mirror("m", State.MIRRORED)
+    catalogue.begin("m", "update", {})
+    with pytest.raises(MirrordError):
+        catalogue.begin("m", "break", {})
+    catalogue.close()
+
+
+def test_a_failing_transaction_leaves_nothing(tmp_path: Path) -> None:
+    catalogue = Catalogue(tmp_path / "c")
+    catalogue.add_mirror("m", State.MIRRORED)
+
+    def fail(label: str) -> None:
+        raise OSError(5, "injected", label)
+
+    steps.observe(fail)
+    with pytest.raises(OSError, match="injected"):
+        catalogue.begin("m", "update", {})
+    steps.observe(None)
+    assert catalogue.operation("m") is None
+    catalogue.close()
+
+
+def test_a_catalogue_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    Catalogue(tmp_path / "c").close()
+    raw = sqlite3.connect(tmp_path / "c")
+    raw.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    raw.close()
+    before = (tmp_path / "c").read_bytes()
+    with pytest.raises(Damaged, match="newer mirrord"):
+        Catalogue(tmp_path / "c")
+    assert (tmp_path / "c").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "content", [b"not a database at all" * 100, b"SQLite format 3\0" + b"x" * 999]
+)
+def test_a_corrupt_catalogue_is_named_with_the_way_on(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "c").write_bytes(content)
+    with pytest.raises(Damaged) as caught:
+        Catalogue(tmp_path / "c")
+    assert "Move the file away" in caught.value.hint
+    assert (tmp_path / "c").read_bytes() == content
+
+
+def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
+    raw = sqlite3.connect(tmp_path / "c")
+    raw.execute("PRAGMA user_version = 3")
+    raw.close()
+    with pytest.raises(Damaged, match="not a mirrord catalogue"):
+        Catalogue(tmp_path / "c")
+
+
+def test_the_catalogue_is_for_its_owner_only(tmp_path: Path) -> None:
+    Catalogue(tmp_path / "c").close()
+    assert (tmp_path / "c").stat().st_mode & 0o777 == 0o600

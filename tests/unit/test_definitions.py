@@ -1,0 +1,129 @@
+"""Definitions: strict reading, and writing that is read again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mirrord.config.definitions import Definitions, parse, render
+from mirrord.core.endpoint import parse_endpoint
+from mirrord.core.errors import ConfigError, MirrordError, NotFound
+from mirrord.core.model import Definition
+
+GOOD = """\
+# my own words
+id = "ab12"
+source = "block:/srv/a"   # the first
+destination = "block:/srv/b"
+"""
+
+
+def definition(name: str = "home", **changes: object) -> Definition:
+    values = {
+        "id": "ab12",
+        "source": parse_endpoint("block:/srv/a"),
+        "destination": parse_endpoint("block:/srv/b"),
+        **changes,
+    }
+    return Definition(name=name, **values)  # type: ignore[arg-type]
+
+
+def test_what_is_written_is_read_again() -> None:
+    made = definition(
+        snapshots=('odd"*\\', "x"), destination=parse_endpoint('block:/srv/with "quotes" \\ b')
+    )
+    again = parse("home", render(made), "")
+    assert again == made
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "says", "hints"),
+    [
+        ('sorce = "x"\n', 5, "unknown key 'sorce'", "'source'"),
+        ("zzz = 1\n", 5, "unknown key 'zzz'", "Known keys"),
+        ("keep_source = 0\n", 5, "'keep_source' is wrong", ""),
+        ('keep_source = "2"\n', 5, "'keep_source' is wrong", ""),
+        ('policy = "sync"\n', 5, "'policy' is wrong", ""),
+        ("snapshots = 3\n", 5, "'snapshots' is wrong", ""),
+        ("[section]\na = 1\n", 5, "unknown key 'section'", ""),
+        ("nonsense\n", 5, "not valid TOML", ""),
+        ('id = "again"\n', 5, "not valid TOML", ""),
+    ],
+)
+def test_a_wrong_line_is_named(change: str, line: int, says: str, hints: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse("home", GOOD + change, "home.toml")
+    assert caught.value.where == f"home.toml:{line}"
+    assert says in str(caught.value) and hints in caught.value.hint
+    assert caught.value.exit_status == 2
+
+
+@pytest.mark.parametrize("key", ["id", "source", "destination"])
+def test_a_missing_key_is_named(key: str) -> None:
+    text = "\n".join(line for line in GOOD.splitlines() if not line.startswith(key))
+    with pytest.raises(ConfigError, match=f"'{key}' is missing"):
+        parse("home", text, "home.toml")
+
+
+def test_a_wrong_endpoint_is_named_with_its_line() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse("home", GOOD.replace("block:/srv/b", "blok:/srv/b"), "home.toml")
+    assert caught.value.where == "home.toml:4" and "block:/srv/b" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("source", "destination", "says"),
+    [
+        ("block:/a", "block:/a", "the same"),
+        ("block:/a", "block:/a/b", "inside the source"),
+        ("block:/a/b", "block:/a", "inside the destination"),
+        ("block:/a", "btrfs:/b", "cannot be mirrored"),
+    ],
+)
+def test_ends_that_cannot_be_meant_are_refused(
+    tmp_path: Path, source: str, destination: str, says: str
+) -> None:
+    made = definition(source=parse_endpoint(source), destination=parse_endpoint(destination))
+    with pytest.raises(ConfigError, match=says):
+        Definitions(tmp_path).add(made)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_siblings_with_a_common_beginning_are_fine(tmp_path: Path) -> None:
+    made = definition(
+        source=parse_endpoint("block:/srv/a"), destination=parse_endpoint("block:/srv/ab")
+    )
+    assert Definitions(tmp_path).add(made).file == str(tmp_path / "home.toml")
+
+
+def test_two_mirrors_share_neither_destination_nor_id(tmp_path: Path) -> None:
+    folder = Definitions(tmp_path)
+    folder.add(definition())
+    with pytest.raises(ConfigError, match="one destination"):
+        folder.add(definition("other", id="cd"))
+    with pytest.raises(ConfigError, match="one id"):
+        folder.add(definition("other", destination=parse_endpoint("block:/srv/c")))
+    with pytest.raises(MirrordError, match="exists already"):
+        folder.add(definition())
+
+
+def test_swapping_keeps_the_owners_words(tmp_path: Path) -> None:
+    (tmp_path / "home.toml").write_text(GOOD)
+    folder = Definitions(tmp_path)
+    before = folder.load("home")
+    after = folder.swap("home", before.destination, before.source)
+    assert (after.source, after.destination) == (before.destination, before.source)
+    assert folder.load("home") == after
+    assert "# my own words" in (tmp_path / "home.toml").read_text()
+
+
+def test_a_misspelt_name_finds_its_neighbour(tmp_path: Path) -> None:
+    folder = Definitions(tmp_path)
+    with pytest.raises(NotFound) as caught:
+        folder.load("home")
+    assert "mirrord create" in caught.value.hint
+    folder.add(definition())
+    with pytest.raises(NotFound) as caught:
+        folder.load("hoem")
+    assert "'home'" in caught.value.hint

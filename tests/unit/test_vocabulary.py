@@ -1,0 +1,108 @@
+"""Units, names and endpoints."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrord.core.endpoint import parse_endpoint
+from mirrord.core.errors import (
+    InvariantError,
+    MirrordError,
+    UsageError,
+    require,
+)
+from mirrord.core.names import MIRROR_NAME, check_mirror_name, snapshot_name
+from mirrord.core.units import format_duration, format_size, parse_size
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0), ("4096", 4096), ("1K", 1024), ("1.5GiB", 3 << 29), ("64 MiB", 64 << 20)],
+)
+def test_sizes_are_read(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1X", "1..5G", "G"])
+def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_size(text)
+    assert "10G" in caught.value.hint
+
+
+@given(st.integers(0, 1 << 60))
+def test_a_size_written_is_read_again_to_two_digits(size: int) -> None:
+    again = parse_size(format_size(size))
+    assert abs(again - size) <= max(1, size * 0.03)
+
+
+@pytest.mark.parametrize(
+    ("duration_s", "text"),
+    [(0.004, "4 ms"), (0.4, "0.4 s"), (12, "12 s"), (200, "3 min 20 s"), (7500, "2 h 5 min"),
+     (3600, "1 h"), (273600, "3 d 4 h"), (-5, "-5.0 s")],
+)  # fmt: skip
+def test_durations_are_written_for_people(duration_s: float, text: str) -> None:
+    assert format_duration(duration_s) == text
+
+
+@given(st.text(max_size=80))
+def test_a_mirror_name_can_always_name_a_file(name: str) -> None:
+    if MIRROR_NAME.fullmatch(name):
+        assert check_mirror_name(name) == name
+        assert "/" not in name and not name.startswith(".") and name.isprintable()
+    else:
+        with pytest.raises(UsageError):
+            check_mirror_name(name)
+
+
+def test_snapshot_names_are_as_the_design_says() -> None:
+    assert snapshot_name("ab12", 1_700_000_000 * 10**9, 7) == "mirrord.ab12.20231114T221320Z.7"
+
+
+@pytest.mark.parametrize("text", ["btrfs:/data/home", "block:/srv/v"])
+def test_endpoints_are_read_as_they_are_written(text: str) -> None:
+    assert str(parse_endpoint(text)) == text
+
+
+def test_an_endpoint_is_tidied() -> None:
+    assert str(parse_endpoint("block:/srv/./v/")) == "block:/srv/v"
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("/data/home", "btrfs:/data/home"),
+        ("btrf:/data", "btrfs:/data"),
+        ("ext4:/data", "Known kinds"),
+        ("btrfs:data", "btrfs:/srv/data"),
+        ("btrfs:/a/../b", "plainly"),
+        ("btrfs://root@host/x", "local path"),
+        ("", "KIND:PATH"),
+    ],
+)
+def test_a_wrong_endpoint_is_refused_with_the_right_form(text: str, part: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_endpoint(text)
+    assert part in caught.value.hint
+
+
+def all_errors() -> list[type[MirrordError]]:
+    found, todo = [], [MirrordError]
+    while todo:
+        each = todo.pop()
+        found.append(each)
+        todo.extend(each.__subclasses__())
+    return found
+
+
+def test_error_codes_are_unique() -> None:
+    codes = [each.code for each in all_errors()]
+    assert len(codes) == len(set(codes))
+
+
+def test_an_invariant_that_fails_stops() -> None:
+    require(True, "fine")
+    with pytest.raises(InvariantError):
+        require(False, "not so")
