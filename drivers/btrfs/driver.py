@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import ClassVar
 
@@ -49,7 +48,7 @@ class BtrfsDriver(Driver):
     def __init__(self, location: str, *, stream_version: int | None = None) -> None:
         super().__init__(location)
         self._stream_version = stream_version
-        self._locks_held = 0
+        self._locked = False
 
     # Facts
 
@@ -111,10 +110,10 @@ class BtrfsDriver(Driver):
         role, notes = self._role(place)
         there = layout.nearest_existing(place.location)
         size = os.statvfs(there)
-        identity, shown, origin = "", None, None
+        identity, fixed, shown, origin = "", "", None, None
         if role is Role.LIVE:
             live = subvolume.info(place.view)
-            identity = live.uuid
+            identity, fixed = live.uuid, failover.fixed(place)
             origin = self._origin(place, live)
             notes += self._nested_notes(place)
         elif role is Role.MIRROR:
@@ -135,6 +134,7 @@ class BtrfsDriver(Driver):
             used_bytes=(size.f_blocks - size.f_bfree) * size.f_frsize,
             free_bytes=size.f_bavail * size.f_frsize,
             notes=notes,
+            fixed=fixed,
         )
 
     def _origin(self, place: Layout, live: subvolume.Info) -> str | None:
@@ -157,22 +157,32 @@ class BtrfsDriver(Driver):
     @contextlib.contextmanager
     def lock(self, purpose: str) -> Iterator[None]:
         """See `Driver.lock`."""
-        held = contextlib.nullcontext() if self._locks_held else self._lock(purpose)
-        with held:
-            self._locks_held += 1
+        if self._locked:
+            yield
+            return
+        with self._exclusive(purpose) as held:
+            self._locked = held
             try:
                 yield
             finally:
-                self._locks_held -= 1
+                self._locked = False
+
+    @contextlib.contextmanager
+    def _exclusive(self, purpose: str) -> Iterator[bool]:
+        path = self._lock_file()
+        if path is None:
+            yield False
+            return
+        with locks.exclusive(path, purpose, what=str(self)):
+            yield True
 
     @guarded
-    def _lock(self, purpose: str) -> AbstractContextManager[None]:
+    def _lock_file(self) -> Path | None:
+        """The file to lock; None while there is no place for one."""
         place = self._place()
         if place.live:
             self._make_live_store(place)
-        if not place.store.is_dir():
-            return contextlib.nullcontext()
-        return locks.exclusive(place.lock_file, purpose, what=str(self))
+        return place.lock_file if place.store.is_dir() else None
 
     # Snapshots
 

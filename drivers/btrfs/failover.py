@@ -7,8 +7,10 @@ leaves in `swap/` says how far it came.
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
+from pathlib import Path
 
 from mirrord.core.errors import Refused
 from mirrord.core.model import Divergence, Snapshot, SnapshotKind
@@ -64,13 +66,8 @@ def rollback(
         if keep_as is None:
             _refuse_nested(place, where)
         layout.make_store("BTRFS:ROLLBACK", place, public=True)
-        if subvolume.is_subvolume(retired):
-            raise Refused(
-                "an earlier rollback was not finished",
-                where=where,
-                why=f"{retired} holds what it set aside",
-                hint="Move it away, or delete it, and try again.",
-            )
+        if subvolume.is_subvolume(retired):  # of a rollback that nobody ended: never lose it
+            _keep(place, "unfinished")
         layout.write_mirror_id("BTRFS:ROLLBACK:MIRROR", place, mirror_id)
         files.switch_link("BTRFS:ROLLBACK:READY", link, retired)
         files.exchange("BTRFS:ROLLBACK:EXCHANGE", place.view, retired)
@@ -91,14 +88,28 @@ def rollback(
 
 
 def _keep(place: Layout, name: str) -> None:
-    """Make the volume that was set aside a DIVERGED snapshot; what an earlier try did stays."""
-    retired, wrapper = place.swap / _RETIRED, place.diverged / name
-    kept = wrapper / name
-    if subvolume.is_subvolume(retired) and not subvolume.is_subvolume(kept):
+    """Make the volume that was set aside a DIVERGED snapshot, and end what an earlier try began.
+    Another one of that name stays: then this one gets a number behind its name.
+    """
+    retired = place.swap / _RETIRED
+    if subvolume.is_subvolume(retired):
+        free = name
+        for number in itertools.count(2):
+            if not os.path.lexists(place.diverged / free / free):
+                break
+            free = f"{name}~{number}"
+        wrapper = place.diverged / free
         files.make_directory("BTRFS:ROLLBACK:FOLDER", wrapper, mode=0o755)
-        files.rename("BTRFS:ROLLBACK:KEEP", retired, kept)
-    if not subvolume.is_subvolume(kept) or layout.read_record(wrapper) is not None:
-        return
+        files.rename("BTRFS:ROLLBACK:KEEP", retired, wrapper / free)
+    for wrapper in sorted(place.diverged.iterdir()):
+        kept = subvolume.is_subvolume(wrapper / wrapper.name)
+        if kept and layout.read_record(wrapper) is None:
+            _freeze(place, wrapper)
+
+
+def _freeze(place: Layout, wrapper: Path) -> None:
+    """Make a volume in its folder below `diverged/` a snapshot, and record its identity."""
+    kept = wrapper / wrapper.name
     # What is still in memory belongs to it, and must not count as a change later.
     files.sync_filesystem("BTRFS:ROLLBACK:SYNC", kept)
     subvolume.set_read_only("BTRFS:ROLLBACK:READONLY", kept)
@@ -106,7 +117,7 @@ def _keep(place: Layout, name: str) -> None:
     info = subvolume.info(kept)
     snapshot = Snapshot(
         guid=info.guid,
-        name=name,
+        name=wrapper.name,
         kind=SnapshotKind.DIVERGED,
         order=store.filesystem_generation(place),
         taken_at_ns=clock.now_ns(),
@@ -157,14 +168,24 @@ def unchanged(place: Layout, start: Kept) -> bool:
     return related and start.snapshot.intact and live.ctransid == start.info.ctransid
 
 
-def _refuse_mounted(place: Layout, where: str) -> None:
+def fixed(place: Layout) -> str:
+    """Why the view cannot change places with another one, or ""."""
     if place.mounted or place.view in layout.mount_points():
+        return (
+            "it is mounted at this very path, and a mount point cannot be renamed; mount the "
+            "folder above it (the whole file system) and name the volume by its path there"
+        )
+    return ""
+
+
+def _refuse_mounted(place: Layout, where: str) -> None:
+    why = fixed(place)
+    if why:
         raise Refused(
             "the volume cannot change places with its mirror's view",
             where=where,
-            why="it is mounted at this very path, and a mount point cannot be renamed",
-            hint="Mount the folder above it (for example the whole file system) instead, and "
-            "name the volume by its path there.",
+            why=why,
+            hint="Mount the whole file system elsewhere, for example: mount -o subvolid=5.",
         )
 
 

@@ -157,6 +157,39 @@ def test_prepare_delete_discard_and_forget_survive_crashes(pair: Pair) -> None:
     crash_at_every_step(committed, lambda: driver().delete_snapshot(base.guid), clean)
 
 
+def test_two_losing_sides_of_one_name_are_both_kept(pair: Pair) -> None:
+    base = pair.initialize()
+    contents = []
+    for seed in (1, 2):
+        pair.destination.promote()
+        btrfs.change(pair.view, seed)
+        contents.append(btrfs.digest(pair.view))
+        pair.destination.rollback(base.guid, mirror_id=MIRROR, keep_as="lost")
+    kept = [s for s in pair.destination.snapshots() if s.kind is SnapshotKind.DIVERGED]
+    assert [s.name for s in kept] == ["lost", "lost~2"]
+    assert [btrfs.digest(Path(s.path)) for s in kept] == contents
+
+
+def test_what_an_abandoned_rollback_set_aside_is_kept_by_the_next(pair: Pair) -> None:
+    base = pair.initialize()
+    pair.destination.promote()
+    btrfs.change(pair.view, 1)
+    losing = btrfs.digest(pair.view)
+
+    def crash(label: str) -> None:
+        if label == "BTRFS:ROLLBACK:KEEP":
+            raise Crash(label)
+
+    steps.observe(crash)
+    with pytest.raises(Crash):
+        pair.destination.rollback(base.guid, mirror_id=MIRROR, keep_as="lost")
+    steps.observe(None)
+    pair.destination.promote()
+    pair.destination.rollback(base.guid, mirror_id=MIRROR, keep_as=None)
+    [kept] = [s for s in pair.destination.snapshots() if s.kind is SnapshotKind.DIVERGED]
+    assert btrfs.digest(Path(kept.path)) == losing
+
+
 def test_a_break_never_leaves_a_moment_without_a_view(pair: Pair) -> None:
     base = pair.initialize()
     stop, missing = threading.Event(), []

@@ -129,8 +129,8 @@ def test_each_kind_of_change_is_noticed_while_still_in_memory(pair: Pair, how: s
     snapshot = pair.source.take_snapshot("one")
     path = pair.home / "big"
     if how == "append":
-        with path.open("ab") as file:
-            file.write(b"x")
+        with path.open("ab") as appended:
+            appended.write(b"x")
     elif how == "overwrite":
         with path.open("r+b") as file:
             file.write(b"x")

@@ -176,7 +176,7 @@ def test_every_damaged_byte_is_found(pair: Pair) -> None:
             pytest.raises(MirrordError),
             pair.destination.receive(request("t", base, snapshot)) as receiver,
         ):
-            receiver.write(bad)
+            receiver.write(bytes(bad))
             receiver.finish()
     assert staged(pair) == [] and pair.destination.facts().shown == base.guid
 
@@ -209,8 +209,7 @@ def test_a_sender_that_was_stopped_and_continued_notices_it(pair: Pair) -> None:
         time.sleep(0.3)
         sender.send_signal(signal.SIGCONT)
         said = sender.stdout.read()
-    assert said.startswith("TransferFailed") and "begins again" in said or said == "whole\n"
-    assert said != "whole\n", "this kernel does not restart: the test should be looked at"
+    assert said.startswith("TransferFailed") and "begins again" in said, said
 
 
 def test_signals_do_not_disturb_a_stream(pair: Pair) -> None:

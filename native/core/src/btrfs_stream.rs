@@ -1,14 +1,14 @@
-//! Btrfs send streams: checked command by command, and their first command changed.
+//! Btrfs send streams, checked command by command.
 //!
 //! `btrfs receive` takes an end of file between two commands for a good end, and a sending
 //! kernel that is stopped and continued begins its stream again. So both ends of a transfer look
 //! at every command: nothing counts as whole that has not come to its END command.
 
 pub const MAGIC: &[u8; 13] = b"btrfs-stream\0";
-const STREAM_HEADER: usize = 17;
-const COMMAND_HEADER: usize = 10;
+pub(crate) const STREAM_HEADER: usize = 17;
+pub(crate) const COMMAND_HEADER: usize = 10;
 /// The kernel's own limit is 144 KiB (192 KiB with large pages).
-const COMMAND_BYTES_MAX: usize = 1 << 20;
+pub(crate) const COMMAND_BYTES_MAX: usize = 1 << 20;
 
 pub mod command {
     pub const SUBVOL: u16 = 1;
@@ -44,11 +44,11 @@ pub mod attribute {
     pub const CLONE_LEN: u16 = 24;
 }
 
-fn le16(bytes: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn le16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-fn le32(bytes: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn le32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
@@ -60,7 +60,7 @@ fn le64(bytes: &[u8]) -> Option<u64> {
 pub struct Command<'a> {
     pub kind: u16,
     pub payload: &'a [u8],
-    version: u32,
+    pub(crate) version: u32,
 }
 
 impl<'a> Command<'a> {
@@ -114,7 +114,7 @@ impl<'a> Iterator for Attributes<'a> {
 }
 
 /// CRC32C as btrfs has it: seed 0, no inversions; the checksum's own field counts as zero.
-fn checksum(header: &[u8], payload: &[u8]) -> u32 {
+pub(crate) fn checksum(header: &[u8], payload: &[u8]) -> u32 {
     let crc = crc32c::crc32c_append(!0, &header[..6]);
     let crc = crc32c::crc32c_append(crc, &[0; 4]);
     !crc32c::crc32c_append(crc, payload)
@@ -293,61 +293,6 @@ fn is_inside(path: &[u8]) -> bool {
         && path.split(|&byte| byte == b'/').all(|part| part != b"..")
 }
 
-/// What `rewrite_beginning` puts in the place of what the kernel wrote; None: leave it.
-#[derive(Default)]
-pub struct Rewrite<'a> {
-    pub path: Option<&'a [u8]>,
-    pub ctransid: Option<u64>,
-    pub parent_uuid: Option<[u8; 16]>,
-}
-
-/// `data`, the beginning of a stream, with its first command changed; None: more is needed.
-pub fn rewrite_beginning(data: &[u8], wanted: &Rewrite) -> Result<Option<Vec<u8>>, String> {
-    let Some(length) = le32(data, STREAM_HEADER) else {
-        return Ok(None);
-    };
-    if length as usize > COMMAND_BYTES_MAX {
-        return Err(format!(
-            "its first command claims to be {length} bytes long"
-        ));
-    }
-    let end = STREAM_HEADER + COMMAND_HEADER + length as usize;
-    let Some(whole) = data.get(..end) else {
-        return Ok(None);
-    };
-    // Nothing damaged gets a new and right checksum here.
-    Scanner::default().feed(whole, &mut |_| ())?;
-    let old = Command {
-        kind: le16(data, STREAM_HEADER + 4).unwrap_or(0),
-        payload: &whole[STREAM_HEADER + COMMAND_HEADER..],
-        version: 1,
-    };
-    let mut payload = Vec::with_capacity(old.payload.len() + 256);
-    for item in old.attributes() {
-        let (kind, value) = item?;
-        let ctransid = wanted.ctransid.map(u64::to_le_bytes);
-        let value = match kind {
-            attribute::PATH => wanted.path.unwrap_or(value),
-            attribute::CTRANSID => ctransid.as_ref().map_or(value, |bytes| bytes),
-            attribute::CLONE_UUID => wanted.parent_uuid.as_ref().map_or(value, |uuid| uuid),
-            _ => value,
-        };
-        payload.extend_from_slice(&kind.to_le_bytes());
-        payload.extend_from_slice(&(value.len() as u16).to_le_bytes());
-        payload.extend_from_slice(value);
-    }
-    let mut header = Vec::with_capacity(COMMAND_HEADER);
-    header.extend_from_slice(&(payload.len() as u32).to_le_bytes());
-    header.extend_from_slice(&old.kind.to_le_bytes());
-    let crc = checksum(&header, &payload);
-    header.extend_from_slice(&crc.to_le_bytes());
-    let mut changed = data[..STREAM_HEADER].to_vec();
-    changed.extend_from_slice(&header);
-    changed.extend_from_slice(&payload);
-    changed.extend_from_slice(&data[end..]);
-    Ok(Some(changed))
-}
-
 #[cfg(test)]
 pub mod tests {
     use super::*;
@@ -385,7 +330,7 @@ pub mod tests {
         stream
     }
 
-    fn sample() -> Vec<u8> {
+    pub fn sample() -> Vec<u8> {
         let mut stream = begin();
         for n in 0..50usize {
             let data = vec![n as u8; n * 37];
@@ -398,7 +343,7 @@ pub mod tests {
         stream
     }
 
-    fn scan(stream: &[u8], piece: usize) -> Result<Scanner, String> {
+    pub fn scan(stream: &[u8], piece: usize) -> Result<Scanner, String> {
         let mut scanner = Scanner::default();
         for piece in stream.chunks(piece) {
             scanner.feed(piece, &mut |_| ())?;
@@ -462,24 +407,6 @@ pub mod tests {
     }
 
     #[test]
-    fn the_beginning_can_be_changed() {
-        let stream = sample();
-        let wanted = Rewrite {
-            path: Some(b"another name"),
-            ctransid: Some(77),
-            parent_uuid: Some([9; 16]),
-        };
-        assert_eq!(rewrite_beginning(&stream[..40], &wanted), Ok(None));
-        let changed = rewrite_beginning(&stream, &wanted).unwrap().unwrap();
-        let scanner = scan(&changed, 100).unwrap();
-        assert!(scanner.ended());
-        let beginning = scanner.beginning.unwrap();
-        assert_eq!(beginning.ctransid, 77);
-        assert_eq!(beginning.parent_uuid, Some(vec![9; 16]));
-        assert_eq!(beginning.uuid, vec![7; 16]);
-    }
-
-    #[test]
     fn garbage_never_panics() {
         let mut state = 99u64;
         let mut random = || {
@@ -499,7 +426,7 @@ pub mod tests {
             }
             bad.extend((0..random() % 100).map(|_| random() as u8));
             let _ = scan(&bad, 1 + random() % 300);
-            let _ = rewrite_beginning(&bad, &Rewrite::default());
+            let _ = crate::btrfs_rewrite::rewrite_beginning(&bad, &Default::default());
         }
     }
 }

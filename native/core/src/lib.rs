@@ -2,6 +2,7 @@
 
 pub mod bitmap;
 pub mod btrfs_changes;
+pub mod btrfs_rewrite;
 pub mod btrfs_search;
 pub mod btrfs_stream;
 pub mod checksum;

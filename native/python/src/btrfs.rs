@@ -2,8 +2,9 @@
 
 use crate::bytes_of;
 use mirrord_core::btrfs_changes::Changes;
+use mirrord_core::btrfs_rewrite::{rewrite_beginning, Rewrite};
 use mirrord_core::btrfs_search::Extents;
-use mirrord_core::btrfs_stream::{rewrite_beginning, Rewrite, Scanner};
+use mirrord_core::btrfs_stream::Scanner;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
