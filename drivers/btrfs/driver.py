@@ -354,6 +354,7 @@ class BtrfsDriver(Driver):
             here = store.find(place, request.base)
             if here is None or not here.snapshot.intact:
                 raise base.base_missing(str(self), request.base)
+            store.require_sound_copies(here, str(self))
         return receive.BtrfsReceiver(place, request, here, str(self))
 
     @guarded

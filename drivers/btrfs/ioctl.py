@@ -30,6 +30,9 @@ _IOC_FS_INFO = 0x8400941F
 _FS_INFO_GENERATION = 1 << 1
 _EXTENT_DATA = 108
 _FIRST_INODE = 256
+_UUID_TREE = 9
+_RECEIVED_UUID = 252
+_UUID_BUFFER_BYTES = 64 << 10
 _MAX = (1 << 64) - 1
 #: tree, min and max of object, offset, generation, then types and item count (struct
 #: btrfs_ioctl_search_key), then the size of the buffer that follows.
@@ -126,6 +129,25 @@ def search_extents(subvolume: int, tree: int, *, newer_than: int, encoded: bool)
         if last is None:
             return found
         low = _after(last)
+
+
+def received_as(path: str | Path, uuid: str) -> list[int]:
+    """Ids of all subvolumes of the file system that say they were received from `uuid` (hex), in
+    the order in which `btrfs receive` prefers them.
+    """
+    low, high = struct.unpack("<2Q", bytes.fromhex(uuid))
+    buffer = ctypes.create_string_buffer(_SEARCH.size + _UUID_BUFFER_BYTES)
+    key = (_UUID_TREE, low, low, high, high, 0, _MAX, _RECEIVED_UUID, _RECEIVED_UUID, 1)
+    _SEARCH.pack_into(buffer, 0, *key, _UUID_BUFFER_BYTES)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _ioctl(descriptor, _IOC_TREE_SEARCH_V2, buffer)
+    finally:
+        os.close(descriptor)
+    if struct.unpack_from("=I", buffer, 64)[0] == 0:
+        return []
+    length = struct.unpack_from("=I", buffer, _SEARCH.size + 28)[0]
+    return list(struct.unpack_from(f"<{length // 8}Q", buffer, _SEARCH.size + 32))
 
 
 def _after(key: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirrord.core.errors import Refused
+from mirrord.core.errors import Diverged, Refused
 from mirrord.core.model import Snapshot, SnapshotKind
 from mirrord.drivers import base
 from mirrord.drivers.btrfs import ioctl, layout, subvolume
@@ -207,6 +207,39 @@ def require_base(place: Layout, guid: str, where: str) -> Kept:
     if one is None or not one.snapshot.intact:
         raise base.base_missing(where, guid)
     return one
+
+
+def require_sound_copies(here: Kept, where: str) -> None:
+    """Refuse to receive where `btrfs receive` would clone from another copy of the base.
+
+    It looks for the source of a reflink by the identity that was received, and takes the first
+    subvolume of the file system that has it. When that is not ours, it must be one whose record
+    says that it is intact: else wrong data would be taken for right.
+    """
+    if not here.info.received_uuid:
+        return
+    copies = ioctl.received_as(here.path, here.info.received_uuid)
+    if not copies or copies[0] == here.info.id:
+        return
+    top = topmost_mount(here.path)
+    for name, info in subvolume.below_with_info(top):
+        if info.id != copies[0]:
+            continue
+        other = in_wrapper((top / name).parent, SnapshotKind.REFERENCE)
+        if other is not None and other.info.id == info.id and other.snapshot.intact:
+            return
+        raise _unsound(str(top / name), where)
+    raise _unsound(f"the subvolume with the id {copies[0]}", where)
+
+
+def _unsound(copy: str, where: str) -> Diverged:
+    return Diverged(
+        "another copy of the base snapshot is in the way",
+        where=where,
+        why=f"{copy} was received from the same snapshot, and 'btrfs receive' would take data "
+        "from it, though it may have been changed since",
+        hint=f"Delete it (btrfs subvolume delete) if it is not needed: {copy}",
+    )
 
 
 def filesystem_generation(place: Layout) -> int:

@@ -13,7 +13,7 @@ from mirrord.core.errors import Diverged, PermissionMissing, Refused, Unsupporte
 from mirrord.core.model import Role
 from mirrord.drivers.btrfs import subvolume
 from mirrord.drivers.btrfs.driver import BtrfsDriver
-from tests.btrfs.pair import Pair, request, run, same
+from tests.btrfs.pair import Pair, request, run, same, transfer
 from tests.support import btrfs
 
 
@@ -86,6 +86,29 @@ def test_snapshots_of_a_received_snapshot_deceive_nobody(pair: Pair) -> None:
     snapshot = pair.update(base, "next")
     assert same(pair.home, pair.view)
     assert pair.destination.facts().shown == snapshot.guid
+
+
+def test_data_are_never_cloned_from_another_copy_that_was_changed(pair: Pair) -> None:
+    """Two destinations on one file system: `btrfs receive` finds the first one's copy."""
+    first = Pair(pair.home, pair.backup.parent / "first")
+    base = first.initialize()
+    pair.destination.prepare("m1")
+    transfer(pair.source, pair.destination, None, base)
+    (pair.home / "reflink").unlink()
+    btrfs.reflink(pair.home / "big", pair.home / "clone")
+    snapshot = pair.update(base, "next")
+    assert same(pair.home, pair.view)
+    [copy] = first.destination.snapshots()
+    btrfsutil.set_subvolume_read_only(copy.path, False)
+    (Path(copy.path) / "big").write_bytes(b"wrong" * 600_000)
+    btrfsutil.set_subvolume_read_only(copy.path, True)
+    pair.destination.rollback(base.guid, mirror_id="m1", keep_as=None)
+    pair.destination.delete_snapshot(snapshot.guid)
+    with pytest.raises(Diverged, match="another copy"):
+        transfer(pair.source, pair.destination, base, snapshot)
+    btrfsutil.delete_subvolume(copy.path)
+    transfer(pair.source, pair.destination, base, snapshot)
+    assert same(pair.home, pair.view)
 
 
 def test_balance_and_remount_keep_identity_and_rest(pair: Pair) -> None:
