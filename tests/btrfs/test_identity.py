@@ -94,13 +94,17 @@ def test_data_are_never_cloned_from_another_copy_that_was_changed(pair: Pair) ->
     base = first.initialize()
     pair.destination.prepare("m1")
     transfer(pair.source, pair.destination, None, base)
-    (pair.home / "reflink").unlink()
+    for name in ("reflink", "hard link"):
+        (pair.home / name).unlink()
     btrfs.reflink(pair.home / "big", pair.home / "clone")
+    with (pair.home / "big").open("r+b") as file:  # now only the base has what the clone has
+        file.write(os.urandom(3 << 20))
     snapshot = pair.update(base, "next")
     assert same(pair.home, pair.view)
     [copy] = first.destination.snapshots()
     btrfsutil.set_subvolume_read_only(copy.path, False)
-    (Path(copy.path) / "big").write_bytes(b"wrong" * 600_000)
+    with (Path(copy.path) / "big").open("r+b") as file:
+        file.write(b"wrong" * 600_000)
     btrfsutil.set_subvolume_read_only(copy.path, True)
     pair.destination.rollback(base.guid, mirror_id="m1", keep_as=None)
     pair.destination.delete_snapshot(snapshot.guid)
