@@ -2,6 +2,22 @@
 
 from __future__ import annotations
 
-from mirrord._native import StreamChecksum, bitmap_runs, block_checksums
+from mirrord._native import (
+    BtrfsChanges,
+    BtrfsExtents,
+    BtrfsStreamScanner,
+    StreamChecksum,
+    bitmap_runs,
+    block_checksums,
+    btrfs_rewrite_beginning,
+)
 
-__all__ = ["StreamChecksum", "bitmap_runs", "block_checksums"]
+__all__ = [
+    "BtrfsChanges",
+    "BtrfsExtents",
+    "BtrfsStreamScanner",
+    "StreamChecksum",
+    "bitmap_runs",
+    "block_checksums",
+    "btrfs_rewrite_beginning",
+]

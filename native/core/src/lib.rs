@@ -1,4 +1,8 @@
 //! What is hot in mirrord, without I/O, so that each piece can be tested by itself.
 
 pub mod bitmap;
+pub mod btrfs_changes;
+pub mod btrfs_rewrite;
+pub mod btrfs_search;
+pub mod btrfs_stream;
 pub mod checksum;

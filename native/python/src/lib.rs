@@ -1,5 +1,7 @@
 //! `mirrord._native`: the Python face of `mirrord-core`. Only `mirrord.system.native` imports it.
 
+mod btrfs;
+
 use mirrord_core::{bitmap, checksum};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
@@ -7,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 /// The bytes behind a buffer object, for as long as `buffer` is borrowed.
-fn bytes_of<'a>(buffer: &'a PyBuffer<u8>) -> PyResult<&'a [u8]> {
+fn bytes_of(buffer: &PyBuffer<u8>) -> PyResult<&[u8]> {
     if !buffer.is_c_contiguous() {
         return Err(PyBufferError::new_err("a contiguous buffer is needed"));
     }
@@ -59,5 +61,9 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<StreamChecksum>()?;
     m.add_function(wrap_pyfunction!(block_checksums, m)?)?;
     m.add_function(wrap_pyfunction!(bitmap_runs, m)?)?;
+    m.add_class::<btrfs::BtrfsStreamScanner>()?;
+    m.add_class::<btrfs::BtrfsChanges>()?;
+    m.add_class::<btrfs::BtrfsExtents>()?;
+    m.add_function(wrap_pyfunction!(btrfs::btrfs_rewrite_beginning, m)?)?;
     Ok(())
 }

@@ -1,0 +1,418 @@
+"""The btrfs driver: volumes are subvolumes, the transfer is `btrfs send`'s stream.
+
+This module is the contract's face; layout.py says where things lie and why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+from mirrord.core.errors import Diverged, Refused, Unsupported
+from mirrord.core.model import (
+    Delta,
+    Divergence,
+    FileChange,
+    ReceiveRequest,
+    Role,
+    Snapshot,
+    SnapshotKind,
+    Staging,
+    VolumeFacts,
+)
+from mirrord.drivers import base
+from mirrord.drivers.base import Capability, Driver
+from mirrord.drivers.btrfs import failover, ioctl, layout, receive, store, subvolume, walk
+from mirrord.drivers.btrfs.ioctl import guarded
+from mirrord.drivers.btrfs.layout import Layout
+from mirrord.drivers.btrfs.store import Kept
+from mirrord.drivers.btrfs.stream import BtrfsSendStream, Sending
+from mirrord.system import files, locks
+
+_NESTED_NOTES_MAX = 10
+
+
+class BtrfsDriver(Driver):
+    """One subvolume, or the place where one is mirrored to.
+
+    stream_version: of the streams that `send` makes: 2 carries compressed extents as they are,
+    and needs btrfs-progs 6.0 at the other end. None: the highest that this kernel makes.
+    """
+
+    kind: ClassVar[str] = "btrfs"
+    capabilities: ClassVar[Capability] = Capability.FILES
+
+    def __init__(self, location: str, *, stream_version: int | None = None) -> None:
+        super().__init__(location)
+        self._stream_version = stream_version
+        self._locked = False
+
+    # Facts
+
+    def _place(self) -> Layout:
+        """The paths; raises `Unsupported` where there cannot be a btrfs volume."""
+        subvolume.require_support()
+        if os.geteuid() != 0:
+            raise base.permission_missing(str(self), "btrfs snapshots and streams need root")
+        path = Path(self.location)
+        if not layout.on_btrfs(path):
+            kind = layout.filesystem_kind(path)
+            raise Unsupported(
+                "this is not on a btrfs file system",
+                where=str(self),
+                why=f"{layout.nearest_existing(path)} is on {kind}",
+                hint="Give a path on a mounted btrfs file system.",
+            )
+        return layout.resolve(self.location)
+
+    def _role(self, place: Layout) -> tuple[Role, tuple[str, ...]]:
+        """The role, and what a person should know about it."""
+        if place.live:
+            return Role.LIVE, ()
+        prepared = bool(layout.read_mirror_id(place))
+        if place.shown_wrapper() is not None:
+            if prepared:
+                return Role.MIRROR, ()
+            return Role.FOREIGN, ("It is the view of a mirror that was deleted.",)
+        if os.path.lexists(place.view):
+            if place.view != place.location and subvolume.is_subvolume(place.view):
+                note = f"It is a folder; the subvolume in it is {place.view}: name that one."
+                return Role.FOREIGN, (note,)
+            return Role.FOREIGN, (f"{place.view} is neither a subvolume nor a view of mirrord's.",)
+        if prepared:
+            return Role.MIRROR, ()
+        if not os.path.lexists(place.location):
+            missing = not place.location.parent.is_dir()
+            note = f"The folder {place.location.parent} is not there."
+            return Role.ABSENT, ((note,) if missing else ())
+        return self._role_of_folder(place)
+
+    def _role_of_folder(self, place: Layout) -> tuple[Role, tuple[str, ...]]:
+        if not place.location.is_dir():
+            return Role.FOREIGN, ("It is a file, not a folder.",)
+        names = [name for name in os.listdir(place.location) if name != layout.STORE]
+        if not names and not store.kept(place):
+            return Role.ABSENT, ()
+        found = f"'{min(names)}'" if names else "snapshots of a mirror that was deleted"
+        note = (
+            f"It is a plain folder that holds {found}, not a btrfs subvolume; to mirror a folder, "
+            "make it one: 'btrfs subvolume create NEW', copy with 'cp --reflink', and rename."
+        )
+        return Role.FOREIGN, (note,)
+
+    @guarded
+    def facts(self) -> VolumeFacts:
+        """See `Driver.facts`."""
+        place = self._place()
+        role, notes = self._role(place)
+        there = layout.nearest_existing(place.location)
+        size = os.statvfs(there)
+        identity, fixed, shown, origin = "", "", None, None
+        if role is Role.LIVE:
+            live = subvolume.info(place.view)
+            identity, fixed = live.uuid, failover.fixed(place)
+            origin = self._origin(place, live)
+            notes += self._nested_notes(place)
+        elif role is Role.MIRROR:
+            one = store.shown(place)
+            shown = one.snapshot.guid if one else None
+            if one is None and place.shown_wrapper() is not None:
+                notes += ("The snapshot that it should show was deleted.",)
+        return VolumeFacts(
+            kind=self.kind,
+            location=self.location,
+            role=role,
+            identity=identity,
+            filesystem=ioctl.filesystem_facts(there)[0],
+            view=str(place.view),
+            shown=shown,
+            mirror_id=layout.read_mirror_id(place),
+            origin=origin,
+            used_bytes=(size.f_blocks - size.f_bfree) * size.f_frsize,
+            free_bytes=size.f_bavail * size.f_frsize,
+            notes=notes,
+            fixed=fixed,
+        )
+
+    def _origin(self, place: Layout, live: subvolume.Info) -> str | None:
+        for one in store.kept(place):
+            if live.parent_uuid and one.info.uuid == live.parent_uuid:
+                return one.snapshot.guid
+        return None
+
+    def _nested_notes(self, place: Layout) -> tuple[str, ...]:
+        names = store.nested_names(place.view, limit=_NESTED_NOTES_MAX + 1)
+        notes = [
+            f"The nested subvolume '{name}' is not mirrored: a btrfs snapshot does not contain "
+            "it; give it a mirror of its own."
+            for name in names[:_NESTED_NOTES_MAX]
+        ]
+        if len(names) > _NESTED_NOTES_MAX:
+            notes.append("There are more nested subvolumes, none of which is mirrored.")
+        return tuple(notes)
+
+    @contextlib.contextmanager
+    def lock(self, purpose: str) -> Iterator[None]:
+        """See `Driver.lock`."""
+        if self._locked:
+            yield
+            return
+        with self._exclusive(purpose) as held:
+            self._locked = held
+            try:
+                yield
+            finally:
+                self._locked = False
+
+    @contextlib.contextmanager
+    def _exclusive(self, purpose: str) -> Iterator[bool]:
+        path = self._lock_file()
+        if path is None:
+            yield False
+            return
+        with locks.exclusive(path, purpose, what=str(self)):
+            yield True
+
+    @guarded
+    def _lock_file(self) -> Path | None:
+        """The file to lock; None while there is no place for one."""
+        place = self._place()
+        if place.live:
+            self._make_live_store(place)
+        return place.lock_file if place.store.is_dir() else None
+
+    # Snapshots
+
+    def _live_place(self) -> Layout:
+        place = self._place()
+        if not place.live:
+            raise base.not_live(str(self))
+        return place
+
+    def _make_live_store(self, place: Layout) -> None:
+        layout.make_store("BTRFS:STORE", place, public=False)
+
+    @guarded
+    def snapshots(self) -> list[Snapshot]:
+        """See `Driver.snapshots`."""
+        return [one.snapshot for one in store.kept(self._place())]
+
+    @guarded
+    def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
+        """See `Driver.own_snapshots`."""
+        place = self._place()
+        if not patterns or not place.live:
+            return []
+        owners = store.owned(place, subvolume.info(place.view))
+        found = [one for one in owners if store.matches(one, patterns)]
+        found.sort(key=lambda one: (one.snapshot.order, one.info.id))
+        return [one.snapshot for one in found]
+
+    @guarded
+    def take_snapshot(self, name: str) -> Snapshot:
+        """See `Driver.take_snapshot`."""
+        place = self._live_place()
+        self._make_live_store(place)
+        wrapper = place.snapshots / layout.component(name, str(self))
+        there = store.in_wrapper(wrapper, SnapshotKind.REFERENCE)
+        if there is None:
+            # The kernel's commit of the snapshot makes the folder durable, too.
+            wrapper.mkdir(mode=0o755, exist_ok=True)
+            subvolume.snapshot("BTRFS:SNAPSHOT:TAKE", place.view, wrapper / name, read_only=True)
+            there = store.in_wrapper(wrapper, SnapshotKind.REFERENCE)
+            assert there is not None
+        return there.snapshot
+
+    @guarded
+    def delete_snapshot(self, guid: str) -> None:
+        """See `Driver.delete_snapshot`."""
+        place = self._place()
+        one = store.find(place, guid)
+        if one is None:
+            return
+        if one.wrapper is not None and one.wrapper.name == place.shown_wrapper():
+            raise Refused(
+                "the snapshot is what the destination shows",
+                where=str(self),
+                why=one.snapshot.name,
+                hint="It goes when a newer one is shown.",
+            )
+        store.delete(place, one, str(self))
+
+    @guarded
+    def changed_since(self, guid: str) -> bool:
+        """See `Driver.changed_since`."""
+        place = self._live_place()
+        one = store.find_to_send(place, guid)
+        if one is None:
+            raise base.snapshot_missing(str(self), guid)
+        return not failover.unchanged(place, one)
+
+    # Source
+
+    def _version(self) -> int:
+        return self._stream_version or ioctl.send_stream_version()
+
+    def _pair(self, guid: str | None, incremental: str) -> tuple[Layout, Kept | None, Kept]:
+        """The place, the base and the incremental, each intact."""
+        place = self._place()
+        newer = store.find_to_send(place, incremental)
+        if newer is None:
+            raise base.snapshot_missing(str(self), incremental)
+        if not newer.snapshot.intact:
+            raise Diverged(
+                "the snapshot was changed after it was taken",
+                where=str(self),
+                why=f"{newer.path} was made writable",
+                hint="The next update takes a new one.",
+            )
+        older = store.require_base(place, guid, str(self)) if guid is not None else None
+        return place, older, newer
+
+    @guarded
+    def delta(
+        self, base: str | None, incremental: str, *, states: bool = False, files: bool = False
+    ) -> Delta:
+        """See `Driver.delta`."""
+        place, older, newer = self._pair(base, incremental)
+        changes: tuple[FileChange, ...] | None = None
+        if files:
+            changes = tuple(walk.changed_files(older, newer, str(self)))
+        live = subvolume.info(place.view) if place.live else None
+        return walk.delta(
+            older, newer, live=live, states=states, encoded=self._version() > 1, changes=changes
+        )
+
+    @guarded
+    def send(
+        self,
+        base: str | None,
+        incremental: str,
+        *,
+        checkpoint: dict[str, int | str] | None = None,
+    ) -> BtrfsSendStream:
+        """See `Driver.send`. There are no checkpoints: a btrfs stream is taken whole."""
+        if checkpoint:
+            raise Refused("a btrfs stream cannot go on from a checkpoint", where=str(self))
+        _place, older, newer = self._pair(base, incremental)
+        # Debian 12's 'btrfs receive' finds what a clone command names only among received
+        # subvolumes: not when the other end is where this base came from. Then data are sent.
+        shared = older is not None and not older.info.received_uuid
+        sending = Sending(
+            newer.path,
+            parent_root=older.info.id if older else 0,
+            clone_sources=[older.info.id] if older and shared else [],
+            flags=ioctl.SEND_COMPRESSED if self._version() > 1 else 0,
+            version=self._version(),
+            rewrite_ctransid=newer.info.stransid if newer.info.received_uuid else None,
+        )
+        return BtrfsSendStream(sending, str(self))
+
+    # Destination
+
+    @guarded
+    def prepare(self, mirror_id: str) -> None:
+        """See `Driver.prepare`."""
+        place = self._place()
+        role, notes = self._role(place)
+        owner = layout.read_mirror_id(place)
+        if role in (Role.LIVE, Role.FOREIGN):
+            found = "a live volume" if role is Role.LIVE else " ".join(notes)
+            raise base.not_empty(str(self), found)
+        if role is Role.MIRROR and owner != mirror_id:
+            raise base.other_mirror(str(self), owner)
+        if not place.location.parent.is_dir():
+            raise Refused(
+                "the folder above the destination is not there",
+                where=str(self),
+                why=str(place.location.parent),
+                hint=f"Make it with: mkdir -p {place.location.parent}",
+            )
+        files.make_directory("BTRFS:PREPARE:FOLDER", place.view.parent)
+        layout.make_store("BTRFS:PREPARE", place, public=True)
+        if owner != mirror_id:
+            layout.write_mirror_id("BTRFS:PREPARE:MIRROR", place, mirror_id)
+
+    def _mirror_place(self) -> Layout:
+        place = self._place()
+        if self._role(place)[0] is not Role.MIRROR:
+            raise base.not_a_mirror(str(self))
+        return place
+
+    @guarded
+    def receive(self, request: ReceiveRequest) -> receive.BtrfsReceiver:
+        """See `Driver.receive`."""
+        place = self._mirror_place()
+        owner = layout.read_mirror_id(place)
+        if owner != request.mirror_id:
+            raise base.other_mirror(str(self), owner)
+        here = None
+        if request.base is not None:
+            here = store.find(place, request.base)
+            if here is None or not here.snapshot.intact:
+                raise base.base_missing(str(self), request.base)
+            store.require_sound_copies(here, str(self))
+        return receive.BtrfsReceiver(place, request, here, str(self))
+
+    @guarded
+    def stagings(self) -> list[Staging]:
+        """See `Driver.stagings`."""
+        return receive.stagings(self._place())
+
+    @guarded
+    def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
+        """See `Driver.commit`."""
+        return receive.commit(self._mirror_place(), transfer_id, show=show, where=str(self))
+
+    @guarded
+    def discard(self, transfer_id: str) -> None:
+        """See `Driver.discard`."""
+        place = self._place()
+        receive.remove_staging(place.staging / layout.component(transfer_id, str(self)))
+
+    # Failing over and back
+
+    @guarded
+    def promote(self) -> None:
+        """See `Driver.promote`."""
+        place = self._place()
+        if not place.live and self._role(place)[0] is not Role.MIRROR:
+            raise base.not_a_mirror(str(self))
+        if place.store.is_dir():
+            failover.promote(place, str(self))
+
+    @guarded
+    def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
+        """See `Driver.divergence`."""
+        place = self._place()
+        start = store.require_base(place, guid, str(self))
+        return failover.divergence(place, start, limit=limit, where=str(self))
+
+    @guarded
+    def rollback(self, guid: str, *, mirror_id: str, keep_as: str | None) -> None:
+        """See `Driver.rollback`."""
+        place = self._place()
+        if not place.live and place.shown_wrapper() is None:
+            raise base.not_a_mirror(str(self))
+        target = store.find(place, guid)
+        if target is None or not target.snapshot.intact:
+            raise base.base_missing(str(self), guid)
+        if target.snapshot.kind is SnapshotKind.DIVERGED:
+            raise Refused("a diverged snapshot cannot be the base of a mirror", where=str(self))
+        failover.rollback(place, target, mirror_id=mirror_id, keep_as=keep_as, where=str(self))
+
+    @guarded
+    def forget(self) -> None:
+        """See `Driver.forget`."""
+        place = self._place()
+        if not place.store.is_dir():
+            return
+        for folder in place.staging.iterdir() if place.staging.is_dir() else ():
+            receive.remove_staging(folder)
+        for path in (place.mirror_file, place.lock_file):
+            if path.exists():
+                files.remove_file("BTRFS:FORGET:MARK", path)
+        layout.remove_empty_store("BTRFS:FORGET:STORE", place)

@@ -1,0 +1,211 @@
+"""The kernel calls that libbtrfsutil has not: send, tree search, facts of a file system.
+
+All take open descriptors or paths and raise OSError; `guarded` turns those into mirrord's errors
+at the driver's surface.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from mirrord.core.errors import IoFailed, MirrordError, Refused
+from mirrord.drivers import base
+from mirrord.system.native import BtrfsExtents
+
+SEND_NO_FILE_DATA = 0x1
+SEND_VERSION = 0x8
+SEND_COMPRESSED = 0x10
+
+_BTRFS_SUPER_MAGIC = 0x9123683E
+_IOC_SEND = 0x40489426
+_IOC_TREE_SEARCH_V2 = 0xC0709411
+_IOC_FS_INFO = 0x8400941F
+_FS_INFO_GENERATION = 1 << 1
+_EXTENT_DATA = 108
+_FIRST_INODE = 256
+_UUID_TREE = 9
+_RECEIVED_UUID = 252
+_UUID_BUFFER_BYTES = 64 << 10
+_MAX = (1 << 64) - 1
+#: tree, min and max of object, offset, generation, then types and item count (struct
+#: btrfs_ioctl_search_key), then the size of the buffer that follows.
+_SEARCH = struct.Struct("=7Q3I36xQ")
+_SEARCH_BUFFER_BYTES = 16 << 20
+_SEND_VERSION_FILE = Path("/sys/fs/btrfs/features/send_stream_version")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.ioctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _SendArguments(ctypes.Structure):
+    _fields_ = (
+        ("send_fd", ctypes.c_int64),
+        ("clone_sources_count", ctypes.c_uint64),
+        ("clone_sources", ctypes.POINTER(ctypes.c_uint64)),
+        ("parent_root", ctypes.c_uint64),
+        ("flags", ctypes.c_uint64),
+        ("version", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint8 * 28),
+    )
+
+
+class _Statfs(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_long), ("rest", ctypes.c_long * 32))
+
+
+def _ioctl(
+    descriptor: int, request: int, argument: ctypes.Structure | ctypes.Array[ctypes.c_char]
+) -> None:
+    """ioctl without the GIL; OSError when it fails."""
+    if _libc.ioctl(descriptor, request, ctypes.byref(argument)) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def send(
+    subvolume: int,
+    pipe: int,
+    *,
+    parent_root: int,
+    clone_sources: list[int],
+    flags: int,
+    version: int,
+) -> None:
+    """BTRFS_IOC_SEND: write the stream of an open read-only subvolume to `pipe`; blocks.
+
+    parent_root, clone_sources: ids of subvolumes; parent 0: a whole stream. The caller's thread
+    must have its signals blocked: a signal makes the kernel begin the stream again.
+    """
+    sources = (ctypes.c_uint64 * max(1, len(clone_sources)))(*clone_sources)
+    if version > 1:
+        flags |= SEND_VERSION
+    arguments = _SendArguments(
+        send_fd=pipe,
+        clone_sources_count=len(clone_sources),
+        clone_sources=ctypes.cast(sources, ctypes.POINTER(ctypes.c_uint64)),
+        parent_root=parent_root,
+        flags=flags,
+        version=version if version > 1 else 0,
+    )
+    _ioctl(subvolume, _IOC_SEND, arguments)
+
+
+@functools.cache
+def send_stream_version() -> int:
+    """The highest version of send streams that this kernel makes (1 before Linux 6.0)."""
+    try:
+        return min(2, int(_SEND_VERSION_FILE.read_text()))
+    except (OSError, ValueError):
+        return 1
+
+
+def search_extents(subvolume: int, tree: int, *, newer_than: int, encoded: bool) -> BtrfsExtents:
+    """The extents of a subvolume's tree that are newer than a generation (0: all of them).
+
+    subvolume: a descriptor anywhere on the file system; tree: the subvolume's id. Only leaves
+    that were written after that generation are read, so the time is that of the change.
+    """
+    found = BtrfsExtents(newer_than, encoded)
+    buffer = ctypes.create_string_buffer(_SEARCH.size + _SEARCH_BUFFER_BYTES)
+    view = memoryview(buffer).cast("B")
+    low = (_FIRST_INODE, 0, 0)
+    while True:
+        least = newer_than + 1 if newer_than else 0
+        key = (tree, low[0], _MAX, low[2], _MAX, least, _MAX)
+        _SEARCH.pack_into(buffer, 0, *key, low[1], _EXTENT_DATA, 0xFFFFFFFF, _SEARCH_BUFFER_BYTES)
+        _ioctl(subvolume, _IOC_TREE_SEARCH_V2, buffer)
+        count = struct.unpack_from("=I", buffer, 64)[0]
+        last = found.feed(view[_SEARCH.size :], count)
+        if last is None:
+            return found
+        low = _after(last)
+
+
+def received_as(path: str | Path, uuid: str) -> list[int]:
+    """Ids of all subvolumes of the file system that say they were received from `uuid` (hex), in
+    the order in which `btrfs receive` prefers them.
+    """
+    low, high = struct.unpack("<2Q", bytes.fromhex(uuid))
+    buffer = ctypes.create_string_buffer(_SEARCH.size + _UUID_BUFFER_BYTES)
+    key = (_UUID_TREE, low, low, high, high, 0, _MAX, _RECEIVED_UUID, _RECEIVED_UUID, 1)
+    _SEARCH.pack_into(buffer, 0, *key, _UUID_BUFFER_BYTES)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _ioctl(descriptor, _IOC_TREE_SEARCH_V2, buffer)
+    finally:
+        os.close(descriptor)
+    if struct.unpack_from("=I", buffer, 64)[0] == 0:
+        return []
+    length = struct.unpack_from("=I", buffer, _SEARCH.size + 28)[0]
+    return list(struct.unpack_from(f"<{length // 8}Q", buffer, _SEARCH.size + 32))
+
+
+def _after(key: tuple[int, int, int]) -> tuple[int, int, int]:
+    """The next possible tree key."""
+    inode, kind, offset = key
+    if offset < _MAX:
+        return inode, kind, offset + 1
+    return (inode, kind + 1, 0) if kind < 0xFF else (inode + 1, 0, 0)
+
+
+def filesystem_facts(path: str | Path) -> tuple[str, int]:
+    """The id (hex) of the btrfs file system of `path`, and its current generation."""
+    information = ctypes.create_string_buffer(1024)
+    struct.pack_into("=Q", information, 48, _FS_INFO_GENERATION)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _ioctl(descriptor, _IOC_FS_INFO, information)
+    finally:
+        os.close(descriptor)
+    return information.raw[16:32].hex(), int(struct.unpack_from("=Q", information, 56)[0])
+
+
+def is_btrfs(path: str | Path) -> bool:
+    """Whether `path` (followed, when it is a link) lies on btrfs."""
+    result = _Statfs()
+    if _libc.statfs(os.fsencode(path), ctypes.byref(result)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(path))
+    return int(result.type) & 0xFFFFFFFF == _BTRFS_SUPER_MAGIC
+
+
+def as_mirrord_error(error: OSError, where: str) -> MirrordError:
+    """What an operating-system error means to a person."""
+    why = error.strerror or str(error)
+    if error.filename:
+        why = f"{os.fsdecode(error.filename)}: {why}"
+    if error.errno in (errno.EPERM, errno.EACCES):
+        return base.permission_missing(where, f"{why}; btrfs snapshots and streams need root")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return base.no_space(where, why)
+    if error.errno == errno.EROFS:
+        return Refused(
+            "the file system is mounted read-only",
+            where=where,
+            why=why,
+            hint="Remount it writable; after errors btrfs goes read-only by itself: see dmesg.",
+        )
+    return IoFailed("an operation on the file system failed", where=where, why=why)
+
+
+def guarded(method: Callable[P, T]) -> Callable[P, T]:
+    """A driver's method, with its OSErrors turned into mirrord's errors."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except OSError as error:
+            raise as_mirrord_error(error, str(args[0])) from error
+
+    return call

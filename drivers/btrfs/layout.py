@@ -1,0 +1,331 @@
+"""Where things lie: a volume is a view path and a store beside it.
+
+    V                                     a live subvolume, or a link into the store
+    <folder of V>/.mirrord/<name of V>/   the store:
+        snapshots/<name>/<name>           a folder for each snapshot, with the subvolume in it
+        snapshots/<name>/transfer.json    what is known of a received snapshot
+        staging/<transfer>/<name>/<name>  what is being received
+        diverged/<name>/<name>            the losing sides of resyncs
+        swap/                             what is about to change places with V
+        mirror.json                       the mirror that a destination belongs to
+        lock
+
+A read-only subvolume cannot be renamed into another folder, but a folder with one in it can:
+therefore each snapshot has a folder of its own, and V is a link, which a rename switches at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mirrord.core.errors import Damaged, Refused
+from mirrord.core.model import Snapshot, SnapshotKind
+from mirrord.drivers.btrfs import ioctl, subvolume
+from mirrord.system import files, steps
+
+STORE = ".mirrord"
+DESTINATION_NAME = "current"
+RECORD = "transfer.json"
+_FORMAT = 1
+_NAME_BYTES_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths of one volume.
+
+    location: as the endpoint names it. view: V. mounted: V is a mount point, so that nothing can
+    take its place, and the store is inside it.
+    """
+
+    location: Path
+    view: Path
+    store: Path
+    mounted: bool = False
+
+    @property
+    def snapshots(self) -> Path:
+        """The folder of the committed snapshots."""
+        return self.store / "snapshots"
+
+    @property
+    def staging(self) -> Path:
+        """The folder of what is being received; for root only."""
+        return self.store / "staging"
+
+    @property
+    def diverged(self) -> Path:
+        """The folder of the losing sides of resyncs."""
+        return self.store / "diverged"
+
+    @property
+    def swap(self) -> Path:
+        """The folder of what is about to change places with the view; for root only."""
+        return self.store / "swap"
+
+    @property
+    def mirror_file(self) -> Path:
+        """The file that makes a place the destination of a mirror."""
+        return self.store / "mirror.json"
+
+    @property
+    def lock_file(self) -> Path:
+        """The file that is locked."""
+        return self.store / "lock"
+
+    def link_target(self, wrapper: str) -> str:
+        """What the view links to when it shows the snapshot in the folder `wrapper`."""
+        return f"{STORE}/{self.view.name}/snapshots/{wrapper}/{wrapper}"
+
+    def shown_wrapper(self) -> str | None:
+        """The folder of the snapshot that the view shows; None: it is no link into the store."""
+        try:
+            target = os.readlink(self.view)
+        except OSError:
+            return None
+        wrapper = target.rpartition("/")[2]
+        return wrapper if wrapper and target == self.link_target(wrapper) else None
+
+    @property
+    def live(self) -> bool:
+        """Whether the view is a live volume (one that lies in a plain folder: of our making)."""
+        if not subvolume.is_subvolume(self.view):
+            return False
+        return self.view == self.location or self.store.is_dir()
+
+
+def resolve(location: str) -> Layout:
+    """The paths of the volume at a location.
+
+    A subvolume, or a link into the store beside it (what a subvolume becomes by a rollback), is
+    itself the view. Anything else can only be a folder that a destination's view is put into, as
+    `current`. The store of a subvolume that is a mount point is inside it: beside it is another
+    file system.
+    """
+    path = Path(os.path.realpath(Path(location).parent)) / Path(location).name
+    if path.is_symlink():
+        beside = Layout(path, path, path.parent / STORE / path.name)
+        if beside.shown_wrapper() is not None:
+            return beside
+        path = Path(os.path.realpath(path))
+    if subvolume.is_subvolume(path):
+        if path in mount_points():
+            return Layout(path, path, path / STORE / (path.name or "volume"), mounted=True)
+        return Layout(path, path, path.parent / STORE / path.name)
+    view = path / DESTINATION_NAME
+    return Layout(path, view, path / STORE / DESTINATION_NAME)
+
+
+def mount_points() -> dict[Path, tuple[str, str, str]]:
+    """(root inside the file system, type, device) of everything that is mounted, by its path."""
+    found = {}
+    with Path("/proc/self/mountinfo").open(encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            fields = line.split()
+            kind, device = fields[fields.index("-") + 1 :][:2]
+            found[Path(_unescaped(fields[4]))] = (_unescaped(fields[3]), kind, device)
+    return found
+
+
+def _unescaped(text: str) -> str:
+    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(code, character)
+    return text
+
+
+def nearest_existing(path: Path) -> Path:
+    """`path`, or the nearest folder above it that is there."""
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def component(name: str, where: str) -> str:
+    """`name` when it is fit to be one part of a path; `Refused` otherwise."""
+    if (
+        name in ("", ".", "..")
+        or any(c in name for c in "/\0\n")
+        or (len(os.fsencode(name)) > _NAME_BYTES_MAX)
+    ):
+        raise Refused(f"{name!r} cannot name a snapshot or a transfer", where=where)
+    return name
+
+
+def make_store(op: str, layout: Layout, *, public: bool) -> None:
+    """Make the store's folders, as far as they are missing.
+
+    public: the snapshots may be reached by users, as the view of a destination needs it. Those of
+    a live volume may not: an old snapshot must not show what has been made private since.
+    """
+    top = layout.store.parent
+    if layout.mounted and not top.is_dir():
+        # A subvolume of its own, or our own files would make the volume look changed.
+        subvolume.create(f"{op}:STORE", top)
+    files.make_directory(f"{op}:STORE", layout.store)
+    mode = 0o755 if public else 0o700
+    files.make_directory(f"{op}:SNAPSHOTS", layout.snapshots, mode=mode)
+    if stat.S_IMODE(layout.snapshots.stat().st_mode) != mode:
+        steps.reached(f"{op}:MODE")
+        layout.snapshots.chmod(mode)
+    for folder in (layout.staging, layout.diverged, layout.swap):
+        files.make_directory(f"{op}:FOLDER", folder, mode=0o700)
+
+
+def remove_empty_store(op: str, layout: Layout) -> None:
+    """Remove the store as far as nothing is in it."""
+    folders = (layout.staging, layout.swap, layout.diverged, layout.snapshots, layout.store)
+    for folder in (*folders, layout.store.parent):
+        if folder.is_dir() and not os.listdir(folder):
+            if subvolume.is_subvolume(folder):
+                subvolume.delete(op, folder)
+            else:
+                files.remove_directory(op, folder)
+
+
+# Records
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What `transfer.json` says of a snapshot that was received, or kept by a rollback.
+
+    ctransid: the local transaction of its last change, taken when it was whole (0 before): a
+    received snapshot is intact as long as it still has it.
+    """
+
+    transfer_id: str
+    base: str | None
+    snapshot: Snapshot
+    complete: bool = False
+    ctransid: int = 0
+
+
+def read_mirror_id(layout: Layout) -> str:
+    """The id of the mirror whose destination this is, or ""; `Damaged` when it is not readable."""
+    document = _read(layout.mirror_file)
+    if document is None:
+        return ""
+    mirror_id = document.get("mirror_id")
+    if not isinstance(mirror_id, str) or not mirror_id or set(document) != {"format", "mirror_id"}:
+        raise _damaged(layout.mirror_file, "it has other fields than it should")
+    return mirror_id
+
+
+def write_mirror_id(op: str, layout: Layout, mirror_id: str) -> None:
+    """Make the place the destination of that mirror; durable."""
+    _write(op, layout.mirror_file, {"format": _FORMAT, "mirror_id": mirror_id})
+
+
+def read_record(wrapper: Path) -> Record | None:
+    """The record in a snapshot's folder, None when there is none; `Damaged`."""
+    path = wrapper / RECORD
+    document = _read(path)
+    if document is None:
+        return None
+    try:
+        said = document["snapshot"]
+        snapshot = Snapshot(
+            guid=_text(said["guid"]),
+            name=_text(said["name"]),
+            kind=SnapshotKind(said["kind"]),
+            order=_number(said["order"]),
+            taken_at_ns=_number(said["taken_at_ns"]),
+        )
+        return Record(
+            transfer_id=_text(document["transfer_id"]),
+            base=None if document["base"] is None else _text(document["base"]),
+            snapshot=snapshot,
+            complete=document["complete"] is True,
+            ctransid=_number(document["ctransid"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(path, f"it makes no sense ({error!r})") from error
+
+
+def write_record(op: str, wrapper: Path, record: Record, *, durable: bool = True) -> None:
+    """Replace the record in a snapshot's folder. Not durable: after a power cut it may be empty,
+    which is `Damaged` to `read_record`.
+    """
+    snapshot = record.snapshot
+    document = {
+        "format": _FORMAT,
+        "transfer_id": record.transfer_id,
+        "base": record.base,
+        "complete": record.complete,
+        "ctransid": record.ctransid,
+        "snapshot": {
+            "guid": snapshot.guid,
+            "name": snapshot.name,
+            "kind": snapshot.kind.value,
+            "order": snapshot.order,
+            "taken_at_ns": snapshot.taken_at_ns,
+        },
+    }
+    if durable:
+        _write(op, wrapper / RECORD, document)
+    else:
+        steps.reached(op)
+        (wrapper / RECORD).write_bytes(_encoded(document))
+
+
+def _write(op: str, path: Path, document: dict[str, Any]) -> None:
+    files.write_atomic(op, path, _encoded(document))
+
+
+def _encoded(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, indent=1).encode() + b"\n"
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        text = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise _damaged(path, str(error)) from error
+    if not isinstance(document, dict) or document.get("format") != _FORMAT:
+        raise _damaged(path, f"it is not of the format {_FORMAT}")
+    return document
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{value!r} is no number")
+    return value
+
+
+def _damaged(path: Path, why: str) -> Damaged:
+    return Damaged(
+        "a file of mirrord's own is damaged",
+        where=str(path),
+        why=why,
+        hint="Move it away to look at it; the snapshots beside it are not touched.",
+    )
+
+
+def filesystem_kind(path: Path) -> str:
+    """The type of the file system that holds `path`, for messages."""
+    mounts = mount_points()
+    here = Path(os.path.realpath(path))
+    for folder in (here, *here.parents):
+        if folder in mounts:
+            return mounts[folder][1]
+    return "unknown"
+
+
+def on_btrfs(path: Path) -> bool:
+    """Whether `path` (or the nearest folder above it that is there) lies on btrfs."""
+    return ioctl.is_btrfs(nearest_existing(path))

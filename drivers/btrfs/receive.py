@@ -1,0 +1,384 @@
+"""Receiving: one `btrfs receive`, fed by a pipe, into a staging place that only root can see.
+
+`btrfs receive` takes an end of file between two commands for a good end, makes the subvolume
+read-only and calls it received. So its word counts for nothing here: a staging is complete only
+when our own scanner saw the END command, the program ended well, and the subvolume has the very
+identity and parent that were announced; only then is its record marked complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import tempfile
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from mirrord.core.errors import Damaged, MirrordError, TransferFailed, Unsupported
+from mirrord.core.model import ReceiveRequest, Snapshot, SnapshotKind, Staging
+from mirrord.drivers import base
+from mirrord.drivers.base import Receiver
+from mirrord.drivers.btrfs import layout, store, subvolume
+from mirrord.drivers.btrfs.ioctl import guarded
+from mirrord.drivers.btrfs.layout import Layout, Record
+from mirrord.drivers.btrfs.store import Kept
+from mirrord.drivers.btrfs.stream import make_pipe
+from mirrord.system import command, files, steps
+from mirrord.system.native import BtrfsStreamScanner, btrfs_rewrite_beginning
+
+if TYPE_CHECKING:
+    from subprocess import Popen  # noqa: TID251 - the type only
+
+_ERROR_BYTES_MAX = 4096
+_PROGS_HINT = "Install the package btrfs-progs (Debian: apt-get install btrfs-progs)."
+
+
+@functools.cache
+def _program() -> str:
+    return command.find("btrfs", hint=_PROGS_HINT)
+
+
+@functools.cache
+def receives_version() -> int:
+    """The highest version of send streams that the installed btrfs-progs take."""
+    said = command.run([_program(), "--version"], timeout_s=30).output
+    number = said.partition("v")[2].split(".")[0].strip()
+    return 2 if number.isdecimal() and int(number) >= 6 else 1
+
+
+class BtrfsReceiver(Receiver):
+    """Takes one stream into `staging/<transfer>/<name>/<name>`."""
+
+    def __init__(
+        self, place: Layout, request: ReceiveRequest, base_here: Kept | None, where: str
+    ) -> None:
+        self._place = place
+        self._request = request
+        self._base = base_here
+        self._where = where
+        self._scanner = BtrfsStreamScanner()
+        self._beginning: bytes | None = b""
+        self._complete = False
+        self._child: Popen[bytes] | None = None
+        self._errors: IO[bytes] | None = None
+        self._writing = -1
+        self._folder = place.staging / layout.component(request.transfer_id, where)
+        self._wrapper = self._folder / wrapper_name(place, request.snapshot, where)
+        self._subvolume = self._wrapper / self._wrapper.name
+        try:
+            self._begin()
+        except BaseException as error:
+            self._end_child()
+            if isinstance(error, OSError):  # most likely no space: leave nothing half-made
+                with contextlib.suppress(OSError):
+                    remove_staging(self._folder)
+            raise
+
+    def _begin(self) -> None:
+        remove_staging(self._folder)
+        steps.reached("BTRFS:RECEIVE:STAGE")
+        self._folder.mkdir(mode=0o700)
+        self._wrapper.mkdir(mode=0o755)
+        request = self._request
+        record = Record(request.transfer_id, request.base, request.snapshot)
+        layout.write_record("BTRFS:RECEIVE:RECORD", self._wrapper, record, durable=False)
+        steps.reached("BTRFS:RECEIVE:START")
+        # In memory, without a name: the errors of a program are a line or two.
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by _end_child
+        reading, self._writing = make_pipe()
+        try:
+            self._child = command.start(
+                [_program(), "-q", "receive", "-e", str(self._wrapper)],
+                stdin=reading,
+                stderr=self._errors.fileno(),
+            )
+        finally:
+            os.close(reading)
+
+    def __str__(self) -> str:
+        return self._where
+
+    @guarded
+    def write(self, chunk: bytes | memoryview) -> None:
+        """See `Receiver.write`."""
+        if self._writing < 0:
+            raise TransferFailed("the receiver is closed", where=self._where)
+        if self._beginning is not None:
+            self._beginning += bytes(chunk)
+            changed = self._changed_beginning(self._beginning)
+            if changed is None:
+                return
+            self._beginning = None
+            chunk = changed
+        try:
+            self._scanner.feed(chunk)
+        except ValueError as error:
+            raise base.stream_damaged(self._where, str(error)) from error
+        self._pass_on(chunk)
+
+    def _changed_beginning(self, data: bytes) -> bytes | None:
+        """The stream's beginning, its first command changed: the snapshot gets the name that it
+        has here, and starts from our own base by that one's own uuid. Otherwise the program would
+        take any subvolume that says it was received from the same snapshot, wherever it is.
+        """
+        try:
+            whole = btrfs_rewrite_beginning(data)
+            if whole is None:
+                return None
+            version = int.from_bytes(data[13:17], "little")
+            self._check_announced(data, version)
+            parent = bytes.fromhex(self._base.info.uuid) if self._base else None
+            path = os.fsencode(self._wrapper.name)
+            return btrfs_rewrite_beginning(data, path=path, parent_uuid=parent)
+        except ValueError as error:
+            raise base.stream_damaged(self._where, str(error)) from error
+
+    def _check_announced(self, data: bytes, version: int) -> None:
+        scanner = BtrfsStreamScanner()
+        scanner.feed(data)
+        assert scanner.beginning is not None
+        uuid, ctransid, parent = scanner.beginning
+        if f"{uuid}:{ctransid}" != self._request.snapshot.guid:
+            raise base.stream_damaged(
+                self._where,
+                f"it holds the snapshot {uuid}:{ctransid}, not the announced "
+                f"{self._request.snapshot.guid}",
+            )
+        if (parent is None) != (self._base is None):
+            kind = "a whole snapshot" if parent is None else "changes to another snapshot"
+            raise base.stream_damaged(self._where, f"it holds {kind}, which was not announced")
+        if version > receives_version():
+            raise Unsupported(
+                f"the installed btrfs-progs cannot read send streams of version {version}",
+                where=self._where,
+                hint="Install btrfs-progs 6.0 or newer.",
+            )
+
+    def _pass_on(self, chunk: bytes | memoryview) -> None:
+        view = memoryview(chunk)
+        try:
+            while view:
+                view = view[os.write(self._writing, view) :]
+        except BrokenPipeError as error:
+            raise self._failure() from error
+
+    def _failure(self) -> MirrordError:
+        """Why the program ended, in one line."""
+        status = self._child.wait() if self._child else 0
+        said = ""
+        if self._errors is not None:
+            self._errors.seek(0)
+            said = self._errors.read(_ERROR_BYTES_MAX).decode(errors="replace")
+        lines = [line.removeprefix("ERROR: ").strip() for line in said.splitlines()]
+        why = "; ".join(line for line in lines if line) or _ending(status)
+        return explain(why, self._where, self._request.base)
+
+    @guarded
+    def finish(self) -> Staging:
+        """See `Receiver.finish`."""
+        if self._complete:
+            return self._staging()
+        if not self._scanner.ended:
+            raise base.stream_damaged(self._where, "it ends early")
+        os.close(self._writing)
+        self._writing = -1
+        assert self._child is not None
+        if self._child.wait() != 0:
+            raise self._failure()
+        info = self._verified()
+        files.sync_filesystem("BTRFS:FINISH:SYNC", self._wrapper)
+        # Read again: data that were still in memory have counted as changes until now.
+        info = subvolume.info(self._subvolume)
+        request = self._request
+        record = Record(request.transfer_id, request.base, request.snapshot, True, info.ctransid)
+        layout.write_record("BTRFS:FINISH:RECORD", self._wrapper, record)
+        self._complete = True
+        return self._staging()
+
+    def _verified(self) -> subvolume.Info:
+        try:
+            info = subvolume.info(self._subvolume)
+        except OSError as error:
+            raise base.stream_damaged(self._where, "it made no snapshot") from error
+        if info.guid != self._request.snapshot.guid or not info.read_only:
+            raise base.stream_damaged(
+                self._where, f"what arrived is {info.guid}, not {self._request.snapshot.guid}"
+            )
+        if self._base is not None and info.parent_uuid != self._base.info.uuid:
+            raise Damaged(
+                "the update was applied to another snapshot than its base",
+                where=self._where,
+                why=f"it started from {info.parent_uuid}, not from {self._base.path}",
+                hint="Nothing was shown; run the same command again.",
+            )
+        return info
+
+    def _staging(self) -> Staging:
+        request = self._request
+        return Staging(
+            request.transfer_id,
+            request.base,
+            request.snapshot,
+            complete=True,
+            received_bytes=self._scanner.stream_bytes,
+        )
+
+    def close(self) -> None:
+        """See `Receiver.close`: what is not finished is removed."""
+        if self._child is None:
+            return
+        self._end_child()
+        if not self._complete:
+            remove_staging(self._folder)
+
+    def _end_child(self) -> None:
+        if self._writing >= 0:
+            os.close(self._writing)
+            self._writing = -1
+        if self._child is not None:
+            if self._child.poll() is None:
+                self._child.kill()
+            self._child.wait()
+            self._child = None
+        if self._errors is not None:
+            self._errors.close()
+            self._errors = None
+
+
+def _ending(status: int) -> str:
+    if status < 0:
+        return f"'btrfs receive' was ended by signal {-status}"
+    return f"'btrfs receive' ended with status {status}"
+
+
+def explain(why: str, where: str, base_guid: str | None) -> MirrordError:
+    """The error behind what `btrfs receive` said."""
+    lower = why.lower()
+    if "no space left" in lower or "quota exceeded" in lower:
+        return base.no_space(where, why)
+    if "operation not permitted" in lower or "permission denied" in lower:
+        return base.permission_missing(where, why)
+    unreachable = "not reachable from inside" in lower or "default subvolume" in lower
+    if unreachable or "cannot find parent" in lower or "did not find source subvol" in lower:
+        error = base.base_missing(where, base_guid or "")
+        error.why = f"'btrfs receive' cannot reach it ({why})"
+        if unreachable:
+            error.why += "; the file system is mounted at a subvolume that does not contain it"
+            error.hint = "Mount the file system (or the folder above the destination) whole."
+        return error
+    if "crc32 mismatch" in lower or "unexpected eof" in lower or "invalid" in lower:
+        return base.stream_damaged(where, why)
+    return TransferFailed("the destination could not apply the stream", where=where, why=why)
+
+
+def wrapper_name(place: Layout, snapshot: Snapshot, where: str) -> str:
+    """The folder for a snapshot: its name, unless another snapshot has that already."""
+    name = layout.component(snapshot.name, where)
+    there = store.in_wrapper(place.snapshots / name, SnapshotKind.REFERENCE)
+    if there is None or there.snapshot.guid == snapshot.guid:
+        return name
+    return f"{name}~{snapshot.guid[:8]}"
+
+
+def remove_staging(folder: Path) -> None:
+    """Remove a staging, whatever is in it; nothing when there is none. Durable."""
+    if not folder.is_dir():
+        return
+    deleted = False
+    for wrapper in folder.iterdir():
+        inner = wrapper / wrapper.name
+        for path in {inner, *(wrapper.iterdir() if wrapper.is_dir() else ())}:
+            if subvolume.is_subvolume(path):
+                subvolume.delete("BTRFS:DISCARD:SUBVOLUME", path)
+                deleted = True
+            elif path.is_file():
+                steps.reached("BTRFS:DISCARD:RECORD")
+                path.unlink()
+        steps.reached("BTRFS:DISCARD:FOLDER")
+        wrapper.rmdir() if wrapper.is_dir() else wrapper.unlink()
+    files.remove_directory("BTRFS:DISCARD:STAGING", folder)
+    if deleted:
+        subvolume.reclaim(folder.parent)
+
+
+def stagings(place: Layout) -> list[Staging]:
+    """What earlier transfers left. One whose snapshot has reached its place, but was perhaps not
+    shown yet, counts as complete: a commit ends it.
+    """
+    found = []
+    try:
+        folders = sorted(place.staging.iterdir())
+    except FileNotFoundError:
+        return []
+    for folder in folders:
+        record, complete = None, False
+        for wrapper in folder.iterdir():
+            with contextlib.suppress(Damaged):
+                record = layout.read_record(wrapper)
+            complete = record is not None and record.complete
+        if record is None:
+            moved = committed(place, folder.name)
+            record = moved.record if moved else None
+            complete = moved is not None
+        nothing = Snapshot("", "", SnapshotKind.REFERENCE, 0, 0, intact=False)
+        found.append(
+            Staging(
+                folder.name,
+                record.base if record else None,
+                record.snapshot if record else nothing,
+                complete=complete,
+            )
+        )
+    return found
+
+
+def committed(place: Layout, transfer_id: str) -> Kept | None:
+    """The snapshot that a transfer has already become."""
+    for one in store.kept(place):
+        if one.record is not None and one.record.transfer_id == transfer_id:
+            return one
+    return None
+
+
+def commit(place: Layout, transfer_id: str, *, show: bool, where: str) -> Snapshot:
+    """See `Driver.commit`. The rename of the snapshot's folder and the switch of the link are
+    each one step; after a crash between them the link still shows the old snapshot, and doing it
+    again goes on from there.
+    """
+    folder = place.staging / layout.component(transfer_id, where)
+    wrappers = list(folder.iterdir()) if folder.is_dir() else []
+    record = layout.read_record(wrappers[0]) if wrappers else None
+    if record is not None and record.complete:
+        target = place.snapshots / wrappers[0].name
+        # If it is there, the very same snapshot came before, by another transfer.
+        if not subvolume.is_subvolume(target / target.name):
+            if target.is_dir():
+                store.sweep(place)  # what a deletion left
+            files.rename("BTRFS:COMMIT:MOVE", wrappers[0], target)
+        done = store.in_wrapper(target, SnapshotKind.REFERENCE)
+    elif wrappers:
+        raise base.staging_missing(where, transfer_id)
+    else:
+        done = committed(place, transfer_id)
+    if done is None or done.wrapper is None:
+        raise base.staging_missing(where, transfer_id)
+    if show:
+        _show(place, done, again=not wrappers)
+    if wrappers and record is not None and not any(folder.iterdir()):
+        # Not made durable: should it come back, the next commit of it finds all done.
+        steps.reached("BTRFS:COMMIT:CLEAN")
+        folder.rmdir()
+    else:
+        remove_staging(folder)
+    return done.snapshot
+
+
+def _show(place: Layout, done: Kept, *, again: bool) -> None:
+    assert done.wrapper is not None
+    if again:  # a commit that is repeated late must not turn the view back
+        current = store.shown(place)
+        if current is not None and current.snapshot.order >= done.snapshot.order:
+            return
+    target = place.link_target(done.wrapper.name)
+    files.switch_link("BTRFS:COMMIT:SHOW", target, place.view)

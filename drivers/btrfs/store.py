@@ -1,0 +1,247 @@
+"""The snapshots in a volume's keeping, found by what the kernel says of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirrord.core.errors import Diverged, Refused
+from mirrord.core.model import Snapshot, SnapshotKind
+from mirrord.drivers import base
+from mirrord.drivers.btrfs import ioctl, layout, subvolume
+from mirrord.drivers.btrfs.layout import Layout, Record
+from mirrord.system import files, steps
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A snapshot with what the driver needs of it. wrapper: its folder, None outside the store."""
+
+    snapshot: Snapshot
+    info: subvolume.Info
+    path: Path
+    wrapper: Path | None = None
+    record: Record | None = None
+
+
+def kept(place: Layout) -> list[Kept]:
+    """All that the store keeps, oldest first."""
+    found = [
+        *_in_folder(place.snapshots, SnapshotKind.REFERENCE),
+        *_in_folder(place.diverged, SnapshotKind.DIVERGED),
+    ]
+    return sorted(found, key=lambda one: (one.snapshot.order, one.info.id))
+
+
+def _in_folder(folder: Path, kind: SnapshotKind) -> Iterator[Kept]:
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return
+    for name in names:
+        one = in_wrapper(folder / name, kind)
+        if one is not None:
+            yield one
+
+
+def in_wrapper(wrapper: Path, kind: SnapshotKind) -> Kept | None:
+    """The snapshot in a folder of the store; None when the folder holds none (any more)."""
+    path = wrapper / wrapper.name
+    if not subvolume.is_subvolume(path):
+        return None
+    info = subvolume.info(path)
+    record = layout.read_record(wrapper)
+    return Kept(_snapshot(path, info, kind, record), info, path, wrapper, record)
+
+
+def _snapshot(
+    path: Path, info: subvolume.Info, kind: SnapshotKind, record: Record | None
+) -> Snapshot:
+    """What mirrord calls it; `intact` is decided here.
+
+    One that was taken here: nothing has changed it after the transaction that made it. A received
+    or kept one was written after it was made: its record says at which transaction it was whole.
+    """
+    if record is None:
+        return Snapshot(
+            guid=info.guid,
+            name=path.name,
+            kind=kind,
+            order=info.otransid,
+            taken_at_ns=info.otime_ns,
+            path=str(path),
+            intact=info.read_only
+            and not info.received_uuid
+            and kind is not SnapshotKind.DIVERGED
+            and info.ctransid <= info.otransid,
+        )
+    diverged = record.snapshot.kind is SnapshotKind.DIVERGED
+    return dataclasses.replace(
+        record.snapshot,
+        order=record.snapshot.order if diverged else info.otransid,
+        path=str(path),
+        intact=record.complete
+        and info.read_only
+        and info.ctransid == record.ctransid
+        and info.guid == record.snapshot.guid,
+    )
+
+
+def find(place: Layout, guid: str) -> Kept | None:
+    """The one with that identity; an intact one rather than another. A changed one is found by
+    the identity that its record or its beginning gave it, so that it can be called changed.
+    """
+    matching = [one for one in kept(place) if guid in (one.snapshot.guid, one.info.guid)]
+    return next((one for one in matching if one.snapshot.intact), next(iter(matching), None))
+
+
+def shown(place: Layout) -> Kept | None:
+    """The snapshot that the view shows."""
+    wrapper = place.shown_wrapper()
+    if wrapper is None:
+        return None
+    return in_wrapper(place.snapshots / wrapper, SnapshotKind.REFERENCE)
+
+
+def delete(place: Layout, one: Kept, where: str) -> None:
+    """Delete a snapshot of the store and its folder; durable."""
+    if one.wrapper is None:
+        raise Refused("the snapshot is its owner's", where=where, why=str(one.path))
+    nested = nested_names(one.path, limit=1)
+    if nested:
+        raise Refused(
+            f"'{one.snapshot.name}' holds the nested subvolume '{nested[0]}'",
+            where=where,
+            why="it came there with a volume that was set aside, and has data of its own",
+            hint=f"Move {one.path / nested[0]} away (or delete it) and try again.",
+        )
+    subvolume.delete("BTRFS:DELETE:SUBVOLUME", one.path)
+    sweep(place)
+    if not place.live:  # where there are users' writes in memory, they are not hurried
+        subvolume.reclaim(place.store)
+
+
+def sweep(place: Layout) -> None:
+    """Remove the folders of snapshots that are no more, and make deletions durable."""
+    for folder in (place.snapshots, place.diverged):
+        for wrapper in folder.iterdir() if folder.is_dir() else ():
+            if not subvolume.is_subvolume(wrapper / wrapper.name):
+                for rest in wrapper.iterdir():
+                    steps.reached("BTRFS:DELETE:RECORD")
+                    rest.unlink()
+                files.remove_directory("BTRFS:DELETE:FOLDER", wrapper)
+
+
+def nested_names(path: Path, *, limit: int) -> list[str]:
+    """Paths of subvolumes inside the one at `path`, our own store left out, at most `limit`."""
+    found: list[str] = []
+    for name, _number in subvolume.below(path):
+        if len(found) >= limit:
+            break
+        if layout.STORE not in name.split("/"):
+            found.append(name)
+    return found
+
+
+def owned(place: Layout, live: subvolume.Info) -> Iterator[Kept]:
+    """The read-only snapshots of the live volume outside of all stores: its owner's own."""
+    top = topmost_mount(place.view)
+    for name, info in subvolume.below_with_info(top):
+        if not info.read_only or info.parent_uuid != live.uuid:
+            continue
+        path = top / name
+        if layout.STORE in path.parts or not subvolume.is_subvolume(path):
+            continue
+        snapshot = Snapshot(
+            guid=info.guid,
+            name=_own_name(path),
+            kind=SnapshotKind.OWN,
+            order=info.otransid,
+            taken_at_ns=info.otime_ns,
+            path=str(path),
+            intact=not info.received_uuid and info.ctransid <= info.otransid,
+        )
+        yield Kept(snapshot, info, path)
+
+
+def _own_name(path: Path) -> str:
+    """The snapshot's name; snapper calls each `snapshot`, in a folder with its number."""
+    return f"{path.parent.name}-{path.name}" if path.name == "snapshot" else path.name
+
+
+def matches(one: Kept, patterns: tuple[str, ...]) -> bool:
+    """Whether the snapshot's name is one of those that the definition takes along."""
+    names = {one.snapshot.name, one.path.name}
+    return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def topmost_mount(path: Path) -> Path:
+    """The mount of the file system of `path` from which most of it can be reached."""
+    mounts = layout.mount_points()
+    here = Path(os.path.realpath(path))
+    holding = next(mounts[folder] for folder in (here, *here.parents) if folder in mounts)
+    same = [
+        (len(root), mount)
+        for mount, (root, kind, device) in mounts.items()
+        if kind == "btrfs" and device == holding[2] and subvolume.is_subvolume(mount)
+    ]
+    return min(same)[1] if same else here
+
+
+def find_to_send(place: Layout, guid: str) -> Kept | None:
+    """A snapshot of the store, or one of the owner's, by its identity."""
+    one = find(place, guid)
+    if one is None and place.live:
+        owners = owned(place, subvolume.info(place.view))
+        one = next((other for other in owners if other.snapshot.guid == guid), None)
+    return one
+
+
+def require_base(place: Layout, guid: str, where: str) -> Kept:
+    """The intact snapshot that something starts from; `Diverged` when there is none."""
+    one = find_to_send(place, guid)
+    if one is None or not one.snapshot.intact:
+        raise base.base_missing(where, guid)
+    return one
+
+
+def require_sound_copies(here: Kept, where: str) -> None:
+    """Refuse to receive where `btrfs receive` would clone from another copy of the base.
+
+    It looks for the source of a reflink by the identity that was received, and takes the first
+    subvolume of the file system that has it. When that is not ours, it must be one whose record
+    says that it is intact: else wrong data would be taken for right.
+    """
+    if not here.info.received_uuid:
+        return
+    copies = ioctl.received_as(here.path, here.info.received_uuid)
+    if not copies or copies[0] == here.info.id:
+        return
+    top = topmost_mount(here.path)
+    for name, info in subvolume.below_with_info(top):
+        if info.id != copies[0]:
+            continue
+        other = in_wrapper((top / name).parent, SnapshotKind.REFERENCE)
+        if other is not None and other.info.id == info.id and other.snapshot.intact:
+            return
+        raise _unsound(str(top / name), where)
+    raise _unsound(f"the subvolume with the id {copies[0]}", where)
+
+
+def _unsound(copy: str, where: str) -> Diverged:
+    return Diverged(
+        "another copy of the base snapshot is in the way",
+        where=where,
+        why=f"{copy} was received from the same snapshot, and 'btrfs receive' would take data "
+        "from it, though it may have been changed since",
+        hint=f"Delete it (btrfs subvolume delete) if it is not needed: {copy}",
+    )
+
+
+def filesystem_generation(place: Layout) -> int:
+    """The transaction that the file system is at: what is made later has a greater one."""
+    return ioctl.filesystem_facts(place.store)[1]

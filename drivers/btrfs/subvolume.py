@@ -1,0 +1,157 @@
+"""Subvolumes: what the kernel says of one, and the few things that are done to one.
+
+The identity of a snapshot is `<uuid>:<transaction>`: of a received one the pair that it was
+received as, else its own uuid and the transaction of its last change. So two copies of one
+snapshot have one identity, and one that was made writable and changed has another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirrord.core.errors import Unsupported
+from mirrord.drivers.btrfs import ioctl
+from mirrord.system import steps
+
+try:
+    import btrfsutil
+
+    _IMPORT_ERROR = ""
+except ImportError as _error:  # the module is an extra: other drivers work without it
+    _IMPORT_ERROR = str(_error)
+
+_READ_ONLY = 1
+_ROOT_INODE = 256
+_NO_UUID = bytes(16)
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """The root item of a subvolume. uuid, parent_uuid, received_uuid: hex, "" when not set.
+
+    otransid: transaction in which it was made; ctransid: of its last change; stransid: the
+    ctransid that the sender announced, 0 when it was not received. otime_ns: when it was made.
+    """
+
+    id: int
+    uuid: str
+    parent_uuid: str
+    received_uuid: str
+    read_only: bool
+    ctransid: int
+    otransid: int
+    stransid: int
+    otime_ns: int
+
+    @property
+    def guid(self) -> str:
+        """The identity of its content, as long as it is read-only."""
+        if self.received_uuid:
+            return f"{self.received_uuid}:{self.stransid}"
+        return f"{self.uuid}:{self.ctransid}"
+
+    @property
+    def newest_generation(self) -> int:
+        """No extent of it is newer than this transaction."""
+        return max(self.ctransid, self.otransid)
+
+
+def require_support() -> None:
+    """Raise `Unsupported`, with the way to mend it, when this machine cannot do btrfs."""
+    if _IMPORT_ERROR:
+        raise Unsupported(
+            "btrfs volumes need the Python module 'btrfsutil'",
+            why=_IMPORT_ERROR,
+            hint="Install it with: pip install 'mirrord[btrfs]' (Debian also needs the packages "
+            "libbtrfsutil-dev and btrfs-progs).",
+        )
+    if not any(line.endswith("\tbtrfs\n") for line in _lines("/proc/filesystems")):
+        raise Unsupported("this kernel has no btrfs", hint="Load it as root with: modprobe btrfs")
+
+
+def _lines(path: str) -> list[str]:
+    with Path(path).open(encoding="utf-8") as file:
+        return file.readlines()
+
+
+def is_subvolume(path: str | Path) -> bool:
+    """Whether `path` itself (no link is followed) is the root of a btrfs subvolume."""
+    try:
+        found = os.lstat(path)
+        return stat.S_ISDIR(found.st_mode) and found.st_ino == _ROOT_INODE and ioctl.is_btrfs(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def info(path: str | Path) -> Info:
+    """The facts of the subvolume at `path`; OSError when there is none."""
+    return _info(btrfsutil.subvolume_info(os.fspath(path)))
+
+
+def _info(found: btrfsutil.SubvolumeInfo) -> Info:
+    return Info(
+        id=found.id,
+        uuid=_hex(found.uuid),
+        parent_uuid=_hex(found.parent_uuid),
+        received_uuid=_hex(found.received_uuid),
+        read_only=bool(found.flags & _READ_ONLY),
+        ctransid=found.ctransid,
+        otransid=found.otransid,
+        stransid=found.stransid,
+        otime_ns=round(found.otime * 1e6) * 1000,  # a float: not exact beyond microseconds
+    )
+
+
+def _hex(uuid: bytes) -> str:
+    return "" if uuid == _NO_UUID else uuid.hex()
+
+
+def create(op: str, path: str | Path) -> None:
+    """Make an empty subvolume."""
+    steps.reached(op)
+    btrfsutil.create_subvolume(os.fspath(path))
+
+
+def snapshot(op: str, source: str | Path, path: str | Path, *, read_only: bool) -> None:
+    """Make `path` a snapshot of `source`; durable on return (the kernel commits)."""
+    steps.reached(op)
+    btrfsutil.create_snapshot(os.fspath(source), os.fspath(path), read_only=read_only)
+
+
+def delete(op: str, path: str | Path) -> None:
+    """Delete a subvolume, read-only or not; durable with the next sync of its directory."""
+    steps.reached(op)
+    btrfsutil.delete_subvolume(os.fspath(path))
+
+
+def reclaim(path: str | Path) -> None:
+    """Let the kernel free the space of deleted subvolumes now, in the background. Otherwise it
+    begins up to 30 s later, and a full file system stays full until then.
+    """
+    with contextlib.suppress(OSError):  # it would happen anyway
+        btrfsutil.sync(os.fspath(path))
+
+
+def set_read_only(op: str, path: str | Path) -> None:
+    """Make a subvolume read-only; durable on return."""
+    steps.reached(op)
+    btrfsutil.set_subvolume_read_only(os.fspath(path), True)
+
+
+def below(path: str | Path) -> Iterator[tuple[str, int]]:
+    """(relative path, id) of all subvolumes below the subvolume at `path`; needs root."""
+    with btrfsutil.SubvolumeIterator(os.fspath(path)) as found:
+        for name, number in found:
+            yield os.fsdecode(name), number
+
+
+def below_with_info(path: str | Path) -> Iterator[tuple[str, Info]]:
+    """(relative path, facts) of all subvolumes below the subvolume at `path`; needs root."""
+    with btrfsutil.SubvolumeIterator(os.fspath(path), info=True) as found:
+        for name, facts in found:
+            yield os.fsdecode(name), _info(facts)

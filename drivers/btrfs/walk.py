@@ -1,0 +1,126 @@
+"""What lies between two snapshots: block states from the extents, files from the stream.
+
+An extent is never written to again while a snapshot holds it, so the extents that a snapshot's
+tree names are its active map, and the four states are set operations (FAST'02, 3.2.2). Two depths:
+
+-   what will be sent: only leaves of the incremental that are newer than the base are read;
+-   all states: both trees whole. An extent counts with its whole length on disk, as long as any
+    file names any part of it. Data inside the tree itself (small files) count as one block a
+    file. `unused` is the size of the file system less the union of both: it includes what other
+    subvolumes use.
+
+A balance or defragmentation moves extents: what it moved counts as added and deleted.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mirrord.core.model import BlockStates, Delta, FileChange
+from mirrord.drivers.btrfs import ioctl, subvolume
+from mirrord.drivers.btrfs.store import Kept
+from mirrord.drivers.btrfs.stream import BtrfsSendStream, Sending
+from mirrord.system.native import BtrfsChanges, BtrfsExtents
+
+BLOCK_BYTES = 4096
+
+
+def delta(
+    base: Kept | None,
+    incremental: Kept,
+    *,
+    live: subvolume.Info | None,
+    states: bool,
+    encoded: bool,
+    changes: tuple[FileChange, ...] | None = None,
+) -> Delta:
+    """The delta. live: the live volume here, if there is one. encoded: compressed extents are
+    sent compressed. changes: the files, when they were asked for.
+    """
+    lineal = base is not None and _lineal(live, base, incremental)
+    descriptor = os.open(incremental.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        full = base is not None and (states or not lineal)
+        newer_than = base.info.newest_generation if base and not full else 0
+        new = ioctl.search_extents(
+            descriptor, incremental.info.id, newer_than=newer_than, encoded=encoded
+        )
+        counts, added, send_bytes = None, new.blocks(), new.send_bytes
+        if base is not None and full:
+            old = ioctl.search_extents(descriptor, base.info.id, newer_than=0, encoded=encoded)
+            unchanged, deleted, added = old.compare(new)
+            counts = (unchanged, deleted, added)
+            send_bytes = BtrfsExtents(0, encoded).send_bytes + added * BLOCK_BYTES
+            if lineal:  # the newer leaves once more, for what is spent beside the data
+                newest = base.info.newest_generation
+                new = ioctl.search_extents(
+                    descriptor, incremental.info.id, newer_than=newest, encoded=encoded
+                )
+                send_bytes = new.send_bytes
+        elif states and base is None:
+            counts = (0, 0, added)
+    finally:
+        os.close(descriptor)
+    return Delta(
+        base=base.snapshot.guid if base else None,
+        incremental=incremental.snapshot.guid,
+        block_size=BLOCK_BYTES,
+        states=_states(incremental.path, counts) if states and counts else None,
+        added_bytes=added * BLOCK_BYTES,
+        send_bytes=send_bytes,
+        changes=changes,
+    )
+
+
+def _lineal(live: subvolume.Info | None, base: Kept, incremental: Kept) -> bool:
+    """Whether the incremental's tree grew out of the base's, so that what is newer than the base
+    is all that was added: both are snapshots of one volume, or one began as the other.
+    """
+    older, newer = base.info, incremental.info
+    if not newer.parent_uuid or older.otransid > newer.otransid:
+        return False
+    began_as_base = live is not None and live.parent_uuid == older.uuid
+    return newer.parent_uuid in (older.uuid, older.parent_uuid) or (
+        live is not None and newer.parent_uuid == live.uuid and began_as_base
+    )
+
+
+def _states(path: Path, counts: tuple[int, int, int]) -> BlockStates:
+    unchanged, deleted, added = counts
+    size = os.statvfs(path)
+    total = size.f_blocks * size.f_frsize // BLOCK_BYTES
+    unused = max(0, total - unchanged - deleted - added)
+    return BlockStates(unused=unused, unchanged=unchanged, deleted=deleted, added=added)
+
+
+def changed_files(base: Kept | None, incremental: Kept, where: str) -> list[FileChange]:
+    """The changed files, ordered by path, from a stream without data."""
+    sending = Sending(
+        incremental.path,
+        parent_root=base.info.id if base else 0,
+        clone_sources=[base.info.id] if base else [],
+        flags=ioctl.SEND_NO_FILE_DATA,
+    )
+    collected = BtrfsChanges()
+    with BtrfsSendStream(sending, where) as stream:
+        while chunk := stream.read():
+            collected.feed(chunk)
+    found = []
+    for name, kind, data_bytes in collected.finish():
+        path = os.fsdecode(name)
+        if kind == "times":
+            if base is not None and _only_read(base.path / path, incremental.path / path):
+                continue
+            kind = "metadata"
+        found.append(FileChange(path, kind, data_bytes))
+    return found
+
+
+def _only_read(old: Path, new: Path) -> bool:
+    """Whether nothing but the time of the last reading differs."""
+    try:
+        one, other = os.lstat(old), os.lstat(new)
+    except OSError:
+        return False
+    return (one.st_ctime_ns, one.st_mtime_ns) == (other.st_ctime_ns, other.st_mtime_ns)

@@ -1,0 +1,161 @@
+//! The Python face of the btrfs parsers.
+
+use crate::bytes_of;
+use mirrord_core::btrfs_changes::Changes;
+use mirrord_core::btrfs_rewrite::{rewrite_beginning, Rewrite};
+use mirrord_core::btrfs_search::Extents;
+use mirrord_core::btrfs_stream::Scanner;
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+fn value_error(why: String) -> PyErr {
+    PyValueError::new_err(why)
+}
+
+/// Checks a btrfs send stream as it passes by; ValueError says what is wrong with it.
+#[pyclass]
+#[derive(Default)]
+pub struct BtrfsStreamScanner(Scanner);
+
+#[pymethods]
+impl BtrfsStreamScanner {
+    #[new]
+    fn new() -> Self {
+        Self::default()
+    }
+
+    fn feed(&mut self, data: PyBuffer<u8>) -> PyResult<()> {
+        self.0
+            .feed(bytes_of(&data)?, &mut |_| ())
+            .map_err(value_error)
+    }
+
+    #[getter]
+    fn ended(&self) -> bool {
+        self.0.ended()
+    }
+
+    #[getter]
+    fn commands(&self) -> u64 {
+        self.0.commands
+    }
+
+    #[getter]
+    fn stream_bytes(&self) -> u64 {
+        self.0.bytes
+    }
+
+    #[getter]
+    fn data_bytes(&self) -> u64 {
+        self.0.data_bytes
+    }
+
+    /// (uuid in hex, ctransid, parent's uuid in hex or None), as soon as it is known.
+    #[getter]
+    fn beginning(&self) -> Option<(String, u64, Option<String>)> {
+        let beginning = self.0.beginning.as_ref()?;
+        Some((
+            hex(&beginning.uuid),
+            beginning.ctransid,
+            beginning.parent_uuid.as_deref().map(hex),
+        ))
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Collects the changed files of a stream without data.
+#[pyclass]
+#[derive(Default)]
+pub struct BtrfsChanges {
+    scanner: Scanner,
+    changes: Changes,
+}
+
+#[pymethods]
+impl BtrfsChanges {
+    #[new]
+    fn new() -> Self {
+        Self::default()
+    }
+
+    fn feed(&mut self, data: PyBuffer<u8>) -> PyResult<()> {
+        let Self { scanner, changes } = self;
+        scanner
+            .feed(bytes_of(&data)?, &mut |command| changes.take(command))
+            .map_err(value_error)
+    }
+
+    /// (path, kind, data bytes) of each change, ordered by path; empties the collection.
+    fn finish<'py>(&mut self, py: Python<'py>) -> Vec<(Bound<'py, PyBytes>, &'static str, u64)> {
+        std::mem::take(&mut self.changes)
+            .finish()
+            .into_iter()
+            .map(|(path, kind, bytes)| (PyBytes::new(py, &path), kind.name(), bytes))
+            .collect()
+    }
+}
+
+/// `data`, the beginning of a stream, with its first command changed; None: more is needed.
+#[pyfunction]
+#[pyo3(signature = (data, *, path=None, ctransid=None, parent_uuid=None))]
+pub fn btrfs_rewrite_beginning<'py>(
+    py: Python<'py>,
+    data: PyBuffer<u8>,
+    path: Option<Vec<u8>>,
+    ctransid: Option<u64>,
+    parent_uuid: Option<[u8; 16]>,
+) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    let wanted = Rewrite {
+        path: path.as_deref(),
+        ctransid,
+        parent_uuid,
+    };
+    let changed = rewrite_beginning(bytes_of(&data)?, &wanted).map_err(value_error)?;
+    Ok(changed.map(|bytes| PyBytes::new(py, &bytes)))
+}
+
+/// The extents of one tree, from the buffers of a tree search.
+#[pyclass]
+pub struct BtrfsExtents(Extents);
+
+#[pymethods]
+impl BtrfsExtents {
+    #[new]
+    fn new(newer_than: u64, encoded: bool) -> Self {
+        Self(Extents::new(newer_than, encoded))
+    }
+
+    /// Take `count` items; the key (object, type, offset) of the last of them.
+    fn feed(&mut self, data: PyBuffer<u8>, count: usize) -> PyResult<Option<(u64, u32, u64)>> {
+        self.0.feed(bytes_of(&data)?, count).map_err(value_error)
+    }
+
+    /// Blocks of 4 KiB of all these extents, each extent counted once.
+    fn blocks(&mut self) -> u64 {
+        self.0.settle();
+        self.0.blocks()
+    }
+
+    /// (unchanged, deleted, added) blocks between this tree, the base, and `incremental`.
+    fn compare(&mut self, incremental: &mut Self) -> (u64, u64, u64) {
+        self.0.settle();
+        incremental.0.settle();
+        let states = self.0.compare(&incremental.0);
+        (states.unchanged, states.deleted, states.added)
+    }
+
+    #[getter]
+    fn items(&self) -> u64 {
+        self.0.items
+    }
+
+    #[getter]
+    fn send_bytes(&self) -> u64 {
+        self.0.send_bytes
+    }
+}

@@ -1,0 +1,315 @@
+"""Break, resync and the way back, and a crash at every step of each."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mirrord.core.errors import Refused
+from mirrord.core.model import Role, SnapshotKind
+from mirrord.drivers.btrfs.driver import BtrfsDriver
+from mirrord.system import steps
+from tests.btrfs.pair import MIRROR, Pair, request, same, stream_of, update
+from tests.support import btrfs
+
+
+class Crash(BaseException):
+    """Stands for the end of the process."""
+
+
+def crash_at_every_step(
+    prepare: Callable[[], None], act: Callable[[], object], check: Callable[[], None]
+) -> list[str]:
+    """Crash `act` at each step in turn, do it again, and check; returns the steps' labels."""
+    seen: list[str] = []
+    prepare()
+    steps.observe(seen.append)
+    act()
+    steps.observe(None)
+    check()
+    for number in range(len(seen)):
+        prepare()
+        left = number
+
+        def observer(label: str) -> None:
+            nonlocal left
+            left -= 1
+            if left == -1:
+                raise Crash(label)
+
+        steps.observe(observer)
+        with pytest.raises(Crash):
+            act()
+        steps.observe(None)
+        act()
+        check()
+    return seen
+
+
+def store_of(view: Path) -> Path:
+    return view.parent / ".mirrord" / view.name
+
+
+def test_promote_survives_a_crash_at_every_step(pair: Pair) -> None:
+    base = pair.initialize()
+
+    def prepare() -> None:
+        if pair.destination.facts().role is Role.LIVE:
+            pair.destination.rollback(base.guid, mirror_id=MIRROR, keep_as=None)
+
+    def check() -> None:
+        facts = pair.destination.facts()
+        assert facts.role is Role.LIVE and facts.origin == base.guid
+        assert same(pair.view, pair.home)
+        assert os.listdir(store_of(pair.view) / "swap") == []
+        (pair.view / "written").touch()
+
+    seen = crash_at_every_step(prepare, lambda: pair.destination.promote(), check)
+    assert len(seen) >= 3
+
+
+def test_a_promote_that_crashed_does_not_come_back_with_old_content(pair: Pair) -> None:
+    base = pair.initialize()
+
+    def crash(label: str) -> None:
+        if label == "BTRFS:PROMOTE:EXCHANGE":
+            raise Crash(label)
+
+    steps.observe(crash)
+    with pytest.raises(Crash):
+        pair.destination.promote()
+    steps.observe(None)
+    btrfs.change(pair.home, 1)
+    pair.update(base, "next")
+    pair.destination.promote()
+    assert same(pair.view, pair.home)
+
+
+@pytest.mark.parametrize("keep_as", ["diverged", None])
+def test_rollback_survives_a_crash_at_every_step(pair: Pair, keep_as: str | None) -> None:
+    base = pair.initialize()
+    content, lost = btrfs.digest(pair.view), ""
+
+    def prepare() -> None:
+        nonlocal lost
+        for snapshot in pair.destination.snapshots():
+            if snapshot.kind is SnapshotKind.DIVERGED:
+                pair.destination.delete_snapshot(snapshot.guid)
+        pair.destination.promote()
+        btrfs.change(pair.view, 1)
+        lost = btrfs.digest(pair.view)
+
+    def check() -> None:
+        facts = pair.destination.facts()
+        assert facts.role is Role.MIRROR and facts.shown == base.guid
+        assert btrfs.digest(pair.view) == content
+        kept = [s for s in pair.destination.snapshots() if s.kind is SnapshotKind.DIVERGED]
+        assert [s.name for s in kept] == ([keep_as] if keep_as else [])
+        for snapshot in kept:
+            assert snapshot.intact and btrfs.digest(Path(snapshot.path)) == lost
+        assert os.listdir(store_of(pair.view) / "swap") == []
+
+    def act() -> None:
+        pair.destination.rollback(base.guid, mirror_id=MIRROR, keep_as=keep_as)
+
+    assert len(crash_at_every_step(prepare, act, check)) >= 4
+
+
+def test_prepare_delete_discard_and_forget_survive_crashes(pair: Pair) -> None:
+    base = pair.source.take_snapshot("base")
+    stream = stream_of(pair.source, None, base)
+    places = iter(range(1000))
+    place = pair.backup
+
+    def fresh() -> None:
+        nonlocal place
+        place = pair.backup.parent / f"place{next(places)}"
+
+    def driver() -> BtrfsDriver:
+        return BtrfsDriver(str(place))
+
+    def prepared() -> None:
+        assert driver().facts().role is Role.MIRROR and driver().snapshots() == []
+
+    assert crash_at_every_step(fresh, lambda: driver().prepare(MIRROR), prepared)
+
+    def staged() -> None:
+        fresh()
+        driver().prepare(MIRROR)
+        with driver().receive(request("t", None, base)) as receiver:
+            receiver.write(stream)
+            receiver.finish()
+
+    def clean() -> None:
+        assert driver().stagings() == [] and driver().snapshots() == []
+
+    assert crash_at_every_step(staged, lambda: driver().discard("t"), clean)
+    assert crash_at_every_step(staged, lambda: driver().forget(), clean)
+
+    def committed() -> None:
+        staged()
+        driver().commit("t", show=False)
+
+    crash_at_every_step(committed, lambda: driver().delete_snapshot(base.guid), clean)
+
+
+def test_two_losing_sides_of_one_name_are_both_kept(pair: Pair) -> None:
+    base = pair.initialize()
+    contents = []
+    for seed in (1, 2):
+        pair.destination.promote()
+        btrfs.change(pair.view, seed)
+        contents.append(btrfs.digest(pair.view))
+        pair.destination.rollback(base.guid, mirror_id=MIRROR, keep_as="lost")
+    kept = [s for s in pair.destination.snapshots() if s.kind is SnapshotKind.DIVERGED]
+    assert [s.name for s in kept] == ["lost", "lost~2"]
+    assert [btrfs.digest(Path(s.path)) for s in kept] == contents
+
+
+def test_what_an_abandoned_rollback_set_aside_is_kept_by_the_next(pair: Pair) -> None:
+    base = pair.initialize()
+    pair.destination.promote()
+    btrfs.change(pair.view, 1)
+    losing = btrfs.digest(pair.view)
+
+    def crash(label: str) -> None:
+        if label == "BTRFS:ROLLBACK:KEEP":
+            raise Crash(label)
+
+    steps.observe(crash)
+    with pytest.raises(Crash):
+        pair.destination.rollback(base.guid, mirror_id=MIRROR, keep_as="lost")
+    steps.observe(None)
+    pair.destination.promote()
+    pair.destination.rollback(base.guid, mirror_id=MIRROR, keep_as=None)
+    [kept] = [s for s in pair.destination.snapshots() if s.kind is SnapshotKind.DIVERGED]
+    assert btrfs.digest(Path(kept.path)) == losing
+
+
+def test_a_break_never_leaves_a_moment_without_a_view(pair: Pair) -> None:
+    base = pair.initialize()
+    stop, missing = threading.Event(), []
+
+    def look() -> None:
+        while not stop.is_set():
+            try:
+                os.stat(pair.view / "big")
+            except OSError as error:
+                missing.append(error)
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        for _ in range(10):
+            pair.destination.promote()
+            pair.destination.rollback(base.guid, mirror_id=MIRROR, keep_as=None)
+    finally:
+        stop.set()
+        watcher.join()
+    assert not missing
+
+
+def test_there_and_back_again_only_changes_travel(pair: Pair) -> None:
+    """Break; the source is resynced from the destination; then the first direction again."""
+    (pair.home / "ballast").write_bytes(os.urandom(20 << 20))
+    base = pair.initialize()
+    pair.destination.promote()
+    btrfs.change(pair.view, 5)
+    btrfs.change(pair.home, 6)
+    pair.source.rollback(base.guid, mirror_id=MIRROR, keep_as="lost")
+    assert pair.home.is_symlink() and pair.source.facts().role is Role.MIRROR
+    there = pair.destination.take_snapshot("back")
+    assert len(stream_of(pair.destination, base, there)) < 10 << 20
+    back = update(pair.destination, pair.source, base, "back")
+    assert same(pair.home, pair.view)
+    pair.source.promote()
+    btrfs.change(pair.home, 7)
+    pair.destination.rollback(back.guid, mirror_id=MIRROR, keep_as=None)
+    forth = pair.source.take_snapshot("forth")
+    assert len(stream_of(pair.source, back, forth)) < 10 << 20
+    update(pair.source, pair.destination, back, "forth")
+    assert same(pair.home, pair.view)
+    for seed in range(8, 12):
+        btrfs.change(pair.home, seed)
+        forth = pair.update(forth, f"more{seed}")
+        assert same(pair.home, pair.view)
+
+
+def test_a_received_snapshot_passes_on_the_identity_it_came_with(pair: Pair) -> None:
+    """A cascade: the third place has the same snapshots as the first."""
+    base = pair.initialize()
+    third = BtrfsDriver(str(pair.home.parent / "third"))
+    third.prepare(MIRROR)
+    for number in range(2):
+        [*_, last] = pair.destination.snapshots()
+        before = base if number else None
+        with (
+            third.receive(request(f"t{number}", before, last)) as receiver,
+            pair.destination.send(before.guid if before else None, last.guid) as stream,
+        ):
+            while chunk := stream.read():
+                receiver.write(chunk)
+            receiver.finish()
+        third.commit(f"t{number}", show=True)
+        assert third.facts().shown == last.guid
+        assert same(Path(third.facts().view), pair.view)
+        if not number:
+            btrfs.change(pair.home, 1)
+            pair.update(base, "next")
+
+
+def test_divergence_names_the_files_and_leaves_no_trace(pair: Pair) -> None:
+    base = pair.initialize()
+    pair.destination.promote()
+    assert pair.destination.divergence(base.guid).empty
+    for number in range(20):
+        (pair.view / f"extra{number:02}").write_bytes(b"x" * 5000)
+    (pair.view / "big").unlink()
+    lost = pair.destination.divergence(base.guid, limit=5)
+    assert lost.changes is not None and len(lost.changes) == 5
+    assert lost.total_changes >= 21 and lost.changed_bytes >= 100_000
+    assert os.listdir(store_of(pair.view) / "swap") == []
+    assert [s.guid for s in pair.destination.snapshots()] == [base.guid]
+
+
+def test_a_rollback_does_not_delete_nested_subvolumes(pair: Pair) -> None:
+    base = pair.initialize()
+    pair.destination.promote()
+    nested = btrfs.make_subvolume(pair.view / "nested")
+    (nested / "file").write_text("only here")
+    with pytest.raises(Refused, match="nested"):
+        pair.destination.rollback(base.guid, mirror_id=MIRROR, keep_as=None)
+    pair.destination.rollback(base.guid, mirror_id=MIRROR, keep_as="kept")
+    [kept] = [s for s in pair.destination.snapshots() if s.kind is SnapshotKind.DIVERGED]
+    assert (Path(kept.path) / "nested" / "file").read_text() == "only here"
+    with pytest.raises(Refused, match="nested"):
+        pair.destination.delete_snapshot(kept.guid)
+
+
+def test_a_mirror_rolls_back_to_an_older_snapshot_and_goes_on(pair: Pair) -> None:
+    base = pair.initialize()
+    old = btrfs.digest(pair.view)
+    btrfs.change(pair.home, 1)
+    newer = pair.update(base, "newer")
+    pair.destination.rollback(base.guid, mirror_id=MIRROR, keep_as=None)
+    assert btrfs.digest(pair.view) == old
+    assert [s.guid for s in pair.destination.snapshots()] == [base.guid, newer.guid]
+    btrfs.change(pair.home, 2)
+    pair.update(base, "again")
+    assert same(pair.home, pair.view)
+
+
+def test_forgetting_a_source_leaves_nothing_but_snapshots(pair: Pair) -> None:
+    snapshot = pair.source.take_snapshot("one")
+    with pair.source.lock("x"):
+        pass
+    pair.source.forget()
+    assert [s.guid for s in pair.source.snapshots()] == [snapshot.guid]
+    pair.source.delete_snapshot(snapshot.guid)
+    pair.source.forget()
+    assert not (pair.home.parent / ".mirrord").exists()
+    assert pair.source.facts().role is Role.LIVE

@@ -1,0 +1,68 @@
+"""Two btrfs file systems on loop devices, with a subvolume on one and a place on the other."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mirrord.drivers.base import Driver
+from mirrord.drivers.btrfs.driver import BtrfsDriver
+from tests.contract.lab import Lab
+from tests.support import btrfs
+
+
+class BtrfsLab:
+    """See `tests.contract.lab.Lab`."""
+
+    kind = "btrfs"
+
+    def __init__(self, here: Path, there: Path) -> None:
+        self._source = btrfs.make_subvolume(here / "home")
+        self._own = here / "own"
+        self._own.mkdir()
+        btrfs.fill(self._source)
+        self._destination = there / "backup"
+        self._foreign = there / "foreign"
+        self._foreign.mkdir()
+        (self._foreign / "file").write_text("somebody's")
+
+    def source(self) -> Driver:
+        return BtrfsDriver(str(self._source))
+
+    def destination(self) -> Driver:
+        return BtrfsDriver(str(self._destination))
+
+    def foreign(self) -> Driver:
+        return BtrfsDriver(str(self._foreign))
+
+    def change(self, driver: Driver, seed: int) -> None:
+        btrfs.change(Path(driver.facts().view), seed)
+
+    def content(self, driver: Driver) -> str:
+        return btrfs.digest(Path(driver.facts().view))
+
+    def snapshot_content(self, driver: Driver, guid: str) -> str:
+        every = [*driver.snapshots(), *driver.own_snapshots(("*",))]
+        [path] = {snapshot.path for snapshot in every if snapshot.guid == guid}
+        return btrfs.digest(Path(path))
+
+    def own_snapshot(self, driver: Driver, name: str) -> None:
+        view = driver.facts().view
+        command: list[str | Path] = [
+            "btrfs",
+            "-q",
+            "subvolume",
+            "snapshot",
+            "-r",
+            view,
+            self._own / name,
+        ]
+        subprocess.run(command, check=True)
+
+
+@contextmanager
+def lab(folder: Path) -> Iterator[Lab]:
+    with btrfs.filesystem() as here, btrfs.filesystem() as there:
+        yield BtrfsLab(here, there)
