@@ -155,19 +155,6 @@ class BtrfsDriver(Driver):
         return tuple(notes)
 
     @contextlib.contextmanager
-    def lock(self, purpose: str) -> Iterator[None]:
-        """See `Driver.lock`."""
-        if self._locked:
-            yield
-            return
-        with self._exclusive(purpose) as held:
-            self._locked = held
-            try:
-                yield
-            finally:
-                self._locked = False
-
-    @contextlib.contextmanager
     def _exclusive(self, purpose: str) -> Iterator[bool]:
         path = self._lock_file()
         if path is None:

@@ -25,7 +25,8 @@ def format_size(size_bytes: float) -> str:
         if abs(size) < 1024 or unit == "PiB":
             if unit == "B":
                 return f"{size:.0f} B"
-            return f"{size:.1f} {unit}" if size < 100 else f"{size:.0f} {unit}"
+            digits = 2 if abs(size) < 9.995 else 1 if abs(size) < 99.95 else 0
+            return f"{size:.{digits}f} {unit}"
         size /= 1024
     raise AssertionError("unreachable")
 

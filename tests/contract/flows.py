@@ -1,0 +1,47 @@
+"""What the suite's tests do over and over: one update through the bare contract."""
+
+from __future__ import annotations
+
+from mirrord.core.model import ReceiveRequest, Snapshot, Staging
+from mirrord.drivers.base import CHUNK_BYTES_MAX, Driver
+from tests.contract.lab import Lab
+
+MIRROR = "m1"
+
+
+def request(transfer_id: str, base: Snapshot | None, snapshot: Snapshot) -> ReceiveRequest:
+    return ReceiveRequest(transfer_id, MIRROR, base.guid if base else None, snapshot)
+
+
+def stage(
+    source: Driver, destination: Driver, base: Snapshot | None, snapshot: Snapshot, transfer: str
+) -> Staging:
+    """Send and receive up to a complete staging."""
+    left = {staging.transfer_id: staging for staging in destination.stagings()}.get(transfer)
+    checkpoint = dict(left.checkpoint) if left and left.checkpoint else None
+    with (
+        destination.receive(request(transfer, base, snapshot)) as receiver,
+        source.send(base.guid if base else None, snapshot.guid, checkpoint=checkpoint) as stream,
+    ):
+        while chunk := stream.read():
+            assert 0 < len(chunk) <= CHUNK_BYTES_MAX
+            receiver.write(chunk)
+        return receiver.finish()
+
+
+def mirror(
+    source: Driver, destination: Driver, base: Snapshot | None, name: str, *, show: bool = True
+) -> Snapshot:
+    """One whole update; returns the source's copy of the incremental."""
+    snapshot = source.take_snapshot(name)
+    transfer = f"t-{name}"
+    staging = stage(source, destination, base, snapshot, transfer)
+    assert staging.complete
+    assert destination.commit(transfer, show=show).guid == snapshot.guid
+    return snapshot
+
+
+def initialized(lab: Lab) -> tuple[Driver, Driver, Snapshot]:
+    source, destination = lab.source(), lab.destination()
+    destination.prepare(MIRROR)
+    return source, destination, mirror(source, destination, None, "base")
