@@ -9,7 +9,7 @@ from mirrord.core.errors import Aborted
 from mirrord.core.states import Activity
 from mirrord.system import clock
 
-_WRITE_EVERY_S = 0.5
+_WRITE_EVERY_S = 0.1
 
 
 class RunFiles:
@@ -24,6 +24,9 @@ class RunFiles:
         self._abort = folder / f"{name}.abort"
         self._state: dict[str, object] = {}
         self._written_s = 0.0
+        #: What this process's last transfer moved, in bytes and seconds, whole or not.
+        self.moved_bytes = 0
+        self.moved_since_s = clock.monotonic_s()
 
     def begin(self, activity: Activity) -> None:
         """A verb begins: requests made before it are void."""
@@ -37,11 +40,26 @@ class RunFiles:
         self._abort.unlink(missing_ok=True)
 
     def tell(self, **values: object) -> None:
-        """Let others see these values; written at most twice a second."""
+        """Let others see these values; written at most ten times a second."""
         changed = "activity" in values and values["activity"] != self._state.get("activity")
         self._state.update(values)
         if changed or clock.monotonic_s() - self._written_s > _WRITE_EVERY_S:
             self._write()
+
+    def begin_transfer(self, name: str, estimate_bytes: int, done_bytes: int) -> None:
+        """A transfer begins, or goes on after `done_bytes`."""
+        self.moved_bytes, self.moved_since_s = 0, clock.monotonic_s()
+        self.tell(
+            activity=Activity.TRANSFERRING.value,
+            snapshot=name,
+            estimate_bytes=estimate_bytes,
+            done_bytes=done_bytes,
+        )
+
+    def moved(self, stream_bytes: int, done_bytes: int) -> None:
+        """So many more bytes were received; `done_bytes` in all."""
+        self.moved_bytes += stream_bytes
+        self.tell(done_bytes=done_bytes)
 
     def read(self) -> dict[str, object]:
         """What the running verb told last; {} when none runs."""

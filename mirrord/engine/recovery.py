@@ -29,6 +29,7 @@ from mirrord.core.states import State, Verb
 from mirrord.drivers.base import Capability
 from mirrord.engine import failover_steps
 from mirrord.engine.mirror import Mirror, one_line
+from mirrord.system import clock
 
 _INTERRUPTED = "interrupted: the process ended before the transfer did"
 
@@ -124,6 +125,9 @@ def _settle_transfer(
         return Recovered(operation.verb if show else "")
     result = "aborted" if isinstance(error, Aborted | KeyboardInterrupt) else "failed"
     columns: dict[str, int | str] = {"error": one_line(error) if error else _INTERRUPTED}
+    if error is not None:
+        columns["stream_bytes"] = mirror.run.moved_bytes
+        columns["duration_ms"] = round((clock.monotonic_s() - mirror.run.moved_since_s) * 1000)
     pending = _pending(mirror, operation, staging)
     if pending is not None:
         mirror.catalogue.finish_transfer(transfer_id, result, **columns)

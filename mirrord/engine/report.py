@@ -145,7 +145,21 @@ def snapshots(mirror: Mirror) -> dict[str, Any]:
     base = plan.newest_common(ends["source"], ends["destination"])
     for guid, entry in rows.items():
         entry["base"] = base is not None and guid == base.guid
-    return {"name": mirror.name, "snapshots": list(rows.values()), "unreachable": trouble}
+    ordered = [rows[guid] for guid in _merged(ends["source"], ends["destination"])]
+    return {"name": mirror.name, "snapshots": ordered, "unreachable": trouble}
+
+
+def _merged(source: list[Snapshot], destination: list[Snapshot]) -> list[str]:
+    """The guids of both ends in one order that agrees with each end's own."""
+    merged = [snapshot.guid for snapshot in destination]
+    at = 0
+    for snapshot in source:
+        if snapshot.guid in merged:
+            at = merged.index(snapshot.guid) + 1
+        else:
+            merged.insert(at, snapshot.guid)
+            at += 1
+    return merged
 
 
 def delta(

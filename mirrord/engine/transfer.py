@@ -66,12 +66,7 @@ def carry(route: Route, transfer_id: str, base: str | None, snapshot: Snapshot) 
     _check_space(route.receiver, max(delta.added_bytes - done_bytes, 0), snapshot)
     route.watcher.activity(Activity.TRANSFERRING, snapshot.name)
     route.watcher.transfer(snapshot.name, delta.send_bytes, done_bytes)
-    route.run.tell(
-        activity=Activity.TRANSFERRING.value,
-        snapshot=snapshot.name,
-        estimate_bytes=delta.send_bytes,
-        done_bytes=done_bytes,
-    )
+    route.run.begin_transfer(snapshot.name, delta.send_bytes, done_bytes)
     request = ReceiveRequest(transfer_id, route.mirror_id, base, snapshot)
     moved, checksum = _pump(route, request, staging, done_bytes)
     return Outcome(moved, done_bytes, delta.added_bytes, clock.monotonic_s() - started_s, checksum)
@@ -94,7 +89,7 @@ def _pump(
             receiver.write(chunk)
             moved += len(chunk)
             route.watcher.moved(len(chunk))
-            route.run.tell(done_bytes=done_bytes + moved)
+            route.run.moved(len(chunk), done_bytes + moved)
         route.run.check_abort()
         receiver.finish()
     return moved, checksum.hexdigest()

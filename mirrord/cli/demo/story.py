@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import time
@@ -13,6 +14,7 @@ from mirrord.core.units import format_duration
 from mirrord.system import command
 
 _TIMEOUT_S = 120.0
+_SEEN_BYTES = 32 << 20
 
 
 def play() -> None:
@@ -57,10 +59,15 @@ class _Story:
         say(f"A large change ({self.place.change_much()}), and an abort in mid-transfer.")
         before = self.place.view()
         running = self.start("update", "home")
-        time.sleep(0.5)
-        self.run("status")
-        self.run("abort", "home")
-        running.wait(timeout=_TIMEOUT_S)
+        try:
+            self.wait_for_progress()
+            self.run("status")
+            self.run("abort", "home")
+            running.wait(timeout=_TIMEOUT_S)
+        finally:
+            if running.poll() is None:
+                running.terminate()
+                running.wait(timeout=_TIMEOUT_S)
         unchanged(before, self.place.view())
         say("The destination shows exactly what it showed before. Another update brings it all:")
         self.run("update", "home")
@@ -90,6 +97,18 @@ class _Story:
             print(f"  {line}")
         if (done.status != 0) is not fails:
             raise IoFailed(f"the demo's 'mirrord {words[0]}' ended with status {done.status}")
+
+    def wait_for_progress(self) -> None:
+        """Until the transfer in the background has moved something."""
+        file = self.folder / "mirrord" / "run" / "home.progress"
+        deadline_s = time.monotonic() + _TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            try:
+                if json.loads(file.read_text()).get("done_bytes", 0) > _SEEN_BYTES:
+                    return
+            except (OSError, ValueError):
+                pass
+            time.sleep(0.01)
 
     def start(self, *words: str) -> command.Process:
         """Start a command that goes on while the story does."""
