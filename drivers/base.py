@@ -315,11 +315,11 @@ def not_a_mirror(where: str) -> MirrordError:
 
 
 def not_empty(where: str, found: str) -> MirrordError:
-    """The destination holds something that is not ours."""
+    """The destination is something that is not ours; found: what, as a clause ("it holds 'x'")."""
     return Refused(
         "the destination is not empty",
         where=where,
-        why=f"it holds {found}, which mirrord did not make and will not touch",
+        why=f"{found}; mirrord did not make that and will not touch it",
         hint="Give a path that does not exist yet, or an empty directory.",
     )
 

@@ -74,8 +74,11 @@ class BlockDriver(Driver):
             free_bytes=space.f_bavail * space.f_frsize,
         )
         if not is_volume(self._path):
-            absent = foreign_content(self._path) is None
-            return facts if absent else replace(facts, role=Role.FOREIGN)
+            found = foreign_content(self._path)
+            if found is not None:
+                return replace(facts, role=Role.FOREIGN, notes=(f"it holds {found}",))
+            empty = ("it is an empty folder, not a volume",) if self._path.is_dir() else ()
+            return replace(facts, notes=empty)
         record = rootrecord.load(self._path)
         return replace(
             facts,
@@ -178,7 +181,7 @@ class BlockDriver(Driver):
         if is_volume(self._path):
             record = self._record()
             if record.role is not Role.MIRROR:
-                raise not_empty(str(self), "a live block volume")
+                raise not_empty(str(self), "it is a live block volume")
             if record.mirror_id and record.mirror_id != mirror_id:
                 raise other_mirror(str(self), record.mirror_id)
             if not record.mirror_id:
@@ -189,7 +192,7 @@ class BlockDriver(Driver):
             return
         found = foreign_content(self._path)
         if found is not None:
-            raise not_empty(str(self), found)
+            raise not_empty(str(self), f"it holds {found}")
         record = RootRecord(str(uuid.uuid4()), Role.MIRROR, Root(0), mirror_id=mirror_id)
         write_first_record(self._path, record)
 

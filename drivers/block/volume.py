@@ -74,7 +74,7 @@ class Volume:
             raise UsageError(f"a volume of {size_bytes} bytes cannot be made", why="at most 16 TiB")
         found = foreign_content(path)
         if found is not None:
-            raise not_empty(str(path), found)
+            raise not_empty(str(path), f"it holds {found}")
         write_first_record(path, RootRecord(str(uuid.uuid4()), Role.LIVE, Root(size_bytes)))
         return cls.open(path, writable=True)
 

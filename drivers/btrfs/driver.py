@@ -76,31 +76,28 @@ class BtrfsDriver(Driver):
         if place.shown_wrapper() is not None:
             if prepared:
                 return Role.MIRROR, ()
-            return Role.FOREIGN, ("It is the view of a mirror that was deleted.",)
+            return Role.FOREIGN, ("it is the view of a mirror that was deleted",)
         if os.path.lexists(place.view):
             if place.view != place.location and subvolume.is_subvolume(place.view):
-                note = f"It is a folder; the subvolume in it is {place.view}: name that one."
+                note = f"it is a folder, and the subvolume in it is {place.view}: name that one"
                 return Role.FOREIGN, (note,)
-            return Role.FOREIGN, (f"{place.view} is neither a subvolume nor a view of mirrord's.",)
+            return Role.FOREIGN, (f"{place.view} is neither a subvolume nor a view of mirrord's",)
         if prepared:
             return Role.MIRROR, ()
         if not os.path.lexists(place.location):
             missing = not place.location.parent.is_dir()
-            note = f"The folder {place.location.parent} is not there."
+            note = f"the folder {place.location.parent} is not there"
             return Role.ABSENT, ((note,) if missing else ())
         return self._role_of_folder(place)
 
     def _role_of_folder(self, place: Layout) -> tuple[Role, tuple[str, ...]]:
         if not place.location.is_dir():
-            return Role.FOREIGN, ("It is a file, not a folder.",)
+            return Role.FOREIGN, ("it is a file, not a folder",)
         names = [name for name in os.listdir(place.location) if name != layout.STORE]
         if not names and not store.kept(place):
-            return Role.ABSENT, ()
+            return Role.ABSENT, ("it is an empty folder, not a subvolume",)
         found = f"'{min(names)}'" if names else "snapshots of a mirror that was deleted"
-        note = (
-            f"It is a plain folder that holds {found}, not a btrfs subvolume; to mirror a folder, "
-            "make it one: 'btrfs subvolume create NEW', copy with 'cp --reflink', and rename."
-        )
+        note = f"it is a plain folder that holds {found}, not a subvolume"
         return Role.FOREIGN, (note,)
 
     @guarded
@@ -307,7 +304,7 @@ class BtrfsDriver(Driver):
         role, notes = self._role(place)
         owner = layout.read_mirror_id(place)
         if role in (Role.LIVE, Role.FOREIGN):
-            found = "a live volume" if role is Role.LIVE else " ".join(notes)
+            found = "it is a live volume" if role is Role.LIVE else notes[0]
             raise base.not_empty(str(self), found)
         if role is Role.MIRROR and owner != mirror_id:
             raise base.other_mirror(str(self), owner)

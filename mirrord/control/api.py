@@ -261,16 +261,16 @@ def _check_places(mirror: Mirror) -> tuple[str, ...]:
     if destination.identity and destination.identity == source.identity:
         raise Refused("source and destination are the same volume", where=where)
     if destination.role is Role.LIVE:
-        raise not_empty(where, "a live volume")
+        raise not_empty(where, "it is a live volume")
     if destination.role is Role.FOREIGN:
-        raise not_empty(where, destination.notes[0] if destination.notes else "something")
+        raise not_empty(where, destination.notes[0])
     real = os.path.realpath(mirror.destination.location) + "/"
     if real.startswith(os.path.realpath(source.view).rstrip("/") + "/"):
         raise Refused(
             "the destination lies inside the source", where=where, why=f"it is really {real}",
             hint="Give a destination outside of it, best on another disk.",
         )  # fmt: skip
-    notes = list(source.notes)
+    notes = [*source.notes, *(note for note in destination.notes if "not there" in note)]
     if source.filesystem == destination.filesystem:
         notes.append(
             "Source and destination are on one file system: this copy does not survive the loss "

@@ -166,8 +166,9 @@ def check_source(facts: VolumeFacts, where: str) -> None:
     note = facts.notes[0] if facts.notes else ""
     if facts.role is Role.ABSENT:
         raise Refused(
-            "the source is not there", where=where, why=note or "nothing is at that path",
-            hint="Check the path, and that its file system is mounted.",
+            "there is no volume at the source", where=where, why=note or "nothing is at that path",
+            hint="Check the path, and that its file system is mounted; 'btrfs subvolume create' or "
+            "'mirrord volume create' makes a new one.",
         )  # fmt: skip
     if facts.role is Role.MIRROR:
         raise Refused(
@@ -177,8 +178,8 @@ def check_source(facts: VolumeFacts, where: str) -> None:
         )  # fmt: skip
     raise Refused(
         "the source is not a volume that can be mirrored", where=where, why=note,
-        hint="For btrfs give a subvolume ('btrfs subvolume create'), for block a volume "
-        "('mirrord volume create').",
+        hint="A folder becomes one by 'btrfs subvolume create NEW' and 'cp -a --reflink'; a block "
+        "volume is made by 'mirrord volume create'.",
     )  # fmt: skip
 
 

@@ -48,8 +48,13 @@ def status(mirror: Mirror) -> dict[str, Any]:
         "running": {"pid": holder.pid, "purpose": holder.purpose, **progress} if holder else None,
         "checkpoint_bytes": _checkpoint(mirror) if facts and not holder else 0,
         "last_transfer": _transfer_dict(last) if last else None,
-        "notes": list(facts.notes) if facts else [],
+        "notes": [_sentence(note) for note in facts.notes] if facts else [],
     }
+
+
+def _sentence(text: str) -> str:
+    text = text[:1].upper() + text[1:]
+    return text if text.endswith(".") else text + "."
 
 
 def _facts(driver: Driver) -> tuple[VolumeFacts | None, str]:
@@ -84,9 +89,21 @@ def _problems(
             found.append("the destination was made writable outside of this mirror")
         elif facts.role is not Role.MIRROR or facts.mirror_id != mirror.id:
             found.append("the destination is not this mirror's any more")
+        elif facts.shown and (blocked := _blocked(mirror, facts.shown)):
+            found.append(blocked)
     if last_error:
         found.append(f"the last transfer did not succeed: {last_error}")
     return found
+
+
+def _blocked(mirror: Mirror, shown: str) -> str:
+    """Why the next update is not possible, or ""."""
+    try:
+        here, there = mirror.source.snapshots(), mirror.destination.snapshots()
+    except (MirrordError, OSError) as error:
+        return f"the source cannot be reached: {one_line(error)}"
+    base = plan.find_base(mirror.name, here, there, shown)
+    return f"no update is possible: {base.why}" if isinstance(base, plan.Conflict) else ""
 
 
 def _shown_name(mirror: Mirror, facts: VolumeFacts | None) -> str:
@@ -298,7 +315,7 @@ def explain(mirror: Mirror) -> Result:
     if trouble:
         findings.append(f"The source cannot be reached: {trouble}.")
     elif source_facts:
-        findings.extend(f"Source: {note}" for note in source_facts.notes)
+        findings.extend(f"Source: {_sentence(note)}" for note in source_facts.notes)
     return Result(str(report["state"]), "\n".join(findings), {"findings": findings})
 
 

@@ -127,6 +127,7 @@ def test_resync_goes_on_when_the_base_was_deleted_at_the_source(world: World) ->
     assert f"mirrord resync {NAME}" in caught.value.hint
     assert world.view_content() == before
     assert "blocked" in world.service.explain(NAME).text
+    assert not world.status()["healthy"] and "not at the source" in world.status()["problems"][0]
     assert world.service.resync(NAME, yes=True).status == "done"
     assert world.in_step()
 
@@ -271,7 +272,7 @@ def test_create_refuses_places_that_cannot_be_meant(world: World) -> None:
         world.service.create("m", source, source)
     with pytest.raises(MirrordError):
         world.service.create("m", str(lab.foreign()), destination)
-    with pytest.raises(Refused, match="not there"):
+    with pytest.raises(Refused, match="no volume"):
         world.service.create("m", source + ".nowhere", destination)
     for name in ("a/b", "", ".hidden", "x" * 65, "a b"):
         with pytest.raises(MirrordError, match="cannot name a mirror"):

@@ -51,7 +51,7 @@ def delta(
         print("  This kind of volume holds blocks, not files.")
     for change in (changes or [])[:_FILES_SHOWN]:
         size = format_size(change["data_bytes"]) if change["data_bytes"] else ""
-        print(f"  {change['change']:9} {size:>9}  {change['path']}")
+        print(f"  {change['change']:9} {size:>9}  {change['path'] or '.'}")
     if changes and len(changes) > _FILES_SHOWN:
         print(f"  … and {len(changes) - _FILES_SHOWN} more (--json lists all)")
 
