@@ -62,7 +62,7 @@ class VolumeFacts:
     used_bytes, free_bytes: of the holding file system, for forecasts.
     fixed: why a LIVE volume cannot become a destination (it is a mount point, …), or "".
     notes: what a person should know, each a full sentence (nested subvolumes, …); of a FOREIGN
-        place, or a folder that is no volume, the first says what it is as a clause ("it holds 'x'").
+        place, or an empty folder, the first says what it is as a clause ("it holds 'x'").
     """
 
     kind: str
