@@ -96,7 +96,9 @@ def run(arguments: list[str]) -> int:
     signals = _Signals()
     signals.install()
     try:
-        status = build(_wanted(arguments))(args=arguments, standalone_mode=False)
+        status = build(_wanted(arguments))(
+            args=arguments, prog_name="mirrord", standalone_mode=False
+        )
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except MirrordError as error:

@@ -5,7 +5,6 @@ the next command must end in a state that an undisturbed run could have reached.
 from __future__ import annotations
 
 import errno
-import os
 import signal
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from mirrord.drivers.registry import open_driver
 from mirrord.system import steps
 from mirrord.system.paths import Paths
 from tests.contract.lab import Lab
+from tests.support.processes import working_on
 from tests.support.world import NAME, ROOT, World
 
 
@@ -262,20 +262,4 @@ def test_kill_minus_nine_of_an_update_at_every_step(world: World) -> None:
         world.again().update(NAME)
         assert world.in_step(), label
     assert killed >= 8
-    assert orphans(world) == []
-
-
-def orphans(world: World) -> list[str]:
-    """Processes that still work on this world's places."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) == os.getpid():
-            continue
-        try:
-            raw = Path(f"/proc/{entry}/cmdline").read_bytes()
-        except OSError:
-            continue
-        line = raw.replace(b"\0", b" ").decode(errors="replace")
-        if "receive" in line and str(world.lab.destination().location) in line:
-            found.append(line)
-    return found
+    assert working_on("receive", str(world.lab.destination().location)) == []

@@ -1,0 +1,183 @@
+"""The command line as a person types it: every bad input is one clear line, and JSON is JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mirrord.cli.table import COMMANDS
+from mirrord.drivers.block.volume import Volume
+from tests.contract.lab_block import BlockLab, lab
+from tests.support.world import NAME, ROOT, World
+
+HOME_VERBS = [
+    name for name in COMMANDS if name not in ("create", "restore", "config", "volume", "demo")
+]
+
+
+@pytest.fixture
+def block(tmp_path: Path) -> World:
+    with lab(tmp_path) as made:
+        assert isinstance(made, BlockLab)
+        return World(made, tmp_path / "home")
+
+
+def refused(done: subprocess.CompletedProcess[str], status: int, *parts: str) -> None:
+    """One `error:` line, at most one `hint:` line, nothing else."""
+    assert done.returncode == status, done
+    lines = done.stderr.strip().splitlines()
+    assert lines and lines[0].startswith("error: "), done.stderr
+    assert all(line.startswith(("error: ", "hint: ")) for line in lines), done.stderr
+    assert len(lines) <= 2 and "Traceback" not in done.stderr
+    for part in parts:
+        assert part in done.stderr
+
+
+@pytest.mark.parametrize("verb", HOME_VERBS)
+def test_every_verb_answers_a_misspelt_mirror(block: World, verb: str) -> None:
+    block.create()
+    refused(block.cli(verb, "hoem"), 1, "no mirror is called 'hoem'", "Did you mean 'home'?")
+
+
+@pytest.mark.parametrize("verb", [name for name in COMMANDS if name != "demo"])
+def test_every_command_has_help_and_answers_an_unknown_option(block: World, verb: str) -> None:
+    shown = block.cli(verb, "--help")
+    assert shown.returncode == 0 and "Usage: mirrord" in shown.stdout
+    refused(block.cli(verb, "--nonsense"), 2, "nonsense")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "parts"),
+    [
+        (("updat", "home"), 2, ("there is no command 'updat'", "mirrord update")),
+        (("update",), 2, ("missing argument 'NAME'",)),
+        (("update", "a", "b"), 2, ("unexpected extra argument",)),
+        (("create", "x"), 2, ("missing argument",)),
+        (("create", "x", "/a", "block:/b"), 2, ("does not say what kind",)),
+        (("create", "x", "block:/nowhere/a", "block:/nowhere/b"), 1, ("no volume at the source",)),
+        (("create", "a/b", "block:/a", "block:/b"), 2, ("cannot name a mirror",)),
+        (("create", "x", "block:/a", "block:/b", "--keep-source", "x"), 2, ("keep-source",)),
+        (("restore", "home"), 2, ("say what to restore",)),
+        (("history", "home", "-n", "0"), 2, ("range",)),
+        (("config", "chek"), 2, ("chek",)),
+    ],
+)
+def test_typing_errors(
+    block: World, words: tuple[str, ...], status: int, parts: tuple[str, ...]
+) -> None:
+    refused(block.cli(*words), status, *parts)
+
+
+def test_a_wrong_definition_is_named_with_file_and_line(block: World) -> None:
+    block.create()
+    file = block.paths.mirrors / "home.toml"
+    file.write_text(file.read_text() + "kep_source = 3\n")
+    for words in (("config", "check"), ("update", NAME), ("status",)):
+        refused(block.cli(*words), 2, f"{file}:", "unknown key 'kep_source'", "'keep_source'")
+
+
+def test_a_corrupt_catalogue_and_one_from_the_future(block: World) -> None:
+    block.initialized()
+    block.service.close()
+    raw = sqlite3.connect(block.paths.catalogue)
+    raw.execute("PRAGMA user_version = 99")
+    raw.close()
+    refused(block.cli("update", NAME), 1, "newer mirrord")
+    for name in ("catalogue.sqlite-wal", "catalogue.sqlite-shm"):
+        (block.paths.state / name).unlink(missing_ok=True)
+    block.paths.catalogue.write_bytes(b"rubbish" * 1000)
+    refused(block.cli("update", NAME), 1, "catalogue", "Move the file away")
+    block.paths.catalogue.unlink()
+    assert block.cli("update", NAME).returncode == 0
+    assert block.in_step()
+
+
+def test_the_folder_that_mirrord_home_names_cannot_be_made(block: World, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    environment = {**os.environ, "MIRRORD_HOME": str(tmp_path / "file" / "below")}
+    done = subprocess.run(
+        block.command("create", "x", str(block.lab.source()), str(block.lab.destination())),
+        env=environment, cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    refused(done, 2, "cannot be made", "MIRRORD_HOME")
+
+
+def test_off_a_terminal_resync_shows_its_plan_and_needs_yes(block: World) -> None:
+    block.initialized()
+    assert block.cli("break", NAME).returncode == 0
+    block.lab.change(block.lab.destination(), 3)
+    asked = block.cli("resync", NAME)
+    assert "goes back to" in asked.stdout and "It loses" in asked.stdout
+    assert asked.returncode == 1 and "mirrord resync home --yes" in asked.stderr
+    assert block.cli("resync", NAME, "--yes").returncode == 0
+
+
+def test_json_is_one_document_for_every_command(block: World) -> None:
+    def read(*words: str, status: int = 0) -> dict[str, object]:
+        done = block.cli(*words, "--json")
+        assert done.returncode == status, done
+        document = json.loads(done.stdout)
+        assert isinstance(document, dict)
+        return document
+
+    source, destination = str(block.lab.source()), str(block.lab.destination())
+    assert read("create", NAME, source, destination)["status"] == "done"
+    assert read("initialize", NAME)["status"] == "done"
+    block.lab.change(block.lab.source(), 1)
+    assert read("delta", NAME)["states"]
+    assert read("update", NAME)["stream_bytes"]
+    assert read("update", NAME)["status"] == "unchanged"
+    assert read("quiesce", NAME)["status"] == "done"
+    assert read("quiesce", NAME)["status"] == "already_quiesced"
+    assert read("update", NAME, status=1)["error"] == "refused"
+    assert read("resume", NAME)["status"] == "done"
+    assert read("abort", NAME)["status"] == "already_idle"
+    assert read("snapshots", NAME)["snapshots"]
+    assert read("history", NAME)["transfers"]
+    assert read("explain", NAME)["findings"]
+    assert read("status")["mirrors"]
+    assert read("config", "check")["mirrors"] == [NAME]
+    assert read("break", NAME)["status"] == "done"
+    assert read("break", NAME)["status"] == "already_broken-off"
+    assert read("resync", NAME, "--yes")["status"] == "done"
+    assert read("reverse", NAME, "--yes")["status"] == "done"
+    assert read("restore", NAME, "--all", "--yes")["status"] == "done"
+    assert read("delete", NAME, "--yes")["status"] == "done"
+
+
+def test_output_into_a_closed_pipe_is_no_error(block: World) -> None:
+    block.initialized()
+    done = subprocess.run(
+        ["bash", "-c", f"'{sys.executable}' -m mirrord history {NAME} | true"],
+        env=block.environment(), cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr and "Error" not in done.stderr
+
+
+def test_files_cannot_be_restored_from_blocks(block: World) -> None:
+    block.initialized()
+    refused(block.cli("restore", NAME, "etc/hosts"), 1, "holds blocks, not files", "--all")
+
+
+def test_a_corrupt_root_record_is_named(block: World) -> None:
+    block.initialized()
+    root = Path(block.lab.destination().location) / "root"
+    root.write_bytes(root.read_bytes()[:-3] + b"xyz")
+    before = root.read_bytes()
+    refused(block.cli("update", NAME), 1, str(root.parent))
+    assert root.read_bytes() == before
+
+
+def test_a_source_held_by_a_writer_is_waited_for_then_named(block: World) -> None:
+    block.initialized()
+    block.lab.change(block.lab.source(), 1)
+    with Volume.open(block.lab.source().location, writable=True):
+        done = block.cli("update", NAME)
+    refused(done, 1, "in use by process", "writing")
+    assert block.cli("update", NAME).returncode == 0
