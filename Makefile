@@ -13,7 +13,8 @@ test: setup
 	@cd native && ../.venv/bin/with-cargo cargo test --quiet --locked --workspace
 	@$(PY) -m pytest -q
 
-check: setup
+check:
+	@./setup.sh check
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy

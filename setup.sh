@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what mirrord needs and is missing (Debian 12 or 13, as root or with sudo): Debian
 # packages, Rust, the virtual environment in .venv with mirrord in it. Quick when all is there.
+# With the word `check` also what `make check` needs: rustfmt and clippy.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -48,6 +49,13 @@ if [ -z "$cargo" ]; then
     else for package in rustc cargo; do need "$package"; done; fi
 fi
 
+if [ "${1:-}" = check ] && ! { [ -n "$cargo" ] && PATH="$(dirname "$cargo"):$PATH" &&
+        cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; then
+    . /etc/os-release
+    if [ "${VERSION_ID:-}" = 12 ]; then for package in rustfmt-web rust-web-clippy; do need "$package"; done
+    else for package in rustfmt rust-clippy; do need "$package"; done; fi
+fi
+
 if [ -n "$missing" ]; then
     command -v apt-get >/dev/null || fail "this is not a Debian system" \
         "Install the equivalents of:$missing"
@@ -72,6 +80,6 @@ if [ "$(cat "$stamp" 2>/dev/null || true)" != "$wanted" ]; then
     chmod +x .venv/bin/with-cargo
     say "installing mirrord and its Python packages into .venv (a minute or two the first time)"
     .venv/bin/with-cargo .venv/bin/python -m pip -q --disable-pip-version-check install \
-        --editable '.[btrfs,dev]'
+        --use-pep517 --editable '.[btrfs,dev]'
     echo "$wanted" > "$stamp"
 fi

@@ -64,7 +64,7 @@ class BtrfsDriver(Driver):
                 "this is not on a btrfs file system",
                 where=str(self),
                 why=f"{layout.nearest_existing(path)} is on {kind}",
-                hint="Give a path on a mounted btrfs file system.",
+                hint="Check that its file system is mounted, or give a path on a btrfs one.",
             )
         return layout.resolve(self.location)
 

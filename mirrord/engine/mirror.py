@@ -64,6 +64,9 @@ class Mirror:
 
     def _find_anew(self) -> MirrorRow:
         facts = self.destination.facts()
+        if facts.role is Role.ABSENT:
+            # Perhaps not mounted: nothing is known, and so nothing is recorded.
+            return MirrorRow(self.id, State.UNINITIALIZED, False, 0, 0)
         if facts.role is Role.MIRROR and facts.mirror_id == self.id and facts.shown:
             state = State.MIRRORED
         elif facts.role is Role.LIVE and facts.origin:

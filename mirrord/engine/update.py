@@ -51,6 +51,7 @@ def initialize(mirror: Mirror) -> Result:
                 "done", f"'{mirror.name}' is initialized: an interrupted transfer was complete."
             )
         mirror.permit(Verb.INITIALIZE)
+        mirror.catalogue.add_mirror(mirror.id, State.UNINITIALIZED)
         live_source(mirror)
         prepared = mirror.destination.facts().role is Role.MIRROR
         mirror.destination.prepare(mirror.id)
@@ -159,6 +160,12 @@ def _settle(mirror: Mirror, error: BaseException) -> None:
 def _shown(mirror: Mirror) -> str | None:
     facts = mirror.destination.facts()
     where = str(mirror.destination)
+    if facts.role is Role.ABSENT:
+        raise Refused(
+            "the destination is not there any more", where=where,
+            why=facts.notes[0] if facts.notes else "nothing is at that path",
+            hint="Check that its file system is mounted; nothing was changed.",
+        )  # fmt: skip
     if facts.role is not Role.MIRROR:
         raise not_a_mirror(where)
     if facts.mirror_id != mirror.id:

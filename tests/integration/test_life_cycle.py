@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mirrord.core.errors import Diverged, MirrordError, NotFound, Refused
@@ -311,4 +313,24 @@ def test_a_destination_that_somebody_made_live_is_not_overwritten(world: World) 
         world.service.update(NAME)
     assert world.view_content() == theirs
     world.service.resync(NAME, yes=True)
+    assert world.in_step()
+
+
+def test_a_destination_that_is_not_there_is_not_taken_for_a_new_one(world: World) -> None:
+    world.initialized()
+    world.service.close()
+    place = Path(world.lab.destination().location)
+    aside = place.with_name("aside")
+    place.rename(aside)
+    world.lab.change(world.lab.source(), 1)
+    with pytest.raises(Refused, match="not there any more") as caught:
+        world.again().update(NAME)
+    assert "mounted" in caught.value.hint
+    world.service.close()
+    for file in world.paths.state.iterdir():
+        file.unlink()
+    assert world.again().status(NAME)[0]["state"] == "uninitialized"
+    aside.rename(place)
+    assert world.status()["state"] == "mirrored"
+    assert world.service.update(NAME).status == "done"
     assert world.in_step()
