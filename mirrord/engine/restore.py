@@ -201,7 +201,8 @@ def restore_all(mirror: Mirror, *, snapshot: str | None, yes: bool) -> Result:
         failover_steps.resume_restore(mirror, failover_steps.begun(mirror))
         kept = f"\nWhat it had beyond that is kept as {kept_as}." if kept_as else ""
         return Result(
-            "done", f"{mirror.source} is as it was at {chosen.name}.{kept}",
+            "done",
+            f"{mirror.source.facts().view} is as it was at {chosen.name}.{kept}",
             turn.data() | {"kept_as": kept_as},
         )  # fmt: skip
 

@@ -1,0 +1,150 @@
+"""Restoring single files, on volumes that have files; and whole volumes that were lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mirrord.core.errors import MirrordError, NotFound, Refused, UsageError
+from tests.contract.lab_btrfs import BtrfsLab
+from tests.support import btrfs
+from tests.support.world import NAME, World
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[tuple[World, Path]]:
+    """A mirror on btrfs, and the folder of its source."""
+    with btrfs.filesystem() as here, btrfs.filesystem() as there:
+        lab = BtrfsLab(here, there)
+        home = Path(lab.source().location)
+        (home / "etc").mkdir()
+        (home / "etc" / "hosts").write_text("one\n")
+        (home / "etc" / "link").symlink_to("/etc")
+        os.setxattr(home / "etc" / "hosts", "user.note", b"kept")
+        world = World(lab, tmp_path / "home").initialized()
+        yield world, home
+        world.close()
+
+
+def restore(world: World, *paths: str, **options: object) -> None:
+    values = {"snapshot": None, "into": None, "overwrite": False, **options}
+    world.service.restore_files(NAME, list(paths), **values)  # type: ignore[arg-type]
+
+
+def test_a_lost_file_comes_back_with_all_that_belongs_to_it(files: tuple[World, Path]) -> None:
+    world, home = files
+    before = (home / "etc" / "hosts").stat()
+    (home / "etc" / "hosts").unlink()
+    restore(world, "etc/hosts")
+    after = (home / "etc" / "hosts").stat()
+    assert (home / "etc" / "hosts").read_text() == "one\n"
+    assert os.getxattr(home / "etc" / "hosts", "user.note") == b"kept"
+    assert (after.st_mode, after.st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+
+
+def test_a_whole_folder_comes_back(files: tuple[World, Path]) -> None:
+    world, home = files
+    shutil.rmtree(home / "etc")
+    restore(world, str(home / "etc"))
+    assert (home / "etc" / "hosts").read_text() == "one\n"
+    assert (home / "etc" / "link").is_symlink()
+
+
+def test_what_is_there_is_kept_unless_told_and_even_then_beside(files: tuple[World, Path]) -> None:
+    world, home = files
+    (home / "etc" / "hosts").write_text("two\n")
+    with pytest.raises(Refused, match="is there"):
+        restore(world, "etc/hosts")
+    assert (home / "etc" / "hosts").read_text() == "two\n"
+    restore(world, "etc/hosts", overwrite=True)
+    assert (home / "etc" / "hosts").read_text() == "one\n"
+    assert (home / "etc" / "hosts.before-restore").read_text() == "two\n"
+    with pytest.raises(Refused, match="earlier restore"):
+        restore(world, "etc/hosts", overwrite=True)
+
+
+def test_any_snapshot_and_any_folder(files: tuple[World, Path], tmp_path: Path) -> None:
+    world, home = files
+    first = world.lab.destination().facts().shown
+    (home / "etc" / "hosts").write_text("two\n")
+    world.service.update(NAME)
+    restore(world, "etc/hosts", into=tmp_path)
+    assert (tmp_path / "hosts").read_text() == "two\n"
+    restore(world, "etc/hosts", into=tmp_path, snapshot=first, overwrite=True)
+    assert (tmp_path / "hosts").read_text() == "one\n"
+    with pytest.raises(NotFound, match="names no snapshot"):
+        restore(world, "etc/hosts", snapshot="nonsense")
+    with pytest.raises(UsageError, match="is not a folder"):
+        restore(world, "etc/hosts", into=tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("path", ["../etc/hosts", "/", "", "etc/../../x"])
+def test_a_path_that_leaves_the_volume_is_refused(files: tuple[World, Path], path: str) -> None:
+    world, _home = files
+    with pytest.raises(UsageError):
+        restore(world, path)
+
+
+def test_no_symbolic_link_is_followed_out_of_the_volume(files: tuple[World, Path]) -> None:
+    world, home = files
+    with pytest.raises(Refused, match="symbolic link"):
+        restore(world, "etc/link/passwd", overwrite=True)
+    shutil.rmtree(home / "etc")
+    (home / "etc").symlink_to("/tmp")
+    with pytest.raises(Refused, match="symbolic link"):
+        restore(world, "etc/hosts")
+
+
+def test_files_come_back_after_a_break_too(files: tuple[World, Path]) -> None:
+    world, home = files
+    world.service.break_off(NAME)
+    (home / "etc" / "hosts").unlink()
+    restore(world, "etc/hosts")
+    assert (home / "etc" / "hosts").read_text() == "one\n"
+
+
+def test_a_lost_source_is_made_anew(files: tuple[World, Path]) -> None:
+    world, home = files
+    content = world.view_content()
+    for path in (*home.parent.joinpath(".mirrord/home/snapshots").glob("*/*"), home):
+        subprocess.run(["btrfs", "-q", "subvolume", "delete", path], check=True)
+    shutil.rmtree(home.parent / ".mirrord")
+    with pytest.raises(MirrordError):
+        world.service.update(NAME)
+    assert world.service.restore_all(NAME, snapshot=None, yes=True).status == "done"
+    assert world.source_content() == content
+    world.lab.change(world.lab.source(), 5)
+    assert world.service.update(NAME).status == "done"
+    assert world.in_step()
+
+
+def test_a_mounted_source_cannot_be_reversed_and_nothing_is_changed(
+    files: tuple[World, Path], tmp_path: Path
+) -> None:
+    world, home = files
+    device = subprocess.run(
+        ["findmnt", "-n", "-o", "SOURCE", "--target", home], capture_output=True, text=True
+    ).stdout.strip()  # fmt: skip
+    mount = tmp_path / "mounted"
+    mount.mkdir()
+    subprocess.run(["mount", "-o", "subvol=/home", device.split("[")[0], mount], check=True)
+    try:
+        target = Path(world.lab.destination().location).with_name("second")
+        world.service.create("second", f"btrfs:{mount}", f"btrfs:{target}")
+        world.service.initialize("second")
+        before = world.service.status("second")[0]
+        with pytest.raises(MirrordError, match="cannot become a destination"):
+            world.service.reverse("second", yes=True)
+        after = world.service.status("second")[0]
+        assert (after["state"], after["source"]) == (before["state"], before["source"])
+        (mount / "new").write_text("x")
+        assert world.service.update("second").status == "done"
+        assert (target / "current" / "new").read_text() == "x"
+    finally:
+        world.service.close()
+        subprocess.run(["umount", mount], check=True)
