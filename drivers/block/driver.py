@@ -76,12 +76,11 @@ class BlockDriver(Driver):
         if not is_volume(self._path):
             found = foreign_content(self._path)
             if found is not None:
-                return replace(facts, role=Role.FOREIGN, notes=(f"it holds {found}",))
+                return facts._replace(role=Role.FOREIGN, notes=(f"it holds {found}",))
             empty = ("it is an empty folder, not a volume",) if self._path.is_dir() else ()
-            return replace(facts, notes=empty)
+            return facts._replace(notes=empty)
         record = rootrecord.load(self._path)
-        return replace(
-            facts,
+        return facts._replace(
             role=record.role,
             identity=record.identity,
             shown=record.shown if record.role is Role.MIRROR else None,

@@ -11,7 +11,7 @@ import errno
 import functools
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -82,7 +82,7 @@ def send(
     pipe: int,
     *,
     parent_root: int,
-    clone_sources: list[int],
+    clone_sources: Sequence[int],
     flags: int,
     version: int,
 ) -> None:

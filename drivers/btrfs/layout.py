@@ -20,9 +20,8 @@ import functools
 import json
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mirrord.core.errors import Damaged, Refused
 from mirrord.core.model import Snapshot, SnapshotKind
@@ -36,8 +35,7 @@ _FORMAT = 1
 _NAME_BYTES_MAX = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """The paths of one volume.
 
     location: as the endpoint names it. view: V. mounted: V is a mount point, so that nothing can
@@ -199,8 +197,7 @@ def remove_empty_store(op: str, layout: Layout) -> None:
 # Records
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """What `transfer.json` says of a snapshot that was received, or kept by a rollback.
 
     ctransid: the local transaction of its last change, taken when it was whole (0 before): a

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -77,7 +76,7 @@ class BtrfsReceiver(Receiver):
         layout.write_record("BTRFS:RECEIVE:RECORD", self._wrapper, record, durable=False)
         steps.reached("BTRFS:RECEIVE:START")
         # In memory, without a name: the errors of a program are a line or two.
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by _end_child
+        self._errors = os.fdopen(os.memfd_create("errors", os.MFD_CLOEXEC), "w+b")
         reading, self._writing = make_pipe()
         try:
             self._child = command.start(

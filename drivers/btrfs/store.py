@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-import fnmatch
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from mirrord.core.errors import Diverged, Refused
 from mirrord.core.model import Snapshot, SnapshotKind
@@ -17,8 +15,7 @@ from mirrord.drivers.btrfs.layout import Layout, Record
 from mirrord.system import files, steps
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(NamedTuple):
     """A snapshot with what the driver needs of it. wrapper: its folder, None outside the store."""
 
     snapshot: Snapshot
@@ -93,8 +90,7 @@ def _snapshot(
             and info.ctransid <= info.otransid,
         )
     diverged = record.snapshot.kind is SnapshotKind.DIVERGED
-    return dataclasses.replace(
-        record.snapshot,
+    return record.snapshot._replace(
         order=record.snapshot.order if diverged else info.otransid,
         path=str(path),
         intact=record.complete
@@ -194,7 +190,9 @@ def _own_name(path: Path) -> str:
 def matches(one: Kept, patterns: tuple[str, ...]) -> bool:
     """Whether the snapshot's name is one of those that the definition takes along."""
     names = {one.snapshot.name, one.path.name}
-    return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
+    from fnmatch import fnmatchcase  # loaded only where a definition names snapshots
+
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
 def topmost_mount(path: Path) -> Path:

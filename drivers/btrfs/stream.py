@@ -13,8 +13,9 @@ import fcntl
 import os
 import signal
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from mirrord.core.errors import Damaged, MirrordError, TransferFailed
 from mirrord.drivers.base import SendStream
@@ -26,8 +27,7 @@ _F_SETPIPE_SZ = 1031
 _JOIN_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Sending:
+class Sending(NamedTuple):
     """What is sent.
 
     path: of the read-only subvolume. parent_root: id of the base, 0 for a whole stream.
@@ -38,7 +38,7 @@ class Sending:
 
     path: Path
     parent_root: int = 0
-    clone_sources: list[int] = field(default_factory=list)
+    clone_sources: Sequence[int] = ()
     flags: int = 0
     version: int = 1
     rewrite_ctransid: int | None = None

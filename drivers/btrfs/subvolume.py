@@ -11,8 +11,8 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from mirrord.core.errors import Unsupported
 from mirrord.drivers.btrfs import ioctl
@@ -30,8 +30,7 @@ _ROOT_INODE = 256
 _NO_UUID = bytes(16)
 
 
-@dataclass(frozen=True, slots=True)
-class Info:
+class Info(NamedTuple):
     """The root item of a subvolume. uuid, parent_uuid, received_uuid: hex, "" when not set.
 
     otransid: transaction in which it was made; ctransid: of its last change; stransid: the

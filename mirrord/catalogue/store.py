@@ -7,9 +7,8 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mirrord.catalogue.schema import APPLICATION_ID, MIGRATIONS
 from mirrord.core.errors import Busy, Damaged, IoFailed, NoSpace
@@ -20,8 +19,7 @@ from mirrord.system import clock, steps
 EVENTS_KEPT = 1000  # for each mirror
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorRow:
+class MirrorRow(NamedTuple):
     """A mirror's standing; see the table `mirror`."""
 
     id: str
@@ -31,8 +29,7 @@ class MirrorRow:
     confirmed_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(NamedTuple):
     """Work under way, or what a crash left of it; see the table `operation`."""
 
     verb: str
@@ -42,8 +39,7 @@ class Operation:
     started_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class TransferBegin:
+class TransferBegin(NamedTuple):
     """What is known of a transfer as it begins."""
 
     id: str
@@ -55,8 +51,7 @@ class TransferBegin:
     show: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TransferRow:
+class TransferRow(NamedTuple):
     """One transfer; see the table `transfer`."""
 
     id: str
@@ -76,8 +71,7 @@ class TransferRow:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class EventRow:
+class EventRow(NamedTuple):
     """One event; see the table `event`."""
 
     at_ns: int
@@ -373,7 +367,7 @@ class Catalogue:
 
     def transfers(self, mirror_id: str, *, limit: int) -> list[TransferRow]:
         """The last transfers, newest first."""
-        columns = ", ".join(TransferRow.__slots__)
+        columns = ", ".join(TransferRow._fields)
         return [
             TransferRow(*row)
             for row in self._rows(

@@ -10,13 +10,13 @@ import os
 import signal
 import sys
 import threading
-from difflib import get_close_matches
 from typing import Any
 
 import typer
 
 from mirrord.cli.table import COMMANDS
 from mirrord.core.errors import Aborted, MirrordError, UsageError
+from mirrord.core.names import nearest
 
 _EPILOG = "Each command explains itself: mirrord COMMAND --help. --debug shows tracebacks."
 
@@ -55,7 +55,7 @@ def _wanted(arguments: list[str]) -> list[str]:
     if first in COMMANDS and "_MIRRORD_COMPLETE" not in os.environ:
         return [first]
     if first is not None:
-        near = get_close_matches(first, COMMANDS, n=1)
+        near = nearest(first, COMMANDS)
         raise UsageError(
             f"there is no command '{first}'",
             hint=f"Did you mean 'mirrord {near[0]}'?" if near else "'mirrord --help' lists them.",

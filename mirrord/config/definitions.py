@@ -9,15 +9,13 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable
-from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import ConfigError, MirrordError, NotFound, Refused
 from mirrord.core.model import Definition, Endpoint
-from mirrord.core.names import check_mirror_name
+from mirrord.core.names import check_mirror_name, nearest
 from mirrord.system import files
 
 KEEP_MAX = 10_000
@@ -88,7 +86,7 @@ def parse(name: str, text: str, file: str) -> Definition:
     for key, value in raw.items():
         where = f"{file}:{_line_of(text, key)}"
         if key not in _KEYS:
-            near = get_close_matches(key, _KEYS, n=1)
+            near = nearest(key, _KEYS)
             hint = f"Did you mean '{near[0]}'?" if near else f"Known keys: {', '.join(_KEYS)}."
             raise ConfigError(f"unknown key '{key}'", where=where, hint=hint)
         try:
@@ -147,7 +145,7 @@ class Definitions:
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            near = get_close_matches(name, self.names(), n=1)
+            near = nearest(name, self.names())
             known = ", ".join(self.names()[:8])
             if near:
                 hint = f"Did you mean '{near[0]}'?"
@@ -179,7 +177,7 @@ class Definitions:
             )
         check_together([*self.all(), definition])
         files.write_atomic("CREATE:DEFINITION", path, render(definition).encode())
-        return replace(definition, file=str(path))
+        return definition._replace(file=str(path))
 
     def swap(self, name: str, source: Endpoint, destination: Endpoint) -> Definition:
         """Set source and destination, keeping every other line and comment as it is."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 from mirrord.core.errors import UsageError
 from mirrord.core.model import Endpoint
+from mirrord.core.names import nearest
 
 KINDS = ("block", "btrfs")
 
@@ -22,7 +21,7 @@ def parse_endpoint(text: str, *, what: str = "endpoint") -> Endpoint:
             hint=f"Write it as KIND:PATH, for example btrfs:/{text.lstrip('/')}.",
         )
     if kind not in KINDS:
-        near = get_close_matches(kind, KINDS, n=1)
+        near = nearest(kind, KINDS)
         known = ", ".join(KINDS)
         raise UsageError(
             f"{what} '{text}' is of the unknown kind '{kind}'",

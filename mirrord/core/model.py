@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
 class Role(enum.Enum):
@@ -24,8 +24,7 @@ class SnapshotKind(enum.Enum):
     DIVERGED = "diverged"  # the losing side of a resync, kept
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """One copy of one snapshot, at one end.
 
     guid: the identity of the content: two snapshots with one guid, both `intact`, are equal
@@ -48,8 +47,7 @@ class Snapshot:
     held_by: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeFacts:
+class VolumeFacts(NamedTuple):
     """What a driver knows of the volume at a location, without changing anything.
 
     identity: of the live volume (ABSENT and FOREIGN: ""); two locations with one identity are
@@ -80,8 +78,7 @@ class VolumeFacts:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class BlockStates:
+class BlockStates(NamedTuple):
     """How many blocks are in each of the four states (SnapMirror, FAST'02, section 3.2.2)."""
 
     unused: int
@@ -90,8 +87,7 @@ class BlockStates:
     added: int
 
 
-@dataclass(frozen=True, slots=True)
-class FileChange:
+class FileChange(NamedTuple):
     """One changed file: its path in the volume, what happened, and the bytes to be sent."""
 
     path: str
@@ -99,8 +95,7 @@ class FileChange:
     data_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(NamedTuple):
     """What lies between base and incremental.
 
     base: guid of the base, or None when everything is sent (initialize).
@@ -121,8 +116,7 @@ class Delta:
     changes: tuple[FileChange, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Divergence:
+class Divergence(NamedTuple):
     """What a rollback would lose: all that the live volume has beyond `base`.
 
     changes: the changed files, at most `limit` of them, or None when the driver has no files.
@@ -142,8 +136,7 @@ class Divergence:
         return self.changed_bytes == 0 and self.total_changes == 0 and not self.newer_snapshots
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiveRequest:
+class ReceiveRequest(NamedTuple):
     """What a receiver is about to get. `transfer_id` names the staging place."""
 
     transfer_id: str
@@ -152,8 +145,7 @@ class ReceiveRequest:
     snapshot: Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Staging:
+class Staging(NamedTuple):
     """A received or half-received snapshot that is not committed.
 
     complete: all of it arrived and was verified: it may be committed.
@@ -169,8 +161,7 @@ class Staging:
     received_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """Where a volume lives: a driver's kind and a location that the driver understands."""
 
     kind: str
@@ -180,8 +171,7 @@ class Endpoint:
         return f"{self.kind}:{self.location}"
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
+class Definition(NamedTuple):
     """A mirror as its TOML file defines it (docs/config.md).
 
     keep_source, keep_destination: how many reference snapshots stay at each end; the base is
@@ -198,4 +188,3 @@ class Definition:
     keep_destination: int = 10
     snapshots: tuple[str, ...] = ()
     file: str = ""
-    options: Mapping[str, str] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from mirrord.core.errors import UsageError
@@ -19,6 +20,13 @@ def check_mirror_name(name: str) -> str:
             "with a letter or digit",
         )
     return name
+
+
+def nearest(word: str, known: Iterable[str]) -> list[str]:
+    """The known word that was probably meant, if any: one or none."""
+    from difflib import get_close_matches  # only a mistake pays for it
+
+    return get_close_matches(word, list(known), n=1)
 
 
 def snapshot_name(mirror_id: str, taken_at_ns: int, sequence: int) -> str:

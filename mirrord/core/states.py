@@ -12,7 +12,7 @@ Semantics as SnapMirror's: see docs/architecture.md, "The life cycle".
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
 class State(enum.Enum):
@@ -55,16 +55,14 @@ class Verb(enum.Enum):
 TRANSFERS = frozenset({Verb.INITIALIZE, Verb.UPDATE, Verb.RESYNC, Verb.REVERSE})
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(NamedTuple):
     """Why a verb does not fit, and which command does. `{name}` stands for the mirror."""
 
     why: str
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
-class Already:
+class Already(NamedTuple):
     """The verb's work is done already: success, nothing to do."""
 
     status: str

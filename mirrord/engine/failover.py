@@ -5,7 +5,7 @@ Nobody's data are overwritten: the losing side of a resync stays as a `diverged`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mirrord.core import names
 from mirrord.core.errors import Diverged, MirrordError
@@ -22,8 +22,7 @@ from mirrord.system import clock
 _FILES_SHOWN = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """What a resync or reverse is going to do, for the owner's yes.
 
     loser: the end that goes back to `base`; lost: what it has beyond it (None: nothing to ask).
@@ -234,5 +233,5 @@ def _then_update(mirror: Mirror, turn: Turn, kept_as: str | None) -> Result:
         raise
     kept = f"\nThe losing side is kept as {kept_as}." if kept_as else ""
     return Result(
-        "done", f"{head}{kept}\n{result.text}", turn.data() | result.data | {"kept_as": kept_as}
+        "done", f"{head}{kept}\n{result.text}", {**turn.data(), **result.data, "kept_as": kept_as}
     )

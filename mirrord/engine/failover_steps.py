@@ -5,7 +5,6 @@ recovery after a crash run the very same code. `mirrord.engine.recovery` has the
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 from mirrord.catalogue.store import Operation, TransferBegin
 from mirrord.core.endpoint import parse_endpoint
@@ -118,7 +117,7 @@ def _transfer_back(mirror: Mirror, guid: str, base: str | None) -> None:
     if guid in here:
         mirror.source.rollback(guid, mirror_id=mirror.id, keep_as=None)
         return
-    snapshot = replace(there[guid], held_by=())
+    snapshot = there[guid]
     route = Route(mirror.destination, mirror.source, mirror.id, mirror.run, mirror.watcher)
     why = "" if base else "the source has no snapshot in common"
     mirror.catalogue.begin_transfer(

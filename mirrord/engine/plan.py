@@ -7,13 +7,12 @@ destination shows; after a mishap it is the newest snapshot that both ends have.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mirrord.core.model import Snapshot, SnapshotKind
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One snapshot to send: from `base` (guid; None: whole). show: it becomes the view."""
 
     base: str | None
@@ -21,8 +20,7 @@ class Step:
     show: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
+class Conflict(NamedTuple):
     """Why no update is possible, with the evidence, and which command mends it."""
 
     why: str

@@ -20,7 +20,7 @@ at hand, and back where it is not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mirrord.catalogue.store import Operation
 from mirrord.core.errors import Aborted, MirrordError
@@ -34,8 +34,7 @@ from mirrord.system import clock
 _INTERRUPTED = "interrupted: the process ended before the transfer did"
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(NamedTuple):
     """An interrupted transfer that can go on from its checkpoint."""
 
     transfer_id: str
@@ -46,8 +45,7 @@ class Pending:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Recovered:
+class Recovered(NamedTuple):
     """What recovery found and did.
 
     finished: the verb of an operation that was brought to its end, or "".

@@ -121,7 +121,7 @@ def _checkpoint(mirror: Mirror) -> int:
 
 
 def _transfer_dict(row: Any) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in row.__slots__}
+    return dict(row._asdict())
 
 
 def history(mirror: Mirror, *, limit: int) -> dict[str, Any]:

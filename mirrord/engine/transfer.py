@@ -5,7 +5,7 @@ Nothing of the destination's view changes before `Driver.commit`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mirrord.core.errors import NoSpace
 from mirrord.core.model import ReceiveRequest, Snapshot, Staging
@@ -18,8 +18,7 @@ from mirrord.system import clock
 from mirrord.system.native import StreamChecksum
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """A transfer that arrived whole; durations in seconds, sizes in bytes."""
 
     stream_bytes: int
@@ -39,8 +38,7 @@ class Outcome:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     """The two ends of a transfer and who watches it."""
 
     sender: Driver

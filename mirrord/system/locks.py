@@ -7,16 +7,15 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from mirrord.core.errors import Busy
 from mirrord.system import clock
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(NamedTuple):
     """Who holds a lock: the process, what it does, and since when (wall time)."""
 
     pid: int

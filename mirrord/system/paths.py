@@ -5,14 +5,13 @@ all below `MIRRORD_HOME` when that is set.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from mirrord.core.errors import ConfigError
 
 
-@dataclass(frozen=True, slots=True)
-class Paths:
+class Paths(NamedTuple):
     """config: definitions in TOML; state: the catalogue; run: locks and progress."""
 
     config: Path

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +20,7 @@ numbers = st.lists(st.integers(0, 12), unique=True).map(sorted)
 def test_the_newest_common_snapshot_is_the_newest_both_have_intact(
     ours: list[int], theirs: list[int], spoiled: set[int]
 ) -> None:
-    source = [replace(snap(n), intact=n not in spoiled) for n in ours]
+    source = [snap(n)._replace(intact=n not in spoiled) for n in ours]
     found = newest_common(source, [snap(n) for n in theirs])
     common = [n for n in theirs if n in ours and n not in spoiled]
     assert (found.order if found else None) == (max(common) if common else None)
@@ -46,7 +44,7 @@ def test_find_base_names_what_is_wrong_and_the_way_on() -> None:
     gone = find_base("home", [snap(1)], both, "g2")
     assert isinstance(gone, Conflict)
     assert "not at the source" in gone.why and "mirrord resync home" in gone.hint
-    spoiled = find_base("home", both, [snap(1), replace(snap(2), intact=False)], "g2")
+    spoiled = find_base("home", both, [snap(1), snap(2)._replace(intact=False)], "g2")
     assert isinstance(spoiled, Conflict) and "at the destination" in spoiled.why
     nothing = find_base("home", [], [snap(2)], "g2")
     assert isinstance(nothing, Conflict) and "whole transfer" in nothing.hint
@@ -86,7 +84,7 @@ def test_pruning_never_takes_the_protected_the_newest_or_anothers(
 
 
 def test_pruning_goes_by_order_whatever_the_clock_said() -> None:
-    snapshots = [replace(snap(n), taken_at_ns=10**18 - n) for n in range(5)]
+    snapshots = [snap(n)._replace(taken_at_ns=10**18 - n) for n in range(5)]
     gone = plan_prune(snapshots, keep=2, mine={f"g{n}": 0 for n in range(5)}, protected=set())
     assert [s.order for s in gone] == [0, 1, 2]
 
