@@ -209,7 +209,7 @@ def load(path: Path) -> RootRecord:
             raise NotFound(
                 "there is no block volume",
                 where=str(path),
-                hint=f"Make one with 'mirrord volume create {path} --size 10G'.",
+                hint=f"Make one with 'mirrord volume create {path} 10G'.",
             ) from None
         raise
     return decode(data, str(path))
