@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from mirrord.core.errors import UsageError
 from mirrord.core.model import Endpoint
 from mirrord.drivers.base import Driver
@@ -18,3 +20,10 @@ def open_driver(endpoint: Endpoint) -> Driver:
 
         return BtrfsDriver(endpoint.location)
     raise UsageError(f"no driver for volumes of the kind '{endpoint.kind}'")
+
+
+def block_volumes() -> ModuleType:
+    """The owner's side of block volumes: `Volume`, import, export, check."""
+    from mirrord.drivers.block import owner
+
+    return owner

@@ -137,9 +137,9 @@ class BlockStore:
 
     def write(self, op: str, address: int, data: bytes | bytearray | memoryview) -> None:
         """Write whole blocks; durable only after `sync`."""
-        steps.reached(op)
         segment = segment_of(address)
         with io_errors(self.where, "writing blocks"):
+            steps.reached(op)
             file = self._file_for_writing(segment)
             self._unsynced.add(segment)
             view, offset = memoryview(data), number_of(address) * BLOCK_BYTES

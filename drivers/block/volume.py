@@ -22,16 +22,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mirrord.core.errors import Busy, Damaged, NotFound, Refused, UsageError
+from mirrord.core.errors import Busy, Damaged, NoSpace, NotFound, Refused, UsageError
 from mirrord.core.model import Role, Snapshot, SnapshotKind
-from mirrord.drivers.base import not_empty, snapshot_missing
+from mirrord.drivers.base import snapshot_missing
 from mirrord.drivers.block import rootrecord
 from mirrord.drivers.block.activemap import MapView, differing_chunks
 from mirrord.drivers.block.content import read_bytes
 from mirrord.drivers.block.format import BLOCK_BYTES, SIZE_BYTES_MAX, Root
 from mirrord.drivers.block.image import CHANGED_NODES_MAX, LiveImage
 from mirrord.drivers.block.place import foreign_content
-from mirrord.drivers.block.reclaim import give_back, reclaim_snapshots
+from mirrord.drivers.block.reclaim import give_back, reclaim_snapshots, reclaim_unheld
 from mirrord.drivers.block.rootrecord import Entry, RootRecord, content_digest
 from mirrord.drivers.block.store import BlockStore, io_errors
 from mirrord.drivers.block.tree import RadixTree
@@ -74,7 +74,12 @@ class Volume:
             raise UsageError(f"a volume of {size_bytes} bytes cannot be made", why="at most 16 TiB")
         found = foreign_content(path)
         if found is not None:
-            raise not_empty(str(path), f"it holds {found}")
+            raise Refused(
+                "no volume can be made here",
+                where=str(path),
+                why=f"it holds {found}",
+                hint="Give a path that does not exist yet, or an empty directory.",
+            )
         write_first_record(path, RootRecord(str(uuid.uuid4()), Role.LIVE, Root(size_bytes)))
         return cls.open(path, writable=True)
 
@@ -383,10 +388,14 @@ class Volume:
         """
         try:
             yield
-        except Exception:
+        except Exception as error:
             kept = {f"old {key}": view for key, view in self._views.items()}
             self._doubtful.update(kept)
             self._start(rootrecord.load(self.path))
+            if isinstance(error, NoSpace) and self.record.role is Role.LIVE:
+                # What was written in vain may be just the room that deleting something needs.
+                # (A MIRROR may have staged blocks there that no root holds yet.)
+                reclaim_unheld(self.store, self.image)
             raise
 
     def _bound_memory(self) -> None:

@@ -53,3 +53,7 @@ class Lab(Protocol):
     def own_snapshot(self, driver: Driver, name: str) -> None:
         """Take a snapshot as the owner would, without mirrord."""
         ...
+
+    def sound(self, driver: Driver) -> None:
+        """Assert that the volume is sound, by the means of its kind (an fsck)."""
+        ...

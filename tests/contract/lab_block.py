@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mirrord.drivers.base import Driver
+from mirrord.drivers.block.check import check_volume
 from mirrord.drivers.block.driver import BlockDriver
 from mirrord.drivers.block.volume import Volume
 from tests.contract.lab import Lab
@@ -74,3 +75,7 @@ class BlockLab:
     def own_snapshot(self, driver: Driver, name: str) -> None:
         with Volume.open(driver.location, writable=True) as volume:
             volume.snapshot(name)
+
+    def sound(self, driver: Driver) -> None:
+        found = check_volume(Path(driver.location))
+        assert found.findings == [] and found.images > 0

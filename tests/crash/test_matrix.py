@@ -97,6 +97,12 @@ def attempt(world: World, work: Callable[[], object], point: Point, fault: str) 
     return False
 
 
+def sound(world: World) -> None:
+    """Both ends pass the fsck of their kind."""
+    world.lab.sound(world.lab.source())
+    world.lab.sound(world.lab.destination())
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_update(world: World, fault: str) -> None:
     world.initialized()
@@ -109,6 +115,7 @@ def test_update(world: World, fault: str) -> None:
         assert world.view_content() in (old, new), point
         world.service.update(NAME)
         assert world.in_step(), point
+        sound(world)
         assert world.lab.destination().stagings() == [], point
         assert world.status()["healthy"], point
     assert failed > len(found) / 2
@@ -176,6 +183,7 @@ def test_resync(world: World, fault: str) -> None:
         attempt(world, lambda: world.service.resync(NAME, yes=True), point, fault)
         world.service.resync(NAME, yes=True)
         assert world.in_step(), point
+        sound(world)
         destination = world.lab.destination()
         kept = [s for s in destination.snapshots() if s.kind is SnapshotKind.DIVERGED]
         contents = {world.lab.snapshot_content(destination, s.guid) for s in kept}
@@ -206,6 +214,7 @@ def test_reverse(world: World, fault: str) -> None:
         else:
             world.service.update(NAME)
         assert world.source_content() == winning == world.view_content(), point
+        sound(world)
 
 
 @pytest.mark.parametrize("fault", ["crash", "io-error"])
@@ -223,6 +232,7 @@ def test_restore_all(world: World, fault: str) -> None:
         attempt(world, restore, point, fault)
         restore()
         assert world.source_content() == wanted, point
+        sound(world)
     world.lab.change(world.lab.source(), 77)
     world.service.update(NAME)
     assert world.in_step()
@@ -261,5 +271,6 @@ def test_kill_minus_nine_of_an_update_at_every_step(world: World) -> None:
         assert world.view_content() in (old, new), label
         world.again().update(NAME)
         assert world.in_step(), label
+        sound(world)
     assert killed >= 8
     assert working_on("receive", str(world.lab.destination().location)) == []

@@ -1,0 +1,203 @@
+"""Bringing content into a block volume and out again: raw images, and tar streams of folders."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from mirrord.core.errors import Damaged, UsageError
+from mirrord.drivers.block.content import data_ranges
+from mirrord.drivers.block.format import BLOCK_BYTES, ZERO_BLOCK, Root
+from mirrord.drivers.block.volume import Volume
+
+_PIECE = 4 << 20
+#: Before a tar stream: magic, then its length in bytes.
+_TAR_HEADER = struct.Struct("<16sQ")
+_TAR_MAGIC = b"mirrord tar\0\0\0\0\0"
+
+
+def import_stream(volume: Volume, stream: BinaryIO, offset: int = 0) -> int:
+    """Write a stream from `offset` on; returns its length in bytes. Zero blocks become holes.
+
+    `UsageError` when it is longer than the volume; the caller then drops what was not flushed.
+    """
+    at = offset
+    while piece := _read_full(stream, _PIECE):
+        if at + len(piece) > volume.size_bytes:
+            raise UsageError(
+                f"the content is larger than the volume of {volume.size_bytes} bytes",
+                hint="Make a larger volume with 'mirrord volume create'.",
+            )
+        volume.write(at, piece)
+        at += len(piece)
+    return at - offset
+
+
+def import_image(volume: Volume, path: Path) -> int:
+    """Make the volume equal to a raw image; holes of a sparse file stay holes."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size > volume.size_bytes:
+            raise UsageError(
+                f"'{path}' has {size} bytes, the volume only {volume.size_bytes}",
+                hint="Make a larger volume with 'mirrord volume create'.",
+            )
+        end = 0
+        for begin, stop in _data_extents(file.fileno(), size):
+            volume.trim(end, begin - end)
+            file.seek(begin)
+            at = begin
+            while at < stop:
+                piece = file.read(min(_PIECE, stop - at))
+                volume.write(at, piece)
+                at += len(piece)
+            end = stop
+        volume.trim(end, volume.size_bytes - end)
+    return size
+
+
+def _data_extents(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
+    at = 0
+    while at < size:
+        try:
+            begin = os.lseek(descriptor, at, os.SEEK_DATA)
+        except OSError:
+            return  # nothing but a hole is left
+        at = os.lseek(descriptor, begin, os.SEEK_HOLE)
+        yield begin, at
+
+
+def export_image(volume: Volume, guid: str | None, path: Path) -> int:
+    """Write an image (the live one, or a snapshot's) as a sparse raw file; returns its size.
+
+    The file appears whole: it is written beside and renamed.
+    """
+    root = volume.record.live if guid is None else volume.entry(guid).root
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        with beside.open("wb") as file:
+            file.truncate(root.size_bytes)
+            for offset, piece in pieces(volume, guid, root):
+                file.seek(offset)
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.rename(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return root.size_bytes
+
+
+def pieces(volume: Volume, guid: str | None, root: Root) -> Iterator[tuple[int, bytes]]:
+    """The content of an image that is no hole: (offset, bytes), ascending."""
+    for first, count in data_ranges(volume.store, root):
+        offset = first * BLOCK_BYTES
+        length = min(count * BLOCK_BYTES, root.size_bytes - offset)
+        if guid is None:
+            yield offset, volume.read(offset, length)
+        else:
+            yield offset, volume.read_snapshot(guid, offset, length)
+
+
+def import_tar(volume: Volume, stream: BinaryIO) -> int:
+    """Store a tar stream from offset 0, behind a header block with its length."""
+    volume.trim(0, volume.size_bytes)
+    length = import_stream(volume, stream, BLOCK_BYTES)
+    header = _TAR_HEADER.pack(_TAR_MAGIC, length)
+    volume.write(0, header + ZERO_BLOCK[len(header) :])
+    return length
+
+
+def import_folder(volume: Volume, folder: Path) -> int:
+    """Store a folder as a tar stream; returns the stream's length in bytes."""
+    reading, writing = os.pipe()
+    child = _TarWriter(folder, writing)
+    child.start()
+    with open(reading, "rb") as stream:  # noqa: PTH123 - a descriptor, not a path
+        length = import_tar(volume, stream)
+    child.join()
+    if child.error is not None:
+        raise child.error
+    return length
+
+
+class _TarWriter:
+    """Packs a folder into a pipe, in a thread of its own."""
+
+    def __init__(self, folder: Path, descriptor: int) -> None:
+        import threading
+
+        self.error: OSError | None = None
+        self._folder = folder
+        self._descriptor = descriptor
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.start, self.join = self._thread.start, self._thread.join
+
+    def _run(self) -> None:
+        try:
+            with (
+                open(self._descriptor, "wb") as pipe,  # noqa: PTH123 - a descriptor, not a path
+                tarfile.open(fileobj=pipe, mode="w|", format=tarfile.PAX_FORMAT) as tar,
+            ):
+                tar.add(self._folder, arcname=".")
+        except OSError as error:
+            self.error = error
+
+
+def export_tar(volume: Volume, guid: str | None, target: Path) -> int:
+    """The stored tar stream: unpacked into `target` when that is a folder, else as a file."""
+    stream = _TarReader(volume, guid)
+    if target.is_dir():
+        with tarfile.open(fileobj=stream, mode="r|") as tar:
+            tar.extractall(target, filter="data")
+    else:
+        beside = target.with_name(f".{target.name}.part")
+        try:
+            with beside.open("wb") as file:
+                while piece := stream.read(_PIECE):
+                    file.write(piece)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.rename(target)
+        finally:
+            beside.unlink(missing_ok=True)
+    return stream.length
+
+
+class _TarReader(io.RawIOBase):
+    """Reads the stored tar stream."""
+
+    def __init__(self, volume: Volume, guid: str | None) -> None:
+        self._read_at = (
+            volume.read if guid is None else lambda o, n: volume.read_snapshot(guid, o, n)
+        )
+        self.length: int
+        magic, self.length = _TAR_HEADER.unpack(self._read_at(0, _TAR_HEADER.size))
+        if magic != _TAR_MAGIC or self.length > volume.size_bytes:
+            raise Damaged(
+                "no tar stream is stored in this volume", where=str(volume.path),
+                hint="'mirrord volume import VOLUME FOLDER' stores one; without --tar the raw "
+                "content is exported.",
+            )  # fmt: skip
+        self._at = 0
+
+    def read(self, size: int = -1) -> bytes:
+        left = self.length - self._at
+        size = left if size < 0 else min(size, left)
+        piece = self._read_at(BLOCK_BYTES + self._at, size) if size else b""
+        self._at += len(piece)
+        return piece
+
+
+def _read_full(stream: BinaryIO, size: int) -> bytes:
+    """Up to `size` bytes, fewer only at the end: so that blocks stay whole."""
+    parts, left = [], size
+    while left and (piece := stream.read(left)):
+        parts.append(piece)
+        left -= len(piece)
+    return b"".join(parts)

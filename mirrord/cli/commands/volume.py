@@ -1,0 +1,206 @@
+"""`mirrord volume`: block volumes, the kind that needs neither root nor a special file system."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mirrord.cli.output import Json, print_json
+from mirrord.core.errors import NotFound
+from mirrord.core.units import format_size, parse_size
+
+Volume = Annotated[Path, typer.Argument(metavar="VOLUME", help="The volume's folder.")]
+Offset = Annotated[str, typer.Option("--offset", help="Where to begin: bytes, or as 64K, 1G.")]
+Snapshot = Annotated[
+    str | None, typer.Option("--snapshot", metavar="NAME", help="Of a snapshot; else live.")
+]
+
+
+def register(app: typer.Typer, name: str, panel: str) -> None:
+    """Add the command to the application."""
+    group = typer.Typer(
+        help="Block volumes: make, read, write, import, export, check.", no_args_is_help=True
+    )
+    for command in (create, info, read, write, trim, snapshots, check):
+        group.command()(command)
+    group.command("snapshot")(take_snapshot)
+    group.command("import")(import_)
+    group.command("export")(export)
+    app.add_typer(group, name=name, rich_help_panel=panel)
+
+
+def create(
+    volume: Volume,
+    size: Annotated[str, typer.Argument(metavar="SIZE", help="As 512M, 10G; up to 16T.")],
+    as_json: Json = False,
+) -> None:
+    """Make an empty volume; it takes space only as it is written."""
+    from mirrord.control import volumes
+
+    made = volumes.create(volume, parse_size(size))
+    if as_json:
+        print_json(made)
+    else:
+        print(f"A volume of {format_size(made['size_bytes'])} was made in {volume}.")
+
+
+def info(volume: Volume, as_json: Json = False) -> None:
+    """Show the facts of a volume."""
+    from mirrord.control import volumes
+
+    found = volumes.info(volume)
+    if as_json:
+        print_json(found)
+        return
+    print(f"{found['path']}: {found['role']}")
+    print(f"  size         {format_size(found['size_bytes'])}")
+    print(f"  in use       {format_size(found['allocated_bytes'])}")
+    print(f"  on disk      {format_size(found['disk_bytes'])}")
+    print(f"  snapshots    {found['snapshots']}")
+    print(f"  identity     {found['identity']}")
+    if found["mirror_id"]:
+        print(f"  mirror       {found['mirror_id']}")
+
+
+def read(
+    volume: Volume,
+    offset: Offset = "0",
+    length: Annotated[str | None, typer.Option("--length", help="How much; else all.")] = None,
+    snapshot: Snapshot = None,
+) -> None:
+    """Write content to standard output."""
+    from mirrord.control import volumes
+
+    wanted = None if length is None else parse_size(length)
+    for piece in volumes.read(volume, parse_size(offset), wanted, snapshot):
+        sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()
+
+
+def write(
+    volume: Volume,
+    offset: Offset = "0",
+    source: Annotated[
+        str, typer.Option("--from", metavar="FILE", help="A file; - is standard input.")
+    ] = "-",
+) -> None:
+    """Write from standard input, or a file, into the volume; durable when it returns."""
+    from mirrord.control import volumes
+
+    if source == "-":
+        length = volumes.write(volume, parse_size(offset), sys.stdin.buffer)
+    else:
+        with _existing(source).open("rb") as stream:
+            length = volumes.write(volume, parse_size(offset), stream)
+    print(f"{format_size(length)} written to {volume}.")
+
+
+def trim(
+    volume: Volume,
+    offset: Offset,
+    length: Annotated[str, typer.Option("--length", help="How much.")],
+) -> None:
+    """Make a range read as zeroes and give its space back."""
+    from mirrord.control import volumes
+
+    volumes.trim(volume, parse_size(offset), parse_size(length))
+    print(f"{format_size(parse_size(length))} trimmed in {volume}.")
+
+
+def take_snapshot(
+    volume: Volume,
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    delete: Annotated[bool, typer.Option("--delete", help="Delete that one instead.")] = False,
+) -> None:
+    """Take a snapshot of your own, or delete one."""
+    from mirrord.control import volumes
+
+    if delete:
+        volumes.delete_snapshot(volume, name)
+        print(f"The snapshot {name} of {volume} is deleted.")
+    else:
+        volumes.take_snapshot(volume, name)
+        print(f"The snapshot {name} of {volume} is taken.")
+
+
+def snapshots(volume: Volume, as_json: Json = False) -> None:
+    """List all snapshots of a volume, oldest first."""
+    from mirrord.control import volumes
+
+    found = volumes.snapshots(volume)
+    if as_json:
+        print_json({"snapshots": found})
+        return
+    for entry in found:
+        taken = datetime.fromtimestamp(entry["taken_ns"] / 1e9, UTC).astimezone()
+        print(f"{taken:%Y-%m-%d %H:%M:%S}  {entry['kind']:9}  {entry['name']}")
+
+
+def import_(
+    volume: Volume,
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="An image, a folder, or - for standard input.")
+    ],
+    tar: Annotated[bool, typer.Option("--tar", help="SOURCE is a tar stream.")] = False,
+) -> None:
+    """Make the content equal to a raw image, or store a folder as a tar stream."""
+    from mirrord.control import volumes
+
+    what = sys.stdin.buffer if source == "-" else _existing(source)
+    length = volumes.import_(volume, what, tar=tar)
+    print(f"{format_size(length)} imported into {volume}.")
+
+
+def export(
+    volume: Volume,
+    target: Annotated[
+        Path, typer.Argument(metavar="TARGET", help="A file; with --tar also a folder.")
+    ],
+    snapshot: Snapshot = None,
+    tar: Annotated[bool, typer.Option("--tar", help="The tar stream that was imported.")] = False,
+) -> None:
+    """Write the content as a sparse raw image, or unpack the stored tar stream."""
+    from mirrord.control import volumes
+
+    length = volumes.export(volume, target, snapshot=snapshot, tar=tar)
+    print(f"{format_size(length)} exported to {target}.")
+
+
+def check(volume: Volume, as_json: Json = False) -> None:
+    """Verify every block and every map (an fsck that changes nothing); exit status 1 if wrong."""
+    from mirrord.control import volumes
+
+    tell = sys.stderr.isatty() and not as_json
+    found = volumes.check(volume, _Counter() if tell else None)
+    if as_json:
+        print_json(found)
+    else:
+        for finding in found["findings"]:
+            print(finding)
+        verdict = f"{len(found['findings'])} findings" if found["findings"] else "all is right"
+        print(f"{volume}: {found['images']} images, {found['blocks']} blocks verified: {verdict}.")
+    if found["findings"]:
+        raise typer.Exit(1)
+
+
+class _Counter:
+    """Counts verified blocks at the terminal."""
+
+    def __init__(self) -> None:
+        self._said = 0
+
+    def __call__(self, blocks: int) -> None:
+        if blocks - self._said > 50_000:
+            self._said = blocks
+            print(f"\r{format_size(blocks * 4096)} verified", end="", file=sys.stderr, flush=True)
+
+
+def _existing(source: str) -> Path:
+    path = Path(source)
+    if not path.exists():
+        raise NotFound("there is no such file", where=source)
+    return path
