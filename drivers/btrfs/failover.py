@@ -170,7 +170,7 @@ def unchanged(place: Layout, start: Kept) -> bool:
 
 def fixed(place: Layout) -> str:
     """Why the view cannot change places with another one, or ""."""
-    if place.mounted or place.view in layout.mount_points():
+    if place.mounted or layout.is_mount_point(place.view):
         return (
             "it is mounted at this very path, and a mount point cannot be renamed; mount the "
             "folder above it (the whole file system) and name the volume by its path there"

@@ -16,6 +16,7 @@ therefore each snapshot has a folder of its own, and V is a link, which a rename
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import stat
@@ -114,11 +115,19 @@ def resolve(location: str) -> Layout:
             return beside
         path = Path(os.path.realpath(path))
     if subvolume.is_subvolume(path):
-        if path in mount_points():
+        if is_mount_point(path):
             return Layout(path, path, path / STORE / (path.name or "volume"), mounted=True)
         return Layout(path, path, path.parent / STORE / path.name)
     view = path / DESTINATION_NAME
     return Layout(path, view, path / STORE / DESTINATION_NAME)
+
+
+def is_mount_point(path: Path) -> bool:
+    """Whether something is mounted at `path` (os.path.ismount takes each subvolume for one)."""
+    here, above = ioctl.mount_id(path), ioctl.mount_id(path.parent)
+    if here is None or above is None:
+        return path in mount_points()
+    return here != above or path == path.parent
 
 
 def mount_points() -> dict[Path, tuple[str, str, str]]:
@@ -224,6 +233,16 @@ def write_mirror_id(op: str, layout: Layout, mirror_id: str) -> None:
 def read_record(wrapper: Path) -> Record | None:
     """The record in a snapshot's folder, None when there is none; `Damaged`."""
     path = wrapper / RECORD
+    try:
+        now = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return _read_record(path, now.st_ino, now.st_mtime_ns, now.st_size)
+
+
+@functools.lru_cache(maxsize=4096)
+def _read_record(path: Path, _inode: int, _mtime_ns: int, _size: int) -> Record | None:
+    """Read it once for each time that it was written: the same ones are asked for many times."""
     document = _read(path)
     if document is None:
         return None

@@ -34,7 +34,20 @@ def kept(place: Layout) -> list[Kept]:
         *_in_folder(place.snapshots, SnapshotKind.REFERENCE),
         *_in_folder(place.diverged, SnapshotKind.DIVERGED),
     ]
+    if len(_found) > _FOUND_MAX:
+        _found.clear()
+    for one in found:
+        if one.wrapper is not None and one.snapshot.intact:
+            folder = one.wrapper.parent
+            kind = SnapshotKind.REFERENCE if folder == place.snapshots else SnapshotKind.DIVERGED
+            _found[place.store, one.snapshot.guid] = one.wrapper, kind
     return sorted(found, key=lambda one: (one.snapshot.order, one.info.id))
+
+
+#: Where a snapshot was seen last, by store and guid: a hint, checked each time it is used, that
+#: saves reading thousands of folders to find one.
+_found: dict[tuple[Path, str], tuple[Path, SnapshotKind]] = {}
+_FOUND_MAX = 50_000
 
 
 def _in_folder(folder: Path, kind: SnapshotKind) -> Iterator[Kept]:
@@ -95,6 +108,11 @@ def find(place: Layout, guid: str) -> Kept | None:
     """The one with that identity; an intact one rather than another. A changed one is found by
     the identity that its record or its beginning gave it, so that it can be called changed.
     """
+    wrapper, kind = _found.get((place.store, guid), (None, SnapshotKind.REFERENCE))
+    if wrapper is not None:
+        one = in_wrapper(wrapper, kind)
+        if one is not None and one.snapshot.intact and one.snapshot.guid == guid:
+            return one
     matching = [one for one in kept(place) if guid in (one.snapshot.guid, one.info.guid)]
     return next((one for one in matching if one.snapshot.intact), next(iter(matching), None))
 

@@ -1,6 +1,7 @@
 """`Service`: every verb and report by the mirror's name. The only way from the CLI to the engine.
 
-All methods raise `MirrordError` and nothing else (bugs apart); results are plain values.
+All methods raise `MirrordError` and nothing else (bugs apart); results are plain values. Each
+loads only the part of the engine that it needs: a command's start is part of its manners.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +23,6 @@ from mirrord.core.names import check_mirror_name
 from mirrord.core.results import Result, Silent, Watcher
 from mirrord.core.states import State
 from mirrord.drivers.base import not_empty, other_mirror
-from mirrord.engine import failover, report, restore, simple, update
 from mirrord.engine.mirror import Mirror, check_source, open_mirror
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.recovery import Turned
@@ -111,7 +110,7 @@ class Service:
         """Define a mirror, after looking at both ends; moves no data."""
         definition = Definition(
             name=check_mirror_name(name),
-            id=secrets.token_hex(4),
+            id=os.urandom(4).hex(),
             source=parse_endpoint(source, what="source"),
             destination=parse_endpoint(destination, what="destination"),
             keep_source=keep_source,
@@ -149,34 +148,50 @@ class Service:
 
     def initialize(self, name: str) -> Result:
         """See `mirrord.engine.update.initialize`."""
+        from mirrord.engine import update
+
         return self._with(name, update.initialize)
 
     def update(self, name: str) -> Result:
         """See `mirrord.engine.update.update`."""
+        from mirrord.engine import update
+
         return self._with(name, update.update)
 
     def abort(self, name: str, *, hard: bool) -> Result:
         """See `mirrord.engine.simple.abort`."""
+        from mirrord.engine import simple
+
         return self._with(name, lambda mirror: simple.abort(mirror, hard=hard))
 
     def quiesce(self, name: str) -> Result:
         """See `mirrord.engine.simple.quiesce`."""
+        from mirrord.engine import simple
+
         return self._with(name, simple.quiesce)
 
     def resume(self, name: str) -> Result:
         """See `mirrord.engine.simple.resume`."""
+        from mirrord.engine import simple
+
         return self._with(name, simple.resume)
 
     def break_off(self, name: str) -> Result:
         """See `mirrord.engine.failover.break_off`."""
+        from mirrord.engine import failover
+
         return self._with(name, failover.break_off)
 
     def resync(self, name: str, *, yes: bool) -> Result:
         """See `mirrord.engine.failover.resync`."""
+        from mirrord.engine import failover
+
         return self._with(name, lambda mirror: failover.resync(mirror, yes=yes))
 
     def reverse(self, name: str, *, yes: bool) -> Result:
         """See `mirrord.engine.failover.reverse`."""
+        from mirrord.engine import failover
+
         before = self.definitions.load(name).source
 
         def work(mirror: Mirror) -> Result:
@@ -195,6 +210,8 @@ class Service:
         snapshot: str | None, into: Path | None, overwrite: bool,
     ) -> Result:  # fmt: skip
         """See `mirrord.engine.restore.restore_files`."""
+        from mirrord.engine import restore
+
         return self._with(
             name,
             lambda mirror: restore.restore_files(
@@ -204,16 +221,22 @@ class Service:
 
     def restore_all(self, name: str, *, snapshot: str | None, yes: bool) -> Result:
         """See `mirrord.engine.restore.restore_all`."""
+        from mirrord.engine import restore
+
         return self._with(
             name, lambda mirror: restore.restore_all(mirror, snapshot=snapshot, yes=yes)
         )
 
     def release(self, name: str) -> Result:
         """See `mirrord.engine.simple.release`."""
+        from mirrord.engine import simple
+
         return self._with(name, simple.release)
 
     def delete(self, name: str, *, yes: bool, keep_snapshots: bool) -> Result:
         """See `mirrord.engine.simple.delete`."""
+        from mirrord.engine import simple
+
         return self._with(
             name, lambda mirror: simple.delete(mirror, yes=yes, keep_snapshots=keep_snapshots)
         )
@@ -222,22 +245,30 @@ class Service:
 
     def status(self, name: str | None = None) -> list[dict[str, Any]]:
         """The standing of one mirror, or of all."""
+        from mirrord.engine import report
+
         if name is not None:
             return [self._with(name, report.status)]
         return [self._with(each, report.status) for each in self.definitions.names()]
 
     def history(self, name: str, *, limit: int) -> dict[str, Any]:
         """See `mirrord.engine.report.history`."""
+        from mirrord.engine import report
+
         return self._with(name, lambda mirror: report.history(mirror, limit=limit))
 
     def snapshots(self, name: str) -> dict[str, Any]:
         """See `mirrord.engine.report.snapshots`."""
+        from mirrord.engine import report
+
         return self._with(name, report.snapshots)
 
     def delta(
         self, name: str, *, base: str | None, incremental: str | None, states: bool, files: bool
     ) -> dict[str, Any]:
         """See `mirrord.engine.report.delta`."""
+        from mirrord.engine import report
+
         return self._with(
             name,
             lambda mirror: report.delta(
@@ -247,6 +278,8 @@ class Service:
 
     def explain(self, name: str) -> Result:
         """See `mirrord.engine.report.explain`."""
+        from mirrord.engine import report
+
         return self._with(name, report.explain)
 
 

@@ -4,7 +4,7 @@ recovery after a crash run the very same code. `mirrord.engine.recovery` has the
 
 from __future__ import annotations
 
-import secrets
+import os
 from dataclasses import replace
 
 from mirrord.catalogue.store import Operation, TransferBegin
@@ -109,7 +109,7 @@ def _transfer_back(mirror: Mirror, guid: str, base: str | None) -> None:
     there = {snapshot.guid: snapshot for snapshot in mirror.destination.snapshots()}
     if guid not in there:
         raise snapshot_missing(str(mirror.destination), guid)
-    transfer_id = secrets.token_hex(8)
+    transfer_id = os.urandom(8).hex()
     for staging in mirror.source.stagings():
         if staging.snapshot.guid == guid and (staging.complete or staging.checkpoint):
             transfer_id = staging.transfer_id

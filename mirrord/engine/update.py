@@ -6,7 +6,7 @@ until the commit, and after a mishap either all of it or nothing.
 
 from __future__ import annotations
 
-import secrets
+import os
 from dataclasses import dataclass
 
 from mirrord.catalogue.store import TransferBegin
@@ -81,13 +81,13 @@ def _transfer_all(mirror: Mirror, verb: Verb, recovered: Recovered, *, why_whole
         if pending.show and verb is Verb.INITIALIZE:
             return _done(mirror, pending.snapshot, total, started_s)
     shown = _shown(mirror)
-    there = mirror.destination.snapshots()
-    base = _base(mirror, there, shown)
+    there, here = mirror.destination.snapshots(), mirror.source.snapshots()
+    base = _base(mirror, here, there, shown)
     own = mirror.source.own_snapshots(mirror.definition.snapshots)
     asked_ns = clock.now_ns()
     if base is not None and not _news(mirror, base, own, {s.guid for s in there}):
-        if _too_many(mirror):
-            prune(mirror)
+        if len(here) > mirror.definition.keep_source:
+            prune(mirror, here, there, shown=base.guid)  # what an interrupted update left undone
         if total.transfers:
             return _done(mirror, base, total, started_s)
         mirror.catalogue.set_confirmed(mirror.id, asked_ns)
@@ -97,17 +97,19 @@ def _transfer_all(mirror: Mirror, verb: Verb, recovered: Recovered, *, why_whole
             {"base": base.name, "duration_s": round(clock.monotonic_s() - started_s, 6)},
         )
     incremental, sequence = _take(mirror, verb, {s.guid for s in there})
+    steps = plan.plan_steps(base, incremental, own, {s.guid for s in there})
     try:
-        for step in plan.plan_steps(base, incremental, own, {s.guid for s in there}):
+        for step in steps:
             begun = TransferBegin(
-                secrets.token_hex(8), verb.value, step.base,
+                os.urandom(8).hex(), verb.value, step.base,
                 "" if step.base else why_whole, step.snapshot, sequence, step.show,
             )  # fmt: skip
             _one(mirror, begun, total)
     except BaseException as error:
         _settle(mirror, error)
         raise
-    prune(mirror)
+    sent = [step.snapshot for step in steps]
+    prune(mirror, [*here, incremental], [*there, *sent], shown=incremental.guid)
     return _done(mirror, incremental, total, started_s)
 
 
@@ -173,10 +175,12 @@ def _shown(mirror: Mirror) -> str | None:
     return facts.shown
 
 
-def _base(mirror: Mirror, there: list[Snapshot], shown: str | None) -> Snapshot | None:
+def _base(
+    mirror: Mirror, here: list[Snapshot], there: list[Snapshot], shown: str | None
+) -> Snapshot | None:
     if shown is None:
         return None
-    found = plan.find_base(mirror.name, mirror.source.snapshots(), there, shown)
+    found = plan.find_base(mirror.name, here, there, shown)
     if isinstance(found, plan.Conflict):
         raise Diverged(
             "no update is possible", where=f"mirror '{mirror.name}'", why=found.why,
@@ -214,34 +218,20 @@ def _take(mirror: Mirror, verb: Verb, there: set[str]) -> tuple[Snapshot, int]:
     raise InvariantError("no free snapshot name was found")
 
 
-def _too_many(mirror: Mirror) -> bool:
-    """Whether an interrupted update left pruning undone. The source tells: it keeps fewer."""
-    mine = mirror.catalogue.snapshots(mirror.id)
-    here = [snapshot for snapshot in mirror.source.snapshots() if snapshot.guid in mine]
-    return len(here) > mirror.definition.keep_source
-
-
-def prune(mirror: Mirror) -> None:
+def prune(mirror: Mirror, here: list[Snapshot], there: list[Snapshot], *, shown: str) -> None:
     """Delete reference snapshots beyond what the definition keeps; never the base.
 
-    A failure here is an event, not an error: the update is committed and the next one prunes.
+    here, there: what source and destination have, oldest first. A failure here is an event, not
+    an error: the update is committed and the next one prunes.
     """
-    mine = mirror.catalogue.snapshots(mirror.id)
+    mine, definition = mirror.catalogue.snapshots(mirror.id), mirror.definition
     try:
-        shown = mirror.destination.facts().shown
-        there = mirror.destination.snapshots()
-        if shown is None:
-            raise Refused("the destination shows nothing", where=str(mirror.destination))
-        protected = {shown}
-        here = mirror.source.snapshots()
         gone_there = plan.plan_prune(
-            there, keep=mirror.definition.keep_destination, mine=mine, protected=protected
+            there, keep=definition.keep_destination, mine=mine, protected={shown}
         )
         for snapshot in gone_there:
             mirror.destination.delete_snapshot(snapshot.guid)
-        gone_here = plan.plan_prune(
-            here, keep=mirror.definition.keep_source, mine=mine, protected=protected
-        )
+        gone_here = plan.plan_prune(here, keep=definition.keep_source, mine=mine, protected={shown})
         if gone_here:
             with mirror.source_locked():
                 for snapshot in gone_here:

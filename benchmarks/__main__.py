@@ -1,0 +1,34 @@
+"""`python -m benchmarks [NAME...]`: measure, print a table, keep JSON in benchmarks/out/."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+from benchmarks.harness import Row, save, table
+
+NAMES = ("update_latency", "many_files", "bulk", "block")
+
+
+def main(names: list[str]) -> int:
+    """Run the named measurements, or all; status 1 when a target is missed."""
+    unknown = [name for name in names if name not in NAMES]
+    if unknown:
+        print(f"error: no benchmark is called '{unknown[0]}'\nhint: There are: {', '.join(NAMES)}.")
+        return 2
+    if os.geteuid() != 0:
+        print("error: benchmarks mount btrfs on loop devices\nhint: Run them as root (sudo).")
+        return 1
+    rows: list[Row] = []
+    for name in names or NAMES:
+        print(f"measuring {name} …", flush=True)
+        found = importlib.import_module(f"benchmarks.{name}").measure()
+        save(name, found)
+        rows += found
+    print("\n" + table(rows))
+    return 0 if all(row.reached for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,153 @@
+"""What all measurements share: rows with a target, the machine's facts, loop file systems."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from mirrord.control.api import Service
+from mirrord.system.paths import Paths
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure. `better` is "<=" or ">="; peer: what it was compared with, or ""."""
+
+    name: str
+    value: float
+    unit: str
+    better: str
+    target: float
+    peer: str = ""
+    peer_value: float | None = None
+    note: str = ""
+
+    @property
+    def reached(self) -> bool:
+        return self.value <= self.target if self.better == "<=" else self.value >= self.target
+
+
+def table(rows: list[Row]) -> str:
+    """The rows for people."""
+    cells = [("", "mirrord", "target", "", "peer")]
+    for row in rows:
+        peer = f"{row.peer}: {row.peer_value:.4g} {row.unit}" if row.peer_value is not None else ""
+        cells.append(
+            (
+                row.name,
+                f"{row.value:.4g} {row.unit}",
+                f"{row.better} {row.target:g} {row.unit}",
+                "reached" if row.reached else "MISSED",
+                f"{peer}  {row.note}".strip(),
+            )
+        )
+    widths = [max(len(line[column]) for line in cells) for column in range(4)]
+    lines = []
+    for line in cells:
+        padded = [text.ljust(width) for text, width in zip(line, widths, strict=False)]
+        lines.append("  ".join([*padded, line[4]]).rstrip())
+    return "\n".join(lines)
+
+
+def save(name: str, rows: list[Row]) -> Path:
+    """The rows with what is needed to judge them, as JSON."""
+    commit = run("git", "-C", str(ROOT), "describe", "--always", "--dirty").strip()
+    facts = {
+        "benchmark": name,
+        "commit": commit,
+        "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "btrfs_progs": run("btrfs", "--version").split()[-1],
+        "rows": [asdict(row) | {"reached": row.reached} for row in rows],
+    }
+    out = ROOT / "benchmarks" / "out"
+    out.mkdir(exist_ok=True)
+    path = out / f"{name}.json"
+    path.write_text(json.dumps(facts, indent=1) + "\n")
+    return path
+
+
+def run(*arguments: str | Path) -> str:
+    """Run a program; its output. Raises when it fails."""
+    return subprocess.run(
+        [str(word) for word in arguments], check=True, capture_output=True, text=True
+    ).stdout
+
+
+def need(program: str, package: str) -> str:
+    """The path of a peer, installed from Debian's packages when it is missing."""
+    found = shutil.which(program) or shutil.which(program, path="/usr/sbin:/usr/bin")
+    if found is None:
+        print(f"installing Debian's {package} to compare with", flush=True)
+        run("apt-get", "-q", "update")
+        run("apt-get", "-q", "install", "-y", "--no-install-recommends", package)
+        found = shutil.which(program, path="/usr/sbin:/usr/bin:/sbin:/bin")
+    assert found is not None, f"{package} does not have {program}"
+    return found
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A folder of our own on the ordinary disk."""
+    with tempfile.TemporaryDirectory(prefix="mirrord-bench-", dir="/var/tmp") as name:
+        yield Path(name)
+
+
+@contextmanager
+def filesystem(inside: Path, name: str, size_gib: int) -> Iterator[Path]:
+    """A btrfs file system on a sparse image, mounted below `inside`."""
+    image, mount = inside / f"{name}.img", inside / name
+    with image.open("wb") as file:
+        file.truncate(size_gib << 30)
+    mount.mkdir()
+    run("mkfs.btrfs", "-q", image)
+    run("mount", "-t", "btrfs", "-o", "loop", image, mount)
+    try:
+        yield mount
+    finally:
+        run("umount", mount)
+        image.unlink()
+
+
+def service(inside: Path) -> Service:
+    """A service with folders of its own."""
+    home = inside / "mirrord"
+    return Service(Paths(home / "etc", home / "state", home / "run"))
+
+
+def environment(inside: Path) -> dict[str, str]:
+    """For the command line on the same folders; byte code is cached, as it is when installed."""
+    kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "MIRRORD_HOME": str(inside / "mirrord")}
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds that it takes."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def median(values: list[float]) -> float:
+    """The middle one."""
+    return statistics.median(values)
+
+
+def mirrord_command(*words: str) -> list[str]:
+    """The installed program, as a person starts it."""
+    return [str(Path(sys.executable).with_name("mirrord")), *words]
