@@ -39,14 +39,24 @@ def build(names: list[str]) -> typer.Typer:
     return app
 
 
-def _options(
-    version: bool = typer.Option(False, "--version", help="Show the version and exit."),
-) -> None:
-    if version:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         from mirrord import __version__
 
         print(f"mirrord {__version__}")
         raise typer.Exit
+
+
+def _options(
+    version: bool = typer.Option(
+        False,
+        "--version",
+        callback=_show_version,
+        is_eager=True,
+        help="Show the version and exit.",
+    ),
+) -> None:
+    """Options of the program itself."""
 
 
 def _wanted(arguments: list[str]) -> list[str]:
@@ -119,6 +129,8 @@ def run(arguments: list[str]) -> int:
         if debug:
             raise
         message = getattr(error, "format_message", None)
+        if message is not None and not message():
+            return 2  # no arguments: click has printed the help page
         if message is not None:
             command = " ".join(["mirrord", *[a for a in arguments[:1] if not a.startswith("-")]])
             usage = UsageError(

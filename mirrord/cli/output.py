@@ -55,6 +55,7 @@ def confirm(plan: Result, *, command: str, as_json: bool) -> None:
             print_json({"status": plan.status, **plan.data})
         else:
             print(plan.text)
+        sys.stdout.flush()  # the plan before the error, also where both go into one pipe
         raise Refused("this needs your yes", hint=f"Read the plan above, then: {command} --yes")
     print(plan.text)
     typer.confirm("Go on?", abort=True)

@@ -201,8 +201,9 @@ def loss_lines(lost: Divergence | None, *, keep: bool) -> list[str]:
         return []
     if not keep:
         return ["   Nothing is lost by that: it has no changes of its own."]
-    changes = f"{lost.total_changes} change{'' if lost.total_changes == 1 else 's'}"
-    lines = [f"   It loses {changes} of its own ({format_size(lost.changed_bytes)}):"]
+    word, end = ("block", ".") if lost.changes is None else ("change", ":")
+    count = f"{lost.total_changes} {word}{'' if lost.total_changes == 1 else 's'}"
+    lines = [f"   It loses {count} of its own ({format_size(lost.changed_bytes)}){end}"]
     for change in (lost.changes or ())[:_FILES_SHOWN]:
         lines.append(f"     {change.change:9} {change.path}")
     shown = min(len(lost.changes or ()), _FILES_SHOWN)

@@ -115,7 +115,10 @@ def _job(
 ) -> tuple[Path, Path]:
     old = _no_links(old_root, inside)
     if not os.path.lexists(old):
-        raise NotFound("no such file in the snapshot", where=str(old))
+        raise NotFound(
+            "no such file in the snapshot", where=str(old),
+            hint="Look in an older one: 'mirrord snapshots NAME' lists them, --snapshot names one.",
+        )  # fmt: skip
     if not keep_parents:
         return old, new_root / inside.name
     new = _no_links(new_root, inside)
