@@ -220,9 +220,12 @@ class Driver(abc.ABC):
     # Destination
 
     @abc.abstractmethod
-    def prepare(self, mirror_id: str) -> None:
+    def prepare(self, mirror_id: str, *, in_place: bool = False) -> None:
         """Make an ABSENT place the MIRROR of that id, empty, showing nothing. `Refused` when
         something is there already that is not this mirror's.
+
+        in_place: the view is to be the location itself, not something in a folder there: a lost
+        source is made anew where it was.
         """
 
     @abc.abstractmethod

@@ -85,6 +85,8 @@ class BtrfsDriver(Driver):
         if prepared:
             return Role.MIRROR, ()
         if not os.path.lexists(place.location):
+            if place.view == place.location:
+                return Role.ABSENT, ("the volume is gone; mirrord still has snapshots of it",)
             missing = not place.location.parent.is_dir()
             note = f"the folder {place.location.parent} is not there"
             return Role.ABSENT, ((note,) if missing else ())
@@ -298,9 +300,11 @@ class BtrfsDriver(Driver):
     # Destination
 
     @guarded
-    def prepare(self, mirror_id: str) -> None:
+    def prepare(self, mirror_id: str, *, in_place: bool = False) -> None:
         """See `Driver.prepare`."""
         place = self._place()
+        if in_place and not os.path.lexists(place.location):
+            place = layout.beside(place.location)
         role, notes = self._role(place)
         owner = layout.read_mirror_id(place)
         if role in (Role.LIVE, Role.FOREIGN):
