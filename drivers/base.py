@@ -263,7 +263,7 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def rollback(self, guid: str, *, mirror_id: str, keep_as: str | None) -> None:
-        """LIVE (or a MIRROR whose newer snapshots must go) to MIRROR of `mirror_id`, showing
+        """LIVE (lost, or a MIRROR whose newer snapshots must go) to MIRROR of `mirror_id`, showing
         snapshot `guid`. What the live volume has beyond it is kept first as a DIVERGED
         snapshot `keep_as`; None: there is nothing to keep. Snapshots newer than `guid` stay.
         """

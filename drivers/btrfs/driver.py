@@ -383,7 +383,8 @@ class BtrfsDriver(Driver):
     def rollback(self, guid: str, *, mirror_id: str, keep_as: str | None) -> None:
         """See `Driver.rollback`."""
         place = self._place()
-        if not place.live and place.shown_wrapper() is None:
+        lost = not os.path.lexists(place.view)  # a live volume that somebody deleted
+        if not place.live and not lost and place.shown_wrapper() is None:
             raise base.not_a_mirror(str(self))
         target = store.find(place, guid)
         if target is None or not target.snapshot.intact:
