@@ -49,11 +49,25 @@ class BtrfsDriver(Driver):
         super().__init__(location)
         self._stream_version = stream_version
         self._locked = False
+        self._layout: Layout | None = None
+        self._seen: tuple[int, int, int] | None = None
 
     # Facts
 
     def _place(self) -> Layout:
-        """The paths; raises `Unsupported` where there cannot be a btrfs volume."""
+        """The paths; raises `Unsupported` where there cannot be a btrfs volume. They depend on
+        what is at the location: as long as that is the same, they are.
+        """
+        try:
+            found = os.lstat(self.location)
+            seen = (found.st_dev, found.st_ino, found.st_mode)
+        except OSError:
+            seen = None
+        if seen is None or seen != self._seen or self._layout is None:
+            self._layout, self._seen = self._find_place(), seen
+        return self._layout
+
+    def _find_place(self) -> Layout:
         subvolume.require_support()
         if os.geteuid() != 0:
             raise base.permission_missing(str(self), "btrfs snapshots and streams need root")

@@ -346,7 +346,7 @@ def commit(place: Layout, transfer_id: str, *, show: bool, where: str) -> Snapsh
         if not subvolume.is_subvolume(target / target.name):
             if target.is_dir():
                 store.sweep(place)  # what a deletion left
-            files.rename("BTRFS:COMMIT:MOVE", wrappers[0], target)
+            files.rename("BTRFS:COMMIT:MOVE", wrappers[0], target, leaving=True)
         done = store.in_wrapper(target, SnapshotKind.REFERENCE)
     elif wrappers:
         raise base.staging_missing(where, transfer_id)
