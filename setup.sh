@@ -79,7 +79,9 @@ if [ "$(cat "$stamp" 2>/dev/null || true)" != "$wanted" ]; then
         > .venv/bin/with-cargo
     chmod +x .venv/bin/with-cargo
     say "installing mirrord and its Python packages into .venv (a minute or two the first time)"
+    # (`compat`: the repository on the path, instead of an import hook that slows each start.)
     .venv/bin/with-cargo .venv/bin/python -m pip -q --disable-pip-version-check install \
+        --config-settings editable_mode=compat \
         --use-pep517 --editable '.[btrfs,dev]'
     echo "$wanted" > "$stamp"
 fi

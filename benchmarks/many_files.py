@@ -31,7 +31,11 @@ def _twenty_thousand() -> list[Row]:
         _fill(home, 20_000, lambda: made.randbytes(made.randrange(1000, 42_000)))
         plain.mkdir()
         api = service(inside)
-        api.create("home", f"btrfs:{home}", f"btrfs:{two / 'mirror'}")
+        # Like its peer here it keeps every snapshot: deleting is measured in update_latency.
+        api.create(
+            "home", f"btrfs:{home}", f"btrfs:{two / 'mirror'}",
+            keep_source=100, keep_destination=100,
+        )  # fmt: skip
         api.initialize("home")
         base = one / "plain.0"
         run("btrfs", "subvolume", "snapshot", "-r", home, base)

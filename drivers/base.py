@@ -220,9 +220,12 @@ class Driver(abc.ABC):
     # Destination
 
     @abc.abstractmethod
-    def prepare(self, mirror_id: str) -> None:
+    def prepare(self, mirror_id: str, *, in_place: bool = False) -> None:
         """Make an ABSENT place the MIRROR of that id, empty, showing nothing. `Refused` when
         something is there already that is not this mirror's.
+
+        in_place: the view is to be the location itself, not something in a folder there: a lost
+        source is made anew where it was.
         """
 
     @abc.abstractmethod
@@ -260,7 +263,7 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def rollback(self, guid: str, *, mirror_id: str, keep_as: str | None) -> None:
-        """LIVE (or a MIRROR whose newer snapshots must go) to MIRROR of `mirror_id`, showing
+        """LIVE (lost, or a MIRROR whose newer snapshots must go) to MIRROR of `mirror_id`, showing
         snapshot `guid`. What the live volume has beyond it is kept first as a DIVERGED
         snapshot `keep_as`; None: there is nothing to keep. Snapshots newer than `guid` stay.
         """

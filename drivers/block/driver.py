@@ -175,7 +175,7 @@ class BlockDriver(Driver):
 
     # Destination
 
-    def prepare(self, mirror_id: str) -> None:
+    def prepare(self, mirror_id: str, *, in_place: bool = False) -> None:
         """A root record without content."""
         if is_volume(self._path):
             record = self._record()

@@ -1,6 +1,10 @@
 """What the owner of a block volume can do with it: the names that `mirrord volume` uses."""
 
+from pathlib import Path
+
+from mirrord.core.errors import Refused
 from mirrord.drivers.block.check import check_volume
+from mirrord.drivers.block.driver import BlockDriver
 from mirrord.drivers.block.transfer import (
     export_image,
     export_tar,
@@ -21,4 +25,17 @@ __all__ = [
     "import_image",
     "import_stream",
     "import_tar",
+    "promote",
 ]
+
+
+def promote(path: Path) -> None:
+    """Make the destination of a mirror that was deleted a live volume; `Refused` otherwise."""
+    driver = BlockDriver(str(path.absolute()))
+    owner = driver.facts().mirror_id
+    if owner:
+        raise Refused(
+            "this is the destination of a mirror", where=str(path), why=f"its id is {owner}",
+            hint="'mirrord break NAME' makes it live.",
+        )  # fmt: skip
+    driver.promote()

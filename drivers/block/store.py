@@ -27,8 +27,8 @@ from mirrord.drivers.block.format import (
 from mirrord.system import files, steps
 from mirrord.system.native import block_checksums
 
-#: Tree nodes kept in memory for one open volume: 64 MiB of them.
-_CACHED_NODES_MAX = (64 << 20) // BLOCK_BYTES
+#: Tree nodes kept in memory for one open volume: 24 MiB of them.
+_CACHED_NODES_MAX = (24 << 20) // BLOCK_BYTES
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)

@@ -278,7 +278,8 @@ class Volume:
                 raise Refused(
                     "this snapshot belongs to a mirror",
                     where=str(self.path),
-                    hint="'mirrord delete NAME' ends a mirror and can delete its snapshots.",
+                    hint="'mirrord snapshots NAME --delete' deletes a diverged one; the mirror "
+                    "prunes the others as its definition says.",
                 )
             self.drop_snapshots({guid})
 

@@ -49,11 +49,25 @@ class BtrfsDriver(Driver):
         super().__init__(location)
         self._stream_version = stream_version
         self._locked = False
+        self._layout: Layout | None = None
+        self._seen: tuple[int, int, int] | None = None
 
     # Facts
 
     def _place(self) -> Layout:
-        """The paths; raises `Unsupported` where there cannot be a btrfs volume."""
+        """The paths; raises `Unsupported` where there cannot be a btrfs volume. They depend on
+        what is at the location: as long as that is the same, they are.
+        """
+        try:
+            found = os.lstat(self.location)
+            seen = (found.st_dev, found.st_ino, found.st_mode)
+        except OSError:
+            seen = None
+        if seen is None or seen != self._seen or self._layout is None:
+            self._layout, self._seen = self._find_place(), seen
+        return self._layout
+
+    def _find_place(self) -> Layout:
         subvolume.require_support()
         if os.geteuid() != 0:
             raise base.permission_missing(str(self), "btrfs snapshots and streams need root")
@@ -85,6 +99,8 @@ class BtrfsDriver(Driver):
         if prepared:
             return Role.MIRROR, ()
         if not os.path.lexists(place.location):
+            if place.view == place.location:
+                return Role.ABSENT, ("the volume is gone; mirrord still has snapshots of it",)
             missing = not place.location.parent.is_dir()
             note = f"the folder {place.location.parent} is not there"
             return Role.ABSENT, ((note,) if missing else ())
@@ -298,9 +314,11 @@ class BtrfsDriver(Driver):
     # Destination
 
     @guarded
-    def prepare(self, mirror_id: str) -> None:
+    def prepare(self, mirror_id: str, *, in_place: bool = False) -> None:
         """See `Driver.prepare`."""
         place = self._place()
+        if in_place and not os.path.lexists(place.location):
+            place = layout.beside(place.location)
         role, notes = self._role(place)
         owner = layout.read_mirror_id(place)
         if role in (Role.LIVE, Role.FOREIGN):
@@ -379,7 +397,8 @@ class BtrfsDriver(Driver):
     def rollback(self, guid: str, *, mirror_id: str, keep_as: str | None) -> None:
         """See `Driver.rollback`."""
         place = self._place()
-        if not place.live and place.shown_wrapper() is None:
+        lost = not os.path.lexists(place.view)  # a live volume that somebody deleted
+        if not place.live and not lost and place.shown_wrapper() is None:
             raise base.not_a_mirror(str(self))
         target = store.find(place, guid)
         if target is None or not target.snapshot.intact:

@@ -108,16 +108,22 @@ def resolve(location: str) -> Layout:
     """
     path = Path(os.path.realpath(Path(location).parent)) / Path(location).name
     if path.is_symlink():
-        beside = Layout(path, path, path.parent / STORE / path.name)
-        if beside.shown_wrapper() is not None:
-            return beside
+        if beside(path).shown_wrapper() is not None:
+            return beside(path)
         path = Path(os.path.realpath(path))
     if subvolume.is_subvolume(path):
         if is_mount_point(path):
             return Layout(path, path, path / STORE / (path.name or "volume"), mounted=True)
-        return Layout(path, path, path.parent / STORE / path.name)
+        return beside(path)
+    if not os.path.lexists(path) and beside(path).store.is_dir():
+        return beside(path)  # a subvolume that was lost; its store is still there
     view = path / DESTINATION_NAME
     return Layout(path, view, path / STORE / DESTINATION_NAME)
+
+
+def beside(path: Path) -> Layout:
+    """The paths of a volume that is itself the view."""
+    return Layout(path, path, path.parent / STORE / path.name)
 
 
 def is_mount_point(path: Path) -> bool:

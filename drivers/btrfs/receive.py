@@ -346,8 +346,7 @@ def commit(place: Layout, transfer_id: str, *, show: bool, where: str) -> Snapsh
         if not subvolume.is_subvolume(target / target.name):
             if target.is_dir():
                 store.sweep(place)  # what a deletion left
-            # btrfs logs a rename as one (tests/btrfs/test_power_cut.py): one sync is enough.
-            files.rename("BTRFS:COMMIT:MOVE", wrappers[0], target, sync_old=False)
+            files.rename("BTRFS:COMMIT:MOVE", wrappers[0], target, leaving=True)
         done = store.in_wrapper(target, SnapshotKind.REFERENCE)
     elif wrappers:
         raise base.staging_missing(where, transfer_id)

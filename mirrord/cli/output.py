@@ -51,11 +51,12 @@ def print_json(value: Any) -> None:
 def confirm(plan: Result, *, command: str, as_json: bool) -> None:
     """Show what would happen and ask; off a terminal, refuse and say that --yes is needed."""
     if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        error = Refused("this needs your yes", hint=f"Read the plan, then: {command} --yes")
         if as_json:
-            print_json({"status": plan.status, **plan.data})
+            error.data = {"status": plan.status, **plan.data}
         else:
             print(plan.text)
         sys.stdout.flush()  # the plan before the error, also where both go into one pipe
-        raise Refused("this needs your yes", hint=f"Read the plan above, then: {command} --yes")
+        raise error
     print(plan.text)
     typer.confirm("Go on?", abort=True)

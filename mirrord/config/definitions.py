@@ -166,15 +166,20 @@ class Definitions:
         check_together(found)
         return found
 
-    def add(self, definition: Definition) -> Definition:
-        """Write a new definition; `Refused` when the name is taken."""
-        path = self.file(definition.name)
+    def check_free(self, name: str) -> Path:
+        """The file for a new definition; `Refused` when the name is taken."""
+        path = self.file(name)
         if path.exists():
             raise Refused(
-                f"a mirror called '{definition.name}' exists already",
+                f"a mirror called '{name}' exists already",
                 where=str(path),
-                hint=f"Choose another name, or 'mirrord delete {definition.name}' first.",
+                hint=f"Choose another name, or 'mirrord delete {name}' first.",
             )
+        return path
+
+    def add(self, definition: Definition) -> Definition:
+        """Write a new definition; `Refused` when the name is taken."""
+        path = self.check_free(definition.name)
         check_together([*self.all(), definition])
         files.write_atomic("CREATE:DEFINITION", path, render(definition).encode())
         return definition._replace(file=str(path))

@@ -17,7 +17,14 @@ from typing import Any, TypeVar
 from mirrord.catalogue.store import Catalogue
 from mirrord.config.definitions import Definitions, check_together
 from mirrord.core.endpoint import parse_endpoint
-from mirrord.core.errors import IoFailed, MirrordError, NoSpace, PermissionMissing, Refused
+from mirrord.core.errors import (
+    ConfigError,
+    IoFailed,
+    MirrordError,
+    NoSpace,
+    PermissionMissing,
+    Refused,
+)
 from mirrord.core.model import Definition, Role
 from mirrord.core.names import check_mirror_name
 from mirrord.core.results import Result, Silent, Watcher
@@ -119,6 +126,7 @@ class Service:
         )
         with explained():
             self.paths.make()
+            self.definitions.check_free(name)
             check_together([*self.definitions.all(), definition])
             mirror = self._open(definition)
             notes = _check_places(mirror)
@@ -249,7 +257,16 @@ class Service:
 
         if name is not None:
             return [self._with(name, report.status)]
-        return [self._with(each, report.status) for each in self.definitions.names()]
+        return [self._status_or_problem(each) for each in self.definitions.names()]
+
+    def _status_or_problem(self, name: str) -> dict[str, Any]:
+        """One wrong definition must not hide how all the others are."""
+        from mirrord.engine import report
+
+        try:
+            return self._with(name, report.status)
+        except ConfigError as error:
+            return report.unknown(name, str(error))
 
     def history(self, name: str, *, limit: int) -> dict[str, Any]:
         """See `mirrord.engine.report.history`."""
@@ -276,6 +293,12 @@ class Service:
             ),
         )
 
+    def delete_diverged(self, name: str, snapshot: str) -> Result:
+        """See `mirrord.engine.simple.delete_diverged`."""
+        from mirrord.engine import simple
+
+        return self._with(name, lambda mirror: simple.delete_diverged(mirror, snapshot))
+
     def explain(self, name: str) -> Result:
         """See `mirrord.engine.report.explain`."""
         from mirrord.engine import report
@@ -289,8 +312,10 @@ def _check_places(mirror: Mirror) -> tuple[str, ...]:
     check_source(source, str(mirror.source))
     destination = mirror.destination.facts()
     where = str(mirror.destination)
-    if destination.role is Role.MIRROR:
+    if destination.role is Role.MIRROR and destination.mirror_id:
         raise other_mirror(where, destination.mirror_id)
+    if destination.role is Role.MIRROR:
+        raise not_empty(where, "it is what a mirror that was deleted left")
     if destination.identity and destination.identity == source.identity:
         raise Refused("source and destination are the same volume", where=where)
     if destination.role is Role.LIVE:

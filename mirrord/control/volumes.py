@@ -108,6 +108,12 @@ def export(path: Path, target: Path, *, snapshot: str | None, tar: bool) -> int:
         return int(work(volume, _guid(volume, snapshot), target))
 
 
+def promote(path: Path) -> None:
+    """Make what a deleted mirror left a live volume."""
+    with explained():
+        block_volumes().promote(path)
+
+
 def check(path: Path, progress: Callable[[int], None] | None = None) -> dict[str, Any]:
     """An fsck that changes nothing: images and blocks looked at, findings one line each."""
     with explained():

@@ -28,6 +28,8 @@ class MirrordError(Exception):
         self.where = where
         self.why = why
         self.hint = hint
+        #: More of it for machines: goes into the error document of `--json`.
+        self.data: dict[str, object] = {}
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.what}" if self.where else self.what
@@ -42,6 +44,7 @@ class MirrordError(Exception):
             "why": self.why,
             "hint": self.hint,
             "retryable": self.retryable,
+            **self.data,
         }
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mirrord.core import names
-from mirrord.core.errors import Diverged, MirrordError
-from mirrord.core.model import Divergence, Role, Snapshot
+from mirrord.core.errors import Diverged, MirrordError, Refused
+from mirrord.core.model import Divergence, Role, Snapshot, VolumeFacts
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.units import format_size
@@ -157,6 +157,17 @@ def _plan_reverse(mirror: Mirror, *, switchover: bool) -> Turn:
             hint="'mirrord resync' goes on in the old direction; or make a new mirror from "
             f"{destination} to another place.",
         )  # fmt: skip
+    others = [
+        other.name
+        for other in mirror.definitions.all()
+        if other.id != mirror.id and other.source == mirror.definition.source
+    ]
+    if others:
+        raise Refused(
+            "the source has other mirrors", where=str(source),
+            why=f"{', '.join(others)} would have no source any more",
+            hint="Delete them first (their destinations stay as they are), or resync instead.",
+        )  # fmt: skip
     common = _common(mirror, destination.snapshots(), source.snapshots())
     changed = source.changed_since(common.guid)
     lost = source.divergence(common.guid) if changed and not switchover else None
@@ -176,6 +187,7 @@ def _plan_reverse(mirror: Mirror, *, switchover: bool) -> Turn:
         f"{number + 2}. {source} goes back to {common.name}, the newest snapshot both ends have, "
         "and is read-only from then on.",
         *loss_lines(lost, keep=changed),
+        *nested_lines(facts),
         f"{number + 3}. What changed at the new source since then is transferred.",
         f"The same command again turns it back ('mirrord reverse {mirror.name}').",
     ]
@@ -193,6 +205,14 @@ def _common(mirror: Mirror, ours: list[Snapshot], theirs: list[Snapshot]) -> Sna
             "destination; nothing at either end is removed by that.",
         )
     return common
+
+
+def nested_lines(facts: VolumeFacts) -> list[str]:
+    """What a person should know of a volume that is about to be set aside."""
+    lines = [f"   Note: {note}" for note in facts.notes]
+    if lines:
+        lines.append("   Nested subvolumes move along with the losing side.")
+    return lines
 
 
 def loss_lines(lost: Divergence | None, *, keep: bool) -> list[str]:

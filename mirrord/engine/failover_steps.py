@@ -85,7 +85,7 @@ def resume_restore(mirror: Mirror, operation: Operation) -> None:
     mirror.watcher.activity(Activity.RESYNCING, str(mirror.source))
     if phase == "begun":
         if base is None:
-            mirror.source.prepare(mirror.id)
+            mirror.source.prepare(mirror.id, in_place=True)
         else:
             mirror.source.rollback(str(base), mirror_id=mirror.id, keep_as=_keep_as(operation))
         mirror.catalogue.advance(mirror.id, "prepared")

@@ -170,8 +170,9 @@ def check_source(facts: VolumeFacts, where: str) -> None:
     if facts.role is Role.ABSENT:
         raise Refused(
             "there is no volume at the source", where=where, why=note or "nothing is at that path",
-            hint="Check the path, and that its file system is mounted; 'btrfs subvolume create' or "
-            "'mirrord volume create' makes a new one.",
+            hint="Check the path, and that its file system is mounted. 'btrfs subvolume create' or "
+            "'mirrord volume create' makes a new one; 'mirrord restore NAME --all' brings a lost "
+            "one back.",
         )  # fmt: skip
     if facts.role is Role.MIRROR:
         raise Refused(

@@ -72,7 +72,7 @@ def recover(mirror: Mirror, error: BaseException | None = None) -> Recovered:
     operation = mirror.catalogue.operation(mirror.id)
     if operation is None:
         return Recovered()
-    if error is None:
+    if error is None and not _is_kept(mirror, operation):
         mirror.catalogue.add_event(
             mirror.id, "warning",
             f"took up an interrupted {operation.verb} (process {operation.pid}, phase "
@@ -128,12 +128,22 @@ def _settle_transfer(
         columns["duration_ms"] = round((clock.monotonic_s() - mirror.run.moved_since_s) * 1000)
     pending = _pending(mirror, operation, staging)
     if pending is not None:
-        mirror.catalogue.finish_transfer(transfer_id, result, **columns)
+        if not _is_kept(mirror, operation):
+            mirror.catalogue.finish_transfer(transfer_id, result, **columns)
         return Recovered(pending=pending)
     mirror.destination.discard(transfer_id)
     _drop_snapshot(mirror, operation)
     mirror.catalogue.end(mirror.id, transfer=(transfer_id, result, columns))
     return Recovered()
+
+
+def _is_kept(mirror: Mirror, operation: Operation) -> bool:
+    """Whether its transfer was settled before, and waits at its checkpoint since."""
+    wanted = operation.arguments.get("transfer")
+    return any(
+        row.id == wanted and row.result != "running"
+        for row in mirror.catalogue.transfers(mirror.id, limit=1)
+    )
 
 
 def _staging(mirror: Mirror, transfer_id: str) -> Staging | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mirrord.catalogue.store import MirrorRow
+from mirrord.catalogue.store import MirrorRow, TransferRow
 from mirrord.core import names
 from mirrord.core.errors import MirrordError, NotFound
 from mirrord.core.model import Delta, Role, Snapshot, VolumeFacts
@@ -31,7 +31,9 @@ def status(mirror: Mirror) -> dict[str, Any]:
     activity = str(progress.get("activity", "idle")) if holder else Activity.IDLE.value
     if row.quiesced and not holder:
         activity = Activity.QUIESCED.value
-    problems = _problems(mirror, row, facts, trouble, last_error=last.error if last else "")
+    problems = _problems(mirror, row, facts, trouble)
+    if not holder:
+        problems += _unfinished(mirror, row, last)
     lag_ns = clock.now_ns() - row.confirmed_ns if row.confirmed_ns else None
     return {
         "name": mirror.name,
@@ -50,6 +52,15 @@ def status(mirror: Mirror) -> dict[str, Any]:
         "last_transfer": _transfer_dict(last) if last else None,
         "notes": [_sentence(note) for note in facts.notes] if facts else [],
     }
+
+
+def unknown(name: str, problem: str) -> dict[str, Any]:
+    """The row of a mirror whose definition cannot be read."""
+    return {
+        "name": name, "id": "", "source": "", "destination": "", "state": "unknown",
+        "activity": "idle", "healthy": False, "problems": [problem], "lag_s": None, "view": "",
+        "shown": "", "running": None, "checkpoint_bytes": 0, "last_transfer": None, "notes": [],
+    }  # fmt: skip
 
 
 def _sentence(text: str) -> str:
@@ -78,9 +89,25 @@ def _true_state(recorded: State, facts: VolumeFacts | None) -> State:
     return recorded
 
 
-def _problems(
-    mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None, trouble: str, *, last_error: str
-) -> list[str]:
+def _unfinished(mirror: Mirror, row: MirrorRow, last: TransferRow | None) -> list[str]:
+    """What the last verbs left behind."""
+    found = []
+    operation = mirror.catalogue.operation(mirror.id)
+    if operation and not (last and last.error):
+        found.append(
+            f"process {operation.pid} ended in the middle of {operation.verb}: the next command "
+            "that changes this mirror takes that up"
+        )
+    if last and last.error:
+        found.append(f"the last transfer did not succeed: {last.error}")
+    good_ns = max(row.confirmed_ns, last.started_ns if last and last.result == "done" else 0)
+    events = mirror.catalogue.events(mirror.id, limit=1)
+    if events and events[0].level == "error" and events[0].at_ns > good_ns:
+        found.append(events[0].text)
+    return found
+
+
+def _problems(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None, trouble: str) -> list[str]:
     found = []
     if trouble:
         found.append(f"the destination cannot be reached: {trouble}")
@@ -91,8 +118,6 @@ def _problems(
             found.append("the destination is not this mirror's any more")
         elif facts.shown and (blocked := _blocked(mirror, facts.shown)):
             found.append(blocked)
-    if last_error:
-        found.append(f"the last transfer did not succeed: {last_error}")
     return found
 
 
@@ -120,7 +145,7 @@ def _checkpoint(mirror: Mirror) -> int:
         return 0
 
 
-def _transfer_dict(row: Any) -> dict[str, Any]:
+def _transfer_dict(row: TransferRow) -> dict[str, Any]:
     return dict(row._asdict())
 
 

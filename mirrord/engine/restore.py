@@ -13,7 +13,7 @@ from mirrord.core.results import Result
 from mirrord.core.states import Activity, Verb
 from mirrord.drivers.base import Capability
 from mirrord.engine import failover_steps, plan, recovery
-from mirrord.engine.failover import Turn, begin_turn, loss_lines
+from mirrord.engine.failover import Turn, begin_turn, loss_lines, nested_lines
 from mirrord.engine.mirror import Mirror
 from mirrord.system import command, steps
 
@@ -213,9 +213,7 @@ def restore_all(mirror: Mirror, *, snapshot: str | None, yes: bool) -> Result:
 def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[Turn, str | None]:
     facts = mirror.source.facts()
     where = str(mirror.source)
-    if facts.role is Role.ABSENT:
-        line = f"restore '{mirror.name}': {where} is made anew from {chosen.name}."
-        return Turn(Verb.RESTORE, chosen, where, None, False, (line,)), None
+    anew = facts.role is Role.ABSENT
     if facts.fixed:
         raise Refused(
             "the source cannot be replaced", where=where, why=facts.fixed,
@@ -224,6 +222,10 @@ def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[Turn, str | None]:
     common = plan.newest_common(
         mirror.source.snapshots(), mirror.destination.snapshots(), not_after=chosen.guid
     )
+    if anew:
+        line = f"restore '{mirror.name}': {where} is made anew from {chosen.name}."
+        base = common.guid if common else None
+        return Turn(Verb.RESTORE, chosen, where, None, False, (line,)), base
     if common is None:
         raise Refused(
             "source and destination have no snapshot in common", where=where,
@@ -236,5 +238,6 @@ def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[Turn, str | None]:
     lines = (
         f"restore '{mirror.name}': {where} goes back to {common.name}{rest}.",
         *loss_lines(lost, keep=lost is not None),
+        *nested_lines(facts),
     )
     return Turn(Verb.RESTORE, chosen, where, lost, lost is not None, lines), common.guid

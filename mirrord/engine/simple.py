@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from mirrord.core.errors import MirrordError, Refused
+from contextlib import ExitStack
+
+from mirrord.core.errors import MirrordError, NotFound, Refused
 from mirrord.core.model import Role, SnapshotKind
 from mirrord.core.results import Result
 from mirrord.core.states import Already, State, Verb
@@ -84,7 +86,9 @@ def release(mirror: Mirror) -> Result:
         return Result(
             "done",
             f"'{mirror.name}' is released: {count} reference snapshot{'' if count == 1 else 's'} "
-            "deleted at the source. The destination stays as it is.",
+            "deleted at the source. The destination stays as it is.\n"
+            f"To begin anew: 'mirrord delete {mirror.name}', then create a mirror with another "
+            "destination.",
             {"deleted": count},
         )
 
@@ -140,3 +144,29 @@ def _drop_references(mirror: Mirror) -> int:
                 mirror.source.delete_snapshot(snapshot.guid)
                 count += 1
     return count
+
+
+def delete_diverged(mirror: Mirror, wanted: str) -> Result:
+    """Delete the losing side of a resync, once its owner has what was needed of it."""
+    with mirror.hold(Verb.ABORT):
+        recovery.recover(mirror)
+        for driver in (mirror.destination, mirror.source):
+            for snapshot in driver.snapshots():
+                if wanted not in (snapshot.name, snapshot.guid):
+                    continue
+                if snapshot.kind is not SnapshotKind.DIVERGED:
+                    raise Refused(
+                        "this is not a diverged snapshot", where=snapshot.name,
+                        why="the mirror keeps the others itself, as its definition says",
+                        hint="keep_source and keep_destination in the definition say how many.",
+                    )  # fmt: skip
+                with ExitStack() as stack:
+                    if driver is mirror.source:
+                        stack.enter_context(mirror.source_locked())
+                    driver.delete_snapshot(snapshot.guid)
+                mirror.catalogue.add_event(mirror.id, "info", f"deleted {snapshot.name}")
+                return Result("done", f"{snapshot.name} is deleted at {driver}.")
+    raise NotFound(
+        f"no snapshot is called '{wanted}'", where=f"mirror '{mirror.name}'",
+        hint=f"'mirrord snapshots {mirror.name}' lists them.",
+    )  # fmt: skip

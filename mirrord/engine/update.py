@@ -18,7 +18,7 @@ from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_duration, format_size
 from mirrord.drivers.base import not_a_mirror, other_mirror
 from mirrord.engine import plan, recovery
-from mirrord.engine.mirror import Mirror, live_source
+from mirrord.engine.mirror import Mirror, live_source, one_line
 from mirrord.engine.recovery import Pending, Recovered
 from mirrord.engine.transfer import Outcome, carry
 from mirrord.system import clock
@@ -65,7 +65,21 @@ def update(mirror: Mirror) -> Result:
     with mirror.hold(Verb.UPDATE):
         recovered = recovery.recover(mirror)
         mirror.permit(Verb.UPDATE)
-        return update_held(mirror, recovered)
+        try:
+            return update_held(mirror, recovered)
+        except MirrordError as error:
+            _remember(mirror, error)
+            raise
+
+
+def _remember(mirror: Mirror, error: MirrordError) -> None:
+    """A failure must be seen by who looks later, also when no transfer began."""
+    try:
+        last = mirror.catalogue.transfers(mirror.id, limit=1)
+        if not (last and last[0].error == one_line(error)):
+            mirror.catalogue.add_event(mirror.id, "error", f"update failed: {one_line(error)}")
+    except MirrordError as second:
+        error.add_note(f"this could not be recorded: {second}")
 
 
 def update_held(mirror: Mirror, recovered: Recovered) -> Result:
@@ -182,6 +196,7 @@ def _base(
         return None
     found = plan.find_base(mirror.name, here, there, shown)
     if isinstance(found, plan.Conflict):
+        live_source(mirror)  # a source that is not there is the better explanation
         raise Diverged(
             "no update is possible", where=f"mirror '{mirror.name}'", why=found.why,
             hint=found.hint,
@@ -193,7 +208,11 @@ def _news(mirror: Mirror, base: Snapshot, own: list[Snapshot], there: set[str]) 
     """Whether there is anything to carry. Asked before a snapshot is taken."""
     if any(snapshot.order > base.order and snapshot.guid not in there for snapshot in own):
         return True
-    return mirror.source.changed_since(base.guid)
+    try:
+        return mirror.source.changed_since(base.guid)
+    except Refused:
+        live_source(mirror)
+        raise
 
 
 def _take(mirror: Mirror, verb: Verb, there: set[str]) -> tuple[Snapshot, int]:

@@ -53,16 +53,16 @@ def write_atomic(op: str, path: str | Path, data: bytes, *, mode: int = 0o644) -
     rename(f"{op}:RENAME", beside, path)
 
 
-def rename(op: str, old: str | Path, new: str | Path, *, sync_old: bool = True) -> None:
+def rename(op: str, old: str | Path, new: str | Path, *, leaving: bool = False) -> None:
     """Rename, replacing `new` if it is there; durable on return.
 
-    sync_old: also sync the folder that it leaves. Not needed where the file system is known to
-    record a rename as one: then the new name is never there without the old one being gone.
+    leaving: the old folder is removed next, so it needs no sync of its own (an entry is never in
+    both folders, also after a power cut).
     """
     steps.reached(op)
     os.rename(old, new)
     sync_directory(Path(new).parent)
-    if sync_old and Path(old).parent != Path(new).parent:
+    if not leaving and Path(old).parent != Path(new).parent:
         sync_directory(Path(old).parent)
 
 

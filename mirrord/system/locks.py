@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -13,6 +14,9 @@ from typing import NamedTuple
 
 from mirrord.core.errors import Busy
 from mirrord.system import clock
+
+#: How long somebody may take who has the lock without saying so: to ask, or to begin.
+_ASKING_S = 1.0
 
 
 class Holder(NamedTuple):
@@ -51,13 +55,11 @@ def exclusive(path: str | Path, purpose: str, *, what: str) -> Iterator[None]:
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _take(descriptor):
             raise Busy(
                 f"{what} is in use by {_read_holder(descriptor)}",
-                hint="Wait for it to end, or end it with 'mirrord abort NAME'.",
-            ) from None
+                hint="Wait for it to end, or end it: 'mirrord abort NAME' where it is a mirror's.",
+            )
         record = {"pid": os.getpid(), "purpose": purpose, "since_ns": clock.now_ns()}
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(record).encode(), 0)
@@ -65,6 +67,19 @@ def exclusive(path: str | Path, purpose: str, *, what: str) -> Iterator[None]:
         os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
+
+
+def _take(descriptor: int) -> bool:
+    """Take the lock. Without a record in it, somebody is only asking who holds it: a moment."""
+    deadline_s = clock.monotonic_s() + _ASKING_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if clock.monotonic_s() > deadline_s or os.pread(descriptor, 1, 0):
+                return False
+            time.sleep(0.001)
 
 
 def _read_holder(descriptor: int) -> Holder:

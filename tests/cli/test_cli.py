@@ -78,8 +78,10 @@ def test_a_wrong_definition_is_named_with_file_and_line(block: World) -> None:
     block.create()
     file = block.paths.mirrors / "home.toml"
     file.write_text(file.read_text() + "kep_source = 3\n")
-    for words in (("config", "check"), ("update", NAME), ("status",)):
+    for words in (("config", "check"), ("update", NAME), ("status", NAME)):
         refused(block.cli(*words), 2, f"{file}:", "unknown key 'kep_source'", "'keep_source'")
+    for_all = block.cli("status")
+    assert for_all.returncode == 0 and "unknown key 'kep_source'" in for_all.stdout
 
 
 def test_a_corrupt_catalogue_and_one_from_the_future(block: World) -> None:

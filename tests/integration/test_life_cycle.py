@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import threading
 from pathlib import Path
 
 import pytest
 
 from mirrord.core.errors import Diverged, MirrordError, NotFound, Refused
 from mirrord.core.model import SnapshotKind
-from mirrord.system import clock
+from mirrord.system import clock, locks, steps
 from tests.support.world import NAME, World
 
 
@@ -334,3 +336,64 @@ def test_a_destination_that_is_not_there_is_not_taken_for_a_new_one(world: World
     assert world.status()["state"] == "mirrored"
     assert world.service.update(NAME).status == "done"
     assert world.in_step()
+
+
+def test_a_reverse_that_would_orphan_another_mirror_is_refused(world: World) -> None:
+    world.initialized()
+    second = str(world.lab.destination()) + "2"
+    world.service.create("second", str(world.lab.source()), second)
+    with pytest.raises(Refused, match="second would have no source"):
+        world.service.reverse(NAME, yes=True)
+    assert world.status()["state"] == "mirrored"
+
+
+def test_a_diverged_snapshot_can_be_deleted_and_no_other(world: World) -> None:
+    world.initialized()
+    world.service.break_off(NAME)
+    world.lab.change(world.lab.destination(), 1)
+    kept = world.service.resync(NAME, yes=True).data["kept_as"]
+    shown = world.status()["shown"]
+    with pytest.raises(Refused, match="not a diverged"):
+        world.service.delete_diverged(NAME, shown)
+    with pytest.raises(NotFound):
+        world.service.delete_diverged(NAME, "nonsense")
+    assert world.service.delete_diverged(NAME, kept).status == "done"
+    kinds = {s.kind for s in world.lab.destination().snapshots()}
+    assert SnapshotKind.DIVERGED not in kinds
+    assert world.in_step()
+
+
+def test_asking_who_holds_a_lock_disturbs_nobody(world: World) -> None:
+    world.initialized()
+    lock, done = world.paths.run / f"{NAME}.lock", threading.Event()
+
+    def ask() -> None:
+        while not done.is_set():
+            locks.holder_of(lock)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        for _ in range(300):
+            with locks.exclusive(lock, "test", what="the lock"):
+                pass
+    finally:
+        done.set()
+        asking.join()
+
+
+def test_a_failure_before_the_transfer_is_seen_later_and_clears(world: World) -> None:
+    world.initialized()
+    world.lab.change(world.lab.source(), 1)
+
+    def fail(label: str) -> None:
+        if "SNAPSHOT" in label:
+            raise OSError(errno.EIO, "injected", label)
+
+    steps.observe(fail)
+    with pytest.raises((MirrordError, OSError)):
+        world.service.update(NAME)
+    steps.observe(None)
+    assert not world.again().status(NAME)[0]["healthy"]
+    world.service.update(NAME)
+    assert world.status()["healthy"]

@@ -117,9 +117,28 @@ def test_a_lost_source_is_made_anew(files: tuple[World, Path]) -> None:
     with pytest.raises(MirrordError):
         world.service.update(NAME)
     assert world.service.restore_all(NAME, snapshot=None, yes=True).status == "done"
+    assert (home / "etc" / "hosts").read_text() == "one\n", "at the path where it was"
     assert world.source_content() == content
     world.lab.change(world.lab.source(), 5)
     assert world.service.update(NAME).status == "done"
+    assert world.in_step()
+
+
+def test_a_lost_source_whose_snapshots_are_there_needs_no_transfer(
+    files: tuple[World, Path],
+) -> None:
+    world, home = files
+    content = world.view_content()
+    subprocess.run(["btrfs", "-q", "subvolume", "delete", home], check=True)
+    with pytest.raises(Refused, match="no volume at the source") as caught:
+        world.service.update(NAME)
+    assert f"mirrord restore {NAME} --all" in caught.value.hint
+    assert world.service.restore_all(NAME, snapshot=None, yes=True).status == "done"
+    assert world.source_content() == content
+    assert (home / "etc" / "hosts").read_text() == "one\n"
+    history = world.service.history(NAME, limit=5)["transfers"]
+    assert [row["verb"] for row in history] == ["initialize"]
+    assert world.service.update(NAME).status in ("unchanged", "done")
     assert world.in_step()
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Annotated
 
 import typer
 
-from mirrord.cli.output import Json, Name, print_json, service
+from mirrord.cli.output import Json, Name, print_json, service, show
 
 
 def register(app: typer.Typer, name: str, panel: str) -> None:
@@ -14,9 +15,19 @@ def register(app: typer.Typer, name: str, panel: str) -> None:
     app.command(name, rich_help_panel=panel)(snapshots)
 
 
-def snapshots(name: Name, as_json: Json = False) -> None:
-    """List the snapshots of both ends, oldest first."""
+def snapshots(
+    name: Name,
+    delete: Annotated[
+        str | None,
+        typer.Option("--delete", metavar="SNAPSHOT", help="Delete this diverged snapshot."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the snapshots of both ends, oldest first; or delete a diverged one."""
     with service(quiet=True) as built:
+        if delete is not None:
+            show(built.delete_diverged(name, delete), as_json=as_json)
+            return
         found = built.snapshots(name)
     if as_json:
         print_json(found)

@@ -25,7 +25,7 @@ def register(app: typer.Typer, name: str, panel: str) -> None:
     group = typer.Typer(
         help="Block volumes: make, read, write, import, export, check.", no_args_is_help=True
     )
-    for command in (create, info, read, write, trim, snapshots, check):
+    for command in (create, info, read, write, trim, snapshots, check, promote):
         group.command()(command)
     group.command("snapshot")(take_snapshot)
     group.command("import")(import_)
@@ -168,6 +168,14 @@ def export(
 
     length = volumes.export(volume, target, snapshot=snapshot, tar=tar)
     print(f"{format_size(length)} exported to {target}.")
+
+
+def promote(volume: Volume) -> None:
+    """Make what a deleted mirror left a live volume, writable again."""
+    from mirrord.control import volumes
+
+    volumes.promote(volume)
+    print(f"{volume} is a live volume.")
 
 
 def check(volume: Volume, as_json: Json = False) -> None:

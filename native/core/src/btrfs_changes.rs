@@ -110,9 +110,25 @@ impl Changes {
         entry.data_bytes = entry.data_bytes.saturating_add(data_bytes);
     }
 
+    /// Where in the base a name was that nothing is known of but, perhaps, that a folder above it
+    /// has moved: the kernel moves a folder aside before it deletes what is in it.
+    fn origin_of(&self, path: &[u8]) -> Vec<u8> {
+        let slashes = path.iter().enumerate().filter(|(_, &byte)| byte == b'/');
+        for (at, _) in slashes.rev() {
+            if let Some(Entry {
+                origin: Some(origin),
+                ..
+            }) = self.now.get(&path[..at])
+            {
+                return [origin, &path[at..]].concat();
+            }
+        }
+        path.to_vec()
+    }
+
     fn rename(&mut self, path: &[u8], to: &[u8]) {
         let entry = self.now.remove(path).unwrap_or_else(|| Entry {
-            origin: Some(path.to_vec()),
+            origin: Some(self.origin_of(path)),
             kind: Kind::Times,
             data_bytes: 0,
         });
@@ -139,9 +155,10 @@ impl Changes {
 
     fn remove(&mut self, path: &[u8]) {
         let old = self.now.remove(path);
-        let origin = old
-            .as_ref()
-            .map_or(Some(path.to_vec()), |entry| entry.origin.clone());
+        let origin = match &old {
+            Some(entry) if entry.origin.as_deref() != Some(path) => entry.origin.clone(),
+            _ => Some(self.origin_of(path)),
+        };
         // A rename often comes as a new link and the removal of the old one.
         let moved = self
             .links
@@ -258,6 +275,23 @@ mod tests {
                 ("touched".to_string(), "times", 0),
             ]
         );
+    }
+
+    #[test]
+    fn what_is_deleted_with_its_folder_has_the_name_it_had() {
+        let found = changes(&[
+            two(command::RENAME, "docs", "o257-7-0"),
+            two(command::RENAME, "o257-7-0/sub", "o258-7-0"),
+            one(command::UTIMES, "o257-7-0/touched"),
+            one(command::UNLINK, "o257-7-0/touched"),
+            one(command::UNLINK, "o257-7-0/a"),
+            one(command::UNLINK, "o258-7-0/b"),
+            one(command::RMDIR, "o258-7-0"),
+            one(command::RMDIR, "o257-7-0"),
+        ]);
+        let names = ["docs", "docs/a", "docs/sub", "docs/sub/b", "docs/touched"];
+        let expected: Vec<_> = names.map(|n| (n.to_string(), "deleted", 0)).to_vec();
+        assert_eq!(found, expected);
     }
 
     #[test]
