@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mirrord.core.errors import Refused
 from mirrord.core.model import Divergence, Snapshot, SnapshotKind
-from mirrord.drivers.btrfs import layout, store, subvolume, walk
+from mirrord.drivers.btrfs import ioctl, layout, store, subvolume, walk
 from mirrord.drivers.btrfs.layout import Layout, Record
 from mirrord.drivers.btrfs.store import Kept
 from mirrord.system import clock, files, steps
@@ -159,9 +159,12 @@ def unchanged(place: Layout, start: Kept) -> bool:
     """Whether the live volume certainly holds what the intact snapshot `start` holds.
 
     Every change of a file passes its inode, and with it the subvolume's ctransid; a snapshot has
-    that of its origin, and taking one does not change it. What is still in memory is written
-    first. The volume must be what the snapshot was taken of, or have begun as the snapshot.
+    that of its origin, and taking one does not change it. What the kernel knows in memory is
+    enough to say that it was changed; to say that it was not, what is in memory is written first.
+    The volume must be what the snapshot was taken of, or have begun as the snapshot.
     """
+    if ioctl.transaction_in_memory(place.view) not in (None, start.info.ctransid):
+        return False
     files.sync_filesystem("BTRFS:CHANGED:SYNC", place.view)
     live = subvolume.info(place.view)
     related = start.info.parent_uuid == live.uuid or live.parent_uuid == start.info.uuid

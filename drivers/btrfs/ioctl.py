@@ -27,6 +27,9 @@ _BTRFS_SUPER_MAGIC = 0x9123683E
 _IOC_SEND = 0x40489426
 _IOC_TREE_SEARCH_V2 = 0xC0709411
 _IOC_FS_INFO = 0x8400941F
+_IOC_GET_SUBVOL_INFO = 0x81F8943C
+_SUBVOL_INFO_BYTES = 504
+_SUBVOL_INFO_CTRANSID = 344
 _FS_INFO_GENERATION = 1 << 1
 _EXTENT_DATA = 108
 _FIRST_INODE = 256
@@ -136,6 +139,23 @@ def search_extents(subvolume: int, tree: int, *, newer_than: int, encoded: bool)
         if last is None:
             return found
         low = _after(last)
+
+
+def transaction_in_memory(path: str | Path) -> int | None:
+    """The transaction of the last change of the subvolume at `path`, as the kernel has it in
+    memory: also of a change that is not on its way to disk yet. None before Linux 4.18.
+    """
+    found = ctypes.create_string_buffer(_SUBVOL_INFO_BYTES)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _ioctl(descriptor, _IOC_GET_SUBVOL_INFO, found)
+    except OSError as error:
+        if error.errno == errno.ENOTTY:
+            return None
+        raise
+    finally:
+        os.close(descriptor)
+    return int(struct.unpack_from("=Q", found, _SUBVOL_INFO_CTRANSID)[0])
 
 
 class _Statx(ctypes.Structure):

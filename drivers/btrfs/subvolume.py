@@ -28,6 +28,7 @@ except ImportError as _error:  # the module is an extra: other drivers work with
 _READ_ONLY = 1
 _ROOT_INODE = 256
 _NO_UUID = bytes(16)
+_seen_in_kernel = False
 
 
 class Info(NamedTuple):
@@ -69,13 +70,17 @@ def require_support() -> None:
             hint="Install it with: pip install 'mirrord[btrfs]' (Debian also needs the packages "
             "libbtrfsutil-dev and btrfs-progs).",
         )
-    if not any(line.endswith("\tbtrfs\n") for line in _lines("/proc/filesystems")):
+    if not _in_kernel():
         raise Unsupported("this kernel has no btrfs", hint="Load it as root with: modprobe btrfs")
 
 
-def _lines(path: str) -> list[str]:
-    with Path(path).open(encoding="utf-8") as file:
-        return file.readlines()
+def _in_kernel() -> bool:
+    """Whether the kernel has btrfs. What it once had it keeps: only a yes is remembered."""
+    global _seen_in_kernel
+    if not _seen_in_kernel:
+        with Path("/proc/filesystems").open(encoding="utf-8") as file:
+            _seen_in_kernel = any(line.endswith("\tbtrfs\n") for line in file)
+    return _seen_in_kernel
 
 
 def is_subvolume(path: str | Path) -> bool:
