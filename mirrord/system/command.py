@@ -28,8 +28,8 @@ def find(program: str, *, hint: str) -> str:
     """The path of a program; `Unsupported` with `hint` when it is not installed."""
     # Administrators' programs may be outside of an ordinary PATH. (shutil.which would do, but
     # loading shutil takes longer than all the rest of a start.)
-    for folder in (*os.get_exec_path(), "/usr/sbin", "/sbin", "/usr/bin", "/bin"):
-        path = f"{folder}/{program}"
+    folders = (*os.get_exec_path(), "/usr/sbin", "/sbin", "/usr/bin", "/bin")
+    for path in [program] if "/" in program else [f"{folder}/{program}" for folder in folders]:
         if os.path.isfile(path) and os.access(path, os.X_OK):
             return path
     raise Unsupported(f"the program '{program}' is not installed", hint=hint)

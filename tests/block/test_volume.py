@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import subprocess
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +15,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirrord.core.errors import Busy, Damaged, MirrordError, NoSpace, NotFound, Refused, UsageError
+from mirrord.core.errors import (
+    Busy,
+    Damaged,
+    IoFailed,
+    MirrordError,
+    NoSpace,
+    NotFound,
+    Refused,
+    UsageError,
+)
+from mirrord.drivers.block import owner
 from mirrord.drivers.block.check import check_volume
 from mirrord.drivers.block.driver import BlockDriver
 from mirrord.drivers.block.volume import Volume
@@ -316,3 +328,32 @@ def test_what_the_owner_may_not_delete(volume: Path) -> None:
         opened.delete_snapshot(reference.guid)
     with pytest.raises(MirrordError):
         Volume.open(volume).write(0, b"x")
+
+
+def test_a_folder_comes_back_from_the_tar_stream_and_nothing_escapes(tmp_path: Path) -> None:
+    folder, again, outside = tmp_path / "folder", tmp_path / "again", tmp_path / "outside"
+    (folder / "below").mkdir(parents=True)
+    (folder / "below" / "file").write_text("content")
+    (folder / "link").symlink_to("below/file")
+    again.mkdir()
+    with Volume.create(tmp_path / "v", SIZE) as opened:
+        owner.import_folder(opened, folder)
+        opened.flush()
+        owner.export_tar(opened, None, again)
+    assert (again / "below" / "file").read_text() == "content"
+    assert (again / "link").readlink() == Path("below/file")
+    evil = io.BytesIO()
+    with tarfile.open(fileobj=evil, mode="w") as tar:
+        for name, kind in (("way", tarfile.SYMTYPE), ("way/out", tarfile.REGTYPE),
+                           ("../up", tarfile.REGTYPE)):  # fmt: skip
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = kind, str(outside) if kind == tarfile.SYMTYPE else ""
+            tar.addfile(entry, io.BytesIO())
+    evil.seek(0)
+    outside.mkdir()
+    with Volume.create(tmp_path / "w", SIZE) as opened:
+        owner.import_tar(opened, evil)
+        opened.flush()
+        with pytest.raises(IoFailed):
+            owner.export_tar(opened, None, again)
+    assert list(outside.iterdir()) == [] and not (tmp_path / "up").exists()

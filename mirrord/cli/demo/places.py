@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import random
 import shutil
@@ -191,7 +192,8 @@ class BlockPlace:
 
     def view(self) -> str:
         """What `mirrord volume info` says of the content."""
-        return self._volume("info", str(self.folder / "volume2"), "--json")
+        found = json.loads(self._volume("info", str(self.folder / "volume2"), "--json"))
+        return str(found["content"])
 
     def close(self) -> None:
         """Nothing but files."""
