@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 
 from benchmarks.harness import Row, save, table
@@ -20,6 +21,7 @@ def main(names: list[str]) -> int:
     if os.geteuid() != 0:
         print("error: benchmarks mount btrfs on loop devices\nhint: Run them as root (sudo).")
         return 1
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that mounts and images go
     rows: list[Row] = []
     for name in names or NAMES:
         print(f"measuring {name} …", flush=True)

@@ -72,6 +72,9 @@ def save(name: str, rows: list[Row]) -> Path:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "cores": os.cpu_count(),
+        "cpu": _field("/proc/cpuinfo", "model name"),
+        "memory": _field("/proc/meminfo", "MemTotal"),
+        "load_average": os.getloadavg(),
         "btrfs_progs": run("btrfs", "--version").split()[-1],
         "rows": [asdict(row) | {"reached": row.reached} for row in rows],
     }
@@ -80,6 +83,13 @@ def save(name: str, rows: list[Row]) -> Path:
     path = out / f"{name}.json"
     path.write_text(json.dumps(facts, indent=1) + "\n")
     return path
+
+
+def _field(file: str, name: str) -> str:
+    """The first value of that name in a file of /proc, or ""."""
+    with Path(file).open(encoding="utf-8") as lines:
+        found = (line.partition(":")[2].strip() for line in lines if line.startswith(name))
+        return next(found, "")
 
 
 def run(*arguments: str | Path) -> str:
@@ -120,7 +130,9 @@ def filesystem(inside: Path, name: str, size_gib: int) -> Iterator[Path]:
     try:
         yield mount
     finally:
-        run("umount", mount)
+        # Never leave it mounted below a folder that is about to be removed with all in it.
+        if subprocess.run(["umount", mount], capture_output=True).returncode != 0:
+            run("umount", "--lazy", mount)
         image.unlink()
 
 
