@@ -94,12 +94,6 @@ class LiveMap:
             for segment, tree in sorted(self.trees.items())
         )
 
-    def changed_chunks(self) -> list[tuple[int, int]]:
-        """(segment, chunk) of the map blocks changed since the last root."""
-        return [
-            (segment, index) for segment, tree in self.trees.items() for index in tree.changed_at(0)
-        ]
-
     def drop_segment(self, segment: int) -> None:
         """Forget a segment without blocks; frees the blocks of its map."""
         tree = self.trees[segment]

@@ -17,7 +17,6 @@ from mirrord.drivers.block.activemap import LiveMap, MapView, Run, runs_of
 from mirrord.drivers.block.allocator import Allocator
 from mirrord.drivers.block.format import (
     BLOCK_BYTES,
-    CHUNK_BITS,
     FANOUT,
     POINTER_BYTES,
     ZERO_BLOCK,
@@ -166,13 +165,6 @@ class LiveImage:
                 addresses = [placed[(segment, level, index)] for index in indices]
                 tree.write_level("BLOCK:FLUSH:MAPS", level, indices, addresses)
             tree.replaced.clear()
-
-
-def chunks_of(root: Root) -> Iterator[tuple[int, int]]:
-    """All (segment, chunk) that a root's map covers."""
-    for one in root.segments:
-        for chunk in range(-(-one.high // CHUNK_BITS)):
-            yield one.segment, chunk
 
 
 def _flat(runs: list[Run]) -> list[int]:

@@ -79,19 +79,26 @@ def export_image(volume: Volume, guid: str | None, path: Path) -> int:
     The file appears whole: it is written beside and renamed.
     """
     root = volume.record.live if guid is None else volume.entry(guid).root
+    with _appearing_whole(path) as file:
+        file.truncate(root.size_bytes)
+        for offset, piece in pieces(volume, guid, root):
+            file.seek(offset)
+            file.write(piece)
+    return root.size_bytes
+
+
+@contextlib.contextmanager
+def _appearing_whole(path: Path) -> Iterator[BinaryIO]:
+    """A file to be written beside `path`, which takes its place when all went well."""
     beside = path.with_name(f".{path.name}.part")
     try:
         with beside.open("wb") as file:
-            file.truncate(root.size_bytes)
-            for offset, piece in pieces(volume, guid, root):
-                file.seek(offset)
-                file.write(piece)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         beside.rename(path)
     finally:
         beside.unlink(missing_ok=True)
-    return root.size_bytes
 
 
 def pieces(volume: Volume, guid: str | None, root: Root) -> Iterator[tuple[int, bytes]]:
@@ -156,16 +163,9 @@ def export_tar(volume: Volume, guid: str | None, target: Path) -> int:
     if target.is_dir():
         _unpack(stream, target)
     else:
-        beside = target.with_name(f".{target.name}.part")
-        try:
-            with beside.open("wb") as file:
-                while piece := stream.read(_PIECE):
-                    file.write(piece)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.rename(target)
-        finally:
-            beside.unlink(missing_ok=True)
+        with _appearing_whole(target) as file:
+            while piece := stream.read(_PIECE):
+                file.write(piece)
     return stream.length
 
 

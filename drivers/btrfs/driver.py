@@ -48,7 +48,6 @@ class BtrfsDriver(Driver):
     def __init__(self, location: str, *, stream_version: int | None = None) -> None:
         super().__init__(location)
         self._stream_version = stream_version
-        self._locked = False
         self._layout: Layout | None = None
         self._seen: tuple[int, int, int] | None = None
 
