@@ -86,4 +86,51 @@ MIGRATIONS = (
     ) STRICT;
     CREATE INDEX event_by_time ON event (mirror_id, at_ns);
     """,
+    """
+    -- throttled_ms: how long it waited for its rates. phases: JSON, milliseconds by phase.
+    ALTER TABLE transfer ADD COLUMN throttled_ms INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE transfer ADD COLUMN phases TEXT NOT NULL DEFAULT '{}';
+
+    -- In the order of their being, for the newest few of a mirror.
+    CREATE INDEX transfer_by_mirror ON transfer (mirror_id);
+    CREATE INDEX event_by_mirror ON event (mirror_id);
+
+    -- accepted: the owner has looked at a doubt about pruning; snapshots up to this sequence
+    --   are beyond doubt.
+    ALTER TABLE mirror ADD COLUMN accepted INTEGER NOT NULL DEFAULT 0;
+
+    -- Tries that failed, of the scheduler's and of people's; each with its reason.
+    -- number: 1 for the first of a run. cause: what started it (schedule, retry, asked, missed).
+    CREATE TABLE attempt (
+        id           INTEGER PRIMARY KEY,
+        mirror_id    TEXT NOT NULL REFERENCES mirror (id),
+        at_ns        INTEGER NOT NULL,
+        verb         TEXT NOT NULL,
+        cause        TEXT NOT NULL,
+        number       INTEGER NOT NULL,
+        code         TEXT NOT NULL,
+        error        TEXT NOT NULL
+    ) STRICT;
+    CREATE INDEX attempt_by_time ON attempt (mirror_id, at_ns);
+
+    -- Alarms that are up now, and those that were. mirror_id: NULL for one of the host.
+    -- level: warning | error. cleared_ns: NULL while it is up.
+    CREATE TABLE alarm (
+        id          INTEGER PRIMARY KEY,
+        mirror_id   TEXT REFERENCES mirror (id),
+        kind        TEXT NOT NULL,
+        level       TEXT NOT NULL CHECK (level IN ('warning', 'error')),
+        text        TEXT NOT NULL,
+        raised_ns   INTEGER NOT NULL,
+        cleared_ns  INTEGER
+    ) STRICT;
+    CREATE INDEX alarm_by_mirror ON alarm (mirror_id, raised_ns);
+
+    -- What holds for the host. clock_doubt: JSON when the wall clock jumped and nobody has said
+    -- that it is right since.
+    CREATE TABLE host (
+        key    TEXT PRIMARY KEY,
+        value  TEXT NOT NULL
+    ) STRICT;
+    """,
 )

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from mirrord.catalogue.schema import APPLICATION_ID, MIGRATIONS
-from mirrord.core.errors import Busy, Damaged, IoFailed, NoSpace
+from mirrord.catalogue.watchbook import Watchbook
 from mirrord.core.model import Snapshot, SnapshotKind
 from mirrord.core.states import State
-from mirrord.system import clock, steps
+from mirrord.system import clock
 
 EVENTS_KEPT = 1000  # for each mirror
+TRANSFERS_KEPT = 2000
 
 
 class MirrorRow(NamedTuple):
@@ -27,6 +25,7 @@ class MirrorRow(NamedTuple):
     quiesced: bool
     sequence: int
     confirmed_ns: int
+    accepted: int = 0
 
 
 class Operation(NamedTuple):
@@ -69,6 +68,8 @@ class TransferRow(NamedTuple):
     lag_ms: int
     checksum: str
     error: str
+    throttled_ms: int
+    phases: str
 
 
 class EventRow(NamedTuple):
@@ -79,118 +80,18 @@ class EventRow(NamedTuple):
     text: str
 
 
-class Catalogue:
-    """The catalogue in a file. Opening makes it or migrates it; never loses what is in it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._db = self._open()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._db.close()
-
-    # Opening
-
-    def _open(self) -> sqlite3.Connection:
-        fresh = not self.path.exists()
-        with self._explained():
-            db = sqlite3.connect(self.path, timeout=10.0, isolation_level=None)
-            if fresh:
-                self.path.chmod(0o600)
-            try:
-                self._prepare(db)
-            except BaseException:
-                db.close()
-                raise
-        return db
-
-    def _prepare(self, db: sqlite3.Connection) -> None:
-        db.execute("PRAGMA foreign_keys = ON")
-        version = int(db.execute("PRAGMA user_version").fetchone()[0])
-        owner = int(db.execute("PRAGMA application_id").fetchone()[0])
-        if owner not in (0, APPLICATION_ID) or (owner == 0 and version):
-            raise Damaged(
-                "this is not a mirrord catalogue",
-                where=str(self.path),
-                hint="Move the file away; mirrord then finds the mirrors' state anew.",
-            )
-        if version > len(MIGRATIONS):
-            raise Damaged(
-                "the catalogue was written by a newer mirrord",
-                where=str(self.path),
-                why=f"its version is {version}, this mirrord knows {len(MIGRATIONS)}",
-                hint="Install that newer mirrord again.",
-            )
-        if str(db.execute("PRAGMA journal_mode").fetchone()[0]) != "wal":
-            db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        for number in range(version, len(MIGRATIONS)):
-            steps.reached("CATALOGUE:MIGRATE")
-            db.execute("BEGIN IMMEDIATE")
-            if int(db.execute("PRAGMA user_version").fetchone()[0]) == number:
-                for statement in _statements(MIGRATIONS[number]):
-                    db.execute(statement)
-                db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                db.execute(f"PRAGMA user_version = {number + 1}")
-            db.execute("COMMIT")
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        where = str(self.path)
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            text = str(error)
-            if "full" in text:
-                raise NoSpace(
-                    "the catalogue cannot be written: no space is left",
-                    where=where,
-                    hint="Free space there; nothing that was recorded is lost.",
-                ) from error
-            if "locked" in text or "busy" in text:
-                raise Busy("the catalogue is locked by another process", where=where) from error
-            raise IoFailed(
-                "the catalogue cannot be used",
-                where=where,
-                why=text,
-                hint="Check that the folder is there and writable.",
-            ) from error
-        except sqlite3.DatabaseError as error:
-            raise Damaged(
-                "the catalogue is damaged",
-                where=where,
-                why=str(error),
-                hint="Move the file away: mirrord then finds the state of each mirror anew from "
-                "its two ends. Only history is lost.",
-            ) from error
-
-    @contextmanager
-    def _transaction(self, label: str) -> Iterator[sqlite3.Connection]:
-        steps.reached(f"CATALOGUE:{label}")
-        with self._explained():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
-
-    def _rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        with self._explained():
-            return self._db.execute(sql, values).fetchall()
+class Catalogue(Watchbook):
+    """All that is known of mirrors, and the book of what a watch saw."""
 
     # Mirrors
 
     def mirror(self, mirror_id: str) -> MirrorRow | None:
         """A mirror's standing, or None when the catalogue does not know it."""
         for row in self._rows(
-            "SELECT id, state, quiesced, sequence, confirmed_ns FROM mirror WHERE id = ?",
+            "SELECT id, state, quiesced, sequence, confirmed_ns, accepted FROM mirror WHERE id = ?",
             mirror_id,
         ):
-            return MirrorRow(row[0], State(row[1]), bool(row[2]), row[3], row[4])
+            return MirrorRow(row[0], State(row[1]), bool(row[2]), *row[3:])
         return None
 
     def add_mirror(self, mirror_id: str, state: State) -> MirrorRow:
@@ -224,10 +125,15 @@ class Catalogue:
         with self._transaction("MIRROR:CONFIRM") as db:
             db.execute("UPDATE mirror SET confirmed_ns = ? WHERE id = ?", (at_ns, mirror_id))
 
+    def accept(self, mirror_id: str, sequence: int) -> None:
+        """Record that the owner has looked at what pruning doubted, up to that sequence."""
+        with self._transaction("MIRROR:ACCEPT") as db:
+            db.execute("UPDATE mirror SET accepted = ? WHERE id = ?", (sequence, mirror_id))
+
     def remove_mirror(self, mirror_id: str) -> None:
         """Forget a mirror with all its history."""
         with self._transaction("MIRROR:REMOVE") as db:
-            for table in ("operation", "snapshot", "transfer", "event"):
+            for table in ("operation", "snapshot", "transfer", "event", "attempt", "alarm"):
                 db.execute(f"DELETE FROM {table} WHERE mirror_id = ?", (mirror_id,))  # noqa: S608 - fixed names
             db.execute("DELETE FROM mirror WHERE id = ?", (mirror_id,))
 
@@ -349,6 +255,11 @@ class Catalogue:
                  snapshot.name, clock.now_ns()),
             )  # fmt: skip
             db.execute(
+                "DELETE FROM transfer WHERE mirror_id = ? AND rowid <= (SELECT rowid FROM transfer "
+                "WHERE mirror_id = ? ORDER BY rowid DESC LIMIT 1 OFFSET ?)",
+                (mirror_id, mirror_id, TRANSFERS_KEPT),
+            )
+            db.execute(
                 "UPDATE operation SET phase = 'transferring', "
                 "arguments = json_patch(arguments, ?) WHERE mirror_id = ?",
                 (
@@ -401,7 +312,7 @@ def _finish_transfer(
     db: sqlite3.Connection, transfer_id: str, result: str, columns: Mapping[str, int | str]
 ) -> None:
     known = {"duration_ms", "stream_bytes", "resumed_bytes", "added_bytes", "lag_ms", "checksum",
-             "error"}  # fmt: skip
+             "error", "throttled_ms", "phases"}  # fmt: skip
     assert columns.keys() <= known
     settings = "".join(f", {name} = ?" for name in columns)
     db.execute(
@@ -420,13 +331,3 @@ def _add_event(db: sqlite3.Connection, mirror_id: str, level: str, text: str) ->
         "WHERE mirror_id = ? ORDER BY id DESC LIMIT 1 OFFSET ?)",
         (mirror_id, mirror_id, EVENTS_KEPT),
     )
-
-
-def _statements(script: str) -> Iterator[str]:
-    statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""
-    assert not statement.strip(), "a migration ends with a semicolon"

@@ -7,36 +7,48 @@ docs/config.md describes each key.
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mirrord.config import strict
 from mirrord.core.endpoint import parse_endpoint
-from mirrord.core.errors import ConfigError, MirrordError, NotFound, Refused
-from mirrord.core.model import Definition, Endpoint
+from mirrord.core.errors import ConfigError, MirrordError, NotFound, Refused, UsageError
+from mirrord.core.model import Definition, Endpoint, HookCommands, Pace, Promise, Timing
 from mirrord.core.names import check_mirror_name, nearest
 from mirrord.system import files
 
 KEEP_MAX = 10_000
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError("a text in quotes is needed")
-    return value
-
-
 def _identity(value: Any) -> str:
-    if not re.fullmatch(r"[0-9a-z]{1,32}", _text(value)):
+    if not re.fullmatch(r"[0-9a-z]{1,32}", strict.text(value)):
         raise ValueError("an id is 1 to 32 digits and lower-case letters")
     return str(value)
 
 
-def _keep(value: Any) -> int:
+def keep(value: Any) -> int | str:
+    """How many snapshots stay, or rules that say which; as it was written."""
+    if isinstance(value, str):
+        from mirrord.schedules.retention import parse_keep
+
+        parse_keep(value)
+        return value
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= KEEP_MAX:
-        raise ValueError(f"a whole number from 1 to {KEEP_MAX} is needed")
+        raise ValueError(
+            f"a whole number from 1 to {KEEP_MAX} is needed, or rules such as "
+            '"newest 10, 24 hourly, 7 daily"'
+        )
     return value
+
+
+def as_keep(value: int | str) -> int | str:
+    """`keep` for who has no file: `UsageError` when it is wrong."""
+    if isinstance(value, str) and value.strip().isdigit():
+        value = int(value)
+    try:
+        return keep(value)
+    except ValueError as error:
+        raise UsageError(f"'{value}' does not say which snapshots stay", why=str(error)) from None
 
 
 def _policy(value: Any) -> str:
@@ -51,23 +63,52 @@ def _patterns(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-_KEYS: dict[str, Callable[[Any], Any]] = {
+def rates(value: Any) -> str:
+    """Rates as they are written; only checked here."""
+    from mirrord.schedules.rates import parse_rates
+
+    parse_rates(strict.text(value))
+    return str(value)
+
+
+_HOOKS: strict.Keys = {
+    "before_snapshot": strict.program,
+    "after_snapshot": strict.program,
+    "before_transfer": strict.program,
+    "after_transfer": strict.program,
+    "timeout": strict.duration,
+}
+
+_KEYS: strict.Keys = {
     "id": _identity,
-    "source": lambda value: parse_endpoint(_text(value), what="source"),
-    "destination": lambda value: parse_endpoint(_text(value), what="destination"),
+    "source": lambda value: parse_endpoint(strict.text(value), what="source"),
+    "destination": lambda value: parse_endpoint(strict.text(value), what="destination"),
     "policy": _policy,
-    "keep_source": _keep,
-    "keep_destination": _keep,
+    "keep_source": keep,
+    "keep_destination": keep,
     "snapshots": _patterns,
+    "schedule": strict.texts,
+    "zone": strict.text,
+    "jitter": strict.text,
+    "windows": strict.texts,
+    "blackouts": strict.texts,
+    "rpo": strict.duration,
+    "warn_percent": strict.whole(1, 100_000),
+    "error_percent": strict.whole(1, 100_000),
+    "stall": strict.duration,
+    "throttle": rates,
+    "borrow": strict.number(1, 100),
+    "io_pressure": strict.number(0.1, 100),
+    "link": strict.text,
+    "prune_share": strict.number(0, 1),
+    "retries": strict.whole(0, 1000),
+    "hooks": _HOOKS,
 }
 _REQUIRED = ("id", "source", "destination")
-
-
-def _line_of(text: str, key: str) -> int:
-    for number, line in enumerate(text.splitlines(), 1):
-        if re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[=.\]]|\s*\[+\s*{re.escape(key)}\b", line):
-            return number
-    return 1
+_DIRECT = (
+    "id", "source", "destination", "policy", "keep_source", "keep_destination", "snapshots",
+    "prune_share", "retries",
+)  # fmt: skip
 
 
 def parse(name: str, text: str, file: str) -> Definition:
@@ -76,53 +117,135 @@ def parse(name: str, text: str, file: str) -> Definition:
         check_mirror_name(name)
     except MirrordError as error:
         raise ConfigError(error.what, where=file, why=error.why) from error
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        line = re.search(r"line (\d+)", str(error))
-        where = f"{file}:{line[1]}" if line else file
-        raise ConfigError("this is not valid TOML", where=where, why=str(error)) from None
-    values: dict[str, Any] = {}
-    for key, value in raw.items():
-        where = f"{file}:{_line_of(text, key)}"
-        if key not in _KEYS:
-            near = nearest(key, _KEYS)
-            hint = f"Did you mean '{near[0]}'?" if near else f"Known keys: {', '.join(_KEYS)}."
-            raise ConfigError(f"unknown key '{key}'", where=where, hint=hint)
-        try:
-            values[key] = _KEYS[key](value)
-        except ValueError as error:
-            raise ConfigError(f"'{key}' is wrong", where=where, why=str(error)) from None
-        except MirrordError as error:
-            raise ConfigError(error.what, where=where, why=error.why, hint=error.hint) from None
+    values = strict.read(text, file, _KEYS)
     for key in _REQUIRED:
         if key not in values:
             raise ConfigError(f"the key '{key}' is missing", where=file)
-    return Definition(name=name, file=file, **values)
+    definition = Definition(
+        name=name,
+        file=file,
+        timing=_timing(values),
+        promise=_promise(values, text, file),
+        pace=Pace(
+            values.get("throttle", ""), values.get("borrow", 1.0),
+            values.get("io_pressure"), values.get("link", ""),
+        ),
+        hooks=_hooks(values.get("hooks", {})),
+        **{key: values[key] for key in _DIRECT if key in values},
+    )  # fmt: skip
+    if any(definition.timing):
+        _check_timing(definition.timing, text, file)
+    return definition
+
+
+def _timing(values: dict[str, Any]) -> Timing:
+    return Timing(
+        rules=values.get("schedule", ()),
+        zone=values.get("zone", ""),
+        jitter=values.get("jitter", ""),
+        windows=values.get("windows", ()),
+        blackouts=values.get("blackouts", ()),
+    )
+
+
+def _promise(values: dict[str, Any], text: str, file: str) -> Promise:
+    usual = Promise()
+    made = Promise(
+        values.get("rpo"),
+        values.get("warn_percent", usual.warn),
+        values.get("error_percent", usual.error),
+        values.get("stall", usual.stall_s),
+    )
+    if made.error < made.warn:
+        raise ConfigError(
+            "'error_percent' is below 'warn_percent'",
+            where=f"{file}:{strict.line_of(text, 'error_percent')}",
+            why=f"{made.error} < {made.warn}",
+        )
+    return made
+
+
+def _hooks(values: dict[str, Any]) -> HookCommands:
+    timeout_s = values.pop("timeout", HookCommands().timeout_s)
+    return HookCommands(**values, timeout_s=timeout_s)
+
+
+def _check_timing(timing: Timing, text: str, file: str) -> None:
+    """What can be known of a schedule without the named ones must be right."""
+    where = f"{file}:{strict.line_of(text, 'schedule')}"
+    if not timing.rules:
+        key = next(k for k in ("zone", "jitter", "windows", "blackouts") if getattr(timing, k))
+        raise ConfigError(
+            f"'{key}' says when to run, but there is no schedule",
+            where=f"{file}:{strict.line_of(text, key)}",
+            hint='Add for example: schedule = "every 15m"',
+        )
+    if len(timing.rules) == 1 and is_name(timing.rules[0]):
+        return  # a named schedule: mirrord.config.schedules looks it up
+    from mirrord.schedules.schedule import parse_schedule
+
+    try:
+        parse_schedule(
+            timing.rules, zone=timing.zone or "UTC", jitter=timing.jitter,
+            windows=timing.windows, blackouts=timing.blackouts,
+        )  # fmt: skip
+    except MirrordError as error:
+        raise ConfigError(error.what, where=where, why=error.why, hint=error.hint) from None
+
+
+def is_name(rule: str) -> bool:
+    """Whether a rule is the name of a named schedule rather than a rule itself."""
+    return re.fullmatch(r"[a-z][a-z0-9_-]*", rule) is not None
+
+
+def quoted(text: object) -> str:
+    """A text as a TOML value."""
+    return '"' + str(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def render(definition: Definition) -> str:
-    """A definition as its file's text."""
+    """A definition as its file's text. Hooks are for people to add: they are not rendered."""
 
-    def quoted(text: object) -> str:
-        return '"' + str(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
+    def value(item: object) -> str:
+        if isinstance(item, tuple):
+            return "[" + ", ".join(quoted(one) for one in item) + "]"
+        return quoted(item) if isinstance(item, str) else str(item)
 
-    patterns = ", ".join(quoted(pattern) for pattern in definition.snapshots)
-    return (
+    lines = [
         f"# The mirror '{definition.name}'. Each key: docs/config.md. "
-        "Check it with 'mirrord config check'.\n"
-        f"id = {quoted(definition.id)}\n"
-        f"source = {quoted(definition.source)}\n"
-        f"destination = {quoted(definition.destination)}\n"
-        f"policy = {quoted(definition.policy)}\n"
-        "\n"
-        "# How many reference snapshots stay at each end (the base is always one of them).\n"
-        f"keep_source = {definition.keep_source}\n"
-        f"keep_destination = {definition.keep_destination}\n"
-        "\n"
-        "# The source's own snapshots that go along: glob patterns of their names.\n"
-        f"snapshots = [{patterns}]\n"
-    )
+        "Check it with 'mirrord config check'.",
+        f"id = {quoted(definition.id)}",
+        f"source = {quoted(definition.source)}",
+        f"destination = {quoted(definition.destination)}",
+        f"policy = {quoted(definition.policy)}",
+        "",
+    ]
+    timing, pace = definition.timing, definition.pace
+    if timing.rules:
+        lines.append("# When updates run (docs/schedules.md).")
+        rules = timing.rules[0] if len(timing.rules) == 1 else timing.rules
+        lines.append(f"schedule = {value(rules)}")
+        for key in ("zone", "jitter", "windows", "blackouts"):
+            if found := getattr(timing, key):
+                lines.append(f"{key} = {value(found)}")
+        lines.append("")
+    if definition.promise.rpo_s is not None:
+        lines += [
+            "# The lag that is promised: alarms are measured by it.",
+            f'rpo = "{definition.promise.rpo_s:g}s"',
+            "",
+        ]
+    if pace.throttle:
+        lines += ["# How fast it may transfer.", f"throttle = {quoted(pace.throttle)}", ""]
+    lines += [
+        "# Which reference snapshots stay at each end (the base is always one of them).",
+        f"keep_source = {value(definition.keep_source)}",
+        f"keep_destination = {value(definition.keep_destination)}",
+        "",
+        "# The source's own snapshots that go along: glob patterns of their names.",
+        f"snapshots = {value(definition.snapshots)}",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 class Definitions:
@@ -196,6 +319,24 @@ class Definitions:
                 raise ConfigError(f"the line of '{key}' was not found", where=str(path))
         definition = parse(name, text, str(path))
         files.write_atomic("REVERSE:DEFINITION", path, text.encode())
+        return definition
+
+    def set_throttle(self, name: str, rates_text: str) -> Definition:
+        """Set or (with "") remove the rates, keeping every other line and comment as it is."""
+        path = self.file(name)
+        self.load(name)
+        lines = path.read_text(encoding="utf-8").splitlines()
+        top = next((n for n, line in enumerate(lines) if line.lstrip().startswith("[")), len(lines))
+        kept = [line for line in lines[:top] if not re.match(r"\s*throttle\s*=", line)]
+        if rates_text:
+            place = next(
+                (n for n, line in enumerate(lines[:top]) if re.match(r"\s*throttle\s*=", line)),
+                len(kept),
+            )
+            kept.insert(place, f"throttle = {quoted(rates_text)}")
+        text = "\n".join([*kept, *lines[top:]]) + "\n"
+        definition = parse(name, text, str(path))
+        files.write_atomic("THROTTLE:DEFINITION", path, text.encode())
         return definition
 
     def remove(self, name: str) -> None:

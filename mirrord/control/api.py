@@ -12,10 +12,12 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirrord.catalogue.store import Catalogue
-from mirrord.config.definitions import Definitions, check_together
+from mirrord.config.definitions import Definitions, as_keep, check_together, rates
+from mirrord.config.host import Host
+from mirrord.config.host import load as load_host
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import (
     ConfigError,
@@ -25,15 +27,19 @@ from mirrord.core.errors import (
     PermissionMissing,
     Refused,
 )
-from mirrord.core.model import Definition, Role
+from mirrord.core.model import Definition, Pace, Promise, Role, Timing
 from mirrord.core.names import check_mirror_name
 from mirrord.core.results import Result, Silent, Watcher
-from mirrord.core.states import State
+from mirrord.core.states import State, Verb
+from mirrord.core.units import parse_duration
 from mirrord.drivers.base import not_empty, other_mirror
 from mirrord.engine.mirror import Mirror, check_source, open_mirror
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.recovery import Turned
-from mirrord.system.paths import Paths
+from mirrord.system.paths import Paths, local_zone
+
+if TYPE_CHECKING:
+    from mirrord.engine.limits import Limits
 
 T = TypeVar("T")
 
@@ -78,6 +84,10 @@ class Service:
         self.definitions = Definitions(paths.mirrors)
         self._watcher = watcher or Silent()
         self._catalogue: Catalogue | None = None
+        self._host: Host | None = None
+        self._limits: Limits | None = None
+        #: Whether a mirror's promise will break at the rate of its running transfer.
+        self.in_danger: Callable[[str], bool] = lambda _name: False
 
     def close(self) -> None:
         """Let go of the catalogue."""
@@ -85,16 +95,57 @@ class Service:
             self._catalogue.close()
             self._catalogue = None
 
+    def share(self, host: Host, limits: Limits) -> None:
+        """Use these settings and buckets, which others use too (the daemon's workers)."""
+        self._host, self._limits = host, limits
+
+    @contextmanager
+    def watched_by(self, watcher: Watcher) -> Iterator[None]:
+        """Tell `watcher` what the verbs in this block do."""
+        before, self._watcher = self._watcher, watcher
+        try:
+            yield
+        finally:
+            self._watcher = before
+
+    @property
+    def host(self) -> Host:
+        """The settings of this host."""
+        if self._host is None:
+            self._host = load_host(self.paths.host, zone=local_zone)
+        return self._host
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The catalogue, opened when it is first needed."""
+        if self._catalogue is None:
+            self.paths.make()
+            self._catalogue = Catalogue(self.paths.catalogue)
+        return self._catalogue
+
+    def _limits_for(self, definition: Definition) -> Limits | None:
+        """The buckets, where there is anything to limit. (A start without is quicker.)"""
+        if self._limits is None:
+            host = self.host
+            if definition.pace == Pace() and not host.throttle and not host.transfer_throttle:
+                return None
+            from mirrord.engine.limits import Limits
+
+            self._limits = Limits(host)
+        return self._limits
+
     def _open(self, definition: Definition) -> Mirror:
         self.paths.make()
-        if self._catalogue is None:
-            self._catalogue = Catalogue(self.paths.catalogue)
+        name = definition.name
         return open_mirror(
             definition,
             definitions=self.definitions,
-            catalogue=self._catalogue,
-            run=RunFiles(self.paths.run, definition.name),
+            catalogue=self.catalogue,
+            run=RunFiles(self.paths.run, name),
             watcher=self._watcher,
+            limits=self._limits_for(definition),
+            zone=self.host.zone,
+            danger=lambda: self.in_danger(name),
         )
 
     def _with(self, name: str, work: Callable[[Mirror], T]) -> T:
@@ -108,11 +159,16 @@ class Service:
                 error.hint = re.sub(r"(mirrord [a-z]+) NAME\b", rf"\1 {name}", error.hint)
                 raise
 
+    def look(self, name: str, work: Callable[[Mirror], T]) -> T:
+        """Do something with an opened mirror that is no verb (the daemon's own questions)."""
+        return self._with(name, work)
+
     # Definitions
 
     def create(
         self, name: str, source: str, destination: str, *,
-        keep_source: int = 2, keep_destination: int = 10, snapshots: tuple[str, ...] = (),
+        keep_source: int | str = 2, keep_destination: int | str = 10,
+        snapshots: tuple[str, ...] = (), schedule: str = "", rpo: str = "", throttle: str = "",
     ) -> Result:  # fmt: skip
         """Define a mirror, after looking at both ends; moves no data."""
         definition = Definition(
@@ -120,13 +176,20 @@ class Service:
             id=os.urandom(4).hex(),
             source=parse_endpoint(source, what="source"),
             destination=parse_endpoint(destination, what="destination"),
-            keep_source=keep_source,
-            keep_destination=keep_destination,
+            keep_source=as_keep(keep_source),
+            keep_destination=as_keep(keep_destination),
             snapshots=snapshots,
+            timing=Timing((schedule,) if schedule else ()),
+            promise=Promise(parse_duration(rpo) if rpo else None),
+            pace=Pace(rates(throttle) if throttle else ""),
         )
         with explained():
             self.paths.make()
             self.definitions.check_free(name)
+            if schedule:
+                from mirrord.config.schedules import Schedules
+
+                Schedules(self.paths.schedules, zone=self.host.zone).of(definition)
             check_together([*self.definitions.all(), definition])
             mirror = self._open(definition)
             notes = _check_places(mirror)
@@ -142,6 +205,13 @@ class Service:
         """Read all definitions strictly, each by itself and all together."""
         with explained():
             found = self.definitions.all()
+            load_host(self.paths.host)
+            if any(definition.timing.rules for definition in found):
+                from mirrord.config.schedules import Schedules
+
+                schedules = Schedules(self.paths.schedules)
+                for definition in found:
+                    schedules.of(definition)
         count = len(found)
         return Result(
             "done",
@@ -249,7 +319,91 @@ class Service:
             name, lambda mirror: simple.delete(mirror, yes=yes, keep_snapshots=keep_snapshots)
         )
 
+    def throttle(self, name: str, rate: str) -> Result:
+        """Set how fast a mirror may transfer, for the running transfer too; docs/schedules.md."""
+        with explained():
+            before = self.definitions.load(name).pace.throttle or "unlimited"
+            text = "" if rate.strip() in ("unlimited", "none") else rates(rate)
+            self.definitions.set_throttle(name, text)
+        now = text or "unlimited"
+        return Result(
+            "done",
+            f"'{name}' may transfer at {now} from now on (it was {before}); a running transfer "
+            "takes that within a second.",
+            {"throttle": now, "before": before},
+        )
+
+    def prune(self, name: str, *, dry_run: bool, accept: bool) -> Result:
+        """See `mirrord.engine.prune.prune_now`."""
+        from mirrord.engine import prune
+
+        return self._with(
+            name, lambda mirror: prune.prune_now(mirror, dry_run=dry_run, accept=accept)
+        )
+
+    def recover(self, name: str) -> str:
+        """Settle what a crash left of a verb on this mirror; returns that verb, or ""."""
+        from mirrord.engine.recovery import recover
+
+        def work(mirror: Mirror) -> str:
+            operation = mirror.catalogue.operation(mirror.id)
+            if operation is None:
+                return ""
+            with mirror.hold(Verb.ABORT):
+                recover(mirror)
+            return operation.verb
+
+        return self._with(name, work)
+
+    def accept_clock(self) -> Result:
+        """The owner says that the clock is right: what waited for that goes on."""
+        with explained():
+            doubt = self.catalogue.fact("clock_doubt")
+            if doubt is None:
+                return Result("already_accepted", "Nothing is in doubt about the clock.")
+            self.catalogue.set_fact("clock_doubt", None)
+        return Result("done", "The clock counts as right from now on.", {"doubt": doubt})
+
+    def reload(self) -> Result:
+        """Read the definitions anew: a daemon's business."""
+        raise Refused(
+            "no service is running that could read its definitions anew",
+            where=str(self.paths.run),
+            hint="Commands read them each time. 'systemctl start mirrord' starts the service.",
+        )
+
     # Reports
+
+    def alarms(self, *, up: bool = True) -> list[dict[str, Any]]:
+        """The alarms that are up, or all that are remembered; newest first."""
+        with explained():
+            names = {d.id: d.name for d in self._readable()}
+            return [
+                {**row._asdict(), "mirror": names.get(row.mirror_id or "", "")}
+                for row in self.catalogue.alarms(up=up)
+            ]
+
+    def _readable(self) -> Iterator[Definition]:
+        for name in self.definitions.names():
+            try:
+                yield self.definitions.load(name)
+            except ConfigError:
+                continue
+
+    def schedules(self) -> list[dict[str, Any]]:
+        """The named schedules: the owner's and those that come with mirrord."""
+        from mirrord.control import timing
+
+        with explained():
+            return timing.named(self.paths.schedules)
+
+    def schedule_next(self, name: str, *, count: int = 10) -> dict[str, Any]:
+        """When a mirror runs next, and why."""
+        from mirrord.control import timing
+
+        return self._with(
+            name, lambda mirror: timing.next_times(mirror, self.paths.schedules, count=count)
+        )
 
     def status(self, name: str | None = None) -> list[dict[str, Any]]:
         """The standing of one mirror, or of all."""

@@ -130,6 +130,19 @@ class IoFailed(MirrordError):
     code = "io"
 
 
+class HookFailed(MirrordError):
+    """A program of the owner's that runs before a snapshot or a transfer failed."""
+
+    code = "hook"
+
+
+class Unreachable(MirrordError):
+    """The service does not answer."""
+
+    code = "unreachable"
+    retryable = True
+
+
 class InvariantError(MirrordError):
     """A bug in mirrord: something that cannot be, is."""
 

@@ -171,12 +171,65 @@ class Endpoint(NamedTuple):
         return f"{self.kind}:{self.location}"
 
 
+class Timing(NamedTuple):
+    """When a mirror runs, as its definition writes it (mirrord.schedules parses it).
+
+    rules: cron lines, intervals, a lag target, or the name of one named schedule. zone, jitter,
+    windows and blackouts: "" or () when they are not given.
+    """
+
+    rules: tuple[str, ...] = ()
+    zone: str = ""
+    jitter: str = ""
+    windows: tuple[str, ...] = ()
+    blackouts: tuple[str, ...] = ()
+
+
+class HookCommands(NamedTuple):
+    """Programs that run around snapshots and transfers: each an argument list, () for none."""
+
+    before_snapshot: tuple[str, ...] = ()
+    after_snapshot: tuple[str, ...] = ()
+    before_transfer: tuple[str, ...] = ()
+    after_transfer: tuple[str, ...] = ()
+    timeout_s: float = 60.0
+
+
+class Pace(NamedTuple):
+    """How fast a mirror may transfer.
+
+    throttle: rates as written, "" for unlimited. borrow: times the rate when its promise is in
+    danger. io_pressure: percent above which it steps back, None: never. link: the name of the
+    link that it shares with others, "" for none.
+    """
+
+    throttle: str = ""
+    borrow: float = 1.0
+    io_pressure: float | None = None
+    link: str = ""
+
+
+class Promise(NamedTuple):
+    """What the owner of a mirror expects, and when to say that it is not so.
+
+    rpo_s: the greatest lag that is promised, or None. warn, error: percent of that (or of the
+    schedule's period) at which alarms are raised. stall_s: so long without a byte is a stall.
+    """
+
+    rpo_s: float | None = None
+    warn: int = 150
+    error: int = 250
+    stall_s: float = 30.0
+
+
 class Definition(NamedTuple):
     """A mirror as its TOML file defines it (docs/config.md).
 
-    keep_source, keep_destination: how many reference snapshots stay at each end; the base is
-        always one of them.
+    keep_source, keep_destination: which reference snapshots stay at each end: a number (the
+        newest so many) or rules (mirrord.schedules.retention); the base is always one of them.
     snapshots: glob patterns; the source's own snapshots whose names match go along.
+    prune_share: a prune that would drop more than this share is refused.
+    retries: how often the scheduler tries again what may be tried again.
     """
 
     name: str
@@ -184,7 +237,13 @@ class Definition(NamedTuple):
     source: Endpoint
     destination: Endpoint
     policy: str = "async"
-    keep_source: int = 2
-    keep_destination: int = 10
+    keep_source: int | str = 2
+    keep_destination: int | str = 10
     snapshots: tuple[str, ...] = ()
     file: str = ""
+    timing: Timing = Timing()
+    promise: Promise = Promise()
+    pace: Pace = Pace()
+    hooks: HookCommands = HookCommands()
+    prune_share: float = 0.5
+    retries: int = 5

@@ -47,6 +47,7 @@ class Verb(enum.Enum):
     RESYNC = "resync"
     REVERSE = "reverse"
     RESTORE = "restore"
+    PRUNE = "prune"
     RELEASE = "release"
     DELETE = "delete"
 
@@ -115,6 +116,9 @@ TABLE: dict[tuple[State, Verb], Verdict] = {
     (_U, Verb.RESTORE): _NOT_YET,
     (_M, Verb.RESTORE): _M,
     (_B, Verb.RESTORE): _B,
+    (_U, Verb.PRUNE): _U,
+    (_M, Verb.PRUNE): _M,
+    (_B, Verb.PRUNE): _B,
     (_U, Verb.RELEASE): _U,
     (_M, Verb.RELEASE): Refusal(
         "the mirror still needs its base snapshot at the source",

@@ -12,7 +12,7 @@ from mirrord.core.model import Role
 from mirrord.core.states import Activity, State, Verb
 from mirrord.drivers.base import snapshot_missing
 from mirrord.engine.mirror import Mirror
-from mirrord.engine.transfer import Route, carry
+from mirrord.engine.transfer import carry
 
 
 def begun(mirror: Mirror) -> Operation:
@@ -118,7 +118,7 @@ def _transfer_back(mirror: Mirror, guid: str, base: str | None) -> None:
         mirror.source.rollback(guid, mirror_id=mirror.id, keep_as=None)
         return
     snapshot = there[guid]
-    route = Route(mirror.destination, mirror.source, mirror.id, mirror.run, mirror.watcher)
+    route = mirror.route()._replace(sender=mirror.destination, receiver=mirror.source)
     why = "" if base else "the source has no snapshot in common"
     mirror.catalogue.begin_transfer(
         mirror.id,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from mirrord.catalogue.store import Catalogue, MirrorRow
 from mirrord.config.definitions import Definitions
@@ -18,11 +18,19 @@ from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
 from mirrord.drivers.base import Driver
 from mirrord.drivers.registry import open_driver
 from mirrord.engine.progress import RunFiles
+from mirrord.engine.throttle import Throttle
 from mirrord.engine.transfer import Route
 from mirrord.system import clock, locks
 
+if TYPE_CHECKING:
+    from mirrord.engine.limits import Limits
+
 _SOURCE_LOCK_WAIT_S = 20.0
 _POLL_S = 0.05
+
+
+def _never() -> bool:
+    return False
 
 
 @dataclass(slots=True)
@@ -36,6 +44,11 @@ class Mirror:
     watcher: Watcher
     source: Driver
     destination: Driver
+    limits: Limits | None = None
+    #: The time zone in which days begin, for rules of retention.
+    zone: str = "UTC"
+    #: Whether the promise of this mirror will be broken at the present rate.
+    danger: Callable[[], bool] = _never
 
     @property
     def name(self) -> str:
@@ -53,9 +66,15 @@ class Mirror:
             self, definition=definition, source=self.destination, destination=self.source
         )
 
-    def route(self) -> Route:
+    def route(self, make_room: Callable[[int], None] | None = None) -> Route:
         """The way of a transfer from source to destination."""
-        return Route(self.source, self.destination, self.id, self.run, self.watcher)
+        throttle = Throttle(check=self.run.check_abort)
+        if self.limits is not None:
+            throttle = self.limits.throttle(
+                self.definition, self.definitions, check=self.run.check_abort, danger=self.danger
+            )
+        route = Route(self.source, self.destination, self.id, self.run, self.watcher, throttle)
+        return route if make_room is None else route._replace(make_room=make_room)
 
     def row(self) -> MirrorRow:
         """The mirror's standing; found anew from its ends when the catalogue does not know it."""
@@ -129,7 +148,7 @@ class Mirror:
                 except Busy:
                     if clock.monotonic_s() > deadline_s:
                         raise
-                    time.sleep(_POLL_S)
+                    clock.sleep_s(_POLL_S)
                     continue
                 yield
                 return
@@ -142,6 +161,9 @@ def open_mirror(
     catalogue: Catalogue,
     run: RunFiles,
     watcher: Watcher,
+    limits: Limits | None = None,
+    zone: str = "UTC",
+    danger: Callable[[], bool] = _never,
 ) -> Mirror:
     """A mirror by its definition."""
     return Mirror(
@@ -152,6 +174,9 @@ def open_mirror(
         watcher=watcher,
         source=open_driver(definition.source),
         destination=open_driver(definition.destination),
+        limits=limits,
+        zone=zone,
+        danger=danger,
     )
 
 
@@ -208,13 +233,14 @@ def stop_running(mirror: Mirror, *, timeout_s: float = 30.0) -> bool:
                 hint=f"End it with 'kill -9 {holder.pid}': nothing that is committed is lost, and "
                 "the next command cleans up.",
             )
-        if waited_s > 2 and not signalled and holder.pid > 1 and holder.pid != os.getpid():
+        mortal = holder.pid > 1 and not holder.shared and holder.pid != os.getpid()
+        if waited_s > 2 and not signalled and mortal:
             signalled = True
             try:
                 os.kill(holder.pid, signal.SIGTERM)
             except (ProcessLookupError, PermissionError):
                 pass
-        time.sleep(_POLL_S)
+        clock.sleep_s(_POLL_S)
     return True
 
 

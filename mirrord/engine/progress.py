@@ -59,7 +59,9 @@ class RunFiles:
     def moved(self, stream_bytes: int, done_bytes: int) -> None:
         """So many more bytes were received; `done_bytes` in all."""
         self.moved_bytes += stream_bytes
-        self.tell(done_bytes=done_bytes)
+        passed_s = clock.monotonic_s() - self.moved_since_s
+        rate = round(self.moved_bytes / passed_s) if passed_s > 0 else 0
+        self.tell(done_bytes=done_bytes, rate_bytes_s=rate)
 
     def read(self) -> dict[str, object]:
         """What the running verb told last; {} when none runs."""

@@ -12,7 +12,7 @@ from mirrord.core.errors import MirrordError, NotFound
 from mirrord.core.model import Delta, Role, Snapshot, VolumeFacts
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, State, Verb
-from mirrord.core.units import format_size
+from mirrord.core.units import format_duration, format_size
 from mirrord.drivers.base import Driver
 from mirrord.engine import plan, recovery
 from mirrord.engine.mirror import Mirror, live_source, one_line
@@ -31,7 +31,8 @@ def status(mirror: Mirror) -> dict[str, Any]:
     activity = str(progress.get("activity", "idle")) if holder else Activity.IDLE.value
     if row.quiesced and not holder:
         activity = Activity.QUIESCED.value
-    problems = _problems(mirror, row, facts, trouble)
+    base_risk = _base_risk(mirror, row, facts)
+    problems = [*_problems(mirror, row, facts, trouble), *([base_risk] if base_risk else [])]
     if not holder:
         problems += _unfinished(mirror, row, last)
     lag_ns = clock.now_ns() - row.confirmed_ns if row.confirmed_ns else None
@@ -45,12 +46,52 @@ def status(mirror: Mirror) -> dict[str, Any]:
         "healthy": not problems,
         "problems": problems,
         "lag_s": round(lag_ns / 1e9, 3) if lag_ns is not None else None,
+        "confirmed_ns": row.confirmed_ns,
+        "quiesced": row.quiesced,
+        "schedule": list(mirror.definition.timing.rules),
+        "filesystem": facts.filesystem if facts else "",
+        "base_risk": base_risk,
         "view": facts.view if facts else "",
         "shown": _shown_name(mirror, facts),
         "running": {"pid": holder.pid, "purpose": holder.purpose, **progress} if holder else None,
         "checkpoint_bytes": _checkpoint(mirror) if facts and not holder else 0,
         "last_transfer": _transfer_dict(last) if last else None,
         "notes": [_sentence(note) for note in facts.notes] if facts else [],
+        "next_ns": None,
+        "alarms": [],
+    } | promise(
+        mirror.definition.promise.rpo_s,
+        lag_ns / 1e9 if lag_ns is not None and state is State.MIRRORED else None,
+        left_s=_left_s(progress),
+    )
+
+
+def _left_s(progress: dict[str, Any]) -> float | None:
+    """How long the running transfer still takes at the rate that it had so far."""
+    try:
+        left = float(progress["estimate_bytes"]) - float(progress["done_bytes"])
+        rate = float(progress["rate_bytes_s"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return max(0.0, left) / rate if rate > 0 else None
+
+
+def promise(rpo_s: float | None, lag_s: float | None, *, left_s: float | None) -> dict[str, Any]:
+    """How it stands with the promise: the share of it that is used, and when it will break.
+
+    left_s: how long the running transfer still takes; None when none runs.
+    """
+    used = lag_s / rpo_s if rpo_s and lag_s is not None else None
+    text = ""
+    if rpo_s and lag_s is not None:
+        if lag_s >= rpo_s:
+            text = f"the RPO is broken since {format_duration(lag_s - rpo_s)}"
+        elif left_s is not None and lag_s + left_s > rpo_s:
+            text = f"at this rate the RPO breaks in {format_duration(rpo_s - lag_s)}"
+    return {
+        "rpo_s": rpo_s,
+        "rpo_used": round(used, 4) if used is not None else None,
+        "forecast": text,
     }
 
 
@@ -60,6 +101,8 @@ def unknown(name: str, problem: str) -> dict[str, Any]:
         "name": name, "id": "", "source": "", "destination": "", "state": "unknown",
         "activity": "idle", "healthy": False, "problems": [problem], "lag_s": None, "view": "",
         "shown": "", "running": None, "checkpoint_bytes": 0, "last_transfer": None, "notes": [],
+        "confirmed_ns": 0, "quiesced": False, "schedule": [], "filesystem": "", "base_risk": "",
+        "next_ns": None, "alarms": [], "rpo_s": None, "rpo_used": None, "forecast": "",
     }  # fmt: skip
 
 
@@ -116,9 +159,16 @@ def _problems(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None, trouble
             found.append("the destination was made writable outside of this mirror")
         elif facts.role is not Role.MIRROR or facts.mirror_id != mirror.id:
             found.append("the destination is not this mirror's any more")
-        elif facts.shown and (blocked := _blocked(mirror, facts.shown)):
-            found.append(blocked)
     return found
+
+
+def _base_risk(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None) -> str:
+    """Why the next update cannot be incremental, or ""."""
+    if not facts or row.state is not State.MIRRORED or facts.role is not Role.MIRROR:
+        return ""
+    if facts.mirror_id != mirror.id or not facts.shown:
+        return ""
+    return _blocked(mirror, facts.shown)
 
 
 def _blocked(mirror: Mirror, shown: str) -> str:
@@ -156,6 +206,7 @@ def history(mirror: Mirror, *, limit: int) -> dict[str, Any]:
         "transfers": [
             _transfer_dict(row) for row in mirror.catalogue.transfers(mirror.id, limit=limit)
         ],
+        "attempts": [row._asdict() for row in mirror.catalogue.attempts(mirror.id, limit=limit)],
         "events": [
             {"at_ns": row.at_ns, "level": row.level, "text": row.text}
             for row in mirror.catalogue.events(mirror.id, limit=limit)

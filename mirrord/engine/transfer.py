@@ -5,17 +5,22 @@ Nothing of the destination's view changes before `Driver.commit`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from mirrord.core.errors import NoSpace
-from mirrord.core.model import ReceiveRequest, Snapshot, Staging
+from mirrord.core.model import Delta, ReceiveRequest, Snapshot, Staging
 from mirrord.core.results import Watcher
 from mirrord.core.states import Activity
 from mirrord.core.units import format_size
 from mirrord.drivers.base import Driver
 from mirrord.engine.progress import RunFiles
+from mirrord.engine.throttle import Throttle
 from mirrord.system import clock
 from mirrord.system.native import StreamChecksum
+
+#: What a transfer needs beside its data: one part in so many, for metadata.
+_METADATA_SHARE = 64
 
 
 class Outcome(NamedTuple):
@@ -26,6 +31,9 @@ class Outcome(NamedTuple):
     added_bytes: int
     duration_s: float
     checksum: str
+    throttled_s: float = 0.0
+    delta_s: float = 0.0
+    delta: Delta | None = None
 
     def columns(self) -> dict[str, int | str]:
         """As the catalogue's columns."""
@@ -35,17 +43,27 @@ class Outcome(NamedTuple):
             "added_bytes": self.added_bytes,
             "duration_ms": round(self.duration_s * 1000),
             "checksum": self.checksum,
+            "throttled_ms": round(self.throttled_s * 1000),
         }
 
 
+def _no_room(_need_bytes: int) -> None:
+    """Nothing can be pruned."""
+
+
 class Route(NamedTuple):
-    """The two ends of a transfer and who watches it."""
+    """The two ends of a transfer and who watches it.
+
+    make_room: is asked to prune the receiver when it is short of so many bytes.
+    """
 
     sender: Driver
     receiver: Driver
     mirror_id: str
     run: RunFiles
     watcher: Watcher
+    throttle: Throttle
+    make_room: Callable[[int], None] = _no_room
 
 
 def carry(route: Route, transfer_id: str, base: str | None, snapshot: Snapshot) -> Outcome:
@@ -60,14 +78,24 @@ def carry(route: Route, transfer_id: str, base: str | None, snapshot: Snapshot) 
     if staging is not None and staging.complete:
         return Outcome(0, staging.received_bytes, 0, clock.monotonic_s() - started_s, "")
     delta = route.sender.delta(base, snapshot.guid)
+    delta_s = clock.monotonic_s() - started_s
     done_bytes = staging.received_bytes if staging else 0
-    _check_space(route.receiver, max(delta.added_bytes - done_bytes, 0), snapshot)
+    _check_space(route, max(delta.added_bytes - done_bytes, 0), snapshot)
     route.watcher.activity(Activity.TRANSFERRING, snapshot.name)
     route.watcher.transfer(snapshot.name, delta.send_bytes, done_bytes)
     route.run.begin_transfer(snapshot.name, delta.send_bytes, done_bytes)
     request = ReceiveRequest(transfer_id, route.mirror_id, base, snapshot)
     moved, checksum = _pump(route, request, staging, done_bytes)
-    return Outcome(moved, done_bytes, delta.added_bytes, clock.monotonic_s() - started_s, checksum)
+    return Outcome(
+        stream_bytes=moved,
+        resumed_bytes=done_bytes,
+        added_bytes=delta.added_bytes,
+        duration_s=clock.monotonic_s() - started_s,
+        checksum=checksum,
+        throttled_s=sum(route.throttle.waited_s.values()),
+        delta_s=delta_s,
+        delta=delta,
+    )
 
 
 def _pump(
@@ -82,26 +110,36 @@ def _pump(
         route.sender.send(request.base, guid, checkpoint=checkpoint) as stream,
     ):
         while chunk := stream.read():
-            route.run.check_abort()
             checksum.update(chunk)
-            receiver.write(chunk)
-            moved += len(chunk)
-            route.watcher.moved(len(chunk))
-            route.run.moved(len(chunk), done_bytes + moved)
+            view, piece_bytes = memoryview(chunk), route.throttle.piece_bytes()
+            for start in range(0, len(chunk), piece_bytes):
+                route.run.check_abort()
+                piece = view[start : start + piece_bytes]
+                receiver.write(piece)
+                moved += len(piece)
+                route.watcher.moved(len(piece))
+                route.run.moved(len(piece), done_bytes + moved)
+                route.throttle.moved(len(piece))
         route.run.check_abort()
         receiver.finish()
     return moved, checksum.hexdigest()
 
 
-def _check_space(receiver: Driver, need_bytes: int, snapshot: Snapshot) -> None:
-    if need_bytes < 1 << 20:
+def _check_space(route: Route, added_bytes: int, snapshot: Snapshot) -> None:
+    """Refuse before a byte moves what will not fit, after pruning what may go."""
+    if added_bytes < 1 << 20:
         return  # what little is missing shows soon enough; asking costs more
-    facts = receiver.facts()
-    if need_bytes > facts.free_bytes:
+    need_bytes = added_bytes + added_bytes // _METADATA_SHARE
+    free_bytes = route.receiver.facts().free_bytes
+    if need_bytes > free_bytes:
+        route.make_room(need_bytes)
+        free_bytes = route.receiver.facts().free_bytes
+    if need_bytes > free_bytes:
         raise NoSpace(
             "the destination is too small for this transfer",
-            where=str(receiver),
+            where=str(route.receiver),
             why=f"{snapshot.name} needs {format_size(need_bytes)}, "
-            f"{format_size(facts.free_bytes)} are free",
-            hint="Free space there and run the same command again; nothing was changed.",
+            f"{format_size(free_bytes)} are free, and nothing more may be pruned",
+            hint="Free space there, or keep fewer snapshots (keep_destination), and run the same "
+            "command again; nothing was changed.",
         )

@@ -6,18 +6,21 @@ until the commit, and after a mishap either all of it or nothing.
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from mirrord.catalogue.store import TransferBegin
 from mirrord.core import names
 from mirrord.core.errors import Diverged, InvariantError, MirrordError, Refused
-from mirrord.core.model import Role, Snapshot
+from mirrord.core.model import BlockStates, Role, Snapshot
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_duration, format_size
 from mirrord.drivers.base import not_a_mirror, other_mirror
-from mirrord.engine import plan, recovery
+from mirrord.engine import hooks, plan, prune, recovery
 from mirrord.engine.mirror import Mirror, live_source, one_line
 from mirrord.engine.recovery import Pending, Recovered
 from mirrord.engine.transfer import Outcome, carry
@@ -34,8 +37,32 @@ class _Total:
     stream_bytes: int = 0
     added_bytes: int = 0
     resumed_bytes: int = 0
+    throttled_s: float = 0.0
+    block_states: BlockStates | None = None
+    #: Seconds by phase: snapshot, delta, transfer, commit, prune.
+    phases: dict[str, float] = field(default_factory=dict)
+    prune_refused: str = ""
+
+    @contextmanager
+    def timing(self, phase: str) -> Iterator[None]:
+        """Add the time of a block to a phase."""
+        started_s = clock.monotonic_s()
+        try:
+            yield
+        finally:
+            self.spent(phase, clock.monotonic_s() - started_s)
+
+    def spent(self, phase: str, duration_s: float) -> None:
+        """Add so much time to a phase."""
+        self.phases[phase] = self.phases.get(phase, 0.0) + duration_s
 
     def add(self, outcome: Outcome) -> None:
+        """Count a transfer that arrived."""
+        self.throttled_s += outcome.throttled_s
+        if outcome.delta is not None:
+            self.block_states = outcome.delta.states
+        self.spent("delta", outcome.delta_s)
+        self.spent("transfer", outcome.duration_s - outcome.delta_s)
         self.transfers += 1
         self.stream_bytes += outcome.stream_bytes
         self.added_bytes += outcome.added_bytes
@@ -100,30 +127,42 @@ def _transfer_all(mirror: Mirror, verb: Verb, recovered: Recovered, *, why_whole
     own = mirror.source.own_snapshots(mirror.definition.snapshots)
     asked_ns = clock.now_ns()
     if base is not None and not _news(mirror, base, own, {s.guid for s in there}):
-        if len(here) > mirror.definition.keep_source:
-            prune(mirror, here, there, shown=base.guid)  # what an interrupted update left undone
+        keep = mirror.definition.keep_source
+        if isinstance(keep, int) and len(here) > keep:
+            prune.prune(mirror, here, there, shown=base.guid)  # an interrupted one left it undone
         if total.transfers:
             return _done(mirror, base, total, started_s)
         mirror.catalogue.set_confirmed(mirror.id, asked_ns)
         return Result(
             "unchanged",
             f"'{mirror.name}' is up to date: the source has not changed since {base.name}.",
-            {"base": base.name, "duration_s": round(clock.monotonic_s() - started_s, 6)},
+            {
+                "base": base.name,
+                "duration_s": round(clock.monotonic_s() - started_s, 6),
+                "confirmed_ns": asked_ns,
+            },
         )
-    incremental, sequence = _take(mirror, verb, {s.guid for s in there})
+    with hooks.around(mirror, "snapshot") as told, total.timing("snapshot"):
+        incremental, sequence = _take(mirror, verb, {s.guid for s in there})
+        told["snapshot"] = incremental.name
     steps = plan.plan_steps(base, incremental, own, {s.guid for s in there})
     try:
-        for step in steps:
-            begun = TransferBegin(
-                os.urandom(8).hex(), verb.value, step.base,
-                "" if step.base else why_whole, step.snapshot, sequence, step.show,
-            )  # fmt: skip
-            _one(mirror, begun, total)
+        with hooks.around(mirror, "transfer", snapshot=incremental.name) as told:
+            for step in steps:
+                begun = TransferBegin(
+                    os.urandom(8).hex(), verb.value, step.base,
+                    "" if step.base else why_whole, step.snapshot, sequence, step.show,
+                )  # fmt: skip
+                _one(mirror, begun, total)
+            told["bytes"] = str(total.stream_bytes)
     except BaseException as error:
         _settle(mirror, error)
         raise
     sent = [step.snapshot for step in steps]
-    prune(mirror, [*here, incremental], [*there, *sent], shown=incremental.guid)
+    with total.timing("prune"):
+        total.prune_refused = prune.prune(
+            mirror, [*here, incremental], [*there, *sent], shown=incremental.guid
+        )
     return _done(mirror, incremental, total, started_s)
 
 
@@ -147,13 +186,16 @@ def _finish_pending(
 def _one(mirror: Mirror, begun: TransferBegin, total: _Total) -> None:
     """One transfer with its records: intent, stream, commit, record."""
     mirror.catalogue.begin_transfer(mirror.id, begun)
-    outcome = carry(mirror.route(), begun.id, begun.base, begun.snapshot)
+    route = mirror.route(lambda need: prune.make_room(mirror, need, base=begun.base))
+    outcome = carry(route, begun.id, begun.base, begun.snapshot)
     mirror.watcher.activity(Activity.COMMITTING, begun.snapshot.name)
     mirror.run.tell(activity=Activity.COMMITTING.value)
-    mirror.destination.commit(begun.id, show=begun.show)
+    with total.timing("commit"):
+        mirror.destination.commit(begun.id, show=begun.show)
     total.add(outcome)
     lag_ms = max(0, clock.now_ns() - begun.snapshot.taken_at_ns) // 1_000_000
-    columns = outcome.columns() | {"lag_ms": lag_ms}
+    phases = {phase: round(spent_s * 1000, 1) for phase, spent_s in total.phases.items()}
+    columns = outcome.columns() | {"lag_ms": lag_ms, "phases": json.dumps(phases)}
     if begun.show:
         mirror.catalogue.end(
             mirror.id, state=State.MIRRORED, confirmed_ns=begun.snapshot.taken_at_ns,
@@ -237,31 +279,6 @@ def _take(mirror: Mirror, verb: Verb, there: set[str]) -> tuple[Snapshot, int]:
     raise InvariantError("no free snapshot name was found")
 
 
-def prune(mirror: Mirror, here: list[Snapshot], there: list[Snapshot], *, shown: str) -> None:
-    """Delete reference snapshots beyond what the definition keeps; never the base.
-
-    here, there: what source and destination have, oldest first. A failure here is an event, not
-    an error: the update is committed and the next one prunes.
-    """
-    mine, definition = mirror.catalogue.snapshots(mirror.id), mirror.definition
-    try:
-        gone_there = plan.plan_prune(
-            there, keep=definition.keep_destination, mine=mine, protected={shown}
-        )
-        for snapshot in gone_there:
-            mirror.destination.delete_snapshot(snapshot.guid)
-        gone_here = plan.plan_prune(here, keep=definition.keep_source, mine=mine, protected={shown})
-        if gone_here:
-            with mirror.source_locked():
-                for snapshot in gone_here:
-                    mirror.source.delete_snapshot(snapshot.guid)
-        left = {s.guid for s in there if s not in gone_there}
-        left |= {s.guid for s in here if s not in gone_here}
-        mirror.catalogue.remove_snapshots(mirror.id, [guid for guid in mine if guid not in left])
-    except (MirrordError, OSError) as error:
-        mirror.catalogue.add_event(mirror.id, "warning", f"pruning failed: {error}")
-
-
 def _done(mirror: Mirror, snapshot: Snapshot, total: _Total, started_s: float) -> Result:
     duration_s = clock.monotonic_s() - started_s
     rate = total.stream_bytes / duration_s if duration_s > 0 else 0
@@ -270,16 +287,22 @@ def _done(mirror: Mirror, snapshot: Snapshot, total: _Total, started_s: float) -
         if total.resumed_bytes
         else ""
     )
+    refused = f"\nNote: pruning was refused, {total.prune_refused}." if total.prune_refused else ""
     return Result(
         "done",
         f"'{mirror.name}' now shows {snapshot.name}: {format_size(total.stream_bytes)} in "
-        f"{format_duration(duration_s)} ({format_size(rate)}/s){resumed}.",
+        f"{format_duration(duration_s)} ({format_size(rate)}/s){resumed}.{refused}",
         {
             "snapshot": snapshot.name,
+            "confirmed_ns": snapshot.taken_at_ns,
             "transfers": total.transfers,
             "stream_bytes": total.stream_bytes,
             "added_bytes": total.added_bytes,
             "resumed_bytes": total.resumed_bytes,
             "duration_s": round(duration_s, 6),
+            "throttled_s": round(total.throttled_s, 6),
+            "phases": {phase: round(spent_s, 6) for phase, spent_s in total.phases.items()},
+            "block_states": total.block_states._asdict() if total.block_states else None,
+            "prune_refused": total.prune_refused,
         },
     )

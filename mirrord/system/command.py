@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -40,20 +41,37 @@ def run(
 ) -> Result:
     """Run a program to its end, without input. `IoFailed` when it takes longer than that.
 
-    environment: variables set in addition to those of this process.
+    environment: variables set in addition to those of this process. What the program started
+    itself ends with it when the time is over.
     """
+    process = subprocess.Popen(
+        list(arguments),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env=_environment(environment),
+    )
     try:
-        done = subprocess.run(
-            list(arguments),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout_s,
-            check=False,
-            env=_environment(environment),
-        )
+        output, errors = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        raise IoFailed(f"'{arguments[0]}' did not end within {timeout_s:.0f} s") from None
-    return Result(done.returncode, _tail(done.stdout), _tail(done.stderr))
+        raise IoFailed(f"'{arguments[0]}' did not end within {timeout_s:g} s") from None
+    finally:
+        if process.poll() is None:
+            _end_session(process)
+    return Result(process.returncode, _tail(output), _tail(errors))
+
+
+def _end_session(process: Process) -> None:
+    """Kill a program with all that it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
 
 
 def start(

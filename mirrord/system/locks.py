@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -20,15 +19,28 @@ _ASKING_S = 1.0
 
 
 class Holder(NamedTuple):
-    """Who holds a lock: the process, what it does, and since when (wall time)."""
+    """Who holds a lock: the process, what it does, and since when (wall time).
+
+    shared: the process does other work too (a service): a signal would end all of it.
+    """
 
     pid: int
     purpose: str
     since_ns: int
+    shared: bool = False
 
     def __str__(self) -> str:
         since = datetime.fromtimestamp(self.since_ns / 1e9, UTC).astimezone()
         return f"process {self.pid} ({self.purpose}) since {since:%Y-%m-%d %H:%M:%S}"
+
+
+_shared = False
+
+
+def share_process() -> None:
+    """This process is a service: locks that it takes from now on say so."""
+    global _shared
+    _shared = True
 
 
 def holder_of(path: str | Path) -> Holder | None:
@@ -60,7 +72,8 @@ def exclusive(path: str | Path, purpose: str, *, what: str) -> Iterator[None]:
                 f"{what} is in use by {_read_holder(descriptor)}",
                 hint="Wait for it to end, or end it: 'mirrord abort NAME' where it is a mirror's.",
             )
-        record = {"pid": os.getpid(), "purpose": purpose, "since_ns": clock.now_ns()}
+        record = {"pid": os.getpid(), "purpose": purpose, "since_ns": clock.now_ns(),
+                  "shared": _shared}  # fmt: skip
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(record).encode(), 0)
         yield
@@ -79,12 +92,13 @@ def _take(descriptor: int) -> bool:
         except BlockingIOError:
             if clock.monotonic_s() > deadline_s or os.pread(descriptor, 1, 0):
                 return False
-            time.sleep(0.001)
+            clock.sleep_s(0.001)
 
 
 def _read_holder(descriptor: int) -> Holder:
     try:
         record = json.loads(os.pread(descriptor, 4096, 0))
-        return Holder(int(record["pid"]), str(record["purpose"]), int(record["since_ns"]))
+        return Holder(int(record["pid"]), str(record["purpose"]), int(record["since_ns"]),
+                      bool(record.get("shared")))  # fmt: skip
     except (ValueError, KeyError, TypeError):
         return Holder(0, "starting", clock.now_ns())

@@ -24,6 +24,26 @@ class Paths(NamedTuple):
         return self.config / "mirrors.d"
 
     @property
+    def host(self) -> Path:
+        """The file of this host's settings."""
+        return self.config / "mirrord.toml"
+
+    @property
+    def schedules(self) -> Path:
+        """The folder of the owner's named schedules."""
+        return self.config / "schedules.d"
+
+    @property
+    def act_socket(self) -> Path:
+        """The daemon's socket for who may change things."""
+        return self.run / "control.sock"
+
+    @property
+    def read_socket(self) -> Path:
+        """The daemon's socket for who may only look."""
+        return self.run / "status.sock"
+
+    @property
     def catalogue(self) -> Path:
         """The catalogue's file."""
         return self.state / "catalogue.sqlite"
@@ -39,6 +59,24 @@ class Paths(NamedTuple):
                     why=error.strerror or str(error),
                     hint="Run it as root, or set MIRRORD_HOME to a folder of your own.",
                 ) from error
+
+
+def local_zone() -> str:
+    """The name of this machine's time zone, "UTC" where it has none."""
+    named = os.environ.get("TZ", "").removeprefix(":")
+    if named and not named.startswith("/"):
+        return named
+    try:
+        target = os.readlink("/etc/localtime")
+    except OSError:
+        target = ""
+    _, found, zone = target.partition("zoneinfo/")
+    if found:
+        return zone
+    try:
+        return Path("/etc/timezone").read_text(encoding="ascii").strip() or "UTC"
+    except (OSError, UnicodeDecodeError):
+        return "UTC"
 
 
 def standard() -> Paths:

@@ -1,0 +1,132 @@
+"""A catalogue's file: opening, migrating, transactions, and what went wrong in words."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mirrord.catalogue.schema import APPLICATION_ID, MIGRATIONS
+from mirrord.core.errors import Busy, Damaged, IoFailed, NoSpace
+from mirrord.system import steps
+
+
+class Store:
+    """A catalogue in a file. Opening makes it or migrates it; never loses what is in it.
+
+    One connection: for one thread at a time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._db = self._open()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    # Opening
+
+    def _open(self) -> sqlite3.Connection:
+        fresh = not self.path.exists()
+        with self._explained():
+            db = sqlite3.connect(
+                self.path, timeout=10.0, isolation_level=None, check_same_thread=False
+            )
+            if fresh:
+                self.path.chmod(0o600)
+            try:
+                self._prepare(db)
+            except BaseException:
+                db.close()
+                raise
+        return db
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        db.execute("PRAGMA foreign_keys = ON")
+        version = int(db.execute("PRAGMA user_version").fetchone()[0])
+        owner = int(db.execute("PRAGMA application_id").fetchone()[0])
+        if owner not in (0, APPLICATION_ID) or (owner == 0 and version):
+            raise Damaged(
+                "this is not a mirrord catalogue",
+                where=str(self.path),
+                hint="Move the file away; mirrord then finds the mirrors' state anew.",
+            )
+        if version > len(MIGRATIONS):
+            raise Damaged(
+                "the catalogue was written by a newer mirrord",
+                where=str(self.path),
+                why=f"its version is {version}, this mirrord knows {len(MIGRATIONS)}",
+                hint="Install that newer mirrord again.",
+            )
+        if str(db.execute("PRAGMA journal_mode").fetchone()[0]) != "wal":
+            db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        for number in range(version, len(MIGRATIONS)):
+            steps.reached("CATALOGUE:MIGRATE")
+            db.execute("BEGIN IMMEDIATE")
+            if int(db.execute("PRAGMA user_version").fetchone()[0]) == number:
+                for statement in _statements(MIGRATIONS[number]):
+                    db.execute(statement)
+                db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                db.execute(f"PRAGMA user_version = {number + 1}")
+            db.execute("COMMIT")
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        where = str(self.path)
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            text = str(error)
+            if "full" in text:
+                raise NoSpace(
+                    "the catalogue cannot be written: no space is left",
+                    where=where,
+                    hint="Free space there; nothing that was recorded is lost.",
+                ) from error
+            if "locked" in text or "busy" in text:
+                raise Busy("the catalogue is locked by another process", where=where) from error
+            raise IoFailed(
+                "the catalogue cannot be used",
+                where=where,
+                why=text,
+                hint="Check that the folder is there and writable.",
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise Damaged(
+                "the catalogue is damaged",
+                where=where,
+                why=str(error),
+                hint="Move the file away: mirrord then finds the state of each mirror anew from "
+                "its two ends. Only history is lost.",
+            ) from error
+
+    @contextmanager
+    def _transaction(self, label: str) -> Iterator[sqlite3.Connection]:
+        steps.reached(f"CATALOGUE:{label}")
+        with self._explained():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def _rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        with self._explained():
+            return self._db.execute(sql, values).fetchall()
+
+
+def _statements(script: str) -> Iterator[str]:
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+    assert not statement.strip(), "a migration ends with a semicolon"

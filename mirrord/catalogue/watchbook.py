@@ -1,0 +1,125 @@
+"""What the service saw: tries that failed, alarms, doubts about the clock."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from mirrord.catalogue.base import Store
+from mirrord.system import clock
+
+ATTEMPTS_KEPT = 200  # for each mirror
+ALARMS_KEPT = 200  # for each mirror, and for the host
+
+
+class AttemptRow(NamedTuple):
+    """One try that failed; see the table `attempt`."""
+
+    at_ns: int
+    verb: str
+    cause: str
+    number: int
+    code: str
+    error: str
+
+
+class AlarmRow(NamedTuple):
+    """One alarm; see the table `alarm`. mirror_id: None for the host's."""
+
+    id: int
+    mirror_id: str | None
+    kind: str
+    level: str
+    text: str
+    raised_ns: int
+    cleared_ns: int | None
+
+
+class Watchbook(Store):
+    """The tables `attempt`, `alarm` and `host`."""
+
+    def add_attempt(
+        self, mirror_id: str, *, verb: str, cause: str, number: int, code: str, error: str
+    ) -> None:
+        """Record a try that failed."""
+        with self._transaction("ATTEMPT:ADD") as db:
+            db.execute(
+                "INSERT INTO attempt (mirror_id, at_ns, verb, cause, number, code, error) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (mirror_id, clock.now_ns(), verb, cause, number, code, error),
+            )
+            db.execute(
+                "DELETE FROM attempt WHERE mirror_id = ? AND id <= (SELECT id FROM attempt "
+                "WHERE mirror_id = ? ORDER BY id DESC LIMIT 1 OFFSET ?)",
+                (mirror_id, mirror_id, ATTEMPTS_KEPT),
+            )
+
+    def attempts(self, mirror_id: str, *, limit: int) -> list[AttemptRow]:
+        """The last tries that failed, newest first."""
+        return [
+            AttemptRow(*row)
+            for row in self._rows(
+                "SELECT at_ns, verb, cause, number, code, error FROM attempt WHERE mirror_id = ? "
+                "ORDER BY id DESC LIMIT ?",
+                mirror_id,
+                limit,
+            )
+        ]
+
+    def raise_alarm(self, mirror_id: str | None, kind: str, level: str, text: str) -> None:
+        """Record an alarm; one of that kind that is up changes its level and text."""
+        with self._transaction("ALARM:RAISE") as db:
+            changed = db.execute(
+                "UPDATE alarm SET level = ?, text = ? "
+                "WHERE mirror_id IS ? AND kind = ? AND cleared_ns IS NULL",
+                (level, text, mirror_id, kind),
+            ).rowcount
+            if not changed:
+                db.execute(
+                    "INSERT INTO alarm (mirror_id, kind, level, text, raised_ns) "
+                    "VALUES (?, ?, ?, ?, ?)",
+                    (mirror_id, kind, level, text, clock.now_ns()),
+                )
+                db.execute(
+                    "DELETE FROM alarm WHERE mirror_id IS ? AND id <= (SELECT id FROM alarm "
+                    "WHERE mirror_id IS ? ORDER BY id DESC LIMIT 1 OFFSET ?)",
+                    (mirror_id, mirror_id, ALARMS_KEPT),
+                )
+
+    def clear_alarm(self, mirror_id: str | None, kind: str) -> None:
+        """Record that an alarm is over."""
+        with self._transaction("ALARM:CLEAR") as db:
+            db.execute(
+                "UPDATE alarm SET cleared_ns = ? "
+                "WHERE mirror_id IS ? AND kind = ? AND cleared_ns IS NULL",
+                (clock.now_ns(), mirror_id, kind),
+            )
+
+    def alarms(self, *, up: bool, limit: int = 1000) -> list[AlarmRow]:
+        """Alarms, newest first: those that are up, or all that are remembered."""
+        columns = ", ".join(AlarmRow._fields)
+        condition = "WHERE cleared_ns IS NULL" if up else ""
+        return [
+            AlarmRow(*row)
+            for row in self._rows(
+                f"SELECT {columns} FROM alarm {condition} ORDER BY id DESC LIMIT ?",  # noqa: S608 - own names
+                limit,
+            )
+        ]
+
+    def fact(self, key: str) -> Any:
+        """What is recorded of the host under that key, or None."""
+        for (value,) in self._rows("SELECT value FROM host WHERE key = ?", key):
+            return json.loads(value)
+        return None
+
+    def set_fact(self, key: str, value: Any) -> None:
+        """Record something of the host; None: forget it."""
+        with self._transaction("HOST:SET") as db:
+            if value is None:
+                db.execute("DELETE FROM host WHERE key = ?", (key,))
+            else:
+                db.execute(
+                    "INSERT INTO host VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = ?2",
+                    (key, json.dumps(value)),
+                )

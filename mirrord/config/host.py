@@ -1,0 +1,136 @@
+"""`mirrord.toml`: what holds for this host and all of its mirrors. docs/config.md has each key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mirrord.config import strict
+from mirrord.config.definitions import rates
+from mirrord.core.errors import ConfigError
+
+
+class Limits(NamedTuple):
+    """How many transfers may run at once: in all, to one host, into one file system."""
+
+    transfers: int = 4
+    per_host: int = 4
+    per_filesystem: int = 2
+
+
+class AlarmTargets(NamedTuple):
+    """Who is told of alarms: a program, a web address, or nobody (the journal always is)."""
+
+    program: tuple[str, ...] = ()
+    webhook: str = ""
+    timeout_s: float = 10.0
+
+
+class Host(NamedTuple):
+    """The settings of this host.
+
+    zone: of schedules that name none. throttle, transfer_throttle: rates of all transfers
+    together and of each. links: rates by the name of the link. group: may act through the
+    socket; readers: who may look ("owner", "group" or "everyone"). metrics: HOST:PORT for
+    Prometheus, or "". log_json: lines of JSON instead of text.
+    """
+
+    zone: str = "UTC"
+    limits: Limits = Limits()
+    throttle: str = ""
+    transfer_throttle: str = ""
+    links: Mapping[str, str] = {}
+    alarms: AlarmTargets = AlarmTargets()
+    group: str = ""
+    readers: str = "group"
+    metrics: str = ""
+    log_json: bool = False
+    clock_jump_s: float = 60.0
+
+
+def _webhook(value: Any) -> str:
+    address = strict.text(value)
+    if not address.startswith(("https://", "http://")):
+        raise ValueError("an address that begins with https:// or http:// is needed")
+    return address
+
+
+def _listen(value: Any) -> str:
+    address = strict.text(value)
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError('an address and a port are needed, for example "127.0.0.1:9744"')
+    return address
+
+
+def _yes(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false is needed")
+    return value
+
+
+_KEYS: strict.Keys = {
+    "zone": strict.text,
+    "limits": {
+        "transfers": strict.whole(1, 1000),
+        "per_host": strict.whole(1, 1000),
+        "per_filesystem": strict.whole(1, 1000),
+    },
+    "throttle": {"host": rates, "transfer": rates},
+    "links": {"*": rates},
+    "alarms": {"program": strict.program, "webhook": _webhook, "timeout": strict.duration},
+    "daemon": {
+        "group": strict.text,
+        "readers": strict.one_of("owner", "group", "everyone"),
+        "metrics": _listen,
+        "clock_jump": strict.duration,
+    },
+    "log": {"json": _yes},
+}
+
+
+def load(file: Path, *, zone: Callable[[], str] = lambda: "UTC") -> Host:
+    """The settings in `file`; the usual ones where there is none. zone: asks for this machine's."""
+    try:
+        source = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return Host(zone=zone())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("the settings cannot be read", where=str(file), why=str(error)) from error
+    values = strict.read(source, str(file), _KEYS)
+    daemon, alarms = values.get("daemon", {}), values.get("alarms", {})
+    throttle = values.get("throttle", {})
+    usual = Host()
+    if "zone" in values:
+        _check_zone(values["zone"], f"{file}:{strict.line_of(source, 'zone')}")
+    return Host(
+        zone=values["zone"] if "zone" in values else zone(),
+        limits=Limits(**values.get("limits", {})),
+        throttle=throttle.get("host", ""),
+        transfer_throttle=throttle.get("transfer", ""),
+        links=values.get("links", {}),
+        alarms=AlarmTargets(
+            alarms.get("program", ()), alarms.get("webhook", ""), alarms.get("timeout", 10.0)
+        ),
+        group=daemon.get("group", ""),
+        readers=daemon.get("readers", usual.readers),
+        metrics=daemon.get("metrics", ""),
+        log_json=values.get("log", {}).get("json", False),
+        clock_jump_s=daemon.get("clock_jump", usual.clock_jump_s),
+    )
+
+
+def _check_zone(zone: str, where: str) -> None:
+    from zoneinfo import ZoneInfo, available_timezones
+
+    from mirrord.core.names import nearest
+
+    try:
+        ZoneInfo(zone)
+    except (KeyError, ValueError, OSError):
+        near = nearest(zone, available_timezones())
+        raise ConfigError(
+            f"the time zone '{zone}' is not known", where=where,
+            hint=f"Did you mean '{near[0]}'?" if near else "Write it as Europe/Berlin or UTC.",
+        ) from None  # fmt: skip

@@ -1,0 +1,103 @@
+"""From what a definition says of its schedule to a `Schedule`: named ones are looked up here.
+
+A named schedule is a file `schedules.d/NAME.toml` of the owner's, or one of the presets that come
+with mirrord (schedules/presets/NAME.toml); the owner's goes first.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from mirrord.config import strict
+from mirrord.config.definitions import is_name
+from mirrord.core.errors import ConfigError, MirrordError
+from mirrord.core.model import Definition, Timing
+from mirrord.core.names import nearest
+from mirrord.schedules.named import NamedSchedule, parse_named
+from mirrord.schedules.schedule import Schedule, parse_schedule
+
+
+class Schedules:
+    """The schedules that definitions may name."""
+
+    def __init__(self, folder: Path, *, zone: str = "UTC") -> None:
+        self.folder, self.zone = folder, zone
+
+    def names(self) -> list[str]:
+        """All of them: the owner's and the presets."""
+        own = {path.stem for path in self.folder.glob("*.toml")}
+        return sorted(own | set(presets()))
+
+    def named(self, name: str) -> NamedSchedule:
+        """One by its name; `ConfigError` with the nearest name when there is none."""
+        path = self.folder / f"{name}.toml"
+        try:
+            return _parse_file(name, path.read_text(encoding="utf-8"), str(path))
+        except FileNotFoundError:
+            pass
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                "the schedule cannot be read", where=str(path), why=str(error)
+            ) from error
+        found = presets().get(name)
+        if found is not None:
+            return found
+        near = nearest(name, self.names())
+        raise ConfigError(
+            f"no schedule is called '{name}'",
+            hint=f"Did you mean '{near[0]}'?" if near else f"There are: {', '.join(self.names())}.",
+        )
+
+    def of(self, definition: Definition) -> Schedule | None:
+        """When a mirror runs; None when only people start it. `ConfigError` names its file."""
+        timing = definition.timing
+        if not timing.rules:
+            return None
+        try:
+            if len(timing.rules) == 1 and is_name(timing.rules[0]):
+                return self._from_name(timing)
+            return _parsed(timing, self.zone)
+        except MirrordError as error:
+            where = error.where or definition.file
+            raise ConfigError(error.what, where=where, why=error.why, hint=error.hint) from None
+
+    def _from_name(self, timing: Timing) -> Schedule:
+        """What the definition says beside the name goes before what the named schedule says."""
+        named = self.named(timing.rules[0])
+        return _parsed(
+            Timing(
+                rules=named.run,
+                zone=timing.zone or named.zone,
+                jitter=timing.jitter or named.jitter,
+                windows=timing.windows or named.windows,
+                blackouts=timing.blackouts or named.blackouts,
+            ),
+            self.zone,
+        )
+
+
+@lru_cache(maxsize=4096)
+def _parsed(timing: Timing, zone: str) -> Schedule:
+    return parse_schedule(
+        timing.rules, zone=timing.zone or zone, jitter=timing.jitter,
+        windows=timing.windows, blackouts=timing.blackouts,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def presets() -> dict[str, NamedSchedule]:
+    """The named schedules that come with mirrord."""
+    found = {}
+    for entry in resources.files("mirrord.schedules").joinpath("presets").iterdir():
+        if entry.name.endswith(".toml"):
+            name = entry.name.removesuffix(".toml")
+            found[name] = _parse_file(name, entry.read_text(encoding="utf-8"), f"preset {name}")
+    return dict(sorted(found.items()))
+
+
+def _parse_file(name: str, source: str, where: str) -> NamedSchedule:
+    raw: dict[str, Any] = strict.read(source, where, {"*": lambda value: value})
+    return parse_named(name, raw, where)

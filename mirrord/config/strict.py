@@ -1,0 +1,136 @@
+"""Reading TOML strictly: an unknown key or a wrong value is an error with file and line."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mirrord.core.errors import ConfigError, MirrordError
+from mirrord.core.names import nearest
+
+#: key -> what turns its value into what is meant (raises ValueError with what is needed, or a
+#: MirrordError), or the keys of a table.
+Keys = Mapping[str, "Callable[[Any], Any] | Keys"]
+
+
+def text(value: Any) -> str:
+    """A text that is not empty."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("a text in quotes is needed")
+    return value
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """A text, or a list of texts."""
+    listed = [value] if isinstance(value, str) else value
+    if not isinstance(listed, list) or not all(isinstance(item, str) and item for item in listed):
+        raise ValueError('a text or a list of texts is needed, for example ["one", "two"]')
+    return tuple(listed)
+
+
+def program(value: Any) -> tuple[str, ...]:
+    """A program with its arguments: a list, because no shell takes it apart."""
+    if (
+        not isinstance(value, list)
+        or not value
+        or not all(isinstance(item, str) and "\0" not in item for item in value)
+        or not value[0].startswith("/")
+    ):
+        raise ValueError(
+            'a program with its arguments is needed, for example ["/usr/local/bin/freeze", "db"]: '
+            "the whole path first, and no shell"
+        )
+    return tuple(value)
+
+
+def whole(low: int, high: int) -> Callable[[Any], int]:
+    """A whole number from low to high."""
+
+    def check(value: Any) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise ValueError(f"a whole number from {low} to {high} is needed")
+        return value
+
+    return check
+
+
+def number(low: float, high: float) -> Callable[[Any], float]:
+    """A number from low to high."""
+
+    def check(value: Any) -> float:
+        right = isinstance(value, int | float) and not isinstance(value, bool)
+        if not right or not low <= value <= high:
+            raise ValueError(f"a number from {low:g} to {high:g} is needed")
+        return float(value)
+
+    return check
+
+
+def duration(value: Any) -> float:
+    """A duration as people write it, in seconds."""
+    from mirrord.core.units import parse_duration
+
+    return parse_duration(text(value))
+
+
+def one_of(*words: str) -> Callable[[Any], str]:
+    """One of these words."""
+
+    def check(value: Any) -> str:
+        if value not in words:
+            raise ValueError("it must be one of " + ", ".join(f'"{word}"' for word in words))
+        return str(value)
+
+    return check
+
+
+def line_of(source: str, key: str, table: str = "") -> int:
+    """The line on which a key stands, or 1."""
+    inside = not table
+    for number, line in enumerate(source.splitlines(), 1):
+        if table and re.match(rf"\s*\[\s*{re.escape(table)}\s*\]", line):
+            inside = True
+        if inside and re.match(
+            rf"\s*[\"']?{re.escape(key)}[\"']?\s*[=.\]]|\s*\[+\s*{re.escape(key)}\b", line
+        ):
+            return number
+    return 1
+
+
+def read(source: str, file: str, keys: Keys) -> dict[str, Any]:
+    """The values in `source`, each as `keys` makes it; tables as dicts."""
+    try:
+        raw = tomllib.loads(source)
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"line (\d+)", str(error))
+        where = f"{file}:{line[1]}" if line else file
+        raise ConfigError("this is not valid TOML", where=where, why=str(error)) from None
+    return _table(raw, keys, lambda key, table: f"{file}:{line_of(source, key, table)}", "")
+
+
+def _table(
+    raw: Mapping[str, Any], keys: Keys, where_of: Callable[[str, str], str], table: str
+) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in raw.items():
+        where = where_of(key, table)
+        check = keys.get(key) or keys.get("*")
+        shown = f"{table}.{key}" if table else key
+        if check is None:
+            near = nearest(key, keys)
+            hint = f"Did you mean '{near[0]}'?" if near else f"Known keys: {', '.join(keys)}."
+            raise ConfigError(f"unknown key '{shown}'", where=where, hint=hint)
+        if isinstance(check, Mapping):
+            if not isinstance(value, dict):
+                raise ConfigError(f"'{shown}' is wrong", where=where, why="a table is needed")
+            values[key] = _table(value, check, where_of, shown)
+            continue
+        try:
+            values[key] = check(value)
+        except ValueError as error:
+            raise ConfigError(f"'{shown}' is wrong", where=where, why=str(error)) from None
+        except MirrordError as error:
+            raise ConfigError(error.what, where=where, why=error.why, hint=error.hint) from None
+    return values

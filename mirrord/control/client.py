@@ -1,0 +1,141 @@
+"""The other side of the socket: a `Service` whose work is done by the daemon.
+
+HTTP over a unix socket; the answer is lines of JSON: what goes on, and at last the result.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mirrord.control.methods import METHODS, VERSION, pack_arguments, unpack, unpack_error
+from mirrord.core.errors import Aborted, PermissionMissing, Unreachable
+from mirrord.core.results import Silent, Watcher
+from mirrord.core.states import Activity
+
+_CONNECT_S = 5.0
+_LINE_BYTES_MAX = 64 << 20
+
+
+class _Connection(http.client.HTTPConnection):
+    """HTTP over a unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("mirrord")
+        self._path = path
+
+    def connect(self) -> None:
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            made.settimeout(_CONNECT_S)
+            made.connect(self._path)
+            # A transfer may take days; the daemon tells something at least every ten seconds.
+            made.settimeout(60.0)
+        except BaseException:
+            made.close()
+            raise
+        self.sock = made
+
+
+class Client:
+    """Calls the daemon. Every method of `Service` that is in METHODS is one of this."""
+
+    def __init__(self, act: Path, read: Path, watcher: Watcher | None = None) -> None:
+        """act, read: the sockets of those who may act, and of those who may only look."""
+        self._act, self._read = act, read
+        self._watcher = watcher or Silent()
+
+    def close(self) -> None:
+        """Nothing is held between calls."""
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        if method not in METHODS:
+            raise AttributeError(method)
+
+        def call(*words: Any, **arguments: Any) -> Any:
+            return self.call(method, *words, **arguments)
+
+        return call
+
+    def call(self, method: str, *words: Any, **arguments: Any) -> Any:
+        """Let the daemon do it; raises what the method raises, or `Unreachable`."""
+        body = json.dumps({"words": words, "arguments": pack_arguments(arguments)})
+        name = str(words[0]) if words else ""
+        try:
+            return self._exchange(method, body)
+        except Aborted:
+            # The person at this end wants it to end: the work must not go on without them.
+            if METHODS[method].queued:
+                self._exchange("abort", json.dumps({"words": [name], "arguments": {"hard": False}}))
+            raise
+
+    def _exchange(self, method: str, body: str) -> Any:
+        with self._request(method, body) as response:
+            for line in _lines(response):
+                told = json.loads(line)
+                if "error" in told:
+                    raise unpack_error(told["error"])
+                if "result" in told or "value" in told:
+                    return unpack(told)
+                self._tell(told)
+        raise Unreachable(
+            "the service ended before it had answered", where=str(self._act),
+            hint="It goes on or cleans up when it starts again: 'systemctl status mirrord'.",
+        )  # fmt: skip
+
+    @contextmanager
+    def _request(self, method: str, body: str) -> Iterator[http.client.HTTPResponse]:
+        sockets = [self._act, self._read] if METHODS[method].access == "read" else [self._act]
+        denied: OSError | None = None
+        for path in sockets:
+            connection = _Connection(str(path))
+            try:
+                connection.request("POST", f"/{VERSION}/{method}", body)
+                yield connection.getresponse()
+                return
+            except PermissionError as error:
+                denied = error
+            except (OSError, http.client.HTTPException) as error:
+                raise Unreachable(
+                    "the service does not answer", where=str(path), why=str(error),
+                    hint="'systemctl status mirrord' says how it is.",
+                ) from error  # fmt: skip
+            finally:
+                connection.close()
+        raise PermissionMissing(
+            "you may not ask this of the service", where=str(sockets[0]),
+            why="the socket is not yours to use",
+            hint="Run it as root (or with sudo), or be a member of the group that mirrord.toml "
+            "names.",
+        ) from denied  # fmt: skip
+
+    def _tell(self, told: dict[str, Any]) -> None:
+        if "activity" in told:
+            self._watcher.activity(Activity(told["activity"]), str(told["note"]))
+        elif "transfer" in told:
+            self._watcher.transfer(*told["transfer"])
+        elif "moved" in told:
+            self._watcher.moved(int(told["moved"]))
+
+
+def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    while line := response.readline(_LINE_BYTES_MAX):
+        yield line
+
+
+def answers(path: Path) -> bool:
+    """Whether somebody listens at a socket; also when it is not ours to use."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_CONNECT_S)
+        try:
+            probe.connect(str(path))
+        except PermissionError:
+            return True
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,111 @@
+"""What can be asked through the socket: the methods of `Service`, who may, and how they travel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mirrord.core import errors
+from mirrord.core.errors import MirrordError
+from mirrord.core.results import Result
+
+#: Part of every address; another number is another protocol.
+VERSION = "v1"
+
+
+class Method(NamedTuple):
+    """access: "read" or "act". queued: it transfers, so it waits for its turn among the others."""
+
+    access: str
+    queued: bool = False
+
+
+METHODS: Mapping[str, Method] = {
+    "create": Method("act"),
+    "check": Method("read"),
+    "initialize": Method("act", queued=True),
+    "update": Method("act", queued=True),
+    "abort": Method("act"),
+    "quiesce": Method("act"),
+    "resume": Method("act"),
+    "break_off": Method("act"),
+    "resync": Method("act", queued=True),
+    "reverse": Method("act", queued=True),
+    "restore_files": Method("act"),
+    "restore_all": Method("act", queued=True),
+    "release": Method("act"),
+    "delete": Method("act"),
+    "throttle": Method("act"),
+    "prune": Method("act"),
+    "status": Method("read"),
+    "history": Method("read"),
+    "snapshots": Method("read"),
+    "delta": Method("act"),
+    "delete_diverged": Method("act"),
+    "explain": Method("read"),
+    "schedule_next": Method("read"),
+    "schedules": Method("read"),
+    "alarms": Method("read"),
+    "accept_clock": Method("act"),
+    "reload": Method("act"),
+}
+
+_BY_CODE: dict[str, type[MirrordError]] = {
+    each.code: each
+    for each in vars(errors).values()
+    if isinstance(each, type) and issubclass(each, MirrordError)
+}
+
+
+def pack(value: Any) -> dict[str, Any]:
+    """What a method returned, as JSON takes it."""
+    if isinstance(value, Result):
+        return {"result": {"status": value.status, "text": value.text, "data": dict(value.data)}}
+    return {"value": value}
+
+
+def unpack(packed: Mapping[str, Any]) -> Any:
+    """The other way."""
+    if "result" in packed:
+        found = packed["result"]
+        return Result(found["status"], found["text"], found["data"])
+    return packed["value"]
+
+
+def pack_error(error: MirrordError) -> dict[str, Any]:
+    """An error with all that a person may be told of it."""
+    return {**error.as_dict(), "notes": list(getattr(error, "__notes__", []))}
+
+
+def unpack_error(packed: Mapping[str, Any]) -> MirrordError:
+    """The same error, of the same class."""
+    kind = _BY_CODE.get(str(packed.get("error")), MirrordError)
+    error = MirrordError.__new__(kind)
+    MirrordError.__init__(
+        error, str(packed.get("what", "")), where=str(packed.get("where", "")),
+        why=str(packed.get("why", "")), hint=str(packed.get("hint", "")),
+    )  # fmt: skip
+    known = {"error", "what", "where", "why", "hint", "retryable", "notes"}
+    error.data = {key: value for key, value in packed.items() if key not in known}
+    for note in packed.get("notes", ()):
+        error.add_note(str(note))
+    return error
+
+
+def pack_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments as JSON takes them; a relative path means the caller's folder."""
+    return {
+        key: str(value.absolute()) if isinstance(value, Path) else value
+        for key, value in arguments.items()
+    }
+
+
+def unpack_arguments(method: str, packed: Mapping[str, Any]) -> dict[str, Any]:
+    """The other way: only a few are not what JSON has."""
+    arguments = dict(packed)
+    if arguments.get("into") is not None and method == "restore_files":
+        arguments["into"] = Path(str(arguments["into"]))
+    if method == "create" and "snapshots" in arguments:
+        arguments["snapshots"] = tuple(arguments["snapshots"])
+    return arguments

@@ -1,0 +1,184 @@
+"""The socket's side that answers: Starlette applications for those who may act and those who look.
+
+POST /v1/METHOD   {"words": […], "arguments": {…}}  ->  lines of JSON; docs/api.md
+GET  /v1/ping     ->  the version
+GET  /metrics     ->  for Prometheus
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from mirrord import __version__
+from mirrord.control.methods import METHODS, VERSION, pack, pack_error, unpack_arguments
+from mirrord.core.errors import MirrordError, PermissionMissing, UsageError
+from mirrord.core.results import Watcher
+from mirrord.core.states import Activity
+
+_BODY_BYTES_MAX = 8 << 20
+_TELL_EVERY_S = 0.1
+_ALIVE_EVERY_S = 10.0
+
+
+class Backend(Protocol):
+    """Who does the work."""
+
+    async def call(
+        self, method: str, words: list[Any], arguments: dict[str, Any], watcher: Watcher
+    ) -> Any:
+        """Call a method of the service; raises `MirrordError`."""
+
+    def metrics(self) -> tuple[bytes, str]:
+        """What Prometheus reads, and its content type."""
+
+
+class _Telling:
+    """A watcher whose news go to the asker; called from a worker's thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.news: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._moved, self._told_s = 0, 0.0
+
+    def _put(self, told: dict[str, Any]) -> None:
+        self._loop.call_soon_threadsafe(self.news.put_nowait, told)
+
+    def activity(self, activity: Activity, note: str) -> None:
+        """Tell it."""
+        self._flush()
+        self._put({"activity": activity.value, "note": note})
+
+    def transfer(self, name: str, estimate_bytes: int, done_bytes: int) -> None:
+        """Tell it."""
+        self._flush()
+        self._put({"transfer": [name, estimate_bytes, done_bytes]})
+
+    def moved(self, stream_bytes: int) -> None:
+        """Tell it ten times a second."""
+        self._moved += stream_bytes
+        if self._loop.time() - self._told_s > _TELL_EVERY_S:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._told_s = self._loop.time()
+        if self._moved:
+            self._put({"moved": self._moved})
+            self._moved = 0
+
+
+def application(backend: Backend, *, access: str) -> Starlette:
+    """The application of one socket; access: "act", "read" or "metrics"."""
+
+    async def ping(_request: Request) -> Response:
+        return JSONResponse({"mirrord": __version__, "protocol": VERSION})
+
+    async def metrics(_request: Request) -> Response:
+        content, kind = backend.metrics()
+        return Response(content, media_type=kind)
+
+    async def call(request: Request) -> Response:
+        try:
+            method, words, arguments = await _asked(request, access)
+        except MirrordError as error:
+            return _refused(error)
+        return StreamingResponse(
+            _answer(backend, method, words, arguments), media_type="application/x-ndjson"
+        )
+
+    routes = [Route("/metrics", metrics, methods=["GET"])]
+    if access != "metrics":
+        routes += [
+            Route(f"/{VERSION}/ping", ping, methods=["GET"]),
+            Route(f"/{VERSION}/{{method}}", call, methods=["POST"]),
+        ]
+    return Starlette(routes=routes)
+
+
+def _refused(error: MirrordError) -> Response:
+    line = json.dumps({"error": pack_error(error)}) + "\n"
+    status = 403 if isinstance(error, PermissionMissing) else 400
+    return Response(line, status_code=status, media_type="application/x-ndjson")
+
+
+async def _asked(request: Request, access: str) -> tuple[str, list[Any], dict[str, Any]]:
+    method = str(request.path_params["method"])
+    if method not in METHODS:
+        raise UsageError(
+            f"the service knows no '{method}'",
+            hint="Client and service are of different versions: restart the service.",
+        )
+    if access == "read" and METHODS[method].access != "read":
+        raise PermissionMissing(
+            f"'{method}' changes things, and this socket is for looking only",
+            hint="Run it as root (or with sudo).",
+        )
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _BODY_BYTES_MAX:
+            raise UsageError("the request is too large")
+    try:
+        asked = json.loads(bytes(body) or b"{}")
+        words, arguments = list(asked.get("words", [])), dict(asked.get("arguments", {}))
+    except (ValueError, TypeError, AttributeError):
+        raise UsageError("the request is not what docs/api.md describes") from None
+    return method, words, unpack_arguments(method, arguments)
+
+
+async def _answer(
+    backend: Backend, method: str, words: list[Any], arguments: dict[str, Any]
+) -> AsyncIterator[bytes]:
+    """The lines of an answer: news while it works, the result or the error at the end."""
+    telling = _Telling(asyncio.get_running_loop())
+    # Not cancelled when the asker goes away: a verb that began is finished in order.
+    work = asyncio.ensure_future(backend.call(method, words, arguments, telling))
+    news = asyncio.ensure_future(telling.news.get())
+    try:
+        while not work.done():
+            done, _ = await asyncio.wait(
+                {work, news}, timeout=_ALIVE_EVERY_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            if news in done:
+                yield _line(news.result())
+                news = asyncio.ensure_future(telling.news.get())
+            elif not done:
+                yield _line({"alive": True})
+        while not telling.news.empty():
+            yield _line(telling.news.get_nowait())
+        yield _line(_end_of(work))
+    finally:
+        news.cancel()
+        work.add_done_callback(_seen)
+
+
+def _seen(work: asyncio.Future[Any]) -> None:
+    """Its asker may be gone; an error that nobody hears of is in the journal already."""
+    if not work.cancelled():
+        work.exception()
+
+
+def _end_of(work: asyncio.Future[Any]) -> dict[str, Any]:
+    try:
+        return pack(work.result())
+    except MirrordError as error:
+        return {"error": pack_error(error)}
+    except asyncio.CancelledError:
+        return {"error": pack_error(MirrordError("the service is stopping"))}
+    except Exception as error:
+        bug = MirrordError(
+            f"unexpected: {type(error).__name__}: {error}",
+            hint="This is a bug in mirrord: please report it with what the service's log shows.",
+        )
+        return {"error": pack_error(bug)}
+
+
+def _line(told: dict[str, Any]) -> bytes:
+    return json.dumps(told).encode() + b"\n"

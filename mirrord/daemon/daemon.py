@@ -1,0 +1,358 @@
+"""The daemon: definitions, scheduler, workers and alarms, wired together on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+from mirrord.config.host import Host
+from mirrord.config.host import load as load_host
+from mirrord.config.schedules import Schedules
+from mirrord.control import timing
+from mirrord.control.api import Service
+from mirrord.control.methods import METHODS
+from mirrord.core.errors import MirrordError, UsageError
+from mirrord.core.model import Definition
+from mirrord.core.results import Result, Watcher
+from mirrord.core.states import Activity, State
+from mirrord.daemon import watch
+from mirrord.daemon.board import Board
+from mirrord.daemon.journal import say
+from mirrord.daemon.metrics import Metrics
+from mirrord.daemon.running import Running
+from mirrord.daemon.timers import ApTimers
+from mirrord.daemon.workers import Workers
+from mirrord.engine.limits import Limits
+from mirrord.scheduler.jobs import Caps, Job, Outcome
+from mirrord.scheduler.scheduler import Scheduler, Standing
+from mirrord.schedules.lag import Run
+from mirrord.schedules.schedule import Schedule
+from mirrord.system import clock
+from mirrord.system.paths import Paths, local_zone
+
+_DANGER = 0.9  # a promise is in danger when its run would end later than this part of it
+
+
+class _Asked:
+    """A queued verb that somebody waits for."""
+
+    def __init__(
+        self, method: str, words: list[Any], arguments: dict[str, Any], to: Watcher
+    ) -> None:
+        self.method, self.words, self.arguments, self.watcher = method, words, arguments, to
+        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+
+class Known:
+    """What was read of one mirror's definition and standing, in a worker's thread."""
+
+    def __init__(
+        self, definition: Definition, schedule: Schedule | None, row: dict[str, Any],
+        runs: list[Run], operation: str,
+    ) -> None:  # fmt: skip
+        self.definition, self.schedule, self.row = definition, schedule, row
+        self.runs, self.operation = runs, operation
+
+
+class Daemon:
+    """All of it. Its methods run on the event loop; see `mirrord.daemon.serve` for its life."""
+
+    def __init__(self, paths: Paths) -> None:
+        self.paths = paths
+        self.host: Host = load_host(paths.host, zone=local_zone)
+        self.limits = Limits(self.host)
+        self.workers = Workers(paths, self.host, self.limits, self.in_danger)
+        self.timers = ApTimers(asyncio.get_running_loop())
+        self.scheduler = Scheduler(
+            self.timers, self._start, caps=_caps(self.host), told=self._alarm
+        )
+        self.board = Board(self.scheduler)
+        self.numbers = Metrics(self.scheduler, self.board)
+        self.watch = watch.Watch(self)
+        self._asked: dict[str, _Asked] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # Life
+
+    async def begin(self) -> None:
+        """Recover what a crash left, learn all mirrors, start the timers."""
+        known = await self._learn()
+        broken = [each for each in known if each.operation]
+        if broken:
+            say("info", f"taking up what was interrupted of {len(broken)} mirrors")
+            await asyncio.gather(*(self._recover(each) for each in broken))
+            known = await self._learn()
+        await self.watch.begin()
+        self.timers.start()
+        self._define(known)
+        self.watch.start()
+
+    async def _recover(self, each: Known) -> None:
+        name = each.definition.name
+        try:
+            verb = await self.workers.transfer(lambda service: service.recover(name))
+            say("info", f"{name}: the interrupted {verb} was taken up", mirror=name)
+        except MirrordError as error:
+            say("error", f"{name}: the interrupted {each.operation} is left: {error}", mirror=name)
+
+    async def _learn(self) -> list[Known]:
+        """Read everything; `MirrordError` when a definition is wrong."""
+        return await self.workers.verb(_read_all)
+
+    def _define(self, known: Iterable[Known]) -> None:
+        found = {each.definition.name: each for each in known}
+        for name in [name for name in self.scheduler.mirrors if name not in found]:
+            self.scheduler.remove(name)
+            self.board.remove(name)
+        for name, each in found.items():
+            self.board.put(name, each.row)
+            definition = each.definition
+            self.scheduler.define(
+                definition, each.schedule, _standing(each.row), host="",
+                filesystem=each.row["filesystem"], runs=each.runs,
+            )  # fmt: skip
+            self.watch.adopt(name)
+
+    async def reload(self) -> Result:
+        """Read settings and definitions anew; the old ones stay when anything is wrong."""
+        try:
+            host = load_host(self.paths.host, zone=local_zone)
+            known = await self._learn()
+        except MirrordError as error:
+            say("error", f"the definitions are not read anew, the old ones hold: {error}")
+            error.add_note("the service goes on with the old definitions")
+            raise
+        self.host = host
+        self.limits.configure(host)
+        self.workers.configure(host)
+        self.scheduler.queue.caps = _caps(host)
+        self._define(known)
+        self.scheduler.pump()
+        say("info", f"definitions read: {len(known)} mirrors")
+        return Result("done", f"{len(known)} mirrors are defined.", {"mirrors": len(known)})
+
+    async def end(self, *, patience_s: float = 5.0) -> None:
+        """Start nothing more; let what runs finish, or reach a checkpoint."""
+        self.scheduler.stopping = True
+        self.timers.stop()
+        self.watch.stop()
+        for asked in self._asked.values():
+            if not asked.answer.done():
+                asked.answer.set_exception(MirrordError("the service is stopping"))
+        deadline_s = clock.monotonic_s() + patience_s
+        while self.scheduler.queue.running and clock.monotonic_s() < deadline_s:
+            await asyncio.sleep(0.05)
+        for name in list(self.scheduler.queue.running):
+            say("info", f"{name}: ending the running transfer at a checkpoint", mirror=name)
+            await self.workers.verb(lambda service, name=name: _ask_to_end(service, name))
+        while self.scheduler.queue.running:
+            await asyncio.sleep(0.05)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=10)
+        await asyncio.to_thread(self.workers.close)
+
+    def background(self, work: Any) -> None:
+        """Let a coroutine run beside all else; its failure is a line in the log."""
+        task = asyncio.get_running_loop().create_task(_guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Jobs
+
+    def _start(self, job: Job) -> None:
+        """Run a job in a worker's thread (the scheduler calls this)."""
+        asked = self._asked.pop(job.name, None) if job.cause == "asked" else None
+        watched = self.scheduler.mirrors.get(job.name)
+        running = Running(watched, asked.watcher if asked else None)
+        self.board.running[job.name] = running
+        self.background(self._run(job, asked, running))
+
+    async def _run(self, job: Job, asked: _Asked | None, running: Running) -> None:
+        def work(service: Service) -> Any:
+            if asked is not None:
+                return getattr(service, asked.method)(*asked.words, **asked.arguments)
+            return service.update(job.name)
+
+        started_s = clock.monotonic_s()
+        value: Any = None
+        error: MirrordError | None = None
+        try:
+            value = await self.workers.transfer(work, running)
+        except MirrordError as caught:
+            error = caught
+        except Exception as bug:
+            error = MirrordError(f"unexpected: {type(bug).__name__}: {bug}")
+            say("error", f"{job.name}: {error}", mirror=job.name)
+        data = dict(value.data) if isinstance(value, Result) else {}
+        status = value.status if isinstance(value, Result) else ""
+        outcome = Outcome(status, clock.monotonic_s() - started_s, data, error)
+        self.board.running.pop(job.name, None)
+        self.scheduler.finished(job.name, outcome)
+        self.numbers.count(job, outcome)
+        if asked is not None and not asked.answer.done():
+            if error is not None:
+                asked.answer.set_exception(error)
+            else:
+                asked.answer.set_result(value)
+        self.watch.report(job, outcome)
+        await self._after(job, outcome)
+
+    async def _after(self, job: Job, outcome: Outcome) -> None:
+        """Keep the board true: cheaply after a success, by looking after all else."""
+        if outcome.error is not None:
+            await self.workers.verb(
+                lambda service: watch.record_attempt(service, job, outcome.error)
+            )
+        if job.verb != "update" or outcome.error is not None:
+            await self.refresh(job.name)
+        elif outcome.status == "done":
+            row = await self.workers.verb(lambda service: _last_transfer(service, job.name))
+            self.board.update(job.name, row)
+        else:
+            self.board.update(job.name, {"problems": [], "healthy": True})
+
+    async def refresh(self, name: str) -> None:
+        """Read one mirror's definition and look at both of its ends."""
+        try:
+            known = await self.workers.verb(lambda service: _read_one(service, name))
+        except MirrordError:
+            known = None
+        if known is None:
+            self.scheduler.remove(name)
+            self.board.remove(name)
+            return
+        self.board.put(name, known.row)
+        watched = self.scheduler.define(
+            known.definition, known.schedule, _standing(known.row), host="",
+            filesystem=known.row["filesystem"], runs=known.runs,
+        )  # fmt: skip
+        watched.base_risk = known.row["base_risk"]
+        self.scheduler.check(name)
+
+    def in_danger(self, name: str) -> bool:
+        """Whether a mirror's promise breaks at the rate of its transfer (any thread)."""
+        watched, running = self.scheduler.mirrors.get(name), self.board.running.get(name)
+        if watched is None or running is None:
+            return False
+        schedule = watched.schedule
+        promise_s = watched.definition.promise.rpo_s or (schedule.lag_s if schedule else None)
+        lag_s, left_s = watched.lag_s(), running.left_s()
+        if promise_s is None or lag_s is None or left_s is None:
+            return False
+        return lag_s + left_s > _DANGER * promise_s
+
+    def _alarm(self, name: str, change: Any) -> None:
+        self.watch.tell(name, change)
+
+    # The API (mirrord.control.server.Backend)
+
+    async def call(
+        self, method: str, words: list[Any], arguments: dict[str, Any], watcher: Watcher
+    ) -> Any:
+        """A method of `Service`, by the one who can answer it."""
+        _check_arguments(method, words, arguments)
+        if method == "reload":
+            return await self.reload()
+        if method == "status" and not (words and words[0]) and not arguments.get("name"):
+            return self.board.rows()
+        name = str(words[0]) if words else str(arguments.get("name", ""))
+        if METHODS[method].queued and name in self.scheduler.mirrors:
+            return await self._queued(name, method, words, arguments, watcher)
+        value = await self.workers.verb(
+            lambda service: getattr(service, method)(*words, **arguments), watcher
+        )
+        if method == "status":
+            return [self.board.overlaid(row) for row in value]
+        if method == "accept_clock":
+            self.watch.clock_accepted()
+        elif METHODS[method].access == "act" and name:
+            await self.refresh(name)
+        return value
+
+    async def _queued(
+        self, name: str, method: str, words: list[Any], arguments: dict[str, Any], to: Watcher
+    ) -> Any:
+        """A verb that transfers: it waits for its turn among the others.
+
+        While the mirror runs already the answer is the lock's: `Busy`, with who has it.
+        """
+        if name in self.scheduler.queue.running or name in self._asked:
+            return await self.workers.verb(
+                lambda service: getattr(service, method)(*words, **arguments), to
+            )
+        self.scheduler.queue.drop(name)  # a scheduled run that waits is done by this one
+        asked = self._asked[name] = _Asked(method, words, arguments, to)
+        to.activity(Activity.IDLE, "waiting for a turn")
+        verb = "update" if method == "update" else method
+        self.scheduler.due(name, "asked", "asked for", verb=verb)
+        return await asked.answer
+
+    def metrics(self) -> tuple[bytes, str]:
+        """What Prometheus reads."""
+        return self.numbers.text()
+
+
+async def _guarded(work: Any) -> None:
+    try:
+        await work
+    except MirrordError as error:
+        say("error", str(error))
+    except Exception as bug:
+        say("error", f"unexpected: {type(bug).__name__}: {bug}")
+
+
+def _caps(host: Host) -> Caps:
+    return Caps(*host.limits)
+
+
+def _standing(row: dict[str, Any]) -> Standing:
+    return Standing(
+        row["state"] == State.MIRRORED.value, bool(row["quiesced"]), int(row["confirmed_ns"])
+    )
+
+
+def _check_arguments(method: str, words: list[Any], arguments: dict[str, Any]) -> None:
+    try:
+        inspect.signature(getattr(Service, method)).bind(None, *words, **arguments)
+    except TypeError as error:
+        raise UsageError(f"'{method}' cannot be asked like that", why=str(error)) from None
+
+
+def _read_all(service: Service) -> list[Known]:
+    """All mirrors; `ConfigError` at the first definition that is wrong."""
+    definitions = service.definitions.all()
+    schedules = Schedules(service.paths.schedules, zone=service.host.zone)
+    return [_known(service, definition, schedules) for definition in definitions]
+
+
+def _read_one(service: Service, name: str) -> Known | None:
+    if name not in service.definitions.names():
+        return None
+    schedules = Schedules(service.paths.schedules, zone=service.host.zone)
+    return _known(service, service.definitions.load(name), schedules)
+
+
+def _known(service: Service, definition: Definition, schedules: Schedules) -> Known:
+    schedule = schedules.of(definition)
+    [row] = service.status(definition.name)
+    runs: list[Run] = []
+    if schedule is not None and schedule.lag_s is not None:
+        runs = service.look(definition.name, timing.past_runs)
+    operation = service.catalogue.operation(definition.id)
+    return Known(definition, schedule, row, runs, operation.verb if operation else "")
+
+
+def _last_transfer(service: Service, name: str) -> dict[str, Any]:
+    """What changes on the board by an update that passed."""
+    definition = service.definitions.load(name)
+    rows = service.catalogue.transfers(definition.id, limit=1)
+    last = dict(rows[0]._asdict()) if rows else None
+    shown = rows[0].name if rows else ""
+    return {"last_transfer": last, "shown": shown, "problems": [], "healthy": True,
+            "base_risk": "", "checkpoint_bytes": 0}  # fmt: skip
+
+
+def _ask_to_end(service: Service, name: str) -> None:
+    service.look(name, lambda mirror: mirror.run.request_abort())

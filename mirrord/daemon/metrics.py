@@ -1,0 +1,146 @@
+"""Numbers for Prometheus. docs/metrics.md describes each; names do not change within a version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from mirrord.daemon.board import Board
+from mirrord.scheduler.jobs import Job, Outcome
+from mirrord.scheduler.scheduler import Scheduler
+from mirrord.system import clock
+
+_DURATIONS_S = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000)
+
+
+class Metrics:
+    """Counts what ends, and reads off the scheduler what is."""
+
+    def __init__(self, scheduler: Scheduler, board: Board) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        self.registry.register(_Now(scheduler, board))
+        of = {"registry": self.registry}
+        self._runs = Counter(
+            "mirrord_runs", "Runs that ended.", ["mirror", "verb", "cause", "result"], **of
+        )
+        self._retries = Counter("mirrord_retries", "Runs that were a retry.", ["mirror"], **of)
+        self._bytes = Counter(
+            "mirrord_transfer_bytes", "Bytes of streams that arrived whole.", ["mirror"], **of
+        )
+        self._added = Counter(
+            "mirrord_added_bytes", "Bytes of blocks in the state added.", ["mirror"], **of
+        )
+        self._resumed = Counter(
+            "mirrord_resumed_bytes", "Bytes that a checkpoint saved.", ["mirror"], **of
+        )
+        self._throttled = Counter(
+            "mirrord_throttle_wait_seconds", "Time that transfers waited for rates.", ["mirror"],
+            **of,
+        )  # fmt: skip
+        self._blocks = Gauge(
+            "mirrord_blocks", "Blocks by state in the last delta.", ["mirror", "state"], **of
+        )
+        self._duration = Histogram(
+            "mirrord_run_seconds", "Duration of runs that moved data.", ["mirror"],
+            buckets=_DURATIONS_S, **of,
+        )  # fmt: skip
+        self._phases = Counter(
+            "mirrord_phase_seconds", "Time spent by phase.", ["mirror", "phase"], **of
+        )
+        self.jumps = Counter("mirrord_clock_jumps", "Jumps of the wall clock.", **of)
+
+    def count(self, job: Job, outcome: Outcome) -> None:
+        """A job ended."""
+        name, data = job.name, outcome.data
+        result = outcome.status if outcome.error is None else outcome.error.code
+        self._runs.labels(name, job.verb, job.cause, result).inc()
+        if job.number > 1:
+            self._retries.labels(name).inc()
+        if outcome.error is not None or "stream_bytes" not in data:
+            return
+        self._bytes.labels(name).inc(data["stream_bytes"])
+        self._added.labels(name).inc(data.get("added_bytes", 0))
+        self._resumed.labels(name).inc(data.get("resumed_bytes", 0))
+        self._throttled.labels(name).inc(data.get("throttled_s", 0))
+        self._duration.labels(name).observe(outcome.duration_s)
+        for phase, spent_s in data.get("phases", {}).items():
+            self._phases.labels(name, phase).inc(spent_s)
+        for state, blocks in (data.get("block_states") or {}).items():
+            self._blocks.labels(name, state).set(blocks)
+
+    def text(self) -> tuple[bytes, str]:
+        """What Prometheus reads, and its content type."""
+        return generate_latest(self.registry), CONTENT_TYPE_LATEST
+
+
+class _Now(Collector):
+    """What is true at the moment of reading."""
+
+    def __init__(self, scheduler: Scheduler, board: Board) -> None:
+        self._scheduler, self._board = scheduler, board
+
+    def collect(self) -> Iterator[Metric]:
+        """One family after the other."""
+        gauges = {
+            name: GaugeMetricFamily(f"mirrord_{name}", text, labels=["mirror"])
+            for name, text in (
+                ("lag_seconds", "Age of what the destination shows."),
+                ("rpo_seconds", "The lag that is promised."),
+                ("rpo_used_ratio", "Lag as a share of the RPO."),
+                ("expected_lag_seconds", "The longest gap that the schedule allows."),
+                ("mirrored", "1 while the mirror is in the state mirrored."),
+                ("quiesced", "1 while it is quiesced."),
+                ("running", "1 while it runs."),
+                ("next_run_timestamp_seconds", "When it runs next."),
+                ("checkpoint_bytes", "Bytes behind the checkpoint of a transfer that broke off."),
+                ("checkpoint_age_seconds", "Age of that checkpoint."),
+            )
+        }
+        alarms = GaugeMetricFamily(
+            "mirrord_alarm", "1 for each alarm that is up.", labels=["mirror", "kind", "level"]
+        )
+        now_ns = clock.now_ns()
+        for row in self._board.rows():
+            name = str(row["name"])
+            watched = self._scheduler.mirrors.get(name)
+            last = row["last_transfer"]
+            values = {
+                "lag_seconds": row["lag_s"],
+                "rpo_seconds": row["rpo_s"],
+                "rpo_used_ratio": row["rpo_used"],
+                "expected_lag_seconds": (
+                    watched.schedule.period_s if watched and watched.schedule else None
+                ),
+                "mirrored": float(row["state"] == "mirrored"),
+                "quiesced": float(bool(row["quiesced"])),
+                "running": float(row["running"] is not None),
+                "next_run_timestamp_seconds": row["next_ns"] / 1e9 if row["next_ns"] else None,
+                "checkpoint_bytes": row["checkpoint_bytes"],
+                "checkpoint_age_seconds": (
+                    (now_ns - last["started_ns"]) / 1e9
+                    if last and row["checkpoint_bytes"]
+                    else None
+                ),
+            }
+            for key, value in values.items():
+                if value is not None:
+                    gauges[key].add_metric([name], value)
+            for alarm in row["alarms"]:
+                alarms.add_metric([name, alarm["kind"], alarm["level"]], 1)
+        yield from gauges.values()
+        yield alarms
+        yield GaugeMetricFamily(
+            "mirrord_queue_waiting", "Mirrors that wait for a turn.",
+            value=len(self._scheduler.queue.waiting),
+        )  # fmt: skip
+        yield GaugeMetricFamily(
+            "mirrord_queue_running", "Mirrors that run.", value=len(self._scheduler.queue.running)
+        )

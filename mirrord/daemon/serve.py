@@ -1,0 +1,172 @@
+"""The daemon's life: lock, sockets, signals, systemd."""
+
+from __future__ import annotations
+
+import asyncio
+import grp
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+
+from mirrord.config.host import Host
+from mirrord.config.host import load as load_host
+from mirrord.control.server import application
+from mirrord.core.errors import Busy, ConfigError, IoFailed, MirrordError
+from mirrord.daemon import journal
+from mirrord.daemon.daemon import Daemon
+from mirrord.daemon.journal import say
+from mirrord.system import locks, notify
+from mirrord.system.paths import Paths, local_zone
+
+_BACKLOG = 128
+
+
+def run(paths: Paths) -> None:
+    """Serve until SIGTERM or SIGINT. `Busy` when another one has this state folder."""
+    paths.make()
+    host = load_host(paths.host, zone=local_zone)
+    journal.begin(as_json=host.log_json)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(
+                locks.exclusive(paths.state / "daemon.lock", "daemon", what="this state folder")
+            )
+        except Busy as error:
+            raise Busy(
+                "a service runs already", where=str(paths.state), why=error.what,
+                hint="'systemctl status mirrord' shows it; one is enough for all mirrors.",
+            ) from None  # fmt: skip
+        locks.share_process()
+        asyncio.run(_serve(paths, host))
+
+
+async def _serve(paths: Paths, host: Host) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    daemon = Daemon(paths)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, lambda: daemon.background(_reload(daemon)))
+    with ExitStack() as stack:
+        servers = [
+            _Server(application(daemon, access=access), made)
+            for access, made in _sockets(stack, paths, host)
+        ]
+        say("info", f"begins: {paths.config}, {paths.state}")
+        await daemon.begin()
+        serving = [loop.create_task(server.serve(sockets=[server.socket])) for server in servers]
+        count = len(daemon.scheduler.mirrors)
+        notify.tell("READY=1", f"STATUS=looking after {count} mirrors")
+        say("info", f"ready: {count} mirrors")
+        await stop.wait()
+        notify.tell("STOPPING=1")
+        say("info", "stopping")
+        await daemon.end()
+        for server in servers:
+            server.should_exit = True
+        await asyncio.wait(serving, timeout=5)
+        say("info", "stopped")
+
+
+async def _reload(daemon: Daemon) -> None:
+    notify.reloading()
+    try:
+        await daemon.reload()
+    except MirrordError:
+        return  # reload has said what is wrong
+    finally:
+        notify.tell("READY=1")
+
+
+class _Server(uvicorn.Server):
+    """uvicorn on a socket that is made already, and without its own handling of signals."""
+
+    def __init__(self, app: Starlette, made: socket.socket) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app, log_config=None, log_level="critical", access_log=False, lifespan="off",
+                http="h11", ws="none", timeout_graceful_shutdown=3,
+            )
+        )  # fmt: skip
+        self.socket = made
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """The daemon handles them."""
+        yield
+
+
+def _sockets(stack: ExitStack, paths: Paths, host: Host) -> Iterator[tuple[str, socket.socket]]:
+    """Who may do what is decided by the permissions of the sockets' files."""
+    group = _group(host.group)
+    # Others must get past the folder to the sockets; they cannot list it.
+    open_to_others = group is not None or host.readers == "everyone"
+    paths.run.chmod(0o711 if open_to_others else 0o700)
+    act_mode = 0o660 if group is not None else 0o600
+    read_mode = {"owner": 0o600, "group": act_mode, "everyone": 0o666}[host.readers]
+    yield "act", stack.enter_context(_unix(paths.act_socket, act_mode, group))
+    yield "read", stack.enter_context(_unix(paths.read_socket, read_mode, group))
+    if host.metrics:
+        yield "metrics", stack.enter_context(_tcp(host.metrics))
+
+
+def _group(name: str) -> int | None:
+    if not name:
+        return None
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise ConfigError(
+            f"there is no group '{name}'", where="mirrord.toml",
+            hint=f"Make it with 'groupadd --system {name}', or take daemon.group out.",
+        ) from None  # fmt: skip
+
+
+@contextmanager
+def _unix(path: Path, mode: int, group: int | None) -> Iterator[socket.socket]:
+    """Listen at a path. One that a crash left is removed: the lock says that nobody uses it."""
+    path.unlink(missing_ok=True)
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        before = os.umask(0o177)
+        try:
+            made.bind(str(path))
+        except OSError as error:
+            raise IoFailed(
+                "the socket cannot be made", where=str(path), why=error.strerror or str(error),
+                hint="A path of a socket has at most 107 bytes.",
+            ) from error  # fmt: skip
+        finally:
+            os.umask(before)
+        if group is not None:
+            os.chown(path, -1, group)
+        path.chmod(mode)
+        made.listen(_BACKLOG)
+        yield made
+    finally:
+        made.close()
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _tcp(address: str) -> Iterator[socket.socket]:
+    host, _, port = address.rpartition(":")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as made:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            made.bind((host.strip("[]"), int(port)))
+        except OSError as error:
+            raise IoFailed(
+                "nothing can listen at the address for metrics", where=address,
+                why=error.strerror or str(error),
+                hint="daemon.metrics in mirrord.toml names it; another program may have it.",
+            ) from error  # fmt: skip
+        made.listen(_BACKLOG)
+        yield made

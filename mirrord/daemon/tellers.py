@@ -1,0 +1,52 @@
+"""Telling the owner of an alarm: a program, a web address (docs/alarms.md)."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+from mirrord.config.host import AlarmTargets
+from mirrord.core.errors import MirrordError
+from mirrord.daemon.journal import say
+from mirrord.system import command
+
+
+def deliver(targets: AlarmTargets, alarm: dict[str, Any]) -> None:
+    """Tell all targets; a target that fails is a line in the log, never more."""
+    if targets.program:
+        _run(targets, alarm)
+    if targets.webhook:
+        _post(targets, alarm)
+
+
+def _run(targets: AlarmTargets, alarm: dict[str, Any]) -> None:
+    environment = {f"MIRRORD_ALARM_{key.upper()}": str(value) for key, value in alarm.items()}
+    try:
+        done = command.run(targets.program, timeout_s=targets.timeout_s, environment=environment)
+    except (MirrordError, OSError) as error:
+        say("warning", f"the alarm program failed: {error}")
+        return
+    if done.status != 0:
+        tail = (done.errors or done.output).strip().splitlines()[-1:]
+        say(
+            "warning",
+            f"the alarm program '{targets.program[0]}' ended with status {done.status}"
+            + (f": {tail[0][:200]}" if tail else ""),
+        )
+
+
+def _post(targets: AlarmTargets, alarm: dict[str, Any]) -> None:
+    request = urllib.request.Request(  # noqa: S310 - http and https only: config.host checks
+        targets.webhook,
+        data=json.dumps(alarm).encode(),
+        headers={"Content-Type": "application/json", "User-Agent": "mirrord"},
+        method="POST",
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=targets.timeout_s) as response:  # noqa: S310
+            response.read(1024)
+    except (OSError, urllib.error.URLError, ValueError) as error:
+        # The address may hold a secret: only its host goes into the log.
+        say("warning", f"the alarm could not be posted to {request.host}: {error}")

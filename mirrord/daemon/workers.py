@@ -1,0 +1,92 @@
+"""Threads that do the work: each has a `Service` (and so a catalogue's connection) of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from mirrord.config.host import Host
+from mirrord.control.api import Service
+from mirrord.core.results import Silent, Watcher
+from mirrord.engine.limits import Limits
+from mirrord.system.paths import Paths
+
+T = TypeVar("T")
+
+#: For verbs that do not wait for a turn, and for reports.
+VERBS = 8
+#: For what tells the world of alarms: it may hang, and must hold up nobody.
+TELLERS = 2
+
+
+class Workers:
+    """Three crews: transfers (as many as may run at once), verbs and reports, tellers."""
+
+    def __init__(
+        self, paths: Paths, host: Host, limits: Limits, in_danger: Callable[[str], bool]
+    ) -> None:
+        self._paths, self._host, self._limits, self._in_danger = paths, host, limits, in_danger
+        self._local = threading.local()
+        self._services: list[Service] = []
+        self._lock = threading.Lock()
+        self._transfers = ThreadPoolExecutor(host.limits.transfers, "transfer")
+        self._verbs = ThreadPoolExecutor(VERBS, "verb")
+        self._tellers = ThreadPoolExecutor(TELLERS, "teller")
+
+    def configure(self, host: Host) -> None:
+        """Other settings hold from now on."""
+        with self._lock:
+            if host.limits.transfers != self._host.limits.transfers:
+                self._transfers.shutdown(wait=False)  # what runs there ends there
+                self._transfers = ThreadPoolExecutor(host.limits.transfers, "transfer")
+            self._host = host
+            for service in self._services:
+                service.share(host, self._limits)
+
+    def transfer(
+        self, work: Callable[[Service], T], watcher: Watcher | None = None
+    ) -> asyncio.Future[T]:
+        """Do it in a thread for transfers."""
+        return self._run(self._transfers, work, watcher)
+
+    def verb(
+        self, work: Callable[[Service], T], watcher: Watcher | None = None
+    ) -> asyncio.Future[T]:
+        """Do it in a thread for verbs and reports."""
+        return self._run(self._verbs, work, watcher)
+
+    def tell(self, work: Callable[[], None]) -> None:
+        """Do it in a thread for tellers."""
+        self._tellers.submit(work)
+
+    def _run(
+        self, pool: ThreadPoolExecutor, work: Callable[[Service], T], watcher: Watcher | None
+    ) -> asyncio.Future[T]:
+        def call() -> T:
+            service = self._service()
+            with service.watched_by(watcher or Silent()):
+                return work(service)
+
+        return asyncio.get_running_loop().run_in_executor(pool, call)
+
+    def _service(self) -> Service:
+        service: Service | None = getattr(self._local, "service", None)
+        if service is None:
+            service = Service(self._paths)
+            service.in_danger = self._in_danger
+            with self._lock:
+                service.share(self._host, self._limits)
+                self._services.append(service)
+            self._local.service = service
+        return service
+
+    def close(self) -> None:
+        """Wait for what runs, then let go of the catalogues."""
+        for pool in (self._transfers, self._verbs):
+            pool.shutdown(wait=True)
+        self._tellers.shutdown(wait=False, cancel_futures=True)
+        for service in self._services:
+            service.close()

@@ -1,0 +1,78 @@
+"""The owner's programs around snapshots and transfers. docs/hooks.md has their environment.
+
+An argument list, never a shell; a time limit; one that runs before something and fails stops it.
+One that runs after something runs whenever its partner did, however the thing between them went:
+what was frozen must thaw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from mirrord.core.errors import HookFailed, MirrordError
+from mirrord.system import command
+
+if TYPE_CHECKING:
+    from mirrord.engine.mirror import Mirror
+
+
+@contextmanager
+def around(mirror: Mirror, what: str, **facts: str) -> Iterator[dict[str, str]]:
+    """Run `before_WHAT` and `after_WHAT` around a block; what: "snapshot" or "transfer".
+
+    Yields a dict: what the block puts there is in the environment of the second one.
+    `HookFailed` when the first fails; the second's failure is a warning in the history.
+    """
+    before = getattr(mirror.definition.hooks, f"before_{what}")
+    after = getattr(mirror.definition.hooks, f"after_{what}")
+    told = dict(facts)
+    if not before and not after:
+        yield told
+        return
+    result, problem = "failed", ""
+    try:
+        if before:
+            run(mirror, f"before_{what}", before, facts)
+        yield told
+        result = "done"
+    except BaseException as error:
+        problem = str(error)
+        raise
+    finally:
+        if after:
+            told |= {"result": result, "error": problem}
+            try:
+                run(mirror, f"after_{what}", after, told)
+            except MirrordError as error:
+                mirror.catalogue.add_event(mirror.id, "warning", str(error))
+
+
+def run(mirror: Mirror, event: str, program: tuple[str, ...], facts: Mapping[str, str]) -> None:
+    """Run one hook to its end; `HookFailed` says how it ended and what it said last."""
+    definition = mirror.definition
+    environment = {
+        "MIRRORD_EVENT": event,
+        "MIRRORD_MIRROR": definition.name,
+        "MIRRORD_ID": definition.id,
+        "MIRRORD_SOURCE": str(definition.source),
+        "MIRRORD_DESTINATION": str(definition.destination),
+        **{f"MIRRORD_{key.upper()}": value for key, value in facts.items()},
+    }
+    where = f"mirror '{definition.name}'"
+    try:
+        done = command.run(program, timeout_s=definition.hooks.timeout_s, environment=environment)
+    except (MirrordError, OSError) as error:
+        why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        raise HookFailed(f"the hook {event} failed", where=where, why=why, hint=_HINT) from error
+    if done.status != 0:
+        said = (done.errors or done.output).strip().splitlines()
+        tail = f": {said[-1][:200]}" if said else ""
+        raise HookFailed(
+            f"the hook {event} failed", where=where,
+            why=f"'{program[0]}' ended with status {done.status}{tail}", hint=_HINT,
+        )  # fmt: skip
+
+
+_HINT = "Mend the program, or take it out of the definition; nothing was transferred."

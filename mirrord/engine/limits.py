@@ -1,0 +1,109 @@
+"""The buckets of this process: one for the host, one a link, one a mirror, shared by transfers."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from functools import lru_cache
+
+from mirrord.config.definitions import Definitions
+from mirrord.config.host import Host
+from mirrord.core.errors import MirrordError
+from mirrord.core.model import Definition
+from mirrord.engine.throttle import Backoff, Bucket, Rate, Throttle
+from mirrord.schedules.rates import Rates, parse_rates
+from mirrord.system import clock
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str, zone: str) -> Rates:
+    return parse_rates(text, zone=zone)
+
+
+class Limits:
+    """Makes the throttle of each transfer. Thread-safe."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._lock = threading.Lock()
+        self._shared: dict[str, Bucket] = {}
+
+    def configure(self, host: Host) -> None:
+        """Other settings hold from now on, for running transfers too."""
+        self._host = host
+
+    def throttle(
+        self,
+        definition: Definition,
+        definitions: Definitions,
+        *,
+        check: Callable[[], None],
+        danger: Callable[[], bool] = lambda: False,
+    ) -> Throttle:
+        """What a transfer of this mirror has to pass.
+
+        danger: whether the mirror's promise will break at the present rate; it may then borrow.
+        """
+        pace = definition.pace
+        own = _OwnRate(definition, definitions, lambda: self._host.zone, danger)
+        buckets = [
+            self._bucket("host", lambda: self._at(self._host.throttle)),
+            Bucket("transfer", lambda: self._at(self._host.transfer_throttle)),
+            # A mirror has one transfer at a time, so its bucket need not outlive that.
+            Bucket("mirror", own),
+        ]
+        if pace.link:
+            name = pace.link
+            buckets.append(
+                self._bucket(f"link {name}", lambda: self._at(self._host.links.get(name, "")))
+            )
+        backoff = Backoff(pace.io_pressure) if pace.io_pressure is not None else None
+        return Throttle(buckets, backoff=backoff, check=check)
+
+    def _at(self, text: str) -> float | None:
+        return _parsed(text, self._host.zone).at(clock.now_ns()) if text else None
+
+    def _bucket(self, name: str, rate: Rate) -> Bucket:
+        with self._lock:
+            return self._shared.setdefault(name, Bucket(name, rate))
+
+
+class _OwnRate:
+    """A mirror's own rate, from its definition as that is now: a changed file holds at once."""
+
+    def __init__(
+        self,
+        definition: Definition,
+        definitions: Definitions,
+        zone: Callable[[], str],
+        danger: Callable[[], bool],
+    ) -> None:
+        self._definition, self._definitions = definition, definitions
+        self._zone, self._danger = zone, danger
+        self._seen = self._stamp()
+
+    def __call__(self) -> float | None:
+        stamp = self._stamp()
+        if stamp != self._seen:
+            self._seen = stamp
+            try:
+                self._definition = self._definitions.load(self._definition.name)
+            except MirrordError:
+                pass  # a file that is wrong, or gone, changes nothing for what runs
+        pace = self._definition.pace
+        if not pace.throttle:
+            return None
+        rate = _parsed(pace.throttle, self._definition.timing.zone or self._zone()).at(
+            clock.now_ns()
+        )
+        if rate is not None and pace.borrow > 1 and self._danger():
+            return rate * pace.borrow
+        return rate
+
+    def _stamp(self) -> tuple[int, int]:
+        try:
+            found = os.stat(self._definition.file)
+        except OSError:
+            return (0, 0)
+        return (found.st_mtime_ns, found.st_ino)

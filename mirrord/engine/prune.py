@@ -1,0 +1,247 @@
+"""Which reference snapshots go, at both ends, and why the others stay.
+
+Never the base, never what is not this mirror's, never because of a clock: order is the volume's
+own sequence. A prune that would drop more than the definition's share, or that a clock that jumped
+may have brought about, is refused until the owner has looked (`mirrord prune NAME --accept`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from mirrord.core.errors import MirrordError
+from mirrord.core.model import Snapshot, SnapshotKind
+from mirrord.core.results import Result
+from mirrord.core.states import Verb
+from mirrord.core.units import format_size
+from mirrord.drivers.base import Driver
+from mirrord.engine import plan, recovery
+from mirrord.engine.mirror import Mirror, one_line
+from mirrord.system import clock
+
+#: A prune of no more than so many is never doubted for its share.
+_FEW = 3
+_ROOM_WAIT_S = 30.0
+_POLL_S = 0.5
+
+
+class End(NamedTuple):
+    """One end with what goes and what stays there.
+
+    why: guid -> reasons, for a person. doubts: why nothing goes although it should.
+    """
+
+    name: str
+    driver: Driver
+    gone: list[Snapshot]
+    kept: list[Snapshot]
+    why: Mapping[str, tuple[str, ...]]
+    doubts: list[str]
+
+
+def prune(mirror: Mirror, here: list[Snapshot], there: list[Snapshot], *, shown: str) -> str:
+    """Delete reference snapshots beyond what the definition keeps; never the base.
+
+    here, there: what source and destination have, oldest first. Returns why it was refused, or
+    "". A failure here is an event, not an error: the update is committed and the next one prunes.
+    """
+    protected = {shown: "it is the base of the next update"}
+    doubts: list[str] = []
+    try:
+        ends = [
+            look(mirror, "destination", there, protected=protected),
+            look(mirror, "source", here, protected=protected),
+        ]
+        for end in ends:
+            doubts += [f"at the {end.name}: {doubt}" for doubt in end.doubts]
+            if not end.doubts:
+                _delete(mirror, end)
+        left = {
+            s.guid for end in ends for s in (end.kept if not end.doubts else end.kept + end.gone)
+        }
+        left |= {s.guid for s in (*here, *there) if s.kind is not SnapshotKind.REFERENCE}
+        mine = mirror.catalogue.snapshots(mirror.id)
+        mirror.catalogue.remove_snapshots(mirror.id, [guid for guid in mine if guid not in left])
+    except (MirrordError, OSError) as error:
+        mirror.catalogue.add_event(mirror.id, "warning", f"pruning failed: {error}")
+    return "; ".join(doubts)
+
+
+def look(
+    mirror: Mirror, name: str, snapshots: Sequence[Snapshot], *, protected: Mapping[str, str]
+) -> End:
+    """What would go at one end, changing nothing."""
+    definition, driver = mirror.definition, mirror.destination
+    keep = definition.keep_destination
+    if name == "source":
+        driver, keep = mirror.source, definition.keep_source
+    mine = mirror.catalogue.snapshots(mirror.id)
+    if isinstance(keep, int):
+        gone = plan.plan_prune(snapshots, keep=keep, mine=mine, protected=protected.keys())
+        why: dict[str, tuple[str, ...]] = {}
+        for snapshot in snapshots:
+            reasons = (protected[snapshot.guid],) if snapshot.guid in protected else ()
+            why[snapshot.guid] = (*reasons, f"one of the newest {keep}")
+        why |= {snapshot.guid: (f"older than the newest {keep}",) for snapshot in gone}
+        doubts: list[str] = []
+    else:
+        gone, why, doubts = _by_rules(mirror, snapshots, keep, mine, protected)
+    candidates = [s for s in snapshots if s.kind is SnapshotKind.REFERENCE and s.guid in mine]
+    if len(gone) > _FEW and len(gone) > definition.prune_share * len(candidates):
+        doubts.append(
+            f"{len(gone)} of {len(candidates)} snapshots would go, more than prune_share = "
+            f"{definition.prune_share:g} allows"
+        )
+    guids = {snapshot.guid for snapshot in gone}
+    kept = [snapshot for snapshot in candidates if snapshot.guid not in guids]
+    return End(name, driver, gone, kept, why, doubts if gone else [])
+
+
+def _by_rules(
+    mirror: Mirror,
+    snapshots: Sequence[Snapshot],
+    keep: str,
+    mine: Mapping[str, tuple[str, SnapshotKind, int]],
+    protected: Mapping[str, str],
+) -> tuple[list[Snapshot], dict[str, tuple[str, ...]], list[str]]:
+    from mirrord.schedules import retention
+
+    by_guid = {s.guid: s for s in snapshots if s.kind is SnapshotKind.REFERENCE and s.guid in mine}
+    items = [retention.Item(s.guid, s.name, s.order, s.taken_at_ns) for s in by_guid.values()]
+    zone = mirror.definition.timing.zone or mirror.zone
+    verdicts = retention.plan_retention(
+        items, retention.parse_keep(keep), zone=zone, protected=protected
+    )
+    gone = [by_guid[verdict.item.guid] for verdict in verdicts if not verdict.kept]
+    accepted = mirror.row().accepted
+    accepted_order = max(
+        (s.order for s in by_guid.values() if mine[s.guid][2] <= accepted), default=-1
+    )
+    doubts = [
+        doubt.text
+        for doubt in retention.doubts(
+            verdicts, share=1.0, now_ns=clock.now_ns(), accepted_order=accepted_order
+        )
+    ]
+    if gone and (jump := mirror.catalogue.fact("clock_doubt")):
+        doubts.append(f"the clock of this host jumped: {jump['text']}")
+    return gone, {verdict.item.guid: verdict.why for verdict in verdicts}, doubts
+
+
+def _delete(mirror: Mirror, end: End) -> None:
+    if not end.gone:
+        return
+    if end.name == "destination":
+        for snapshot in end.gone:
+            end.driver.delete_snapshot(snapshot.guid)
+        return
+    with mirror.source_locked():
+        for snapshot in end.gone:
+            end.driver.delete_snapshot(snapshot.guid)
+
+
+def make_room(mirror: Mirror, need_bytes: int, *, base: str | None) -> None:
+    """Prune the destination before a transfer that it is too small for, and wait for the space.
+
+    The file system may give space back only a while after a deletion, so this waits for it.
+    """
+    facts = mirror.destination.facts()
+    protected = {guid: "it is the base" for guid in (base, facts.shown) if guid}
+    end = look(mirror, "destination", mirror.destination.snapshots(), protected=protected)
+    if not end.gone or end.doubts:
+        return
+    _delete(mirror, end)
+    mirror.catalogue.add_event(
+        mirror.id, "info",
+        f"pruned {len(end.gone)} snapshots first: {format_size(need_bytes)} are needed, "
+        f"{format_size(facts.free_bytes)} were free",
+    )  # fmt: skip
+    deadline_s = clock.monotonic_s() + _ROOM_WAIT_S
+    while mirror.destination.facts().free_bytes < need_bytes:
+        if clock.monotonic_s() > deadline_s:
+            return
+        mirror.run.check_abort()
+        clock.sleep_s(_POLL_S)
+
+
+def prune_now(mirror: Mirror, *, dry_run: bool, accept: bool) -> Result:
+    """The verb: show what goes and why each of the rest stays; then delete, unless `dry_run`.
+
+    accept: the owner has looked at the doubts; what exists now is beyond doubt from now on.
+    """
+    with mirror.hold(Verb.PRUNE):
+        recovery.recover(mirror)
+        here, there = mirror.source.snapshots(), mirror.destination.snapshots()
+        protected = _protected(mirror, here, there)
+        ends = [
+            look(mirror, "source", here, protected=protected),
+            look(mirror, "destination", there, protected=protected),
+        ]
+        data = {"dry_run": dry_run, "ends": {end.name: _end_dict(end) for end in ends}}
+        lines = [line for end in ends for line in _end_lines(end)]
+        count = sum(len(end.gone) for end in ends)
+        if dry_run:
+            return Result("planned", "\n".join([*lines, f"{_count(count)} would go."]), data)
+        refused = [end for end in ends if end.doubts and not accept]
+        for end in ends:
+            if end not in refused:
+                _delete(mirror, end)
+        count -= sum(len(end.gone) for end in refused)
+        if accept:
+            mirror.catalogue.accept(mirror.id, mirror.row().sequence)
+        if count:
+            mirror.catalogue.add_event(mirror.id, "info", f"pruned {_count(count)}")
+        lines.append(f"{_count(count)} deleted.")
+        if refused:
+            lines.append(
+                f"Refused where there is doubt; when that is right: 'mirrord prune {mirror.name} "
+                "--accept'."
+            )
+        return Result("refused" if refused else "done", "\n".join(lines), data)
+
+
+def _protected(
+    mirror: Mirror, here: Sequence[Snapshot], there: Sequence[Snapshot]
+) -> dict[str, str]:
+    protected = {}
+    common = plan.newest_common(here, there)
+    if common is not None:
+        protected[common.guid] = "it is the base of the next update"
+    try:
+        shown = mirror.destination.facts().shown
+    except MirrordError as error:
+        mirror.catalogue.add_event(mirror.id, "warning", one_line(error))
+        shown = None
+    if shown:
+        protected[shown] = "the destination shows it"
+    return protected
+
+
+def _count(count: int) -> str:
+    return f"{count} snapshot{'' if count == 1 else 's'}"
+
+
+def _end_dict(end: End) -> dict[str, Any]:
+    return {
+        "volume": str(end.driver),
+        "gone": [
+            {"name": s.name, "guid": s.guid, "why": list(end.why.get(s.guid, ()))} for s in end.gone
+        ],
+        "kept": [
+            {"name": s.name, "guid": s.guid, "why": list(end.why.get(s.guid, ()))} for s in end.kept
+        ],
+        "doubts": list(end.doubts),
+    }
+
+
+def _end_lines(end: End) -> list[str]:
+    lines = [f"{end.name.capitalize()} {end.driver}:"]
+    gone = {snapshot.guid for snapshot in end.gone}
+    for snapshot in sorted([*end.kept, *end.gone], key=lambda s: s.order):
+        word = "goes " if snapshot.guid in gone else "stays"
+        lines.append(f"  {word}  {snapshot.name}  {', '.join(end.why.get(snapshot.guid, ()))}")
+    if not end.kept and not end.gone:
+        lines.append("  no snapshots of this mirror")
+    lines.extend(f"  in doubt: {doubt}" for doubt in end.doubts)
+    return lines

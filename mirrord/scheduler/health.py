@@ -1,0 +1,115 @@
+"""What is wrong with a mirror, as findings of a kind and a level; and which alarms that makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from mirrord.core.units import format_duration
+
+#: Everything an alarm may be about. docs/alarms.md describes each.
+KINDS = ("lag", "failure", "stall", "base", "prune", "target", "clock", "state")
+
+
+class Finding(NamedTuple):
+    """Something is wrong. level: warning or error."""
+
+    kind: str
+    level: str
+    text: str
+
+
+class View(NamedTuple):
+    """What is known of a mirror at one moment; durations in seconds.
+
+    lag_s: None when it never was in step. expected_s: the longest gap that its schedule allows,
+    None without one. rpo_s: what is promised, or None. error, number, gives_up: of the last
+    run, when it failed. quiet_s: how long the running transfer has moved nothing, None when none
+    runs. base_risk: why its next update may not be incremental, or "". target: why its lag target
+    cannot be held, or "".
+    """
+
+    mirrored: bool = True
+    quiesced: bool = False
+    lag_s: float | None = None
+    expected_s: float | None = None
+    rpo_s: float | None = None
+    warn: int = 150
+    error_at: int = 250
+    error: str = ""
+    number: int = 0
+    gives_up: bool = False
+    quiet_s: float | None = None
+    stall_s: float = 30.0
+    base_risk: str = ""
+    prune_refused: str = ""
+    target: str = ""
+
+
+def assess(view: View) -> list[Finding]:
+    """All that is wrong now."""
+    found = []
+    if view.mirrored and (lag := _lag(view)):
+        found.append(lag)
+    if view.error:
+        level = "error" if view.gives_up else "warning"
+        tail = "" if view.gives_up else f" (try {view.number}; it is tried again)"
+        found.append(Finding("failure", level, f"the last run failed: {view.error}{tail}"))
+    if view.quiet_s is not None and view.quiet_s >= view.stall_s:
+        found.append(
+            Finding("stall", "error", f"no byte has moved for {format_duration(view.quiet_s)}")
+        )
+    if view.base_risk:
+        found.append(Finding("base", "error", view.base_risk))
+    if view.prune_refused:
+        found.append(Finding("prune", "warning", f"pruning was refused: {view.prune_refused}"))
+    if view.target:
+        found.append(Finding("target", "warning", view.target))
+    return found
+
+
+def _lag(view: View) -> Finding | None:
+    if view.rpo_s is not None:
+        promised_s, name = view.rpo_s, "the RPO"
+    elif view.expected_s is not None:
+        promised_s, name = view.expected_s, "its schedule"
+    else:
+        return None
+    if view.lag_s is None:
+        return None
+    used = 100 * view.lag_s / promised_s
+    if used < view.warn:
+        return None
+    level = "error" if used >= view.error_at else "warning"
+    why = " while it is quiesced" if view.quiesced else ""
+    return Finding(
+        "lag",
+        level,
+        f"the lag is {format_duration(view.lag_s)}{why}, {used:.0f} % of {name} "
+        f"({format_duration(promised_s)})",
+    )
+
+
+class Change(NamedTuple):
+    """An alarm was raised (or changed its level), or is over (`finding` is the last one)."""
+
+    finding: Finding
+    raised: bool
+
+
+class Alarms:
+    """The alarms of one mirror (or of the host) that are up."""
+
+    def __init__(self, up: Iterable[Finding] = ()) -> None:
+        self.up: dict[str, Finding] = {finding.kind: finding for finding in up}
+
+    def update(self, findings: Iterable[Finding]) -> list[Change]:
+        """What changes when these, and only these, are wrong now."""
+        now = {finding.kind: finding for finding in findings}
+        changes = [Change(old, False) for kind, old in self.up.items() if kind not in now]
+        for kind, finding in now.items():
+            old = self.up.get(kind)
+            if old is None or old.level != finding.level:
+                changes.append(Change(finding, True))
+        self.up = now
+        return changes

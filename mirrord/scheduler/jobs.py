@@ -1,0 +1,104 @@
+"""Work that waits and work that runs: one job a mirror, and limits on how many run at once."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from mirrord.core.errors import MirrordError
+
+
+class Job(NamedTuple):
+    """One run of a verb on one mirror.
+
+    cause: schedule, missed, lag, retry or asked. number: 1 for the first try of a run.
+    host, filesystem: whose limits it counts against.
+    """
+
+    name: str
+    verb: str
+    cause: str
+    why: str
+    number: int = 1
+    host: str = ""
+    filesystem: str = ""
+
+
+class Outcome(NamedTuple):
+    """How a job ended.
+
+    status: of its `Result`, or "" when it failed. data: of its `Result`.
+    """
+
+    status: str
+    duration_s: float
+    data: dict[str, Any]
+    error: MirrordError | None = None
+
+
+class Caps(NamedTuple):
+    """How many jobs may run at once."""
+
+    transfers: int
+    per_host: int
+    per_filesystem: int
+
+
+class Queue:
+    """First come, first served, but who cannot run yet holds up nobody else.
+
+    SnapMirror, FAST'02, 3.2.4: "If a transfer is in progress when another scheduled time has been
+    reached, the next transfer will start when the current transfer is complete": one waits for
+    each mirror, however many times have passed.
+    """
+
+    def __init__(self, caps: Caps) -> None:
+        self.caps = caps
+        self.waiting: dict[str, Job] = {}
+        self.running: dict[str, Job] = {}
+
+    def add(self, job: Job) -> bool:
+        """Let a job wait for its turn; False when one of that mirror waits already.
+
+        One that a person asked for goes to the front.
+        """
+        if job.name in self.waiting:
+            return False
+        if job.cause == "asked":
+            self.waiting = {job.name: job, **self.waiting}
+        else:
+            self.waiting[job.name] = job
+        return True
+
+    def ready(self) -> list[Job]:
+        """The jobs that may start now; they count as running from here on."""
+        if not self.waiting or len(self.running) >= self.caps.transfers:
+            return []
+        started: list[Job] = []
+        hosts: dict[str, int] = {}
+        filesystems: dict[str, int] = {}
+        for job in self.running.values():
+            hosts[job.host] = hosts.get(job.host, 0) + 1
+            filesystems[job.filesystem] = filesystems.get(job.filesystem, 0) + 1
+        for job in list(self.waiting.values()):
+            if len(self.running) >= self.caps.transfers:
+                break
+            if job.name in self.running:
+                continue
+            if job.host and hosts.get(job.host, 0) >= self.caps.per_host:
+                continue
+            if job.filesystem and filesystems.get(job.filesystem, 0) >= self.caps.per_filesystem:
+                continue
+            del self.waiting[job.name]
+            self.running[job.name] = job
+            hosts[job.host] = hosts.get(job.host, 0) + 1
+            filesystems[job.filesystem] = filesystems.get(job.filesystem, 0) + 1
+            started.append(job)
+        return started
+
+    def finished(self, name: str) -> Job | None:
+        """A job ended; returns it."""
+        return self.running.pop(name, None)
+
+    def drop(self, name: str) -> Job | None:
+        """A job that waits is not wanted any more."""
+        return self.waiting.pop(name, None)

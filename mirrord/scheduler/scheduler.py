@@ -1,0 +1,369 @@
+"""The scheduler: due times in, jobs out.
+
+SnapMirror, FAST'02, 3.2.4. It keeps what it needs to know of each mirror, sets timers, fills the
+queue and starts what may run; who it is wired to runs the jobs and tells how they ended. The
+daemon wires it to APScheduler and threads, the simulation to its own time. Not thread-safe: it is
+called by one thread (the daemon's event loop).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from mirrord.core.model import Definition
+from mirrord.scheduler.health import Alarms, Change, View, assess
+from mirrord.scheduler.jobs import Caps, Job, Outcome, Queue
+from mirrord.scheduler.retries import pause_s
+from mirrord.schedules.lag import Run, plan_lag
+from mirrord.schedules.schedule import Next, Schedule, missed
+from mirrord.schedules.spans import next_edge
+from mirrord.system import clock
+
+_RUNS_KEPT = 24
+_EDGES_MAX = 500
+
+
+class Timers(Protocol):
+    """Calls back when a time has come; a key has one timer."""
+
+    def follow(self, key: str, schedule: Schedule, seed: str, fire: Callable[[], None]) -> None:
+        """Call at each time of a schedule; several that were missed together: once."""
+
+    def at(self, key: str, at_ns: int, fire: Callable[[], None]) -> None:
+        """Call once, at that wall time or at once when it is past."""
+
+    def cancel(self, key: str) -> None:
+        """Do not call any more."""
+
+    def next_ns(self, key: str) -> int | None:
+        """When the next call is due, or None."""
+
+    def retime(self) -> None:
+        """The wall clock was stepped: find all next times anew."""
+
+
+class Standing(NamedTuple):
+    """What is recorded of a mirror. confirmed_ns: wall time; 0: never in step."""
+
+    mirrored: bool
+    quiesced: bool
+    confirmed_ns: int
+
+
+_UNKNOWN = Standing(False, False, 0)
+
+
+@dataclass(slots=True)
+class Watched:
+    """All that the scheduler knows of one mirror."""
+
+    definition: Definition
+    schedule: Schedule | None
+    host: str = ""
+    filesystem: str = ""
+    standing: Standing = _UNKNOWN
+    confirmed_boot_s: float = 0.0
+    runs: deque[Run] = field(default_factory=lambda: deque(maxlen=_RUNS_KEPT))
+    alarms: Alarms = field(default_factory=Alarms)
+    #: The run that goes on or failed last: which try it is, why it failed, whether it is over.
+    number: int = 0
+    error: str = ""
+    gives_up: bool = False
+    retry_pending: bool = False
+    base_risk: str = ""
+    prune_refused: str = ""
+    target: str = ""
+    #: When the running job last moved a byte (monotonic), None while none transfers.
+    moved_s: float | None = None
+
+    def lag_s(self) -> float | None:
+        """The lag by a clock that does not jump; None when it never was in step."""
+        if not self.standing.confirmed_ns:
+            return None
+        return max(0.0, clock.boottime_s() - self.confirmed_boot_s)
+
+
+class Scheduler:
+    """See the module. start: is given each job that may run, and returns at once."""
+
+    def __init__(
+        self,
+        timers: Timers,
+        start: Callable[[Job], None],
+        *,
+        caps: Caps,
+        chance: random.Random | None = None,
+        told: Callable[[str, Change], None] = lambda _name, _change: None,
+    ) -> None:
+        """told: hears of each alarm that is raised or cleared, with the mirror's name."""
+        self.timers, self.queue = timers, Queue(caps)
+        self.mirrors: dict[str, Watched] = {}
+        self._start, self._told = start, told
+        self._chance = chance or random.Random()  # noqa: S311 - spreads retries, hides nothing
+        self.stopping = False
+
+    # Definitions
+
+    def define(
+        self,
+        definition: Definition,
+        schedule: Schedule | None,
+        standing: Standing,
+        *,
+        host: str = "",
+        filesystem: str = "",
+        runs: Iterable[Run] = (),
+    ) -> Watched:
+        """Begin to look after a mirror, or take its changed definition.
+
+        runs: what earlier transfers took, oldest first, for a lag target. A time that passed
+        while nobody looked (downtime) is made up for once.
+        """
+        name = definition.name
+        watched = self.mirrors.get(name)
+        fresh = watched is None or watched.definition.id != definition.id
+        if watched is None or fresh:
+            watched = self.mirrors[name] = Watched(definition, schedule)
+            watched.runs.extend(runs)
+        changed = fresh or watched.schedule != schedule
+        watched.definition, watched.schedule = definition, schedule
+        watched.host, watched.filesystem = host, filesystem
+        self.stands(name, standing)
+        if changed:
+            self._set_timer(watched, first=fresh)
+        return watched
+
+    def remove(self, name: str) -> None:
+        """Look after a mirror no more; a job of it that runs is not disturbed."""
+        self.mirrors.pop(name, None)
+        self.queue.drop(name)
+        self.timers.cancel(name)
+        self.timers.cancel(_retry(name))
+
+    def stands(self, name: str, standing: Standing) -> None:
+        """What is recorded of a mirror now."""
+        watched = self.mirrors.get(name)
+        if watched is None:
+            return
+        if standing.confirmed_ns != watched.standing.confirmed_ns:
+            age_s = (clock.now_ns() - standing.confirmed_ns) / 1e9
+            watched.confirmed_boot_s = clock.boottime_s() - age_s
+        begins = standing.mirrored and not watched.standing.mirrored
+        watched.standing = standing
+        if begins and watched.schedule is not None and watched.schedule.lag_s is not None:
+            self._set_timer(watched, first=False)
+
+    # Times
+
+    def _set_timer(self, watched: Watched, *, first: bool) -> None:
+        name, schedule = watched.definition.name, watched.schedule
+        self.timers.cancel(name)
+        if schedule is None:
+            return
+        if schedule.lag_s is not None:
+            self._plan_lag(watched)
+            return
+        self.timers.follow(
+            name, schedule, watched.definition.id, lambda: self.due(name, "schedule", "")
+        )
+        standing = watched.standing
+        if first and standing.mirrored and standing.confirmed_ns:
+            late = missed(
+                schedule, standing.confirmed_ns, clock.now_ns(), seed=watched.definition.id
+            )
+            if late is not None:
+                self.due(name, "missed", late.why)
+
+    def _plan_lag(self, watched: Watched) -> None:
+        """Set the time of the next run of a mirror with a lag target."""
+        schedule, name = watched.schedule, watched.definition.name
+        if schedule is None or schedule.lag_s is None or not watched.standing.mirrored:
+            return
+        plan = plan_lag(schedule.lag_s, list(watched.runs))
+        watched.target = "" if plan.feasible else plan.why
+        at_ns = watched.standing.confirmed_ns + round(plan.wait_s * 1e9)
+        at_ns = schedule.next_allowed(max(at_ns, clock.now_ns()))
+        self.timers.at(name, at_ns, lambda: self.due(name, "lag", plan.why))
+
+    def next_times(self, name: str, count: int) -> list[Next]:
+        """The next times at which a mirror runs, and why. Of a lag target only one is known."""
+        watched = self.mirrors[name]
+        if watched.schedule is None:
+            return []
+        if watched.schedule.lag_s is None:
+            return watched.schedule.times(clock.now_ns(), count, seed=watched.definition.id)
+        at_ns = self.timers.next_ns(name)
+        plan = plan_lag(watched.schedule.lag_s, list(watched.runs))
+        return [Next(at_ns, plan.why)] if at_ns is not None else []
+
+    # Jobs
+
+    def due(self, name: str, cause: str, why: str, *, verb: str = "update") -> bool:
+        """A mirror should run. False when that is not possible or one waits already.
+
+        While a retry is pending the next scheduled time does not overtake it: pauses that grow
+        would otherwise mean nothing to a short interval.
+        """
+        watched = self.mirrors.get(name)
+        if watched is None or self.stopping:
+            return False
+        if cause != "asked":
+            if not watched.standing.mirrored or watched.standing.quiesced:
+                self._plan_lag_later(watched)
+                return False
+            if watched.retry_pending and cause != "retry":
+                return False
+        number = watched.number + 1 if cause == "retry" else 1
+        job = Job(name, verb, cause, why, number, watched.host, watched.filesystem)
+        added = self.queue.add(job)
+        self.pump()
+        return added
+
+    def _plan_lag_later(self, watched: Watched) -> None:
+        """A lag target that may not run now looks again after a quarter of it."""
+        schedule = watched.schedule
+        if schedule is not None and schedule.lag_s is not None and watched.standing.mirrored:
+            name = watched.definition.name
+            at_ns = clock.now_ns() + round(max(1.0, schedule.lag_s / 4) * 1e9)
+            self.timers.at(name, at_ns, lambda: self.due(name, "lag", ""))
+
+    def pump(self) -> None:
+        """Start what may run."""
+        if self.stopping:
+            return
+        for job in self.queue.ready():
+            watched = self.mirrors.get(job.name)
+            if watched is not None and job.verb == "update":
+                watched.number, watched.retry_pending = job.number, False
+            self._start(job)
+
+    def finished(self, name: str, outcome: Outcome) -> None:
+        """A job ended."""
+        job = self.queue.finished(name)
+        watched = self.mirrors.get(name)
+        if watched is not None and job is not None:
+            watched.moved_s = None
+            if outcome.error is None:
+                self._succeeded(watched, outcome)
+            else:
+                self._failed(watched, job, outcome)
+            self.check(name)
+        self.pump()
+
+    def _succeeded(self, watched: Watched, outcome: Outcome) -> None:
+        before_ns = watched.standing.confirmed_ns
+        confirmed_ns = int(outcome.data.get("confirmed_ns", 0))
+        watched.number, watched.error, watched.gives_up = 0, "", False
+        watched.prune_refused = str(outcome.data.get("prune_refused", ""))
+        if not confirmed_ns:
+            return
+        watched.base_risk = ""
+        if before_ns:
+            watched.runs.append(
+                Run(
+                    max(0.0, (confirmed_ns - before_ns) / 1e9),
+                    outcome.duration_s,
+                    int(outcome.data.get("stream_bytes", 0)),
+                )
+            )
+        self.stands(
+            watched.definition.name,
+            watched.standing._replace(mirrored=True, confirmed_ns=confirmed_ns),
+        )
+        if watched.schedule is not None and watched.schedule.lag_s is not None:
+            self._plan_lag(watched)
+
+    def _failed(self, watched: Watched, job: Job, outcome: Outcome) -> None:
+        assert outcome.error is not None
+        name, error = watched.definition.name, outcome.error
+        if error.code == "aborted" or (job.cause == "asked" and error.code in ("busy", "refused")):
+            self._plan_lag_later(watched)  # a person ended or misdirected it: no failure
+            return
+        watched.error, watched.number = str(error), job.number
+        if error.code == "diverged":
+            watched.base_risk = str(error)
+        pause = pause_s(error, job.number, watched.definition.retries, self._chance)
+        watched.gives_up = pause is None
+        if pause is None:
+            self._plan_lag_later(watched)
+            return
+        watched.retry_pending = True
+        at_ns = clock.now_ns() + round(pause * 1e9)
+        if watched.schedule is not None:
+            at_ns = watched.schedule.next_allowed(at_ns)
+        self.timers.at(_retry(name), at_ns, lambda: self.due(name, "retry", str(error)))
+
+    # Health
+
+    def view(self, name: str) -> View:
+        """All that alarms are judged by."""
+        watched = self.mirrors[name]
+        promise, standing = watched.definition.promise, watched.standing
+        quiet_s = None
+        if watched.moved_s is not None:
+            quiet_s = clock.monotonic_s() - watched.moved_s
+        return View(
+            mirrored=standing.mirrored,
+            quiesced=standing.quiesced,
+            lag_s=watched.lag_s(),
+            expected_s=self._expected_s(watched),
+            rpo_s=promise.rpo_s,
+            warn=promise.warn,
+            error_at=promise.error,
+            error=watched.error,
+            number=watched.number,
+            gives_up=watched.gives_up,
+            quiet_s=quiet_s,
+            stall_s=promise.stall_s,
+            base_risk=watched.base_risk,
+            prune_refused=watched.prune_refused,
+            target=watched.target,
+        )
+
+    def _expected_s(self, watched: Watched) -> float | None:
+        """The lag that the schedule allows now: its period, and the time it was not to run in."""
+        schedule = watched.schedule
+        if schedule is None:
+            return None
+        if not schedule.windows and not schedule.blackouts:
+            return schedule.period_s
+        return schedule.period_s + _closed_s(
+            schedule, watched.standing.confirmed_ns, clock.now_ns()
+        )
+
+    def check(self, name: str) -> list[Change]:
+        """Judge a mirror now; tells of each change."""
+        watched = self.mirrors.get(name)
+        if watched is None:
+            return []
+        changes = watched.alarms.update(assess(self.view(name)))
+        for change in changes:
+            self._told(name, change)
+        return changes
+
+
+def _closed_s(schedule: Schedule, from_ns: int, to_ns: int) -> float:
+    """How long a schedule was not allowed to run between two moments."""
+    closed_ns, at_ns = 0, from_ns
+    spans = (*schedule.windows, *schedule.blackouts)
+    for _ in range(_EDGES_MAX):
+        if at_ns >= to_ns:
+            break
+        if schedule.allowed(at_ns):
+            edge_ns = next_edge(spans, at_ns, schedule.zone)
+            if edge_ns is None:
+                break
+            at_ns = edge_ns
+        else:
+            open_ns = min(schedule.next_allowed(at_ns), to_ns)
+            closed_ns += open_ns - at_ns
+            at_ns = open_ns
+    return closed_ns / 1e9
+
+
+def _retry(name: str) -> str:
+    return f"{name}/retry"

@@ -1,0 +1,35 @@
+"""Telling systemd how the service is (sd_notify): datagrams to the socket that it names."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+
+def tell(*lines: str) -> None:
+    """Send lines such as READY=1; nothing when systemd did not start this process."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+        try:
+            sender.sendto("\n".join(lines).encode(), address)
+        except OSError:
+            return  # systemd sees that nothing comes: there is nobody else to tell
+
+
+def reloading() -> None:
+    """Settings are read anew; `tell("READY=1")` ends that."""
+    tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+
+def watchdog_s() -> float | None:
+    """How often systemd wants to hear that the service lives, or None."""
+    microseconds = os.environ.get("WATCHDOG_USEC", "")
+    pid = os.environ.get("WATCHDOG_PID", str(os.getpid()))
+    if not microseconds.isdigit() or pid != str(os.getpid()):
+        return None
+    return int(microseconds) / 1e6
