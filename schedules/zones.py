@@ -22,7 +22,7 @@ DAY_S = 86400
 #: Offsets are looked up in chunks of 2^25 s (388 days).
 _CHUNK_BITS = 25
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  (wall time has no zone)
+_NAIVE_EPOCH = datetime(1970, 1, 1)
 
 
 class Stretch(NamedTuple):
