@@ -171,14 +171,14 @@ def _clock_doubt(items: Sequence[Item], now_ns: int) -> Doubt | None:
     what = ""
     for item in items:
         if latest is not None and latest.taken_ns - item.taken_ns > SKEW_NS:
-            back_s = (latest.taken_ns - item.taken_ns) / NS
-            what = f"{item.name} comes after {latest.name} and was taken {format_duration(back_s)} before it"
+            back = format_duration((latest.taken_ns - item.taken_ns) / NS)
+            what = f"{item.name} comes after {latest.name} and was taken {back} before it"
             break
         if latest is None or item.taken_ns > latest.taken_ns:
             latest = item
     if not what and items and items[-1].taken_ns - now_ns > SKEW_NS:
-        ahead_s = (items[-1].taken_ns - now_ns) / NS
-        what = f"the newest snapshot, {items[-1].name}, is {format_duration(ahead_s)} in the future"
+        ahead = format_duration((items[-1].taken_ns - now_ns) / NS)
+        what = f"the newest snapshot, {items[-1].name}, is {ahead} in the future"
     if not what:
         return None
     return Doubt("clock", f"{what}: 'mirrord prune NAME --accept' after checking the clock")
