@@ -7,6 +7,15 @@ import re
 from mirrord.core.errors import UsageError
 
 _SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
+_LENGTHS = {
+    **dict.fromkeys(("ms",), 0.001),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60),
+    **dict.fromkeys(("h", "hour", "hours"), 3600),
+    **dict.fromkeys(("d", "day", "days"), 86400),
+    **dict.fromkeys(("w", "week", "weeks"), 604800),
+}
+_DURATION_PART = re.compile(r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*([a-z]+)")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:i?B)?", re.IGNORECASE)
 
 
@@ -29,6 +38,25 @@ def format_size(size_bytes: float) -> str:
             return f"{size:.{digits}f} {unit}"
         size /= 1024
     raise AssertionError("unreachable")
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of `90s`, `15 min`, `2 hours`, `1h30m`. `UsageError` when it is no duration.
+
+    Larger units come first and each comes once, so a slip of the finger is not a duration.
+    """
+    total, before, place = 0.0, float("inf"), 0
+    stripped = text.strip()
+    while match := _DURATION_PART.match(stripped, place):
+        length = _LENGTHS.get(match[2], before)
+        if length >= before:
+            break
+        total, before, place = total + float(match[1]) * length, length, match.end()
+    if not stripped or place != len(stripped):
+        raise UsageError(
+            f"'{text}' is not a duration", hint="Write for example 90s, 15 min, 2h or 1h30m."
+        )
+    return total
 
 
 def format_duration(duration_s: float) -> str:

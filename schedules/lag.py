@@ -1,0 +1,151 @@
+"""Lag targets: how long to wait so that the copy is never older than asked for.
+
+The lag is greatest just before a run commits: the copy then shows what the base showed, and is as
+old as `elapsed` (base to the start of the run) and the run's duration together. The duration is
+taken to be a fixed overhead plus the changes of `elapsed` over the link's throughput. That is
+conservative: blocks are overwritten, so changes do not go on growing with time.
+
+From the last runs come the changes per second (an upper quantile), and overhead and seconds per
+byte (a line through the medians of all slopes, which a few odd runs do not move). When all runs
+sent about the same there is no telling overhead from throughput: then each is taken for the whole,
+and whichever lasts longer counts. A wait planned so is a little too short, never too long, and the
+next run tells more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+from mirrord.core.units import format_duration, format_size
+
+#: What part of the target is planned for; the rest is for runs that last longer than expected.
+_USE = 0.9
+#: Without history: the part of the target after which the first run starts.
+_FIRST = 0.25
+_WAIT_MIN_S = 1.0
+_RUNS_MAX = 20
+#: Each older run weighs so much less, and plans are for this weighted quantile.
+_FADE = 0.9
+_QUANTILE = 0.85
+#: Sizes that differ by less say nothing about throughput.
+_SPREAD = 0.2
+
+
+class Run(NamedTuple):
+    """A run that was committed.
+
+    elapsed_s: from the base's snapshot to the start. duration_s: from the start to the commit.
+    """
+
+    elapsed_s: float
+    duration_s: float
+    stream_bytes: int
+
+
+class LagPlan(NamedTuple):
+    """When to run next so that the target is held.
+
+    wait_s: how long after the base's snapshot the run must start. expected_s: its duration.
+    best_s: the smallest lag, running back to back; infinite when changes outrun the link.
+    feasible: whether best_s is within the target.
+    """
+
+    wait_s: float
+    expected_s: float
+    best_s: float
+    feasible: bool
+    why: str
+
+
+class _Line(NamedTuple):
+    """A duration: a fixed overhead and so many seconds per second elapsed."""
+
+    overhead_s: float
+    growth: float
+
+    def duration_s(self, elapsed_s: float) -> float:
+        return self.overhead_s + self.growth * elapsed_s
+
+    def longest_s(self, budget_s: float) -> float:
+        """The longest elapsed time whose lag is within the budget."""
+        return (budget_s - self.overhead_s) / (1 + self.growth)
+
+
+def plan_lag(target_s: float, runs: Sequence[Run]) -> LagPlan:
+    """When the next run must start. runs: oldest first; the last 20 count."""
+    used = [run for run in runs if run.elapsed_s > 0 and run.duration_s >= 0][-_RUNS_MAX:]
+    if not used:
+        wait_s = max(target_s * _FIRST, _WAIT_MIN_S)
+        why = f"no run yet to learn from: the first comes after {format_duration(wait_s)}"
+        return LagPlan(wait_s, 0.0, 0.0, True, why)
+    lines, best_s = _fit(used)
+    feasible = best_s <= target_s
+    wait_s = min(line.longest_s(_USE * target_s) for line in lines)
+    # Not sooner than the run before ends: that is back to back.
+    if not feasible or wait_s < _WAIT_MIN_S:
+        wait_s = _WAIT_MIN_S
+    elapsed_s = wait_s if feasible else max(wait_s, min(best_s / 2, used[-1].duration_s))
+    expected_s = max(line.duration_s(elapsed_s) for line in lines)
+    if feasible:
+        why = (
+            f"a run {format_duration(wait_s)} after the last snapshot takes about "
+            f"{format_duration(expected_s)}, as {_seen(used)}"
+        )
+    elif math.isinf(best_s):
+        why = f"{_seen(used)}; changes are made faster than this link carries them"
+    else:
+        why = (
+            f"{_seen(used)}; the smallest lag that this link can hold is about "
+            f"{format_duration(best_s)}"
+        )
+    return LagPlan(wait_s, expected_s, best_s, feasible, why)
+
+
+def _fit(runs: Sequence[Run]) -> tuple[list[_Line], float]:
+    """What a duration may be (the longest counts), and the smallest lag back to back."""
+    weights = [_FADE**age for age in range(len(runs) - 1, -1, -1)]
+    sizes = [run.stream_bytes for run in runs]
+    if max(sizes) - min(sizes) < _SPREAD * max(sizes):
+        duration_s = _quantile([run.duration_s for run in runs], weights, _QUANTILE)
+        growth = duration_s / max(run.elapsed_s for run in runs)
+        return [_Line(duration_s, 0.0), _Line(0.0, growth)], 2 * duration_s
+    slopes, slope_weights = [], []
+    for (one, weight), (other, other_weight) in combinations(zip(runs, weights, strict=True), 2):
+        apart = abs(other.stream_bytes - one.stream_bytes)
+        if apart:
+            rise = other.duration_s - one.duration_s
+            slopes.append(rise / (other.stream_bytes - one.stream_bytes))
+            # Sizes far apart tell more about a slope.
+            slope_weights.append(weight * other_weight * apart)
+    s_per_byte = max(_quantile(slopes, slope_weights, 0.5), 0.0)
+    rests = [run.duration_s - s_per_byte * run.stream_bytes for run in runs]
+    overhead_s = max(_quantile(rests, weights, _QUANTILE), 0.0)
+    change = _quantile([run.stream_bytes / run.elapsed_s for run in runs], weights, _QUANTILE)
+    line = _Line(overhead_s, s_per_byte * change)
+    # Back to back, elapsed is the duration of the run before: a fixed point.
+    best_s = 2 * overhead_s / (1 - line.growth) if line.growth < 1 else math.inf
+    return [line], best_s
+
+
+def _quantile(values: Sequence[float], weights: Sequence[float], part: float) -> float:
+    """The smallest value that, with all smaller ones, has `part` of the weight."""
+    ordered = sorted(zip(values, weights, strict=True))
+    left = part * sum(weights)
+    for value, weight in ordered:
+        left -= weight
+        if left <= 0:
+            return value
+    return ordered[-1][0]
+
+
+def _seen(runs: Sequence[Run]) -> str:
+    """What the last runs took, in the middle."""
+    durations = sorted(run.duration_s for run in runs)
+    sizes = sorted(run.stream_bytes for run in runs)
+    middle = len(runs) // 2
+    number = "the last run" if len(runs) == 1 else f"the last {len(runs)} runs"
+    took = f"took {format_duration(durations[middle])} for {format_size(sizes[middle])}"
+    return f"{number} {took}"
