@@ -23,12 +23,12 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 
 @contextmanager
 def service(*, quiet: bool = False) -> Iterator[Service]:
-    """The service, with progress on the terminal unless `quiet`."""
+    """The service (the daemon's, where one runs), with progress unless `quiet`."""
     from mirrord.cli.watch import watcher
-    from mirrord.daemon.build import local_service
+    from mirrord.daemon import build
 
     with watcher(quiet=quiet) as watching:
-        built = local_service(watching)
+        built = build.service(watching)
         try:
             yield built
         finally:

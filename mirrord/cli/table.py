@@ -3,6 +3,7 @@
 _MIRROR = "Mirrors"
 _FAILOVER = "Failing over and back"
 _LOOK = "Looking"
+_SERVICE = "The service"
 _OTHER = "Other"
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -23,6 +24,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "snapshots": ("snapshots", _LOOK),
     "delta": ("delta", _LOOK),
     "explain": ("explain", _LOOK),
+    "watch": ("live", _LOOK),
+    "schedule": ("schedule", _SERVICE),
+    "throttle": ("throttle", _SERVICE),
+    "prune": ("prune", _SERVICE),
+    "alarms": ("alarms", _SERVICE),
+    "monitor": ("monitor", _SERVICE),
+    "reload": ("reload", _SERVICE),
+    "daemon": ("daemon", _SERVICE),
     "config": ("config", _OTHER),
     "volume": ("volume", _OTHER),
     "demo": ("demo", _OTHER),

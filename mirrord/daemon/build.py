@@ -1,12 +1,61 @@
-"""Builds the service that the CLI talks to."""
+"""Builds what the CLI talks to: the daemon, or where none runs the service in this process."""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import cast
 
 from mirrord.control.api import Service
 from mirrord.core.results import Watcher
 from mirrord.system import paths
+from mirrord.system.paths import Paths
+
+_SYSTEM = Paths(Path("/etc/mirrord"), Path("/var/lib/mirrord"), Path("/run/mirrord"))
 
 
 def local_service(watcher: Watcher | None = None) -> Service:
     """The service in this very process."""
     return Service(paths.standard(), watcher)
+
+
+def service(watcher: Watcher | None = None) -> Service:
+    """The daemon's service when a daemon runs, else that of this process."""
+    found = _where()
+    if found.act_socket.exists() or found.read_socket.exists():
+        from mirrord.control.client import Client, answers
+
+        if answers(found.act_socket):
+            # A client has every method of `Service` that can be asked for; a test compares them.
+            return cast(Service, Client(found.act_socket, found.read_socket, watcher))
+    return Service(found, watcher)
+
+
+def daemon_runs() -> bool:
+    """Whether a daemon answers."""
+    found = _where()
+    if not found.act_socket.exists():
+        return False
+    from mirrord.control.client import answers
+
+    return answers(found.act_socket)
+
+
+def _where() -> Paths:
+    """This user's folders; the system's for one who has no mirrors but may ask the daemon."""
+    own = paths.standard()
+    if (
+        os.geteuid() == 0
+        or "MIRRORD_HOME" in os.environ
+        or own.mirrors.is_dir()
+        or not os.access(_SYSTEM.run, os.X_OK)
+    ):
+        return own
+    return _SYSTEM if _SYSTEM.read_socket.exists() else own
+
+
+def serve() -> None:
+    """Be the daemon, until SIGTERM."""
+    from mirrord.daemon.serve import run
+
+    run(paths.standard())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 from collections.abc import Iterable
 from typing import Any
@@ -146,7 +147,7 @@ class Daemon:
             await asyncio.sleep(0.05)
         for name in list(self.scheduler.queue.running):
             say("info", f"{name}: ending the running transfer at a checkpoint", mirror=name)
-            await self.workers.verb(lambda service, name=name: _ask_to_end(service, name))
+            await self.workers.verb(functools.partial(_ask_to_end, name=name))
         while self.scheduler.queue.running:
             await asyncio.sleep(0.05)
         if self._tasks:
@@ -201,10 +202,9 @@ class Daemon:
 
     async def _after(self, job: Job, outcome: Outcome) -> None:
         """Keep the board true: cheaply after a success, by looking after all else."""
-        if outcome.error is not None:
-            await self.workers.verb(
-                lambda service: watch.record_attempt(service, job, outcome.error)
-            )
+        error = outcome.error
+        if error is not None:
+            await self.workers.verb(lambda service: watch.record_attempt(service, job, error))
         if job.verb != "update" or outcome.error is not None:
             await self.refresh(job.name)
         elif outcome.status == "done":
@@ -354,5 +354,5 @@ def _last_transfer(service: Service, name: str) -> dict[str, Any]:
             "base_risk": "", "checkpoint_bytes": 0}  # fmt: skip
 
 
-def _ask_to_end(service: Service, name: str) -> None:
+def _ask_to_end(service: Service, *, name: str) -> None:
     service.look(name, lambda mirror: mirror.run.request_abort())

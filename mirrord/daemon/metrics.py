@@ -27,35 +27,49 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         self.registry.register(_Now(scheduler, board))
-        of = {"registry": self.registry}
+        registry = self.registry
         self._runs = Counter(
-            "mirrord_runs", "Runs that ended.", ["mirror", "verb", "cause", "result"], **of
+            "mirrord_runs",
+            "Runs that ended.",
+            ["mirror", "verb", "cause", "result"],
+            registry=registry,
         )
-        self._retries = Counter("mirrord_retries", "Runs that were a retry.", ["mirror"], **of)
+        self._retries = Counter(
+            "mirrord_retries", "Runs that were a retry.", ["mirror"], registry=registry
+        )
         self._bytes = Counter(
-            "mirrord_transfer_bytes", "Bytes of streams that arrived whole.", ["mirror"], **of
+            "mirrord_transfer_bytes",
+            "Bytes of streams that arrived whole.",
+            ["mirror"],
+            registry=registry,
         )
         self._added = Counter(
-            "mirrord_added_bytes", "Bytes of blocks in the state added.", ["mirror"], **of
+            "mirrord_added_bytes",
+            "Bytes of blocks in the state added.",
+            ["mirror"],
+            registry=registry,
         )
         self._resumed = Counter(
-            "mirrord_resumed_bytes", "Bytes that a checkpoint saved.", ["mirror"], **of
+            "mirrord_resumed_bytes", "Bytes that a checkpoint saved.", ["mirror"], registry=registry
         )
         self._throttled = Counter(
             "mirrord_throttle_wait_seconds", "Time that transfers waited for rates.", ["mirror"],
-            **of,
+            registry=registry,
         )  # fmt: skip
         self._blocks = Gauge(
-            "mirrord_blocks", "Blocks by state in the last delta.", ["mirror", "state"], **of
+            "mirrord_blocks",
+            "Blocks by state in the last delta.",
+            ["mirror", "state"],
+            registry=registry,
         )
         self._duration = Histogram(
             "mirrord_run_seconds", "Duration of runs that moved data.", ["mirror"],
-            buckets=_DURATIONS_S, **of,
+            buckets=_DURATIONS_S, registry=registry,
         )  # fmt: skip
         self._phases = Counter(
-            "mirrord_phase_seconds", "Time spent by phase.", ["mirror", "phase"], **of
+            "mirrord_phase_seconds", "Time spent by phase.", ["mirror", "phase"], registry=registry
         )
-        self.jumps = Counter("mirrord_clock_jumps", "Jumps of the wall clock.", **of)
+        self.jumps = Counter("mirrord_clock_jumps", "Jumps of the wall clock.", registry=registry)
 
     def count(self, job: Job, outcome: Outcome) -> None:
         """A job ended."""

@@ -35,13 +35,13 @@ class ApTimers:
         if self._scheduler.state != STATE_STOPPED:
             self._scheduler.shutdown(wait=False)
 
-    def follow(self, key: str, schedule: Schedule, seed: str, fire: Callable[[], None]) -> None:
+    def follow(self, key: str, schedule: Schedule, seed: str, fire: Callable[[], object]) -> None:
         """See `Timers.follow`."""
         self._scheduler.add_job(
             _calling(fire), MirrorTrigger(schedule, seed), id=key, replace_existing=True
         )
 
-    def at(self, key: str, at_ns: int, fire: Callable[[], None]) -> None:
+    def at(self, key: str, at_ns: int, fire: Callable[[], object]) -> None:
         """See `Timers.at`."""
         moment = datetime.fromtimestamp(max(at_ns, clock.now_ns()) / 1e9, UTC)
         self._scheduler.add_job(_calling(fire), DateTrigger(moment), id=key, replace_existing=True)
@@ -70,7 +70,7 @@ class ApTimers:
         self._scheduler.wakeup()
 
 
-def _calling(fire: Callable[[], None]) -> Callable[[], object]:
+def _calling(fire: Callable[[], object]) -> Callable[[], object]:
     """A coroutine function, so that APScheduler calls it on the loop and not in a thread."""
 
     async def call() -> None:

@@ -12,6 +12,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from mirrord.core.model import Definition
@@ -19,7 +20,7 @@ from mirrord.scheduler.health import Alarms, Change, View, assess
 from mirrord.scheduler.jobs import Caps, Job, Outcome, Queue
 from mirrord.scheduler.retries import pause_s
 from mirrord.schedules.lag import Run, plan_lag
-from mirrord.schedules.schedule import Next, Schedule, missed
+from mirrord.schedules.schedule import Next, Schedule, missed, parse_schedule
 from mirrord.schedules.spans import next_edge
 from mirrord.system import clock
 
@@ -30,10 +31,10 @@ _EDGES_MAX = 500
 class Timers(Protocol):
     """Calls back when a time has come; a key has one timer."""
 
-    def follow(self, key: str, schedule: Schedule, seed: str, fire: Callable[[], None]) -> None:
+    def follow(self, key: str, schedule: Schedule, seed: str, fire: Callable[[], object]) -> None:
         """Call at each time of a schedule; several that were missed together: once."""
 
-    def at(self, key: str, at_ns: int, fire: Callable[[], None]) -> None:
+    def at(self, key: str, at_ns: int, fire: Callable[[], object]) -> None:
         """Call once, at that wall time or at once when it is past."""
 
     def cancel(self, key: str) -> None:
@@ -331,9 +332,8 @@ class Scheduler:
             return None
         if not schedule.windows and not schedule.blackouts:
             return schedule.period_s
-        return schedule.period_s + _closed_s(
-            schedule, watched.standing.confirmed_ns, clock.now_ns()
-        )
+        closed_s = _closed_s(schedule, watched.standing.confirmed_ns, clock.now_ns())
+        return min(schedule.period_s, _open_period_s(schedule) + closed_s)
 
     def check(self, name: str) -> list[Change]:
         """Judge a mirror now; tells of each change."""
@@ -344,6 +344,12 @@ class Scheduler:
         for change in changes:
             self._told(name, change)
         return changes
+
+
+@lru_cache(maxsize=4096)
+def _open_period_s(schedule: Schedule) -> float:
+    """The longest gap between runs while no window or blackout holds them back."""
+    return parse_schedule(schedule.rules, zone=schedule.zone).period_s
 
 
 def _closed_s(schedule: Schedule, from_ns: int, to_ns: int) -> float:

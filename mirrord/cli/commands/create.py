@@ -22,12 +22,32 @@ def create(
     destination: Annotated[
         str, typer.Argument(metavar="DESTINATION", help="A path that does not exist yet.")
     ],
+    schedule: Annotated[
+        str,
+        typer.Option(
+            metavar="WHEN",
+            help="'every 15m', 'lag 5m', '*/10 * * * *', or a name ('mirrord schedule list').",
+        ),
+    ] = "",
+    rpo: Annotated[
+        str, typer.Option(metavar="DURATION", help="The lag that is promised, such as 30m.")
+    ] = "",
+    throttle: Annotated[
+        str, typer.Option(metavar="RATE", help="How fast it may transfer, such as 20MiB/s.")
+    ] = "",
     keep_source: Annotated[
-        int, typer.Option(min=1, max=10_000, help="Reference snapshots that stay at the source.")
-    ] = 2,
+        str,
+        typer.Option(
+            metavar="KEEP", help="Snapshots that stay at the source: a number or rules."
+        ),
+    ] = "2",
     keep_destination: Annotated[
-        int, typer.Option(min=1, max=10_000, help="Reference snapshots kept at the destination.")
-    ] = 10,
+        str,
+        typer.Option(
+            metavar="KEEP",
+            help="Those that stay at the destination, such as 'newest 10, 24 hourly, 7 daily'.",
+        ),
+    ] = "10",
     snapshots: Annotated[
         list[str] | None,
         typer.Option(
@@ -47,5 +67,8 @@ def create(
             keep_source=keep_source,
             keep_destination=keep_destination,
             snapshots=tuple(snapshots or ()),
+            schedule=schedule,
+            rpo=rpo,
+            throttle=throttle,
         )
     show(result, as_json=as_json)

@@ -42,7 +42,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
             (
                 row["name"],
                 row["state"],
-                _activity(row),
+                activity_of(row),
                 format_duration(row["lag_s"]) if row["lag_s"] is not None else "-",
                 f"{row['source']} -> {row['destination']}",
                 "" if row["healthy"] else "! " + row["problems"][0],
@@ -56,7 +56,8 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _activity(row: dict[str, Any]) -> str:
+def activity_of(row: dict[str, Any]) -> str:
+    """What a mirror does, with how far it is."""
     running = row["running"]
     if running and running.get("estimate_bytes"):
         share = running.get("done_bytes", 0) / max(1, running["estimate_bytes"])
@@ -67,7 +68,7 @@ def _activity(row: dict[str, Any]) -> str:
 def details(row: dict[str, Any]) -> list[str]:
     """One mirror, a fact a line."""
     lines = [
-        f"{row['name']}: {row['state']}, {_activity(row)}",
+        f"{row['name']}: {row['state']}, {activity_of(row)}",
         f"  source       {row['source']}",
         f"  destination  {row['destination']}",
     ]

@@ -1,0 +1,74 @@
+"""`mirrord watch`: all mirrors, live."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mirrord.cli.commands.status import activity_of
+from mirrord.cli.output import service
+from mirrord.core.errors import UsageError
+from mirrord.core.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def register(app: typer.Typer, name: str, panel: str) -> None:
+    """Add the command to the application."""
+    app.command(name, rich_help_panel=panel)(watch)
+
+
+def watch(
+    every: Annotated[
+        float, typer.Option("--every", min=0.2, max=3600, help="Seconds between two looks.")
+    ] = 1.0,
+) -> None:
+    """Show all mirrors in a table that keeps itself up to date; Ctrl-C ends it."""
+    if not sys.stdout.isatty():
+        raise UsageError("this needs a terminal", hint="'mirrord status' prints the table once.")
+    from rich.live import Live
+
+    with service(quiet=True) as built, Live(auto_refresh=False, screen=True) as live:
+        while True:
+            live.update(_table(built.status()), refresh=True)
+            time.sleep(every)
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    from rich.table import Table
+
+    table = Table(title="mirrord", expand=True, title_justify="left")
+    for name in ("MIRROR", "ACTIVITY", "LAG", "RPO", "NEXT", "LAST", ""):
+        table.add_column(name, no_wrap=name != "", ratio=2 if name == "" else None)
+    now_ns = time.time_ns()  # noqa: TID251 - to be shown
+    for row in rows:
+        last = row["last_transfer"]
+        alarms = [alarm["text"] for alarm in row["alarms"]] or row["problems"]
+        running = row["running"]
+        note = alarms[0] if alarms else row["forecast"]
+        if running and running.get("rate_bytes_s"):
+            note = f"{format_size(running['rate_bytes_s'])}/s  {note}"
+        used = row["rpo_used"]
+        table.add_row(
+            row["name"],
+            activity_of(row) if row["state"] == "mirrored" else row["state"],
+            format_duration(row["lag_s"]) if row["lag_s"] is not None else "-",
+            f"{used:.0%}" if used is not None else "-",
+            _until(row["next_ns"], now_ns),
+            f"{format_size(last['stream_bytes'])} in {format_duration(last['duration_ms'] / 1000)}"
+            if last
+            else "-",
+            note,
+            style="red" if alarms else None,
+        )
+    return table
+
+
+def _until(at_ns: int | None, now_ns: int) -> str:
+    if at_ns is None:
+        return "-"
+    return f"in {format_duration(max(0.0, (at_ns - now_ns) / 1e9))}"

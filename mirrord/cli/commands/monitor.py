@@ -1,0 +1,39 @@
+"""`mirrord monitor`: a check for Nagios and its kin."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mirrord.cli.output import Json, print_json, service
+
+
+def register(app: typer.Typer, name: str, panel: str) -> None:
+    """Add the command to the application."""
+    app.command(name, rich_help_panel=panel)(monitor)
+
+
+def monitor(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One mirror; else all of them.")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """One line and an exit status: 0 fine, 1 warning, 2 critical, 3 unknown."""
+    from mirrord.control.monitor import judge
+    from mirrord.core.errors import MirrordError
+    from mirrord.daemon.build import daemon_runs
+
+    try:
+        runs = daemon_runs()
+        with service(quiet=True) as built:
+            verdict = judge(built.status(name), built.alarms(up=True), service_runs=runs)
+    except MirrordError as error:
+        print(f"MIRRORD UNKNOWN - {error}")
+        return 3
+    if as_json:
+        print_json(verdict._asdict())
+    else:
+        print(verdict.line)
+    return verdict.status

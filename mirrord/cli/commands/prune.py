@@ -1,0 +1,31 @@
+"""`mirrord prune`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mirrord.cli.output import Json, Name, service, show
+
+
+def register(app: typer.Typer, name: str, panel: str) -> None:
+    """Add the command to the application."""
+    app.command(name, rich_help_panel=panel)(prune)
+
+
+def prune(
+    name: Name,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Only show what goes and why the rest stays.")
+    ] = False,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Prune also what was refused for a doubt.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Delete the reference snapshots that no rule keeps, at both ends."""
+    with service(quiet=True) as built:
+        result = built.prune(name, dry_run=dry_run, accept=accept)
+    show(result, as_json=as_json)
+    return 1 if result.status == "refused" else 0

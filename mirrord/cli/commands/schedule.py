@@ -1,0 +1,56 @@
+"""`mirrord schedule`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from zoneinfo import ZoneInfo
+
+import typer
+
+from mirrord.cli.output import Json, Name, print_json, service
+
+
+def register(app: typer.Typer, name: str, panel: str) -> None:
+    """Add the command to the application."""
+    group = typer.Typer(help="When mirrors run (docs/schedules.md).", no_args_is_help=True)
+    group.command("next")(next_times)
+    group.command("list")(listing)
+    app.add_typer(group, name=name, rich_help_panel=panel)
+
+
+def next_times(
+    name: Name,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=1, max=1000, help="How many times.")
+    ] = 10,
+    as_json: Json = False,
+) -> None:
+    """Show the next times at which a mirror runs, and why."""
+    with service(quiet=True) as built:
+        found: dict[str, Any] = built.schedule_next(name, count=count)
+    if as_json:
+        print_json(found)
+        return
+    if found["note"]:
+        print(f"'{name}': {found['note']}.")
+    zone = ZoneInfo(found["zone"])
+    for each in found["times"]:
+        moment = datetime.fromtimestamp(each["at_ns"] / 1e9, UTC).astimezone(zone)
+        print(f"{moment:%a %Y-%m-%d %H:%M:%S %Z}  {each['why']}")
+
+
+def listing(as_json: Json = False) -> None:
+    """Show the schedules that have a name: `schedule = "hourly"` in a definition uses one."""
+    with service(quiet=True) as built:
+        found = built.schedules()
+    if as_json:
+        print_json({"schedules": found})
+        return
+    width = max(len(each["name"]) for each in found)
+    for each in found:
+        parts = [" or ".join(each["run"])]
+        parts += [f"in {', '.join(each['windows'])}"] if each["windows"] else []
+        parts += [f"not in {', '.join(each['blackouts'])}"] if each["blackouts"] else []
+        own = "" if each["from"] == "mirrord" else f"  ({each['from']})"
+        print(f"{each['name']:{width}}  {', '.join(parts)}: {each['description']}{own}")
