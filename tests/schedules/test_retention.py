@@ -27,7 +27,7 @@ DAY = 86400
 
 #: Snapshots in sequence; times mostly go on, but clocks leap both ways.
 histories = st.lists(
-    st.one_of(st.integers(1, 200_000), st.integers(-10**7, 10**7)), max_size=40
+    st.one_of(st.integers(1, 200_000), st.integers(-(10**7), 10**7)), max_size=40
 ).map(
     lambda steps: [
         Item(f"g{n}", f"s{n}", n, (START + sum(steps[: n + 1])) * NS) for n in range(len(steps))
