@@ -27,6 +27,8 @@ _USE = 0.9
 _FIRST = 0.25
 _WAIT_MIN_S = 1.0
 _RUNS_MAX = 20
+#: A run sooner after its base says nothing about the changes of a second.
+_ELAPSED_MIN_S = 0.001
 #: Each older run weighs so much less, and plans are for this weighted quantile.
 _FADE = 0.9
 _QUANTILE = 0.85
@@ -76,7 +78,9 @@ class _Line(NamedTuple):
 
 def plan_lag(target_s: float, runs: Sequence[Run]) -> LagPlan:
     """When the next run must start. runs: oldest first; the last 20 count."""
-    used = [run for run in runs if run.elapsed_s > 0 and run.duration_s >= 0][-_RUNS_MAX:]
+    used = [run for run in runs if run.elapsed_s >= _ELAPSED_MIN_S and run.duration_s >= 0][
+        -_RUNS_MAX:
+    ]
     if not used:
         wait_s = max(target_s * _FIRST, _WAIT_MIN_S)
         why = f"no run yet to learn from: the first comes after {format_duration(wait_s)}"
@@ -108,7 +112,7 @@ def _fit(runs: Sequence[Run]) -> tuple[list[_Line], float]:
     """What a duration may be (the longest counts), and the smallest lag back to back."""
     weights = [_FADE**age for age in range(len(runs) - 1, -1, -1)]
     sizes = [run.stream_bytes for run in runs]
-    if max(sizes) - min(sizes) < _SPREAD * max(sizes):
+    if max(sizes) - min(sizes) <= _SPREAD * max(sizes):
         duration_s = _quantile([run.duration_s for run in runs], weights, _QUANTILE)
         growth = duration_s / max(run.elapsed_s for run in runs)
         return [_Line(duration_s, 0.0), _Line(0.0, growth)], 2 * duration_s
@@ -123,6 +127,9 @@ def _fit(runs: Sequence[Run]) -> tuple[list[_Line], float]:
     s_per_byte = max(_quantile(slopes, slope_weights, 0.5), 0.0)
     rests = [run.duration_s - s_per_byte * run.stream_bytes for run in runs]
     overhead_s = max(_quantile(rests, weights, _QUANTILE), 0.0)
+    # Runs in quick succession send little but bookkeeping: they say less about the changes.
+    usual_s = sorted(run.elapsed_s for run in runs)[len(runs) // 2]
+    weights = [w * min(run.elapsed_s, usual_s) for w, run in zip(weights, runs, strict=True)]
     change = _quantile([run.stream_bytes / run.elapsed_s for run in runs], weights, _QUANTILE)
     line = _Line(overhead_s, s_per_byte * change)
     # Back to back, elapsed is the duration of the run before: a fixed point.

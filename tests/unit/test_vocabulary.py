@@ -14,7 +14,7 @@ from mirrord.core.errors import (
     require,
 )
 from mirrord.core.names import MIRROR_NAME, check_mirror_name, snapshot_name
-from mirrord.core.units import format_duration, format_size, parse_size
+from mirrord.core.units import format_duration, format_size, parse_duration, parse_size
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,28 @@ def test_a_size_written_is_read_again_to_three_digits(size: int) -> None:
 )  # fmt: skip
 def test_durations_are_written_for_people(duration_s: float, text: str) -> None:
     assert format_duration(duration_s) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "duration_s"),
+    [("90s", 90), ("5 s", 5), ("15 min", 900), ("2 hours", 7200), ("1h30m", 5400), ("1 d", 86400),
+     ("3 min 20 s", 200), ("0s", 0), ("1.5h", 5400), ("2w", 1209600), ("4 ms", 0.004)],
+)  # fmt: skip
+def test_durations_are_read(text: str, duration_s: float) -> None:
+    assert parse_duration(text) == duration_s
+
+
+@pytest.mark.parametrize("text", ["", "5", "s", "-5s", "5M", "30m1h", "1h1h", "1h x", "1..5s"])
+def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_duration(text)
+    assert "1h30m" in caught.value.hint
+
+
+@given(st.floats(0, 1e8))
+def test_a_duration_written_is_read_again_to_two_parts(duration_s: float) -> None:
+    again = parse_duration(format_duration(duration_s))
+    assert abs(again - duration_s) <= max(0.06, duration_s * 0.05)
 
 
 @given(st.text(max_size=80))
