@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.system import steps
+from mirrord.system import clock, steps
 from tests.contract.lab import Lab
 from tests.support.labs import LABS, open_lab
 from tests.support.world import World
@@ -36,3 +36,4 @@ def world(lab: Lab, tmp_path: Path) -> Iterator[World]:
 def nobody_observes() -> Iterator[None]:
     yield
     steps.observe(None)
+    clock.use(None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -129,7 +128,7 @@ class Mirror:
                 except Busy:
                     if clock.monotonic_s() > deadline_s:
                         raise
-                    time.sleep(_POLL_S)
+                    clock.sleep_s(_POLL_S)
                     continue
                 yield
                 return
@@ -214,7 +213,7 @@ def stop_running(mirror: Mirror, *, timeout_s: float = 30.0) -> bool:
                 os.kill(holder.pid, signal.SIGTERM)
             except (ProcessLookupError, PermissionError):
                 pass
-        time.sleep(_POLL_S)
+        clock.sleep_s(_POLL_S)
     return True
 
 

@@ -1,15 +1,61 @@
-"""The clocks. Wall time is shown to people; durations and deadlines use the monotonic one."""
+"""The clocks. Wall time is shown to people; durations and deadlines use the monotonic one.
+
+A simulation puts its own time in the place of the real one (`use`), as a test watches the steps
+with `mirrord.system.steps.observe`. In production there is no such source and each call costs one
+comparison more than the clock itself.
+"""
 
 from __future__ import annotations
 
 import time
+from typing import Protocol
+
+
+class Source(Protocol):
+    """Where time comes from; the methods are the functions of this module."""
+
+    def now_ns(self) -> int:
+        """Wall time, nanoseconds since 1970, UTC."""
+
+    def monotonic_s(self) -> float:
+        """Seconds that never jump."""
+
+    def boottime_s(self) -> float:
+        """Seconds that never jump and go on while the machine is suspended."""
+
+    def sleep_s(self, seconds: float) -> None:
+        """Return after that time."""
+
+
+_source: Source | None = None
 
 
 def now_ns() -> int:
     """Wall time, nanoseconds since 1970, UTC. May jump: never order anything by it."""
-    return time.time_ns()
+    return time.time_ns() if _source is None else _source.now_ns()
 
 
 def monotonic_s() -> float:
     """Seconds on a clock that never jumps."""
-    return time.monotonic()
+    return time.monotonic() if _source is None else _source.monotonic_s()
+
+
+def boottime_s() -> float:
+    """Seconds on a clock that never jumps and goes on while the machine is suspended."""
+    if _source is None:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return _source.boottime_s()
+
+
+def sleep_s(seconds: float) -> None:
+    """Wait."""
+    if _source is None:
+        time.sleep(seconds)
+    else:
+        _source.sleep_s(seconds)
+
+
+def use(source: Source | None) -> None:
+    """Take all time from `source` from now on; None: from the real clocks."""
+    global _source
+    _source = source

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -79,7 +78,7 @@ def _take(descriptor: int) -> bool:
         except BlockingIOError:
             if clock.monotonic_s() > deadline_s or os.pread(descriptor, 1, 0):
                 return False
-            time.sleep(0.001)
+            clock.sleep_s(0.001)
 
 
 def _read_holder(descriptor: int) -> Holder:
