@@ -9,14 +9,16 @@ import pytest
 
 from mirrord.system import clock, steps
 from tests.contract.lab import Lab
-from tests.support.labs import LABS, open_lab
+from tests.support.labs import LABS, PRODUCT_LABS, open_lab
 from tests.support.world import World
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "lab" in metafunc.fixturenames:
-        assert LABS, "no lab was found: the suite would test nothing"
-        metafunc.parametrize("lab", LABS, indirect=True)
+        bare = "contract" in metafunc.definition.path.parts
+        labs = LABS if bare else PRODUCT_LABS
+        assert labs, "no lab was found: the suite would test nothing"
+        metafunc.parametrize("lab", labs, indirect=True)
 
 
 @pytest.fixture
