@@ -11,8 +11,9 @@ from pathlib import Path
 
 from mirrord.drivers.base import Driver
 from tests.contract.lab import Lab
-from tests.sim.memory import Disk, MemoryDriver, digest_of
+from tests.sim.memory import MemoryDriver
 from tests.sim.stream import Geometry
+from tests.sim.volume import Disk, digest_of
 
 _BLOCKS = 200
 
