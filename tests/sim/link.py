@@ -55,6 +55,10 @@ class Link:
         self.trouble = Trouble()
         self.moved_bytes = 0
 
+    def begin(self, trouble: Trouble) -> None:
+        """A new transfer, with what goes wrong in it."""
+        self.trouble, self.moved_bytes = trouble, 0
+
     def round_trip(self) -> None:
         """Ask the other end and wait for the answer."""
         clock.sleep_s(self.wire.round_trip_s)

@@ -39,7 +39,7 @@ from mirrord.drivers.base import (
 )
 from mirrord.system import steps
 from tests.sim.link import Link
-from tests.sim.stream import Geometry, Head, MemorySendStream, Parser
+from tests.sim.stream import Head, MemorySendStream, Parser
 from tests.sim.volume import Blocks, Disk, Entry, Staged, Volume, digest_of
 
 _FREE_BYTES = 1 << 40
@@ -60,7 +60,7 @@ class MemoryDriver(Driver):
         """Plain look-up."""
         facts = VolumeFacts(
             self.kind, self.location, Role.ABSENT, "", "memory", self.location,
-            free_bytes=_FREE_BYTES,
+            free_bytes=0 if self.location in self._disk.full else _FREE_BYTES,
         )  # fmt: skip
         volume = self._disk.volumes.get(self.location)
         if volume is None:
@@ -71,7 +71,7 @@ class MemoryDriver(Driver):
         return facts._replace(
             role=volume.role, identity=volume.identity, mirror_id=volume.mirror_id,
             shown=None if live else volume.shown, origin=volume.origin if live else None,
-            free_bytes=0 if volume.full else _FREE_BYTES,
+
         )  # fmt: skip
 
     @contextmanager
@@ -114,7 +114,7 @@ class MemoryDriver(Driver):
         for entry in volume.entries.values():
             if entry.snapshot.name == name and entry.snapshot.kind is SnapshotKind.REFERENCE:
                 return entry.snapshot
-        if volume.full:
+        if self.location in self._disk.full:
             raise no_space(str(self), "the volume is full")
         steps.reached("MEMORY:SNAPSHOT:TAKE")
         return volume.take(f"s{self._disk.draw()}", name, SnapshotKind.REFERENCE).snapshot
@@ -205,7 +205,7 @@ class MemoryDriver(Driver):
         if staged is None:
             steps.reached("MEMORY:RECEIVE:STAGE")
             staged = volume.staged[request.transfer_id] = Staged(request)
-        return MemoryReceiver(str(self), self._disk.geometry, volume, staged)
+        return MemoryReceiver(self._disk, self.location, volume, staged)
 
     def stagings(self) -> list[Staging]:
         """Those that were committed do not count."""
@@ -337,16 +337,17 @@ class MemoryDriver(Driver):
 class MemoryReceiver(Receiver):
     """Each frame that is whole is durable at once; so `close` has nothing left to keep."""
 
-    def __init__(self, where: str, geometry: Geometry, volume: Volume, staged: Staged) -> None:
-        self._where = where
-        self._geometry = geometry
+    def __init__(self, disk: Disk, location: str, volume: Volume, staged: Staged) -> None:
+        self._disk = disk
+        self._location = location
+        self._where = f"memory:{location}"
         self._volume = volume
         self._staged = staged
-        self._parser = Parser(where, geometry)
+        self._parser = Parser(self._where, disk.geometry)
 
     def write(self, chunk: bytes | memoryview) -> None:
         """Stage the changes of the frames that are whole now."""
-        if self._volume.full:
+        if self._location in self._disk.full:
             raise no_space(self._where, "the volume is full")
         for changes in self._parser.feed(chunk):
             self._check_head()
@@ -354,7 +355,7 @@ class MemoryReceiver(Receiver):
                 steps.reached("MEMORY:RECEIVE:WRITE")
                 self._staged.changes.update(changes)
                 self._staged.following = changes[-1][0] + 1
-                self._staged.received_bytes += len(changes) * self._geometry.block_bytes
+                self._staged.received_bytes += len(changes) * self._disk.geometry.block_bytes
 
     def finish(self) -> Staging:
         """Put the content together and compare its digest with the one that was announced."""

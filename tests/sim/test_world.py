@@ -54,8 +54,10 @@ def test_the_wall_clock_jumps_and_the_others_do_not() -> None:
         sim.run(20)
         assert clock.now_ns() == START_NS + (20 - 3600) * 10**9
         assert clock.monotonic_s() == clock.boottime_s() == 20
-        assert sim.latest_wall_ns(5, 20) == START_NS + 10 * 10**9
-        assert sim.latest_wall_ns(15, 20) == clock.now_ns()
+        assert sim.earliest_s(clock.now_ns()) == 0, "it was later than that before"
+        assert sim.earliest_s(START_NS + 7 * 10**9) == 7
+        sim.jump(7200)
+        assert sim.earliest_s(START_NS + 1800 * 10**9) == 20, "the jump passed it"
 
 
 def test_events_wake_who_waits_or_time_runs_out() -> None:

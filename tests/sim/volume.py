@@ -79,8 +79,6 @@ class Volume:
         self.mirror_id = ""
         self.shown: str | None = None
         self.origin: str | None = None
-        #: For tests: nothing can be written here now.
-        self.full = False
         #: For checkers: when the live content was what each snapshot holds, by digest.
         self.spans: dict[int, Span] = {}
         self._since_s = clock.monotonic_s()
@@ -128,12 +126,16 @@ class Volume:
 
 
 class Disk:
-    """All volumes by their locations. A location that is in `foreign` holds somebody's data."""
+    """All volumes by their locations.
+
+    foreign: locations that hold somebody's data. full: where nothing can be written now.
+    """
 
     def __init__(self, geometry: Geometry | None = None) -> None:
         self.geometry = geometry or Geometry()
         self.volumes: dict[str, Volume] = {}
         self.foreign: set[str] = set()
+        self.full: set[str] = set()
         self.held: dict[str, str] = {}
         self._drawn = 0
 

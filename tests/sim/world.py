@@ -30,6 +30,8 @@ class Worker:
     def __init__(self, sim: Sim, number: int) -> None:
         self.number = number
         self.context: object = None
+        #: What the thread does at its very end (a database connection belongs to its thread).
+        self.at_end: list[Callable[[], object]] = []
         self.job: Callable[[], object] | None = None
         self.baton = threading.Lock()
         self.baton.acquire()
@@ -49,6 +51,8 @@ class Worker:
             self.context = self.job = None
             self._sim.finished(self)
             self.baton.acquire()
+        for last in self.at_end:
+            last()
 
 
 What = Worker | Callable[[], object] | None
@@ -166,14 +170,14 @@ class Sim:
         """Somebody sets the wall clock, forward or back."""
         self._jumps.append((self.now_s, self._jumps[-1][1] + int(seconds * 1e9)))
 
-    def latest_wall_ns(self, from_s: float, until_s: float) -> int:
-        """The latest wall time that was shown in this span of elapsed time."""
-        latest = 0
+    def earliest_s(self, wall_ns: int) -> float:
+        """The first elapsed time at which the wall clock showed this, or more."""
         ends = [at_s for at_s, _ in self._jumps[1:]] + [float("inf")]
         for (begin_s, offset_ns), end_s in zip(self._jumps, ends, strict=True):
-            if begin_s <= until_s and end_s >= from_s:
-                latest = max(latest, offset_ns + int(min(end_s, until_s) * 1e9))
-        return latest
+            at_s = max(begin_s, (wall_ns - offset_ns) / 1e9)
+            if at_s <= end_s:
+                return at_s
+        raise AssertionError("the last span has no end")
 
     # What is to run
 
