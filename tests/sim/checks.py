@@ -62,9 +62,9 @@ class Checks:
             require(span.until_s + _SAME_S >= confirmed_s, definition, "the lag is a lie")
 
     def after(
-        self, definition: Definition, catalogue: Catalogue, outcome: str, begun_s: float
+        self, definition: Definition, catalogue: Catalogue, outcome: str, since_s: float
     ) -> None:
-        """After each attempt, however it ended."""
+        """After each attempt, however it ended. since_s: a success shows the source as of then."""
         require(outcome in EXPECTED, definition, f"an attempt ended with '{outcome}'")
         self.lag(definition, catalogue)
         if outcome not in HEALTHY:
@@ -72,7 +72,7 @@ class Checks:
         span = self.view(definition)
         require(span is not None, definition, "a success shows nothing")
         if span is not None and span.until_s is not None:
-            require(span.until_s + _SAME_S >= begun_s, definition, "a success shows old content")
+            require(span.until_s + _SAME_S >= since_s, definition, "a success shows old content")
         self.tidy(definition, catalogue, outcome)
 
     def tidy(self, definition: Definition, catalogue: Catalogue, outcome: str) -> None:

@@ -20,10 +20,13 @@ class Crash(BaseException):
 
 @dataclass(slots=True)
 class Attempt:
-    """One run of a verb, and what shall happen to it. crash_at: the number of the step."""
+    """One run of a verb, and what shall happen to it. crash_at: the number of the step.
+
+    since_s: when it succeeds, the destination has the source as of then.
+    """
 
     name: str
-    begun_s: float
+    since_s: float
     fault: str = ""
     trouble: Trouble = field(default_factory=Trouble)
     crash_at: int = 0

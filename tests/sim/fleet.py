@@ -151,7 +151,7 @@ class Fleet:
         worker.context = attempt
         node.link.begin(attempt.trouble)
         try:
-            outcome = self._run(node)
+            outcome = self._run(node, attempt)
         except Crash:
             outcome = "crash"
         finally:
@@ -162,13 +162,15 @@ class Fleet:
         self.outcomes[outcome] += 1
         self.faults_met[attempt.fault] += 1
         self.say(f"{node.definition.name} {outcome} {attempt.fault} {node.link.moved_bytes}")
-        self.checks.after(node.definition, self.catalogue(), outcome, attempt.begun_s)
+        self.checks.after(node.definition, self.catalogue(), outcome, attempt.since_s)
         return outcome
 
-    def _run(self, node: Node) -> str:
+    def _run(self, node: Node, attempt: Attempt) -> str:
         mirror = self.mirror(node)
         try:
             fresh = mirror.row().state is State.UNINITIALIZED
+            if fresh:
+                attempt.since_s = 0.0  # a first transfer that goes on shows what it began with
             return (update.initialize if fresh else update.update)(mirror).status
         except MirrordError as error:
             return error.code
