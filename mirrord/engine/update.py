@@ -100,7 +100,8 @@ def _transfer_all(mirror: Mirror, verb: Verb, recovered: Recovered, *, why_whole
     own = mirror.source.own_snapshots(mirror.definition.snapshots)
     asked_ns = clock.now_ns()
     if base is not None and not _news(mirror, base, own, {s.guid for s in there}):
-        if len(here) > mirror.definition.keep_source:
+        keeps = mirror.definition
+        if len(here) > keeps.keep_source or len(there) > keeps.keep_destination:
             prune(mirror, here, there, shown=base.guid)  # what an interrupted update left undone
         if total.transfers:
             return _done(mirror, base, total, started_s)

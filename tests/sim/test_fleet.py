@@ -9,6 +9,8 @@ import pytest
 
 from mirrord.core.errors import TransferFailed
 from mirrord.engine import update
+from mirrord.system import steps
+from tests.sim.faults import Crash
 from tests.sim.fleet import Fleet, Plan, simulate
 from tests.sim.link import Trouble
 from tests.sim.place import scratch
@@ -23,6 +25,7 @@ def folder() -> Iterator[Path]:
 def alone(folder: Path, work: Callable[[Fleet], None]) -> None:
     """Work on a fleet of one mirror, without faults but those that the work makes."""
     with Fleet(Plan(1, mirrors=1, fault_rate=0), folder) as fleet:
+        fleet.writers[0].stopped = True
         fleet.sim.spawn(lambda: work(fleet))
         fleet.sim.run(100_000)
 
@@ -58,5 +61,29 @@ def test_a_transfer_that_failed_leaves_no_record_of_its_snapshot(folder: Path) -
             update.update(mirror)
         assert len(source.entries) == 1
         assert fleet.catalogue().snapshots(node.definition.id) == known
+
+    alone(folder, work)
+
+
+def test_a_crash_before_pruning_is_mended_also_when_nothing_changes_any_more(folder: Path) -> None:
+    """Found by a fleet: with room at the source, the destination kept one too many for ever."""
+
+    def work(fleet: Fleet) -> None:
+        [node] = fleet.nodes
+        node.definition = node.definition._replace(keep_source=3, keep_destination=1)
+        assert fleet.attempt(node) == "done"
+        fleet.disk.volumes["/source/0"].write([(1, fleet.disk.draw())])
+
+        def crash(label: str) -> None:
+            if label == "MEMORY:SNAPSHOT:DELETE":
+                raise Crash(label)
+
+        steps.observe(crash)
+        with pytest.raises(Crash):
+            update.update(fleet.mirror(node))
+        steps.observe(None)
+        assert len(fleet.disk.volumes["/destination/0"].entries) == 2
+        assert fleet.attempt(node) == "unchanged"
+        assert len(fleet.disk.volumes["/destination/0"].entries) == 1
 
     alone(folder, work)
