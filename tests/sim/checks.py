@@ -12,7 +12,7 @@ _SAME_S = 1e-6
 
 #: How an attempt may end: well, or by what the simulation does to it.
 HEALTHY = frozenset({"done", "unchanged"})
-EXPECTED = HEALTHY | {"crash", "transfer", "damaged", "no-space", "busy"}
+EXPECTED = HEALTHY | {"crash", "transfer", "damaged", "no-space", "busy", "aborted"}
 
 
 class Violation(AssertionError):
@@ -97,7 +97,8 @@ class Checks:
             len(there) <= definition.keep_destination, definition, "the destination keeps too many"
         )
         if outcome == "done":  # a crash between pruning and its record is mended by the next one
-            require(mine.keys() <= set(here) | set(there), definition, "a record is of nothing")
+            known = source.entries.keys() | destination.entries.keys()
+            require(mine.keys() <= known, definition, "a record is of nothing")
 
     def history(self, definition: Definition, catalogue: Catalogue) -> int:
         """All transfers: whole ones only where there was no base; returns their number."""

@@ -10,7 +10,7 @@ from tests.sim.volume import Disk
 from tests.sim.world import Sim
 
 #: Labelled steps that a short update passes; a crash comes at one of them, or not at all.
-_STEPS_OF_AN_UPDATE = 16
+_STEPS_OF_AN_UPDATE = 18
 _EVERY_S = 600.0
 
 
@@ -30,6 +30,7 @@ class Attempt:
     fault: str = ""
     trouble: Trouble = field(default_factory=Trouble)
     crash_at: int = 0
+    abort_after_s: float = 0.0
     passed: int = 0
     dead: bool = False
 
@@ -66,10 +67,10 @@ class Faults:
         chance = random.Random(f"{self._seed} {name} {number}")
         if self._sim.now_s >= self.until_s or chance.random() >= self._rate:
             return attempt
-        kinds = ("crash", "cut", "damage", "stall", "slow")
-        attempt.fault = chance.choices(kinds, (6, 4, 2, 1, 1))[0]
+        kinds = ("crash", "cut", "damage", "stall", "slow", "abort")
+        attempt.fault = chance.choices(kinds, (6, 4, 2, 1, 1, 1))[0]
         # Most updates are small, some are not: a size of any magnitude.
-        size = int(2 ** chance.uniform(6, 21))
+        size = int(2 ** chance.uniform(6, 19))
         if attempt.fault == "crash":
             attempt.crash_at = chance.randrange(1, _STEPS_OF_AN_UPDATE)
         elif attempt.fault == "cut":
@@ -79,6 +80,8 @@ class Faults:
         elif attempt.fault == "stall":
             attempt.trouble.stall_after_bytes = size
             attempt.trouble.stall_s = chance.uniform(60, 5400)
+        elif attempt.fault == "abort":
+            attempt.abort_after_s = chance.uniform(0.01, 0.3)
         else:
             attempt.trouble.slowness = chance.uniform(2, 500)
         return attempt

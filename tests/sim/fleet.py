@@ -29,8 +29,9 @@ from tests.sim.checks import HEALTHY, Checks, require
 from tests.sim.faults import Attempt, Crash, Faults
 from tests.sim.link import Link, Wire
 from tests.sim.memory import MemoryDriver
+from tests.sim.stream import Geometry
 from tests.sim.volume import Disk
-from tests.sim.workload import KINDS, Writer
+from tests.sim.workload import KINDS, Owner, Writer
 from tests.sim.world import Sim
 
 #: What runs at the end of a simulation has this time to finish.
@@ -90,12 +91,17 @@ class Fleet:
         plan, sim = self.plan, self.sim.__enter__()
         steps.observe(self._step)
         self.wire = Wire(plan.rate_bps, plan.round_trip_s)
-        self.disk = Disk()
+        self.disk = Disk(Geometry(frame_blocks=16))
         self.checks = Checks(sim, self.disk)
         self.nodes = [self._node(number) for number in range(plan.mirrors)]
         self.writers = [
             Writer(sim, self.disk, volume, KINDS[number % len(KINDS)], f"{plan.seed} {number}")
             for number, volume in enumerate(self.disk.volumes.values())
+        ]
+        self.owners = [
+            Owner(sim, MemoryDriver(self.disk, node.definition.source.location), node.period_s)
+            for node in self.nodes
+            if node.definition.snapshots
         ]
         self.faults = Faults(
             sim, self.disk, [node.definition.destination.location for node in self.nodes],
@@ -150,6 +156,9 @@ class Fleet:
         attempt = self.faults.draw(node.definition.name, node.attempts)
         worker.context = attempt
         node.link.begin(attempt.trouble)
+        if attempt.abort_after_s:
+            run = RunFiles(self._folder, node.definition.name)
+            self.sim.at(self.sim.now_s + attempt.abort_after_s, run.request_abort)
         try:
             outcome = self._run(node, attempt)
         except Crash:
@@ -189,6 +198,8 @@ class Fleet:
         """After the last fault and the last write: each mirror once more, then all must be well."""
         for writer in self.writers:
             writer.stopped = True
+        for owner in self.owners:
+            owner.stopped = True
         self.sim.spawn(self._settle_all)
         while not self._settled:
             self.sim.run(self.sim.now_s + 60)
@@ -240,6 +251,7 @@ class Fleet:
             destination=Endpoint("memory", f"/destination/{number}"),
             keep_source=chance.randint(1, 3),
             keep_destination=chance.randint(1, 8),
+            snapshots=("daily.*",) if number % 7 == 3 else (),
         )
         return Node(definition, chance.choice(self.plan.periods_s), Link(self.wire))
 

@@ -124,6 +124,10 @@ class MemoryDriver(Driver):
         volume = self._of_role(Role.LIVE)
         return volume.take(f"s{self._disk.draw()}", name, SnapshotKind.OWN).snapshot
 
+    def delete_own(self, guid: str) -> None:
+        """As the owner would."""
+        del self._of_role(Role.LIVE).entries[guid]
+
     def delete_snapshot(self, guid: str) -> None:
         """Drop it from the table."""
         volume = self._disk.volumes.get(self.location)

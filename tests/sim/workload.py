@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 
+from tests.sim.memory import MemoryDriver
 from tests.sim.volume import Disk, Volume
 from tests.sim.world import Sim
 
-KINDS = ("idle", "slow", "steady", "burst")
+KINDS = ("idle", "slow", "steady", "steady", "burst")
+#: How many of the owner's own snapshots stay.
+_OWN_KEPT = 3
 
 
 class Writer:
@@ -37,3 +40,24 @@ class Writer:
             changes += [(block, 0) for block in list(volume.live)[: chance.randint(1, 20)]]
         volume.write(changes)
         self._next()
+
+
+class Owner:
+    """Takes snapshots of a source that go along, and deletes old ones, whoever uses them."""
+
+    def __init__(self, sim: Sim, source: MemoryDriver, every_s: float) -> None:
+        self.stopped = False
+        self._sim = sim
+        self._source = source
+        self._every_s = every_s * 1.7
+        self._taken = 0
+        sim.at(self._every_s, self._work)
+
+    def _work(self) -> None:
+        if self.stopped:
+            return
+        self._taken += 1
+        self._source.own_snapshot(f"daily.{self._taken}")
+        for old in self._source.own_snapshots(("daily.*",))[:-_OWN_KEPT]:
+            self._source.delete_own(old.guid)
+        self._sim.at(self._sim.now_s + self._every_s, self._work)
