@@ -87,3 +87,27 @@ def test_a_crash_before_pruning_is_mended_also_when_nothing_changes_any_more(fol
         assert len(fleet.disk.volumes["/destination/0"].entries) == 1
 
     alone(folder, work)
+
+
+def test_an_abort_that_comes_too_late_does_not_stop_pruning(folder: Path) -> None:
+    """Found by a fleet: the update was done, and a warning said that pruning had been aborted."""
+
+    def work(fleet: Fleet) -> None:
+        [node] = fleet.nodes
+        node.definition = node.definition._replace(keep_source=1)
+        assert fleet.attempt(node) == "done"
+        source = fleet.disk.volumes["/source/0"]
+        source.write([(1, fleet.disk.draw())])
+        mirror = fleet.mirror(node)
+
+        def abort(label: str) -> None:
+            if label == "MEMORY:COMMIT:SHOW":
+                mirror.run.request_abort()
+
+        steps.observe(abort)
+        assert update.update(mirror).status == "done"
+        steps.observe(None)
+        assert len(source.entries) == 1
+        assert fleet.catalogue().events(mirror.id, limit=9) == []
+
+    alone(folder, work)
