@@ -7,16 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.system import steps
+from mirrord.system import clock, steps
 from tests.contract.lab import Lab
-from tests.support.labs import LABS, open_lab
+from tests.support.labs import LABS, PRODUCT_LABS, open_lab
 from tests.support.world import World
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "lab" in metafunc.fixturenames:
-        assert LABS, "no lab was found: the suite would test nothing"
-        metafunc.parametrize("lab", LABS, indirect=True)
+        bare = "contract" in metafunc.definition.path.parts
+        labs = LABS if bare else PRODUCT_LABS
+        assert labs, "no lab was found: the suite would test nothing"
+        metafunc.parametrize("lab", labs, indirect=True)
 
 
 @pytest.fixture
@@ -36,3 +38,4 @@ def world(lab: Lab, tmp_path: Path) -> Iterator[World]:
 def nobody_observes() -> Iterator[None]:
     yield
     steps.observe(None)
+    clock.use(None)

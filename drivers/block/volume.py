@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterator
@@ -129,7 +128,7 @@ class Volume:
             except Busy:
                 if clock.monotonic_s() > deadline:
                     raise
-                time.sleep(_LOCK_POLL_S)
+                clock.sleep_s(_LOCK_POLL_S)
         try:
             yield volume
         finally:

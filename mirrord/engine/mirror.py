@@ -138,16 +138,19 @@ class Mirror:
 
     @contextmanager
     def source_locked(self) -> Iterator[None]:
-        """Hold the source's volume for a moment; waits up to 20 s for who has it."""
+        """Hold the source's volume for a moment; waits up to 20 s for who has it.
+
+        Only the wait can be aborted: what is done in that moment is no transfer.
+        """
         deadline_s = clock.monotonic_s() + _SOURCE_LOCK_WAIT_S
         while True:
-            self.run.check_abort()
             with ExitStack() as stack:
                 try:
                     stack.enter_context(self.source.lock(f"mirrord {self.name}"))
                 except Busy:
                     if clock.monotonic_s() > deadline_s:
                         raise
+                    self.run.check_abort()
                     clock.sleep_s(_POLL_S)
                     continue
                 yield

@@ -98,8 +98,8 @@ def drop(mirror: Mirror, pending: Pending) -> None:
     operation = mirror.catalogue.operation(mirror.id)
     assert operation is not None
     mirror.destination.discard(pending.transfer_id)
-    _drop_snapshot(mirror, operation)
-    mirror.catalogue.end(mirror.id, gone=[pending.snapshot.guid])
+    gone = [pending.snapshot.guid] if _drop_snapshot(mirror, operation) else []
+    mirror.catalogue.end(mirror.id, gone=gone)
 
 
 def _settle_transfer(
@@ -132,8 +132,8 @@ def _settle_transfer(
             mirror.catalogue.finish_transfer(transfer_id, result, **columns)
         return Recovered(pending=pending)
     mirror.destination.discard(transfer_id)
-    _drop_snapshot(mirror, operation)
-    mirror.catalogue.end(mirror.id, transfer=(transfer_id, result, columns))
+    gone = [guid] if _drop_snapshot(mirror, operation) else []
+    mirror.catalogue.end(mirror.id, transfer=(transfer_id, result, columns), gone=gone)
     return Recovered()
 
 
@@ -175,8 +175,9 @@ def _pending(mirror: Mirror, operation: Operation, staging: Staging | None) -> P
     )
 
 
-def _drop_snapshot(mirror: Mirror, operation: Operation) -> None:
-    """Delete the snapshot that was taken for this operation, if it is not at both ends.
+def _drop_snapshot(mirror: Mirror, operation: Operation) -> bool:
+    """Delete the snapshot that was taken for this operation, if it is not at both ends; whether
+    nothing is left of what had to go.
 
     The name was given out by the catalogue for this operation alone and recorded before the
     snapshot was taken: this is no guess from a name. A source that cannot be reached keeps its
@@ -193,3 +194,5 @@ def _drop_snapshot(mirror: Mirror, operation: Operation) -> None:
         mirror.catalogue.add_event(
             mirror.id, "warning", f"the snapshot {name} stays at the source: {one_line(error)}"
         )
+        return False
+    return True

@@ -127,8 +127,11 @@ def _transfer_all(mirror: Mirror, verb: Verb, recovered: Recovered, *, why_whole
     own = mirror.source.own_snapshots(mirror.definition.snapshots)
     asked_ns = clock.now_ns()
     if base is not None and not _news(mirror, base, own, {s.guid for s in there}):
-        keep = mirror.definition.keep_source
-        if isinstance(keep, int) and len(here) > keep:
+        keep_here, keep_there = mirror.definition.keep_source, mirror.definition.keep_destination
+        left_over = (isinstance(keep_here, int) and len(here) > keep_here) or (
+            isinstance(keep_there, int) and len(there) > keep_there
+        )
+        if left_over:
             prune.prune(mirror, here, there, shown=base.guid)  # an interrupted one left it undone
         if total.transfers:
             return _done(mirror, base, total, started_s)

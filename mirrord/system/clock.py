@@ -1,7 +1,8 @@
 """The clocks. Wall time is shown to people; durations and deadlines use the monotonic one.
 
-A simulation puts its own time in their place (`use`), as `mirrord.system.steps` lets a test see
-every effect. In production there is none, and a reading costs one comparison more.
+A simulation puts its own time in the place of the real one (`use`), as a test watches the steps
+with `mirrord.system.steps.observe`. In production there is no such source and each call costs one
+comparison more than the clock itself.
 """
 
 from __future__ import annotations
@@ -11,28 +12,22 @@ from typing import Protocol
 
 
 class Source(Protocol):
-    """Where time comes from."""
+    """Where time comes from; the methods are the functions of this module."""
 
     def now_ns(self) -> int:
-        """Wall time."""
+        """Wall time, nanoseconds since 1970, UTC."""
 
     def monotonic_s(self) -> float:
         """Seconds that never jump."""
 
     def boottime_s(self) -> float:
-        """Likewise, and they go on while the machine sleeps."""
+        """Seconds that never jump and go on while the machine is suspended."""
 
-    def sleep_s(self, duration_s: float) -> None:
-        """Wait."""
+    def sleep_s(self, seconds: float) -> None:
+        """Return after that time."""
 
 
 _source: Source | None = None
-
-
-def use(source: Source | None) -> None:
-    """Take time from `source` from now on; None: from the machine."""
-    global _source
-    _source = source
 
 
 def now_ns() -> int:
@@ -41,20 +36,26 @@ def now_ns() -> int:
 
 
 def monotonic_s() -> float:
-    """Seconds on a clock that never jumps; it stands still while the machine sleeps."""
+    """Seconds on a clock that never jumps."""
     return time.monotonic() if _source is None else _source.monotonic_s()
 
 
 def boottime_s() -> float:
-    """Seconds on a clock that never jumps and goes on while the machine sleeps."""
-    if _source is not None:
-        return _source.boottime_s()
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def sleep_s(duration_s: float) -> None:
-    """Wait that long."""
+    """Seconds on a clock that never jumps and goes on while the machine is suspended."""
     if _source is None:
-        time.sleep(duration_s)
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return _source.boottime_s()
+
+
+def sleep_s(seconds: float) -> None:
+    """Wait."""
+    if _source is None:
+        time.sleep(seconds)
     else:
-        _source.sleep_s(duration_s)
+        _source.sleep_s(seconds)
+
+
+def use(source: Source | None) -> None:
+    """Take all time from `source` from now on; None: from the real clocks."""
+    global _source
+    _source = source

@@ -6,8 +6,9 @@ A driver takes part by a module `tests/contract/lab_<kind>.py` with
     def lab(folder: Path) -> Iterator[Lab]: ...
 
 that yields a fresh `Lab` whose places lie below `folder` or on file systems of the lab's own, and
-cleans up after itself. `tests/contract/conftest.py` runs the whole of `test_conformance.py` on
-every lab that it finds; a kind that cannot run here is an error, not a skip.
+cleans up after itself. The suite runs on every lab that is found; so do the integration tests and
+the crash matrix, where the kind is one that a definition can name (tests/support/labs.py). A kind
+that cannot run here is an error, not a skip.
 """
 
 from __future__ import annotations

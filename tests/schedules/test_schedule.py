@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from datetime import UTC, datetime, timedelta
 
@@ -116,7 +117,7 @@ def test_intervals_run_on_their_grid_and_once_when_a_window_opens(
     free = parse_schedule(f"every {period}s")
     held = parse_schedule(f"every {period}s", zone=zone, windows=[text])
     grid = runs(free, start - timedelta(days=8), 11, seed)
-    assert {b - a for a, b in zip(grid, grid[1:], strict=False)} <= {period * NS}
+    assert {b - a for a, b in itertools.pairwise(grid)} <= {period * NS}
     expected: list[int] = []
     due = iter(grid)
     upcoming = next(due, None)
@@ -147,7 +148,7 @@ def test_each_nominal_time_has_one_run_within_the_jitter(
     plain = runs(parsed(rule, zone=zone, windows=windows), start, 0.5, seed)
     schedule = parsed(rule, zone=zone, windows=windows, jitter=f"{jitter}s")
     moved = runs(schedule, start, 0.5, seed)
-    assert all(a < b for a, b in zip(moved, moved[1:], strict=False))
+    assert all(a < b for a, b in itertools.pairwise(moved))
     assert all(schedule.allowed(n) for n in moved)
     nominal = iter(plain)
     first = next(nominal, None)

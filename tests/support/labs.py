@@ -6,9 +6,12 @@ import importlib
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from mirrord.core.endpoint import KINDS
 from tests.contract.lab import Lab
 
 LABS = sorted(path.stem for path in (Path(__file__).parents[1] / "contract").glob("lab_*.py"))
+#: Those whose volumes a definition can name: all that goes through the product runs on these.
+PRODUCT_LABS = [name for name in LABS if name.removeprefix("lab_") in KINDS]
 
 
 def open_lab(name: str, folder: Path) -> AbstractContextManager[Lab]:

@@ -37,9 +37,7 @@ def create(
     ] = "",
     keep_source: Annotated[
         str,
-        typer.Option(
-            metavar="KEEP", help="Snapshots that stay at the source: a number or rules."
-        ),
+        typer.Option(metavar="KEEP", help="Snapshots that stay at the source: a number or rules."),
     ] = "2",
     keep_destination: Annotated[
         str,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +11,7 @@ from mirrord.cli.commands.status import activity_of
 from mirrord.cli.output import service
 from mirrord.core.errors import UsageError
 from mirrord.core.units import format_duration, format_size
+from mirrord.system import clock
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,7 +35,7 @@ def watch(
     with service(quiet=True) as built, Live(auto_refresh=False, screen=True) as live:
         while True:
             live.update(_table(built.status()), refresh=True)
-            time.sleep(every)
+            clock.sleep_s(every)
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
@@ -44,7 +44,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
     table = Table(title="mirrord", expand=True, title_justify="left")
     for name in ("MIRROR", "ACTIVITY", "LAG", "RPO", "NEXT", "LAST", ""):
         table.add_column(name, no_wrap=name != "", ratio=2 if name == "" else None)
-    now_ns = time.time_ns()  # noqa: TID251 - to be shown
+    now_ns = clock.now_ns()
     for row in rows:
         last = row["last_transfer"]
         alarms = [alarm["text"] for alarm in row["alarms"]] or row["problems"]

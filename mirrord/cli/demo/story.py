@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from mirrord.cli.demo.places import Place, open_place
 from mirrord.core.errors import InvariantError, IoFailed
 from mirrord.core.units import format_duration
-from mirrord.system import command
+from mirrord.system import clock, command
 
 _TIMEOUT_S = 120.0
 _SEEN_BYTES = 32 << 20
@@ -19,7 +18,7 @@ _SEEN_BYTES = 32 << 20
 
 def play() -> None:
     """Tell the whole story; removes all that it made, also when it is interrupted."""
-    started_s = time.monotonic()
+    started_s = clock.monotonic_s()
     with tempfile.TemporaryDirectory(prefix="mirrord-demo-") as name:
         folder = Path(name)
         place = open_place(folder)
@@ -27,7 +26,7 @@ def play() -> None:
             _Story(folder, place).tell()
         finally:
             place.close()
-    took = format_duration(time.monotonic() - started_s)
+    took = format_duration(clock.monotonic_s() - started_s)
     print(f"\nThat was mirrord, in {took}. All that the demo made is removed again.")
 
 
@@ -101,14 +100,14 @@ class _Story:
     def wait_for_progress(self) -> None:
         """Until the transfer in the background has moved something."""
         file = self.folder / "mirrord" / "run" / "home.progress"
-        deadline_s = time.monotonic() + _TIMEOUT_S
-        while time.monotonic() < deadline_s:
+        deadline_s = clock.monotonic_s() + _TIMEOUT_S
+        while clock.monotonic_s() < deadline_s:
             try:
                 if json.loads(file.read_text()).get("done_bytes", 0) > _SEEN_BYTES:
                     return
             except (OSError, ValueError):
                 pass
-            time.sleep(0.01)
+            clock.sleep_s(0.01)
 
     def start(self, *words: str) -> command.Process:
         """Start a command that goes on while the story does."""

@@ -1,0 +1,388 @@
+"""A driver over volumes in memory that keeps the whole contract of drivers/base.py.
+
+The volumes and their stagings (volume.py) stand for what is on disk, and survive a crash; drivers
+and streams are what a process has in its memory, and do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+
+from mirrord.core.errors import Busy, Refused
+from mirrord.core.model import (
+    BlockStates,
+    Delta,
+    Divergence,
+    ReceiveRequest,
+    Role,
+    Snapshot,
+    SnapshotKind,
+    Staging,
+    VolumeFacts,
+)
+from mirrord.drivers.base import (
+    Capability,
+    Driver,
+    Receiver,
+    SendStream,
+    base_missing,
+    no_space,
+    not_a_mirror,
+    not_empty,
+    not_live,
+    other_mirror,
+    snapshot_missing,
+    staging_missing,
+    stream_damaged,
+)
+from mirrord.system import steps
+from tests.sim.link import Link
+from tests.sim.stream import Head, MemorySendStream, Parser
+from tests.sim.volume import Blocks, Disk, Entry, Staged, Volume, digest_of
+
+_FREE_BYTES = 1 << 40
+
+
+class MemoryDriver(Driver):
+    """The volume at `location` of a disk; its streams go over `link`, or take no time."""
+
+    kind = "memory"
+    capabilities = Capability.RESUME
+
+    def __init__(self, disk: Disk, location: str, link: Link | None = None) -> None:
+        super().__init__(location)
+        self._disk = disk
+        self._link = link
+
+    def facts(self) -> VolumeFacts:
+        """Plain look-up."""
+        facts = VolumeFacts(
+            self.kind, self.location, Role.ABSENT, "", "memory", self.location,
+            free_bytes=0 if self.location in self._disk.full else _FREE_BYTES,
+        )  # fmt: skip
+        volume = self._disk.volumes.get(self.location)
+        if volume is None:
+            if self.location in self._disk.foreign:
+                return facts._replace(role=Role.FOREIGN, notes=("it holds somebody's data",))
+            return facts
+        live = volume.role is Role.LIVE
+        return facts._replace(
+            role=volume.role, identity=volume.identity, mirror_id=volume.mirror_id,
+            shown=None if live else volume.shown, origin=volume.origin if live else None,
+
+        )  # fmt: skip
+
+    @contextmanager
+    def _exclusive(self, purpose: str) -> Iterator[bool]:
+        if self.location not in self._disk.volumes:
+            yield False
+            return
+        holder = self._disk.held.get(self.location)
+        if holder is not None:
+            raise Busy(f"the volume '{self}' is in use by {holder}", hint="Wait for it to end.")
+        self._disk.held[self.location] = purpose
+        try:
+            yield True
+        finally:
+            del self._disk.held[self.location]
+
+    # Snapshots
+
+    def snapshots(self) -> list[Snapshot]:
+        """In the order in which they came: that is how the table grows."""
+        volume = self._disk.volumes.get(self.location)
+        if volume is None:
+            return []
+        return [entry.snapshot for entry in volume.entries.values() if not entry.owners]
+
+    def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
+        """Those that `own_snapshot` took."""
+        volume = self._disk.volumes.get(self.location)
+        if volume is None or not patterns:
+            return []
+        return [
+            entry.snapshot
+            for entry in volume.entries.values()
+            if entry.owners and any(fnmatchcase(entry.snapshot.name, glob) for glob in patterns)
+        ]
+
+    def take_snapshot(self, name: str) -> Snapshot:
+        """A copy of the map."""
+        volume = self._of_role(Role.LIVE)
+        for entry in volume.entries.values():
+            if entry.snapshot.name == name and entry.snapshot.kind is SnapshotKind.REFERENCE:
+                return entry.snapshot
+        if self.location in self._disk.full:
+            raise no_space(str(self), "the volume is full")
+        steps.reached("MEMORY:SNAPSHOT:TAKE")
+        return volume.take(f"s{self._disk.draw()}", name, SnapshotKind.REFERENCE).snapshot
+
+    def own_snapshot(self, name: str) -> Snapshot:
+        """As the owner would, without mirrord."""
+        volume = self._of_role(Role.LIVE)
+        return volume.take(f"s{self._disk.draw()}", name, SnapshotKind.OWN).snapshot
+
+    def delete_own(self, guid: str) -> None:
+        """As the owner would."""
+        del self._of_role(Role.LIVE).entries[guid]
+
+    def delete_snapshot(self, guid: str) -> None:
+        """Drop it from the table."""
+        volume = self._disk.volumes.get(self.location)
+        entry = volume.entries.get(guid) if volume is not None else None
+        if volume is None or entry is None:
+            return
+        if entry.owners:
+            raise Refused("the snapshot is the owner's own", where=str(self))
+        if volume.role is Role.MIRROR and volume.shown == guid:
+            raise Refused("the destination shows this snapshot", where=str(self))
+        steps.reached("MEMORY:SNAPSHOT:DELETE")
+        del volume.entries[guid]
+
+    def changed_since(self, guid: str) -> bool:
+        """Compares the contents."""
+        volume = self._of_role(Role.LIVE)
+        return volume.live != self._entry(volume, guid).blocks
+
+    # Source
+
+    def delta(
+        self, base: str | None, incremental: str, *, states: bool = False, files: bool = False
+    ) -> Delta:
+        """Of one pass over both maps."""
+        old, entry = self._pair(base, incremental)
+        size = self._disk.geometry.block_bytes
+        added = len(entry.blocks.items() - old.items())
+        gone = len(old.keys() - entry.blocks.keys())
+        counts = None
+        if states:
+            unchanged = len(entry.blocks) - added
+            deleted = len(old) - unchanged
+            last = max([0, *old, *entry.blocks])
+            unused = max(0, last - unchanged - deleted - added)
+            counts = BlockStates(unused, unchanged, deleted, added)
+        return Delta(base, incremental, size, counts, added * size, (added + gone) * size + 64)
+
+    def send(
+        self, base: str | None, incremental: str, *, checkpoint: dict[str, int | str] | None = None
+    ) -> SendStream:
+        """See stream.py."""
+        old, entry = self._pair(base, incremental)
+        changes = sorted(entry.blocks.items() - old.items())
+        gone = old.keys() - entry.blocks.keys()
+        if gone:
+            changes = sorted([*changes, *((block, 0) for block in gone)])
+        first = int((checkpoint or {}).get("block", 0))
+        if first:
+            changes = [change for change in changes if change[0] >= first]
+        head = Head(base, incremental, entry.digest)
+        return MemorySendStream(str(self), self._disk.geometry, head, changes, self._link)
+
+    # Destination
+
+    def prepare(self, mirror_id: str, *, in_place: bool = False) -> None:
+        """An empty volume of the role MIRROR."""
+        if self.location in self._disk.foreign:
+            raise not_empty(str(self), "it holds somebody's data")
+        volume = self._disk.volumes.get(self.location)
+        if volume is not None and volume.role is not Role.MIRROR:
+            raise not_empty(str(self), "it is a live volume")
+        if volume is not None and volume.mirror_id not in ("", mirror_id):
+            raise other_mirror(str(self), volume.mirror_id)
+        if volume is None or volume.mirror_id != mirror_id:
+            steps.reached("MEMORY:PREPARE:MARK")
+            volume = volume or Volume(f"v{self._disk.draw()}", Role.MIRROR)
+            volume.mirror_id = mirror_id
+            self._disk.volumes[self.location] = volume
+
+    def receive(self, request: ReceiveRequest) -> Receiver:
+        """See `MemoryReceiver`."""
+        volume = self._of_role(Role.MIRROR)
+        if volume.mirror_id != request.mirror_id:
+            raise other_mirror(str(self), volume.mirror_id)
+        if request.base is not None and request.base not in volume.entries:
+            raise base_missing(str(self), request.base)
+        self._round_trip()
+        staged = volume.staged.get(request.transfer_id)
+        if staged is None:
+            steps.reached("MEMORY:RECEIVE:STAGE")
+            staged = volume.staged[request.transfer_id] = Staged(request)
+        return MemoryReceiver(self._disk, self.location, volume, staged)
+
+    def stagings(self) -> list[Staging]:
+        """Those that were committed do not count."""
+        volume = self._disk.volumes.get(self.location)
+        if volume is None or not volume.staged:
+            return []
+        committed = {entry.transfer for entry in volume.entries.values()}
+        return [
+            staged.staging()
+            for transfer_id, staged in volume.staged.items()
+            if transfer_id not in committed
+        ]
+
+    def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
+        """Snapshot and view in one assignment after another, with no step between."""
+        volume = self._of_role(Role.MIRROR)
+        self._round_trip()
+        staged = volume.staged.get(transfer_id)
+        done = [entry for entry in volume.entries.values() if entry.transfer == transfer_id]
+        entry = done[0] if done else staged.entry if staged else None
+        if entry is None:
+            raise staging_missing(str(self), transfer_id)
+        if not done or (show and volume.shown != entry.snapshot.guid):
+            steps.reached("MEMORY:COMMIT:SHOW")
+            if not done:
+                entry = volume.add(entry.snapshot, entry.blocks, entry.digest, transfer_id)
+            if show:
+                volume.shown = entry.snapshot.guid
+        if staged is not None:
+            steps.reached("MEMORY:COMMIT:CLEAN")
+            del volume.staged[transfer_id]
+        return entry.snapshot
+
+    def discard(self, transfer_id: str) -> None:
+        """Drop the record."""
+        volume = self._disk.volumes.get(self.location)
+        if volume is not None and transfer_id in volume.staged:
+            steps.reached("MEMORY:DISCARD:CLEAN")
+            del volume.staged[transfer_id]
+
+    # Failing over and back
+
+    def promote(self) -> None:
+        """The live content begins as a copy of what is shown."""
+        volume = self._volume()
+        if volume.role is Role.LIVE and volume.origin is not None:
+            return
+        volume = self._of_role(Role.MIRROR)
+        if volume.shown is None:
+            raise Refused("the destination shows nothing yet", where=str(self))
+        steps.reached("MEMORY:PROMOTE:SWITCH")
+        entry = volume.entries[volume.shown]
+        volume.end_span()
+        volume.role, volume.origin = Role.LIVE, volume.shown
+        volume.live, volume.digest = entry.blocks.copy(), entry.digest
+
+    def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
+        """Counts blocks: there are no files."""
+        volume = self._of_role(Role.LIVE)
+        entry = self._entry(volume, guid)
+        changed = len({block for block, _ in volume.live.items() ^ entry.blocks.items()})
+        newer = tuple(
+            each.snapshot.name
+            for each in volume.entries.values()
+            if each.snapshot.order > entry.snapshot.order
+            and each.snapshot.kind is not SnapshotKind.DIVERGED
+        )
+        return Divergence(guid, changed * self._disk.geometry.block_bytes, None, changed, newer)
+
+    def rollback(self, guid: str, *, mirror_id: str, keep_as: str | None) -> None:
+        """The role, the view, and the live content as a snapshot if it is to be kept."""
+        volume = self._volume()
+        if volume.role is Role.MIRROR and volume.mirror_id not in ("", mirror_id):
+            raise other_mirror(str(self), volume.mirror_id)
+        if guid not in volume.entries:
+            raise base_missing(str(self), guid)
+        if (volume.role, volume.mirror_id, volume.shown) == (Role.MIRROR, mirror_id, guid):
+            return
+        steps.reached("MEMORY:ROLLBACK:SWITCH")
+        kept = any(entry.snapshot.name == keep_as for entry in volume.entries.values())
+        if keep_as is not None and not kept and volume.role is Role.LIVE:
+            volume.take(f"s{self._disk.draw()}", keep_as, SnapshotKind.DIVERGED)
+        volume.end_span()
+        volume.role, volume.mirror_id, volume.origin = Role.MIRROR, mirror_id, None
+        volume.shown, volume.live, volume.digest = guid, {}, 0
+
+    def forget(self) -> None:
+        """Drop the mirror's id and all stagings."""
+        volume = self._disk.volumes.get(self.location)
+        if volume is not None and (volume.mirror_id or volume.staged):
+            steps.reached("MEMORY:FORGET:CLEAN")
+            volume.mirror_id = ""
+            volume.staged.clear()
+
+    # Helpers
+
+    def _round_trip(self) -> None:
+        if self._link is not None:
+            self._link.round_trip()
+
+    def _volume(self) -> Volume:
+        volume = self._disk.volumes.get(self.location)
+        if volume is None:
+            raise not_a_mirror(str(self))
+        return volume
+
+    def _of_role(self, role: Role) -> Volume:
+        volume = self._disk.volumes.get(self.location)
+        if volume is None or volume.role is not role:
+            raise not_live(str(self)) if role is Role.LIVE else not_a_mirror(str(self))
+        return volume
+
+    def _entry(self, volume: Volume, guid: str) -> Entry:
+        entry = volume.entries.get(guid)
+        if entry is None:
+            raise snapshot_missing(str(self), guid)
+        return entry
+
+    def _pair(self, base: str | None, incremental: str) -> tuple[Blocks, Entry]:
+        volume = self._volume()
+        entry = self._entry(volume, incremental)
+        if base is None:
+            return {}, entry
+        if base not in volume.entries:
+            raise base_missing(str(self), base)
+        return volume.entries[base].blocks, entry
+
+
+class MemoryReceiver(Receiver):
+    """Each frame that is whole is durable at once; so `close` has nothing left to keep."""
+
+    def __init__(self, disk: Disk, location: str, volume: Volume, staged: Staged) -> None:
+        self._disk = disk
+        self._location = location
+        self._where = f"memory:{location}"
+        self._volume = volume
+        self._staged = staged
+        self._parser = Parser(self._where, disk.geometry)
+
+    def write(self, chunk: bytes | memoryview) -> None:
+        """Stage the changes of the frames that are whole now."""
+        if self._location in self._disk.full:
+            raise no_space(self._where, "the volume is full")
+        for changes in self._parser.feed(chunk):
+            self._check_head()
+            if changes:
+                steps.reached("MEMORY:RECEIVE:WRITE")
+                self._staged.changes.update(changes)
+                self._staged.following = changes[-1][0] + 1
+                self._staged.received_bytes += len(changes) * self._disk.geometry.block_bytes
+
+    def finish(self) -> Staging:
+        """Put the content together and compare its digest with the one that was announced."""
+        self._parser.check_whole()
+        staged, head = self._staged, self._parser.head
+        assert head is not None
+        base = staged.request.base
+        blocks = self._volume.entries[base].blocks.copy() if base is not None else {}
+        for block, version in staged.changes.items():
+            if version:
+                blocks[block] = version
+            else:
+                blocks.pop(block, None)
+        if digest_of(blocks) != head.digest:
+            raise stream_damaged(self._where, "the content is not the one that was announced")
+        steps.reached("MEMORY:FINISH:RECORD")
+        staged.entry = Entry(staged.request.snapshot, blocks, head.digest)
+        return staged.staging()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _check_head(self) -> None:
+        head, request = self._parser.head, self._staged.request
+        if head is not None and (head.base, head.guid) != (request.base, request.snapshot.guid):
+            raise stream_damaged(self._where, "it is of another snapshot")
