@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from datetime import UTC, datetime, timedelta
 
@@ -116,7 +117,7 @@ def test_intervals_run_on_their_grid_and_once_when_a_window_opens(
     free = parse_schedule(f"every {period}s")
     held = parse_schedule(f"every {period}s", zone=zone, windows=[text])
     grid = runs(free, start - timedelta(days=8), 11, seed)
-    assert {b - a for a, b in zip(grid, grid[1:], strict=False)} <= {period * NS}
+    assert {b - a for a, b in itertools.pairwise(grid)} <= {period * NS}
     expected: list[int] = []
     due = iter(grid)
     upcoming = next(due, None)
@@ -147,7 +148,7 @@ def test_each_nominal_time_has_one_run_within_the_jitter(
     plain = runs(parsed(rule, zone=zone, windows=windows), start, 0.5, seed)
     schedule = parsed(rule, zone=zone, windows=windows, jitter=f"{jitter}s")
     moved = runs(schedule, start, 0.5, seed)
-    assert all(a < b for a, b in zip(moved, moved[1:], strict=False))
+    assert all(a < b for a, b in itertools.pairwise(moved))
     assert all(schedule.allowed(n) for n in moved)
     nominal = iter(plain)
     first = next(nominal, None)
@@ -292,3 +293,23 @@ def test_a_trigger_goes_on_where_it_was_and_can_be_pickled() -> None:
     assert MirrorTrigger(parse_schedule("lag 5m"), "a").get_next_fire_time(None, now) is None
     back = trigger.get_next_fire_time(now + timedelta(days=400), now)
     assert back is not None and back - now < timedelta(seconds=11)
+
+
+@pytest.mark.parametrize("expression", ["30 2 * * *", "0,50 1-3 * * *", "*/20 2 * * *"])
+def test_within_an_hour_that_comes_twice_the_next_time_is_later(expression: str) -> None:
+    schedule = parse_schedule(expression, zone="Europe/Berlin")
+    start = datetime(2026, 10, 24, 22, tzinfo=UTC)
+    times = cron_times(expression, "Europe/Berlin", start, 2)
+    for moment in minutes(start, 0.3):
+        following = schedule.next_after(ns(moment) + 5, seed="s")
+        assert following is not None
+        assert following.at_ns == next(n for n in times if n > ns(moment) + 5)
+
+
+def test_a_change_by_half_an_hour_loses_no_run() -> None:
+    """cronsim by itself leaves out 2:45, which clocks do show, and 3:00 and 3:15."""
+    start = datetime(2026, 10, 3, 14, tzinfo=UTC)
+    hourly = parse_schedule("45 * * * *", zone="Australia/Lord_Howe")
+    assert runs(hourly, start, 0.2) == cron_times("45 * * * *", hourly.zone, start, 0.2)
+    third = parse_schedule("*/15 3 * * *", zone="Australia/Lord_Howe")
+    assert len(runs(third, start, 0.5)) == 4
