@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirrord.schedules.lag import LagPlan, Run, plan_lag
@@ -39,6 +39,7 @@ def simulate(
     st.floats(0.0, 0.8),
     st.floats(1e3, 1e8),
 )
+@settings(deadline=None)
 def test_a_steady_load_is_held_with_few_runs(
     target_s: float, overhead_part: float, growth: float, change: float
 ) -> None:
@@ -62,6 +63,7 @@ def test_a_steady_load_is_held_with_few_runs(
 
 
 @given(st.integers(0, 10**6))
+@settings(deadline=None)
 def test_a_noisy_load_is_held_nearly_always(seed: int) -> None:
     noise = random.Random(seed)
     _, _, lags = simulate(
@@ -112,6 +114,7 @@ def test_one_odd_run_does_not_upset_the_plan() -> None:
         st.builds(Run, st.floats(0, 1e6), st.floats(0, 1e6), st.integers(0, 1 << 50)), max_size=30
     ),
 )
+@settings(deadline=None)
 def test_any_history_makes_a_plan(target_s: float, runs: list[Run]) -> None:
     plan = plan_lag(target_s, runs)
     assert 1 <= plan.wait_s <= max(target_s, 1)

@@ -110,6 +110,7 @@ def test_a_constant_rate_never_changes() -> None:
 
 
 @given(st.integers(1024, 1 << 45))
+@settings(deadline=None)
 def test_each_rate_is_written_exactly(rate: int) -> None:
     written = str(parse_rates(f"{rate}B/s"))
     assert parse_rates(written).at(0) == rate

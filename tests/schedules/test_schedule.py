@@ -293,3 +293,23 @@ def test_a_trigger_goes_on_where_it_was_and_can_be_pickled() -> None:
     assert MirrorTrigger(parse_schedule("lag 5m"), "a").get_next_fire_time(None, now) is None
     back = trigger.get_next_fire_time(now + timedelta(days=400), now)
     assert back is not None and back - now < timedelta(seconds=11)
+
+
+@pytest.mark.parametrize("expression", ["30 2 * * *", "0,50 1-3 * * *", "*/20 2 * * *"])
+def test_within_an_hour_that_comes_twice_the_next_time_is_later(expression: str) -> None:
+    schedule = parse_schedule(expression, zone="Europe/Berlin")
+    start = datetime(2026, 10, 24, 22, tzinfo=UTC)
+    times = cron_times(expression, "Europe/Berlin", start, 2)
+    for moment in minutes(start, 0.3):
+        following = schedule.next_after(ns(moment) + 5, seed="s")
+        assert following is not None
+        assert following.at_ns == next(n for n in times if n > ns(moment) + 5)
+
+
+def test_a_change_by_half_an_hour_loses_no_run() -> None:
+    """cronsim by itself leaves out 2:45, which clocks do show, and 3:00 and 3:15."""
+    start = datetime(2026, 10, 3, 14, tzinfo=UTC)
+    hourly = parse_schedule("45 * * * *", zone="Australia/Lord_Howe")
+    assert runs(hourly, start, 0.2) == cron_times("45 * * * *", hourly.zone, start, 0.2)
+    third = parse_schedule("*/15 3 * * *", zone="Australia/Lord_Howe")
+    assert len(runs(third, start, 0.5)) == 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirrord.core.errors import UsageError
@@ -57,12 +57,14 @@ def test_what_is_no_span_is_refused(text: str, part: str) -> None:
 
 
 @given(spans)
+@settings(deadline=None)
 def test_a_span_written_is_read_again(span: Span) -> None:
     assert parse_span(str(span)) == span
 
 
 @pytest.mark.parametrize("zone", ZONES)
 @given(st.sampled_from(STARTS), spans, st.integers(0, 4000))
+@settings(deadline=None)
 def test_membership_and_edges_are_those_of_the_calendar(
     zone: str, start: object, span: Span, first: int
 ) -> None:
@@ -78,6 +80,7 @@ def test_membership_and_edges_are_those_of_the_calendar(
 
 
 @given(st.lists(spans, max_size=4))
+@settings(deadline=None)
 def test_an_overlap_is_time_in_common(some: list[Span]) -> None:
     def of(span: Span) -> set[int]:
         length = (span.end_min - span.start_min - 1) % 1440 + 1
