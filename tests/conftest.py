@@ -10,7 +10,9 @@ import pytest
 from mirrord.system import clock, steps
 from tests.contract.lab import Lab
 from tests.support.labs import LABS, PRODUCT_LABS, open_lab
-from tests.support.world import World
+from tests.support.world import DaemonWorld, World
+
+WAYS = ("process", "daemon")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -19,6 +21,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         labs = LABS if bare else PRODUCT_LABS
         assert labs, "no lab was found: the suite would test nothing"
         metafunc.parametrize("lab", labs, indirect=True)
+    if "world" in metafunc.fixturenames and "integration" in metafunc.definition.path.parts:
+        # The life cycle is the same whether this process does the work or a daemon.
+        ways = WAYS if metafunc.definition.get_closest_marker("in_process") is None else WAYS[:1]
+        metafunc.parametrize("way", ways)
 
 
 @pytest.fixture
@@ -28,10 +34,15 @@ def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
 
 
 @pytest.fixture
-def world(lab: Lab, tmp_path: Path) -> Iterator[World]:
-    made = World(lab, tmp_path / "home")
+def way() -> str:
+    return WAYS[0]
+
+
+@pytest.fixture
+def world(lab: Lab, way: str, tmp_path: Path) -> Iterator[World]:
+    made = {"process": World, "daemon": DaemonWorld}[way](lab, tmp_path / "home")
     yield made
-    made.close()
+    made.clean_up()
 
 
 @pytest.fixture(autouse=True)

@@ -144,6 +144,7 @@ class Scheduler:
         self.queue.drop(name)
         self.timers.cancel(name)
         self.timers.cancel(_retry(name))
+        self.timers.cancel(f"{name}/missed")
 
     def stands(self, name: str, standing: Standing) -> None:
         """What is recorded of a mirror now."""
@@ -177,7 +178,9 @@ class Scheduler:
                 schedule, standing.confirmed_ns, clock.now_ns(), seed=watched.definition.id
             )
             if late is not None:
-                self.due(name, "missed", late.why)
+                self.timers.at(
+                    f"{name}/missed", late.at_ns, lambda: self.due(name, "missed", late.why)
+                )
 
     def _plan_lag(self, watched: Watched) -> None:
         """Set the time of the next run of a mirror with a lag target."""

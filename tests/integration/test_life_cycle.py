@@ -382,6 +382,7 @@ def test_asking_who_holds_a_lock_disturbs_nobody(world: World) -> None:
         asking.join()
 
 
+@pytest.mark.in_process  # the failure is injected into this process
 def test_a_failure_before_the_transfer_is_seen_later_and_clears(world: World) -> None:
     world.initialized()
     world.lab.change(world.lab.source(), 1)

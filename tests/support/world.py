@@ -6,19 +6,20 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from mirrord.control.api import Service
 from mirrord.core.results import Result
 from mirrord.system.paths import Paths
 from tests.contract.lab import Lab
+from tests.support.service import ServiceProcess
 
 NAME = "home"
 ROOT = Path(__file__).parents[2]
 
 
 class World:
-    """The lab, the folder that MIRRORD_HOME names, and a service on it."""
+    """The lab, the folder that MIRRORD_HOME names, and a service on it, in this process."""
 
     def __init__(self, lab: Lab, home: Path) -> None:
         self.lab = lab
@@ -34,6 +35,10 @@ class World:
         self.service.close()
         self.service = Service(self.paths)
         return self.service
+
+    def clean_up(self) -> None:
+        """The test is over."""
+        self.close()
 
     def create(self, **options: Any) -> Result:
         return self.service.create(
@@ -70,3 +75,24 @@ class World:
             self.command(*words), env=self.environment(), cwd=ROOT, text=True,
             capture_output=True, timeout=timeout_s, stdin=subprocess.DEVNULL,
         )  # fmt: skip
+
+
+class DaemonWorld(World):
+    """The same, but the service is a daemon, a process of its own, asked through its socket."""
+
+    def __init__(self, lab: Lab, home: Path) -> None:
+        super().__init__(lab, home)
+        self.daemon = ServiceProcess(home).start()
+        self.service = self._client()
+
+    def _client(self) -> Service:
+        return cast(Service, self.daemon.client())
+
+    def again(self) -> Service:
+        """A new daemon."""
+        self.daemon.restart()
+        self.service = self._client()
+        return self.service
+
+    def clean_up(self) -> None:
+        assert self.daemon.stop() == 0
