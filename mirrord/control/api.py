@@ -159,6 +159,16 @@ class Service:
                 error.hint = re.sub(r"(mirrord [a-z]+) NAME\b", rf"\1 {name}", error.hint)
                 raise
 
+    def update_known(self, definition: Definition) -> Result:
+        """Update by a definition as it was read once, whatever its file says now."""
+        from mirrord.engine import update
+
+        with explained():
+            try:
+                return update.update(self._open(definition))
+            except Turned:
+                return self.update(definition.name)
+
     def look(self, name: str, work: Callable[[Mirror], T]) -> T:
         """Do something with an opened mirror that is no verb (the daemon's own questions)."""
         return self._with(name, work)

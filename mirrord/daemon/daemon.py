@@ -171,9 +171,13 @@ class Daemon:
         self.background(self._run(job, asked, running))
 
     async def _run(self, job: Job, asked: _Asked | None, running: Running) -> None:
+        watched = self.scheduler.mirrors.get(job.name)
+
         def work(service: Service) -> Any:
             if asked is not None:
                 return getattr(service, asked.method)(*asked.words, **asked.arguments)
+            if watched is not None:
+                return service.update_known(watched.definition)
             return service.update(job.name)
 
         started_s = clock.monotonic_s()
@@ -217,8 +221,10 @@ class Daemon:
         """Read one mirror's definition and look at both of its ends."""
         try:
             known = await self.workers.verb(lambda service: _read_one(service, name))
-        except MirrordError:
-            known = None
+        except MirrordError as error:
+            # A definition that is wrong now: what was read before holds until a reload.
+            self.board.update(name, {"problems": [str(error)], "healthy": False})
+            return
         if known is None:
             self.scheduler.remove(name)
             self.board.remove(name)

@@ -1,0 +1,53 @@
+"""A mirror of block volumes that a daemon looks after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.labs import open_lab
+from tests.support.world import NAME, DaemonWorld
+
+
+class Served(DaemonWorld):
+    """With ways to change definitions and settings as a person does."""
+
+    def define(self, *lines: str, name: str = NAME) -> None:
+        """Put lines into a definition (before its tables) and let the daemon read it."""
+        file = self.paths.mirrors / f"{name}.toml"
+        before, table, rest = file.read_text().partition("\n[")
+        file.write_text(before + "\n" + "\n".join(lines) + "\n" + table + rest)
+        self.service.reload()
+
+    def settings(self, text: str) -> None:
+        self.paths.config.mkdir(parents=True, exist_ok=True)
+        (self.paths.config / "mirrord.toml").write_text(text)
+        self.service.reload()
+
+    def alarms(self) -> dict[str, str]:
+        """kind -> level of those that are up."""
+        return {alarm["kind"]: alarm["level"] for alarm in self.row()["alarms"]}
+
+    def row(self, name: str = NAME) -> dict[str, object]:  # type: ignore[override]
+        [found] = [row for row in self.service.status() if row["name"] == name]
+        return found
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    with open_lab("lab_block", tmp_path) as lab:
+        made = Served(lab, tmp_path / "home")
+        yield made
+        if made.daemon.process is not None:
+            made.clean_up()
+
+
+@pytest.fixture
+def served_btrfs(tmp_path: Path) -> Iterator[Served]:
+    with open_lab("lab_btrfs", tmp_path) as lab:
+        made = Served(lab, tmp_path / "home")
+        yield made
+        if made.daemon.process is not None:
+            made.clean_up()

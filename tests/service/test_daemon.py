@@ -1,0 +1,328 @@
+"""The daemon's life: start, stop, crash, reload, and what goes wrong on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from mirrord.control.client import Client
+from mirrord.control.methods import METHODS
+from mirrord.core.errors import (
+    Busy,
+    ConfigError,
+    MirrordError,
+    NotFound,
+    PermissionMissing,
+    Unreachable,
+    UsageError,
+)
+from tests.service.conftest import Served
+from tests.support.service import ServiceProcess, until
+from tests.support.world import NAME
+
+
+def slow_update(served: Served, rate: str = "200KiB/s") -> threading.Thread:
+    """An update of 1.6 MB that takes seconds, in a thread that does not mind how it ends."""
+    served.service.throttle(NAME, rate)
+    served.lab.change(served.lab.source(), 7)
+
+    def update() -> None:
+        try:
+            served.daemon.client().call("update", NAME)
+        except MirrordError:
+            return
+
+    thread = threading.Thread(target=update)
+    thread.start()
+    until(lambda: served.row()["activity"] == "transferring")
+    return thread
+
+
+def test_a_second_daemon_is_refused_and_disturbs_nothing(served: Served) -> None:
+    second = served.cli("daemon")
+    assert second.returncode == 1
+    assert "a service runs already" in second.stderr and "Traceback" not in second.stderr
+    assert served.service.check().status == "done"
+
+
+def test_a_socket_left_by_a_crash_is_no_obstacle(served: Served) -> None:
+    served.initialized()
+    served.daemon.end(signal.SIGKILL)
+    assert served.paths.act_socket.exists()
+    # Nobody answers there: the command does its work itself.
+    assert served.cli("status", NAME).returncode == 0
+    served.lab.change(served.lab.source(), 1)
+    assert served.cli("update", NAME).returncode == 0
+    served.daemon.start()
+    assert served.service.update(NAME).status == "unchanged"
+
+
+def test_a_crash_in_the_middle_of_a_transfer_is_recovered_at_the_start(served: Served) -> None:
+    served.initialized()
+    before = served.view_content()
+    thread = slow_update(served)
+    served.daemon.end(signal.SIGKILL)
+    thread.join()
+    assert served.view_content() == before
+    served.daemon.start()
+    assert "the interrupted update was taken up" in served.daemon.text()
+    served.service.throttle(NAME, "unlimited")
+    assert served.service.update(NAME).status == "done"
+    assert served.in_step()
+    history = served.service.history(NAME, limit=5)
+    assert any("interrupted" in row["error"] for row in history["transfers"]) or any(
+        "interrupted" in event["text"] for event in history["events"]
+    )
+
+
+def test_a_clean_stop_leaves_a_checkpoint_from_which_the_next_update_goes_on(
+    served: Served,
+) -> None:
+    served.initialized()
+    before = served.view_content()
+    thread = slow_update(served, "400KiB/s")
+    until(lambda: int(served.row()["running"]["done_bytes"]) > 1_200_000)  # type: ignore[index]
+    served.service.throttle(NAME, "20KiB/s")
+    started = time.monotonic()
+    assert served.daemon.stop() == 0
+    assert time.monotonic() - started < 15
+    thread.join()
+    assert served.view_content() == before
+    assert not served.paths.act_socket.exists()
+    served.daemon.start()
+    assert int(served.status()["checkpoint_bytes"]) > 0
+    served.service.throttle(NAME, "unlimited")
+    done = served.service.update(NAME)
+    assert done.data["resumed_bytes"] > 0
+    assert served.in_step()
+
+
+def test_a_stop_lets_a_short_transfer_finish(served: Served) -> None:
+    served.initialized()
+    thread = slow_update(served, "900KiB/s")
+    assert served.daemon.stop() == 0
+    thread.join()
+    assert served.in_step()
+
+
+def test_abort_reaches_a_running_transfer_and_the_api_answers_meanwhile(served: Served) -> None:
+    served.initialized()
+    thread = slow_update(served)
+    started = time.monotonic()
+    assert served.row()["running"]
+    assert time.monotonic() - started < 1
+    assert served.service.abort(NAME, hard=True).data["stopped"]
+    thread.join()
+    assert served.row()["activity"] == "idle"
+    assert served.service.history(NAME, limit=1)["transfers"][0]["result"] == "aborted"
+
+
+def test_ctrl_c_at_the_command_ends_the_transfer_in_the_daemon(served: Served) -> None:
+    served.initialized()
+    served.service.throttle(NAME, "200KiB/s")
+    served.lab.change(served.lab.source(), 3)
+    command = subprocess.Popen(
+        served.command("update", NAME), env=served.environment(), stderr=subprocess.PIPE, text=True
+    )
+    until(lambda: served.row()["activity"] == "transferring")
+    command.send_signal(signal.SIGINT)
+    _, said = command.communicate(timeout=30)
+    assert command.returncode == 130 and "interrupted" in said
+    until(lambda: served.row()["activity"] == "idle")
+    assert served.service.history(NAME, limit=1)["transfers"][0]["result"] == "aborted"
+
+
+def test_a_client_that_dies_does_not_take_the_transfer_along(served: Served) -> None:
+    served.initialized()
+    served.service.throttle(NAME, "800KiB/s")
+    served.lab.change(served.lab.source(), 3)
+    command = subprocess.Popen(
+        served.command("update", NAME), env=served.environment(), stderr=subprocess.DEVNULL
+    )
+    until(lambda: served.row()["activity"] == "transferring")
+    command.kill()
+    command.wait()
+    until(lambda: served.row()["activity"] == "idle")
+    assert served.in_step()
+
+
+def test_a_broken_definition_is_refused_at_reload_and_the_old_one_holds(served: Served) -> None:
+    served.initialized(schedule="every 1s")
+    file = served.paths.mirrors / f"{NAME}.toml"
+    good = file.read_text()
+    file.write_text(good.replace("every 1s", "every 1x"))
+    with pytest.raises(ConfigError) as caught:
+        served.service.reload()
+    assert f"{NAME}.toml:" in caught.value.where
+    assert served.daemon.process is not None
+    served.daemon.process.send_signal(signal.SIGHUP)
+    until(lambda: served.daemon.text().count("the old ones hold") == 2)
+    assert served.row()["next_ns"]
+    file.write_text(good.replace("every 1s", "every 30m"))
+    served.daemon.process.send_signal(signal.SIGHUP)
+    until(lambda: int(str(served.row()["next_ns"] or 0)) > 0 and "30m" in str(served.row()))
+
+
+def test_a_definition_that_goes_while_its_transfer_runs(served: Served) -> None:
+    served.initialized()
+    thread = slow_update(served, "700KiB/s")
+    (served.paths.mirrors / f"{NAME}.toml").unlink()
+    served.service.reload()
+    thread.join()
+    until(lambda: served.view_content() == served.source_content())
+    assert served.service.status() == []
+    with pytest.raises(NotFound):
+        served.service.update(NAME)
+
+
+def test_a_definition_that_changes_while_its_transfer_runs(served: Served) -> None:
+    served.initialized()
+    thread = slow_update(served, "700KiB/s")
+    served.define("rpo = '1h'", "schedule = 'every 30m'")
+    assert served.row()["rpo_s"] == 3600 and served.row()["next_ns"]
+    thread.join()
+    until(served.in_step)
+
+
+def test_a_daemon_does_not_start_with_a_broken_definition(tmp_path: Path) -> None:
+    daemon = ServiceProcess(tmp_path / "home")
+    daemon.paths.mirrors.mkdir(parents=True)
+    (daemon.paths.mirrors / "home.toml").write_text("id = 3\n")
+    daemon.start(wait=False)
+    assert daemon.process is not None
+    assert daemon.process.wait(timeout=20) == 2
+    assert "home.toml:1" in daemon.said.read_text() and "Traceback" not in daemon.said.read_text()
+
+
+# Sockets
+
+
+def test_sockets_decide_who_may_act_and_who_may_look(served: Served) -> None:
+    mode = stat.S_IMODE(served.paths.act_socket.stat().st_mode)
+    assert mode == 0o600
+    served.settings('[daemon]\nreaders = "everyone"\n')
+    served.again()
+    assert stat.S_IMODE(served.paths.read_socket.stat().st_mode) == 0o666
+    assert stat.S_IMODE(served.paths.act_socket.stat().st_mode) == 0o600
+    looking = Client(served.paths.read_socket, served.paths.read_socket)
+    assert looking.call("status") == []
+    for method in ("update", "delete_diverged", "reload"):
+        with pytest.raises(PermissionMissing):
+            looking.call(method, *([NAME] if method != "reload" else []))
+
+
+def test_who_may_not_use_the_socket_is_told_so(served: Served) -> None:
+    if os.geteuid() != 0:
+        os.chmod(served.paths.act_socket, 0)
+    for folder in (served.home, *list(served.home.parents)[:3]):
+        folder.chmod(0o711)
+    served.paths.run.chmod(0o711)
+    command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    done = subprocess.run(
+        [*command, *served.command("quiesce", NAME)],
+        env={**served.environment(), "HOME": "/nonexistent"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "you may not ask this of the service" in done.stderr
+
+
+def _raw(path: Path, request: bytes) -> bytes:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.settimeout(10)
+        made.connect(str(path))
+        made.sendall(request)
+        answer = b""
+        while piece := made.recv(65536):
+            answer += piece
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "code"),
+    [
+        ("nonsense", b"{}", "usage"),
+        ("update", b"not json", "usage"),
+        ("update", b"[1, 2]", "usage"),
+        ("update", b'{"words": ["home", 3, 4, 5]}', "usage"),
+        ("update", b'{"words": ["no-such"]}', "not-found"),
+        ("update", b'{"words": ["../../etc/passwd"]}', "usage"),
+        ("__init__", b"{}", "usage"),
+        ("catalogue", b"{}", "usage"),
+    ],
+)
+def test_a_wrong_request_is_answered_with_an_error(
+    served: Served, method: str, body: bytes, code: str
+) -> None:
+    head = (
+        f"POST /v1/{method} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    answer = _raw(served.paths.act_socket, head.encode() + body)
+    found = [json.loads(part) for part in answer.splitlines() if part.startswith(b'{"error"')]
+    assert found and found[0]["error"]["error"] == code, answer
+
+
+def test_a_request_that_is_too_large_or_no_http_is_survived(served: Served) -> None:
+    head = b"POST /v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    head += b"Content-Length: 9000000\r\n\r\n"
+    with contextlib.suppress(ConnectionError):  # it may hang up while we still send
+        assert b"too large" in _raw(served.paths.act_socket, head + b"x" * 9_000_000)
+    _raw(served.paths.act_socket, b"\x00\x01garbage\r\n\r\n")
+    assert served.service.status() == []
+
+
+def test_every_public_method_of_the_service_can_be_asked_for() -> None:
+    from mirrord.control.api import Service
+
+    own = {"close", "share", "watched_by", "look", "recover", "host", "catalogue", "update_known"}
+    public = {name for name in vars(Service) if not name.startswith("_")} - own
+    assert public == set(METHODS)
+
+
+def test_errors_travel_whole(served: Served) -> None:
+    served.initialized()
+    with pytest.raises(UsageError) as caught:
+        served.service.create("x y", "block:/a", "block:/b")
+    assert "cannot name a mirror" in caught.value.what and caught.value.why
+    with pytest.raises(NotFound) as missing:
+        served.service.update("hone")
+    assert "'home'" in missing.value.hint
+
+
+def test_a_daemon_that_is_gone_in_the_middle_is_said_to_be_so(served: Served) -> None:
+    served.initialized()
+    served.service.throttle(NAME, "100KiB/s")
+    served.lab.change(served.lab.source(), 7)
+    caught: list[MirrordError] = []
+
+    def update() -> None:
+        try:
+            served.daemon.client().call("update", NAME)
+        except MirrordError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=update)
+    thread.start()
+    until(lambda: served.row()["activity"] == "transferring")
+    served.daemon.end(signal.SIGKILL)
+    thread.join()
+    assert isinstance(caught[0], Unreachable)
+
+
+def test_two_updates_of_one_mirror_at_once(served: Served) -> None:
+    served.initialized()
+    thread = slow_update(served, "700KiB/s")
+    with pytest.raises(Busy):
+        served.service.update(NAME)
+    thread.join()
+    assert served.in_step()

@@ -1,0 +1,157 @@
+"""Schedules at work in a real daemon: intervals, lag targets, downtime, limits, retries."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from pathlib import Path
+
+from mirrord.drivers.block.volume import Volume
+from tests.service.conftest import Served
+from tests.support.service import until
+from tests.support.world import NAME
+
+
+def runs(served: Served) -> float:
+    """How many scheduled runs ended well, by the daemon's own metrics."""
+    import http.client
+    import socket
+
+    connection = http.client.HTTPConnection("x")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(str(served.paths.read_socket))
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return sum(
+        float(line.split()[-1])
+        for line in text.splitlines()
+        if line.startswith("mirrord_runs_total{") and 'cause="asked"' not in line
+        and ('result="done"' in line or 'result="unchanged"' in line)
+    )  # fmt: skip
+
+
+def test_an_interval_of_a_second_is_held(served: Served) -> None:
+    served.initialized(schedule="every 1s")
+    until(lambda: runs(served) >= 1)
+    before, started = runs(served), time.monotonic()
+    for seed in range(4):
+        served.lab.change(served.lab.source(), seed)
+        time.sleep(1)
+    passed, count = time.monotonic() - started, runs(served) - before
+    assert abs(count - passed) <= 1.5
+    until(served.in_step, 3)
+
+
+def test_a_lag_target_runs_by_itself_and_keeps_the_lag_below_it(served: Served) -> None:
+    served.initialized(schedule="lag 4s")
+    worst = 0.0
+    started = time.monotonic()
+    while time.monotonic() - started < 10:
+        served.lab.change(served.lab.source(), int(time.monotonic() * 1000))
+        worst = max(worst, float(str(served.row()["lag_s"])))
+        time.sleep(0.2)
+    assert 0.5 < worst <= 4.2
+    found = served.service.schedule_next(NAME, count=3)
+    assert len(found["times"]) == 3 and all(each["why"] for each in found["times"])
+
+
+def test_a_time_missed_while_nothing_ran_is_made_up_for_once(served: Served) -> None:
+    served.initialized(schedule="every 2s")
+    served.daemon.stop()
+    served.lab.change(served.lab.source(), 1)
+    time.sleep(5)
+    served.daemon.start()
+    until(served.in_step, 3)
+    assert "update (missed) done" in served.daemon.text()
+    assert served.daemon.text().count("(missed)") == 1
+
+
+def test_a_quiesced_mirror_waits_and_goes_on(served: Served) -> None:
+    served.initialized(schedule="every 1s")
+    served.service.quiesce(NAME)
+    served.lab.change(served.lab.source(), 1)
+    time.sleep(2.5)
+    assert not served.in_step() and served.row()["activity"] == "quiesced"
+    served.service.resume(NAME)
+    until(served.in_step, 4)
+
+
+def test_a_broken_off_mirror_is_left_alone(served: Served) -> None:
+    served.initialized(schedule="every 1s")
+    served.service.break_off(NAME)
+    served.lab.change(served.lab.destination(), 5)
+    content = served.view_content()
+    time.sleep(2.5)
+    assert served.view_content() == content
+    assert served.alarms() == {}
+
+
+def _more(served: Served, count: int, tmp_path: Path) -> list[str]:
+    """Further mirrors of copies of the source, all into one file system."""
+    names = []
+    for number in range(count):
+        source = tmp_path / f"source{number}"
+        with Volume.create(source, 4 << 20) as volume:
+            volume.write(0, bytes([number]) * 300_000)
+        name = f"m{number}"
+        served.service.create(name, f"block:{source}", f"block:{tmp_path}/copy{number}")
+        served.service.throttle(name, "150KiB/s")
+        names.append(name)
+    return names
+
+
+def test_no_more_run_at_once_than_one_file_system_may_take(served: Served, tmp_path: Path) -> None:
+    served.settings("[limits]\ntransfers = 8\nper_filesystem = 2\n")
+    names = _more(served, 5, tmp_path)
+    threads = [
+        threading.Thread(target=lambda name=name: served.daemon.client().call("initialize", name))
+        for name in names
+    ]
+    for thread in threads:
+        thread.start()
+    most = 0
+    while any(thread.is_alive() for thread in threads):
+        rows = served.service.status()
+        running = [row for row in rows if row["activity"] == "transferring"]
+        most = max(most, len(running))
+        time.sleep(0.05)
+    assert most == 2
+    assert all(row["state"] == "mirrored" for row in served.service.status())
+
+
+def test_times_that_pass_during_a_transfer_make_one_run_not_a_pile(served: Served) -> None:
+    served.initialized(schedule="every 1s")
+    served.service.throttle(NAME, "400KiB/s")
+    served.lab.change(served.lab.source(), 9)  # about four seconds
+    until(lambda: served.row()["activity"] == "transferring")
+    until(lambda: bool(served.row()["waiting"]))
+    before = runs(served)
+    until(served.in_step, 10)
+    served.service.throttle(NAME, "unlimited")
+    time.sleep(0.7)
+    assert runs(served) - before <= 3
+
+
+def test_scheduled_failures_are_retried_with_pauses(served: Served) -> None:
+    served.initialized(schedule="every 1s")
+    served.lab.change(served.lab.source(), 1)
+    with Volume.open(served.lab.source().location, writable=True):
+        until(lambda: len(served.service.history(NAME, limit=9)["attempts"]) >= 1, 20)
+        assert served.alarms()["failure"] == "warning"
+    attempt = served.service.history(NAME, limit=9)["attempts"][0]
+    assert attempt["code"] == "busy" and attempt["number"] == 1 and attempt["error"]
+    until(served.in_step, 20)
+    until(lambda: "failure" not in served.alarms())
+
+
+def test_what_may_not_be_retried_waits_for_the_next_time(served: Served, tmp_path: Path) -> None:
+    served.initialized(schedule="every 2s")
+    source = Path(served.lab.source().location)
+    shutil.move(source, tmp_path / "away")
+    until(lambda: served.alarms().get("failure") == "error", 10)
+    shutil.move(tmp_path / "away", source)
+    served.lab.change(served.lab.source(), 1)
+    until(served.in_step, 10)
+    until(lambda: "failure" not in served.alarms())
