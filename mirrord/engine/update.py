@@ -11,7 +11,14 @@ from dataclasses import dataclass
 
 from mirrord.catalogue.store import TransferBegin
 from mirrord.core import names
-from mirrord.core.errors import Diverged, InvariantError, MirrordError, Refused
+from mirrord.core.errors import (
+    Diverged,
+    InvariantError,
+    MirrordError,
+    NotFound,
+    Refused,
+    TransferFailed,
+)
 from mirrord.core.model import Role, Snapshot
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, State, Verb
@@ -120,12 +127,29 @@ def _transfer_all(mirror: Mirror, verb: Verb, recovered: Recovered, *, why_whole
                 "" if step.base else why_whole, step.snapshot, sequence, step.show,
             )  # fmt: skip
             _one(mirror, begun, total)
+    except (NotFound, Diverged) as error:
+        better = _vanished(mirror, own) or error
+        _settle(mirror, better)
+        raise better from error
     except BaseException as error:
         _settle(mirror, error)
         raise
     sent = [step.snapshot for step in steps]
     prune(mirror, [*here, incremental], [*there, *sent], shown=incremental.guid)
     return _done(mirror, incremental, total, started_s)
+
+
+def _vanished(mirror: Mirror, own: list[Snapshot]) -> MirrordError | None:
+    """The better explanation when the owner deleted a snapshot that was to go along."""
+    left = {snapshot.guid for snapshot in mirror.source.own_snapshots(mirror.definition.snapshots)}
+    gone = [snapshot.name for snapshot in own if snapshot.guid not in left]
+    if not gone:
+        return None
+    return TransferFailed(
+        "a snapshot that was to go along was deleted meanwhile", where=str(mirror.source),
+        why=f"its owner deleted {gone[0]}",
+        hint=f"'mirrord update {mirror.name}' goes on without it.",
+    )  # fmt: skip
 
 
 def _finish_pending(
@@ -139,7 +163,7 @@ def _finish_pending(
     try:
         _one(mirror, begun, total)
         if not pending.show:
-            mirror.catalogue.end(mirror.id)
+            recovery.end_owners(mirror)
     except BaseException as error:
         _settle(mirror, error)
         raise
