@@ -74,7 +74,8 @@ MIGRATIONS = (
         checksum      TEXT NOT NULL DEFAULT '',
         error         TEXT NOT NULL DEFAULT ''
     ) STRICT;
-    CREATE INDEX transfer_by_time ON transfer (mirror_id, started_ns);
+    -- An index ends with the rowid: so it has a mirror's rows in the order in which they came.
+    CREATE INDEX transfer_by_mirror ON transfer (mirror_id);
 
     -- What happened beside transfers, one line each: state changes, recoveries, warnings.
     CREATE TABLE event (
@@ -84,6 +85,6 @@ MIGRATIONS = (
         level      TEXT NOT NULL CHECK (level IN ('info', 'warning', 'error')),
         text       TEXT NOT NULL
     ) STRICT;
-    CREATE INDEX event_by_time ON event (mirror_id, at_ns);
+    CREATE INDEX event_by_mirror ON event (mirror_id);
     """,
 )
