@@ -92,6 +92,8 @@ MIGRATIONS = (
     ALTER TABLE transfer ADD COLUMN phases TEXT NOT NULL DEFAULT '{}';
 
     -- In the order of their being, for the newest few of a mirror.
+    DROP INDEX transfer_by_time;
+    DROP INDEX event_by_time;
     CREATE INDEX transfer_by_mirror ON transfer (mirror_id);
     CREATE INDEX event_by_mirror ON event (mirror_id);
 

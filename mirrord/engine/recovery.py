@@ -102,6 +102,16 @@ def drop(mirror: Mirror, pending: Pending) -> None:
     mirror.catalogue.end(mirror.id, gone=gone)
 
 
+def end_owners(mirror: Mirror) -> None:
+    """A transfer of the owner's own snapshot went on and is done. The snapshot that was taken to
+    follow it goes: what follows is planned anew.
+    """
+    operation = mirror.catalogue.operation(mirror.id)
+    assert operation is not None
+    _drop_snapshot(mirror, operation)
+    mirror.catalogue.end(mirror.id)
+
+
 def _settle_transfer(
     mirror: Mirror, operation: Operation, error: BaseException | None
 ) -> Recovered:
@@ -158,17 +168,20 @@ def _pending(mirror: Mirror, operation: Operation, staging: Staging | None) -> P
     if staging is None or not staging.checkpoint or not resumable:
         return None
     arguments = operation.arguments
+    base = arguments.get("base")
     try:
-        here = {snapshot.guid: snapshot for snapshot in mirror.source.snapshots()}
+        every = mirror.source.snapshots()
+        every += mirror.source.own_snapshots(mirror.definition.snapshots)
     except (MirrordError, OSError):
         return None
+    here = {snapshot.guid: snapshot for snapshot in every if snapshot.intact}
     snapshot = here.get(str(arguments["guid"]))
-    if snapshot is None:
-        return None
+    if snapshot is None or (base is not None and base not in here):
+        return None  # the owner deletes his own when he likes: then it begins anew, from others
     return Pending(
         transfer_id=staging.transfer_id,
         snapshot=snapshot,
-        base=arguments.get("base"),
+        base=base,
         sequence=int(arguments["sequence"]),
         show=bool(arguments["show"]),
         name=str(arguments["name"]),

@@ -14,7 +14,14 @@ from dataclasses import dataclass, field
 
 from mirrord.catalogue.store import TransferBegin
 from mirrord.core import names
-from mirrord.core.errors import Diverged, InvariantError, MirrordError, Refused
+from mirrord.core.errors import (
+    Diverged,
+    InvariantError,
+    MirrordError,
+    NotFound,
+    Refused,
+    TransferFailed,
+)
 from mirrord.core.model import BlockStates, Role, Snapshot
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, State, Verb
@@ -158,6 +165,10 @@ def _transfer_all(mirror: Mirror, verb: Verb, recovered: Recovered, *, why_whole
                 )  # fmt: skip
                 _one(mirror, begun, total)
             told["bytes"] = str(total.stream_bytes)
+    except (NotFound, Diverged) as error:
+        better = _vanished(mirror, own) or error
+        _settle(mirror, better)
+        raise better from error
     except BaseException as error:
         _settle(mirror, error)
         raise
@@ -167,6 +178,19 @@ def _transfer_all(mirror: Mirror, verb: Verb, recovered: Recovered, *, why_whole
             mirror, [*here, incremental], [*there, *sent], shown=incremental.guid
         )
     return _done(mirror, incremental, total, started_s)
+
+
+def _vanished(mirror: Mirror, own: list[Snapshot]) -> MirrordError | None:
+    """The better explanation when the owner deleted a snapshot that was to go along."""
+    left = {snapshot.guid for snapshot in mirror.source.own_snapshots(mirror.definition.snapshots)}
+    gone = [snapshot.name for snapshot in own if snapshot.guid not in left]
+    if not gone:
+        return None
+    return TransferFailed(
+        "a snapshot that was to go along was deleted meanwhile", where=str(mirror.source),
+        why=f"its owner deleted {gone[0]}",
+        hint=f"'mirrord update {mirror.name}' goes on without it.",
+    )  # fmt: skip
 
 
 def _finish_pending(
@@ -180,7 +204,7 @@ def _finish_pending(
     try:
         _one(mirror, begun, total)
         if not pending.show:
-            mirror.catalogue.end(mirror.id)
+            recovery.end_owners(mirror)
     except BaseException as error:
         _settle(mirror, error)
         raise

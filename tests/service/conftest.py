@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ class Served(DaemonWorld):
         """kind -> level of those that are up."""
         return {alarm["kind"]: alarm["level"] for alarm in self.row()["alarms"]}
 
-    def row(self, name: str = NAME) -> dict[str, object]:  # type: ignore[override]
+    def row(self, name: str = NAME) -> dict[str, Any]:
         [found] = [row for row in self.service.status() if row["name"] == name]
         return found
 

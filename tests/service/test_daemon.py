@@ -91,7 +91,7 @@ def test_a_clean_stop_leaves_a_checkpoint_from_which_the_next_update_goes_on(
     served.initialized()
     before = served.view_content()
     thread = slow_update(served, "400KiB/s")
-    until(lambda: int(served.row()["running"]["done_bytes"]) > 1_200_000)  # type: ignore[index]
+    until(lambda: int(served.row()["running"]["done_bytes"]) > 1_200_000)
     served.service.throttle(NAME, "20KiB/s")
     started = time.monotonic()
     assert served.daemon.stop() == 0

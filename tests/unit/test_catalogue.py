@@ -110,3 +110,15 @@ def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
 def test_the_catalogue_is_for_its_owner_only(tmp_path: Path) -> None:
     Catalogue(tmp_path / "c").close()
     assert (tmp_path / "c").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_last_rows_of_a_mirror_are_found_without_sorting_its_history(tmp_path: Path) -> None:
+    Catalogue(tmp_path / "catalogue.sqlite").close()
+    raw = sqlite3.connect(tmp_path / "catalogue.sqlite")
+    for table in ("transfer", "event"):
+        plan = raw.execute(
+            f"EXPLAIN QUERY PLAN SELECT * FROM {table} WHERE mirror_id = 'x' "
+            "ORDER BY rowid DESC LIMIT 1"
+        ).fetchall()
+        assert not any("TEMP" in row[3] for row in plan)
+    raw.close()

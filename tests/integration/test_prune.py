@@ -1,0 +1,162 @@
+"""Retention at both ends, and room made before a transfer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mirrord.control.api import Service
+from mirrord.core.errors import NoSpace
+from mirrord.system import clock
+from mirrord.system.paths import Paths
+from tests.support import btrfs
+from tests.support.world import NAME, World
+
+HOUR_S = 3600.0
+
+
+class Calendar:
+    """A clock whose wall time a test sets; all else is real."""
+
+    def __init__(self) -> None:
+        self.offset_s = 0.0
+
+    def now_ns(self) -> int:
+        import time
+
+        return time.time_ns() + round(self.offset_s * 1e9)
+
+    def monotonic_s(self) -> float:
+        import time
+
+        return time.monotonic()
+
+    def boottime_s(self) -> float:
+        return self.monotonic_s()
+
+    def sleep_s(self, seconds: float) -> None:
+        import time
+
+        time.sleep(seconds)
+
+
+@pytest.fixture
+def calendar() -> Calendar:
+    made = Calendar()
+    clock.use(made)
+    return made
+
+
+def names(world: World, end: str) -> list[str]:
+    rows = world.service.snapshots(NAME)["snapshots"]
+    return [row["name"] for row in rows if end in row["at"]]
+
+
+def hourly(world: World, calendar: Calendar, count: int, seed: int = 0) -> None:
+    for number in range(count):
+        calendar.offset_s += HOUR_S
+        world.lab.change(world.lab.source(), seed + number)
+        world.service.update(NAME)
+
+
+@pytest.mark.in_process  # the clock is this process's
+def test_rules_hold_at_both_ends_and_never_take_the_base(world: World, calendar: Calendar) -> None:
+    world.initialized(keep_source="newest 1, 3 hourly", keep_destination="newest 2, 5 hourly")
+    hourly(world, calendar, 8)
+    assert len(names(world, "source")) == 3
+    # A block destination may have to give up more: what the source reuses.
+    assert 3 <= len(names(world, "destination")) <= 5
+    assert world.status()["healthy"] and world.in_step()
+
+
+@pytest.mark.in_process  # the clock is this process's
+def test_a_dry_run_shows_what_goes_and_why_the_rest_stays(world: World, calendar: Calendar) -> None:
+    world.initialized(keep_source=20, keep_destination=20)
+    hourly(world, calendar, 5)
+    file = world.paths.mirrors / f"{NAME}.toml"
+    file.write_text(file.read_text().replace("keep_source = 20", 'keep_source = "2 hourly"'))
+    before = names(world, "source")
+    shown = world.service.prune(NAME, dry_run=True, accept=False)
+    assert shown.status == "planned" and names(world, "source") == before
+    source = shown.data["ends"]["source"]
+    assert len(source["gone"]) + len(source["kept"]) == len(before)
+    assert all(each["why"] for each in (*source["gone"], *source["kept"]))
+    assert any("base of the next update" in why for each in source["kept"] for why in each["why"])
+    assert "would go" in shown.text
+
+
+@pytest.mark.in_process  # the clock is this process's
+def test_a_clock_that_leaps_ahead_takes_nothing_and_is_doubted(
+    world: World, calendar: Calendar
+) -> None:
+    world.initialized(keep_source="newest 2, 24 hourly", keep_destination="newest 2, 24 hourly")
+    hourly(world, calendar, 4)
+    before = set(names(world, "destination"))
+    calendar.offset_s += 400 * 24 * HOUR_S
+    world.lab.change(world.lab.source(), 50)
+    world.service.update(NAME)
+    assert before <= set(names(world, "destination"))
+    calendar.offset_s -= 400 * 24 * HOUR_S
+    world.lab.change(world.lab.source(), 51)
+    world.service.update(NAME)
+    assert before <= set(names(world, "destination"))
+    assert world.in_step()
+
+
+def test_a_prune_of_more_than_the_share_is_refused_until_it_is_accepted(world: World) -> None:
+    world.initialized(keep_source=9, keep_destination=9)
+    for seed in range(8):
+        world.lab.change(world.lab.source(), seed)
+        world.service.update(NAME)
+    file = world.paths.mirrors / f"{NAME}.toml"
+    file.write_text(file.read_text().replace("keep_source = 9", "keep_source = 1"))
+    refused = world.service.prune(NAME, dry_run=False, accept=False)
+    assert refused.status == "refused" and "prune_share" in refused.text
+    assert len(names(world, "source")) == 9
+    assert world.service.prune(NAME, dry_run=False, accept=True).status == "done"
+    assert len(names(world, "source")) == 1
+    world.lab.change(world.lab.source(), 99)
+    assert world.service.update(NAME).status == "done"
+    assert world.in_step()
+
+
+@pytest.fixture
+def tight(tmp_path: Path):  # type: ignore[no-untyped-def]
+    """A source, and a destination on a file system of 600 MiB."""
+    with btrfs.filesystem() as here, btrfs.filesystem(size_mib=600) as there:
+        source = btrfs.make_subvolume(here / "home")
+        home = tmp_path / "home"
+        service = Service(Paths(home / "etc", home / "state", home / "run"))
+        yield service, source, there
+        service.close()
+
+
+def test_room_is_made_by_pruning_before_the_transfer(tight: tuple[Service, Path, Path]) -> None:
+    service, source, there = tight
+    service.create(NAME, f"btrfs:{source}", f"btrfs:{there}/copy", keep_destination=2)
+    service.initialize(NAME)
+    for _ in range(2):
+        (source / "large").write_bytes(os.urandom(150 << 20))
+        service.update(NAME)
+    # 300 MiB are held, by two snapshots of which one may go; 200 more do not fit beside them.
+    file = service.paths.mirrors / f"{NAME}.toml"
+    file.write_text(file.read_text().replace("keep_destination = 2", "keep_destination = 1"))
+    (source / "large").write_bytes(os.urandom(200 << 20))
+    assert service.update(NAME).status == "done"
+    events = [event["text"] for event in service.history(NAME, limit=9)["events"]]
+    assert any(text.startswith("pruned 1 snapshots first") for text in events)
+
+
+def test_what_cannot_fit_is_refused_early_with_figures(tight: tuple[Service, Path, Path]) -> None:
+    service, source, there = tight
+    service.create(NAME, f"btrfs:{source}", f"btrfs:{there}/copy")
+    service.initialize(NAME)
+    (source / "large").write_bytes(os.urandom(700 << 20))
+    subprocess.run(["sync"], check=True)
+    with pytest.raises(NoSpace) as caught:
+        service.update(NAME)
+    assert "needs 7" in caught.value.why and "are free" in caught.value.why
+    assert service.history(NAME, limit=1)["transfers"][0]["stream_bytes"] == 0

@@ -1,0 +1,244 @@
+"""Every alarm is seen to be raised and to clear, and those who are to be told are told."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.service.conftest import Served
+from tests.support.service import until
+from tests.support.world import NAME
+
+QUICK = "stall = '1s'"
+
+
+def test_lag_is_warned_of_and_then_an_error_and_clears(served: Served) -> None:
+    served.initialized()
+    served.define("rpo = '4s'", "warn_percent = 75", "error_percent = 150")
+    until(lambda: served.alarms() == {"lag": "warning"}, 12)
+    assert served.row()["rpo_used"] > 0.7
+    assert served.cli("monitor").returncode == 1
+    until(lambda: served.alarms() == {"lag": "error"}, 12)
+    shown = served.cli("monitor")
+    assert shown.returncode == 2 and shown.stdout.startswith("MIRRORD CRITICAL - ")
+    assert "RPO is broken" in served.row()["forecast"]
+    served.service.update(NAME)
+    until(lambda: served.alarms() == {}, 8)
+    assert served.cli("monitor").returncode == 0
+    log = served.daemon.text()
+    assert log.index("ALARM lag") < log.index("cleared lag")
+    past = [alarm for alarm in served.service.alarms(up=False) if alarm["kind"] == "lag"]
+    assert past and all(alarm["cleared_ns"] for alarm in past)
+
+
+def test_lag_is_measured_by_the_schedule_where_nothing_is_promised(served: Served) -> None:
+    served.initialized(schedule="every 2s")
+    served.service.quiesce(NAME)
+    until(lambda: served.alarms().get("lag") == "error", 15)
+    assert "while it is quiesced" in served.row()["alarms"][0]["text"]
+    served.service.resume(NAME)
+    until(lambda: served.alarms() == {}, 12)
+
+
+def test_a_base_that_is_gone_is_an_alarm_before_the_next_update_needs_it(served: Served) -> None:
+    served.initialized()
+    served.lab.change(served.lab.source(), 1)
+    served.service.update(NAME)
+    source = served.lab.source()
+    source.delete_snapshot(source.snapshots()[-1].guid)
+    # A look at the ends (every ten minutes, or after any command) finds it.
+    served.service.quiesce(NAME)
+    until(lambda: served.alarms().get("base") == "error")
+    assert "not at the source any more" in served.row()["base_risk"]
+    assert served.cli("monitor").returncode == 2
+    served.service.resume(NAME)
+    # The way on that the message names: from the newest snapshot that both ends still have.
+    served.service.resync(NAME, yes=True)
+    until(lambda: served.alarms() == {})
+
+
+def test_a_stalled_transfer_is_an_alarm_and_clears(served_btrfs: Served) -> None:
+    served = served_btrfs
+    served.initialized()
+    served.define(QUICK)
+    served.service.throttle(NAME, "300KiB/s")
+    view = Path(served.lab.source().facts().view)
+    (view / "large").write_bytes(os.urandom(3 << 20))
+    thread = threading.Thread(target=lambda: served.daemon.client().call("update", NAME))
+    thread.start()
+    until(lambda: served.row()["activity"] == "transferring")
+    assert served.daemon.process is not None
+    children = subprocess.run(
+        ["pgrep", "-P", str(served.daemon.process.pid), "btrfs"], capture_output=True, text=True
+    ).stdout.split()
+    assert children, "a receiver runs"
+    # The receiver does not read any more: the pipe fills, and no byte moves.
+    served.service.throttle(NAME, "unlimited")
+    for pid in children:
+        os.kill(int(pid), signal.SIGSTOP)
+    until(lambda: served.alarms().get("stall") == "error", 10)
+    for pid in children:
+        os.kill(int(pid), signal.SIGCONT)
+    thread.join()
+    until(lambda: served.alarms() == {}, 10)
+    assert served.in_step()
+
+
+def test_a_doubted_prune_is_an_alarm_and_clears_when_it_is_accepted(served: Served) -> None:
+    served.initialized(keep_source=8, keep_destination=8)
+    for seed in range(7):
+        served.lab.change(served.lab.source(), seed)
+        served.service.update(NAME)
+    file = served.paths.mirrors / f"{NAME}.toml"
+    text = file.read_text()
+    file.write_text(text.replace("keep_source = 8", "keep_source = 2"))
+    served.service.reload()
+    served.lab.change(served.lab.source(), 99)
+    done = served.service.update(NAME)
+    assert "prune_share" in done.data["prune_refused"]
+    assert served.alarms() == {"prune": "warning"}
+    assert served.cli("prune", NAME).returncode == 1
+    assert served.cli("prune", NAME, "--accept").returncode == 0
+    served.lab.change(served.lab.source(), 100)
+    assert served.service.update(NAME).data["prune_refused"] == ""
+    assert served.alarms() == {}
+
+
+def test_a_lag_target_that_cannot_be_held_is_said_with_what_can_be(served: Served) -> None:
+    served.initialized(schedule="lag 1s", throttle="600KiB/s")
+    for seed in range(3):
+        served.lab.change(served.lab.source(), seed)
+        until(served.in_step, 15)
+    until(lambda: "target" in served.alarms(), 10)
+    [text] = [a["text"] for a in served.row()["alarms"] if a["kind"] == "target"]
+    assert "smallest lag" in text or "faster than this link carries them" in text
+    served.service.throttle(NAME, "unlimited")
+    # The runs that are remembered get quick again, and the target can be held.
+    for seed in range(10, 40):
+        if "target" not in served.alarms():
+            break
+        served.lab.change(served.lab.source(), seed)
+        until(served.in_step, 15)
+    assert "target" not in served.alarms()
+
+
+def test_a_clock_that_went_back_is_an_alarm_until_somebody_accepts_it(served: Served) -> None:
+    served.initialized(keep_destination="2 hourly")
+    served.daemon.stop()
+    later = time.time_ns() + 7200 * 10**9
+    with sqlite3.connect(served.paths.catalogue) as book:
+        book.execute("INSERT OR REPLACE INTO host VALUES ('seen_ns', ?)", (str(later),))
+    served.daemon.start()
+    until(lambda: any(a["kind"] == "clock" for a in served.service.alarms(up=True)))
+    assert "went back by 2 h" in served.cli("alarms").stdout
+    assert served.cli("monitor").returncode == 2
+    served.again()
+    assert any(a["kind"] == "clock" for a in served.service.alarms(up=True))
+    assert served.cli("alarms", "--accept-clock").returncode == 0
+    until(lambda: not served.service.alarms(up=True))
+    assert served.cli("monitor").returncode == 0
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    folder.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_a_full_state_folder_is_an_alarm_and_breaks_no_promise(served: Served) -> None:
+    served.daemon.stop()
+    with small_disk(served.home / "small") as disk:
+        served.paths.state.rename(served.home / "old-state")
+        served.paths.state.symlink_to(disk)
+        served.daemon.start()
+        served.initialized(schedule="every 1s")
+        before = served.view_content()
+        with (disk / "fill").open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(b"x" * 4096)
+            except OSError:
+                pass
+        served.lab.change(served.lab.source(), 1)
+        until(lambda: served.alarms().get("failure") == "error", 15)
+        assert served.view_content() in (before, served.source_content())
+        until(
+            lambda: any("state" in line and "ALARM" in line
+                        for line in served.daemon.text().splitlines()), 45
+        )  # fmt: skip
+        (disk / "fill").unlink()
+        until(served.in_step, 20)
+        until(lambda: "failure" not in served.alarms(), 20)
+        until(lambda: "cleared state" in served.daemon.text(), 45)
+        served.daemon.stop()
+    served.paths.state.unlink()
+    (served.home / "old-state").rename(served.paths.state)
+
+
+class _Hook(http.server.BaseHTTPRequestHandler):
+    got: list[dict[str, Any]]
+
+    def do_POST(self) -> None:
+        size = int(self.headers["Content-Length"])
+        self.got.append(json.loads(self.rfile.read(size)))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+def test_programs_and_web_addresses_are_told(served: Served, tmp_path: Path) -> None:
+    got: list[dict[str, Any]] = []
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("Hook", (_Hook,), {"got": got}))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    program = tmp_path / "tell"
+    program.write_text(
+        "#!/bin/sh\n"
+        'echo "$MIRRORD_ALARM_MIRROR $MIRRORD_ALARM_KIND $MIRRORD_ALARM_STATE"'
+        f" >> {tmp_path}/told\n"
+    )
+    program.chmod(0o755)
+    try:
+        served.settings(
+            f'[alarms]\nprogram = ["{program}"]\n'
+            f'webhook = "http://127.0.0.1:{server.server_address[1]}/alarm"\n'
+        )
+        served.initialized()
+        served.define("rpo = '1s'", "warn_percent = 100", "error_percent = 900")
+        until(lambda: any(alarm["state"] == "raised" for alarm in got), 12)
+        served.service.update(NAME)
+        until(lambda: any(alarm["state"] == "cleared" for alarm in got), 12)
+        assert {alarm["kind"] for alarm in got} == {"lag"} and got[0]["mirror"] == NAME
+        told = tmp_path / "told"
+        until(lambda: told.exists() and f"{NAME} lag cleared" in told.read_text())
+        assert f"{NAME} lag raised" in told.read_text()
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_target_of_alarms_that_fails_is_only_a_line_in_the_log(served: Served) -> None:
+    served.settings(
+        '[alarms]\nprogram = ["/nonexistent/tell"]\nwebhook = "http://127.0.0.1:9/secret-token"\n'
+    )
+    served.initialized()
+    served.define("rpo = '1s'", "warn_percent = 100")
+    until(lambda: "could not be posted" in served.daemon.text(), 12)
+    assert "the alarm program failed" in served.daemon.text()
+    assert "secret-token" not in served.daemon.text()
+    assert served.service.update(NAME).status in ("done", "unchanged")
