@@ -186,6 +186,9 @@ class Driver(abc.ABC):
     def delete_snapshot(self, guid: str) -> None:
         """Delete one that `snapshots()` lists (never the one shown: `Refused`)."""
 
+    def reclaim(self) -> None:  # noqa: B027 - most have nothing to hasten
+        """Let the file system give back now what deleted snapshots held, where it would dawdle."""
+
     @abc.abstractmethod
     def changed_since(self, guid: str) -> bool:
         """Whether the live volume may differ from the snapshot. False only when it is certain

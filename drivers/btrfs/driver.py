@@ -242,6 +242,11 @@ class BtrfsDriver(Driver):
         store.delete(place, one, str(self))
 
     @guarded
+    def reclaim(self) -> None:
+        """Commit the transaction: the kernel cleans up after a commit, else every 30 s."""
+        files.sync_filesystem("BTRFS:RECLAIM:SYNC", self._place().store)
+
+    @guarded
     def changed_since(self, guid: str) -> bool:
         """See `Driver.changed_since`."""
         place = self._live_place()

@@ -162,6 +162,7 @@ def make_room(mirror: Mirror, need_bytes: int, *, base: str | None) -> None:
         if clock.monotonic_s() > deadline_s:
             return
         mirror.run.check_abort()
+        mirror.destination.reclaim()
         clock.sleep_s(_POLL_S)
 
 
@@ -214,7 +215,7 @@ def _protected(
         mirror.catalogue.add_event(mirror.id, "warning", one_line(error))
         shown = None
     if shown:
-        protected[shown] = "the destination shows it"
+        protected.setdefault(shown, "the destination shows it")
     return protected
 
 

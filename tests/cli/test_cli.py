@@ -16,9 +16,10 @@ from mirrord.drivers.block.volume import Volume
 from tests.contract.lab_block import BlockLab, lab
 from tests.support.world import NAME, ROOT, World
 
-HOME_VERBS = [
-    name for name in COMMANDS if name not in ("create", "restore", "config", "volume", "demo")
-]
+#: Commands that are not called with just the name of a mirror.
+OTHERS = {"create", "restore", "config", "volume", "demo", "daemon", "reload", "alarms", "watch",
+          "schedule", "throttle", "monitor"}  # fmt: skip
+HOME_VERBS = [name for name in COMMANDS if name not in OTHERS]
 
 
 @pytest.fixture
@@ -45,6 +46,12 @@ def test_every_verb_answers_a_misspelt_mirror(block: World, verb: str) -> None:
     refused(block.cli(verb, "hoem"), 1, "no mirror is called 'hoem'", "Did you mean 'home'?")
 
 
+@pytest.mark.parametrize("words", [("throttle", "hoem", "1MiB/s"), ("schedule", "next", "hoem")])
+def test_so_do_those_with_more_words(block: World, words: tuple[str, ...]) -> None:
+    block.create()
+    refused(block.cli(*words), 1, "no mirror is called 'hoem'", "Did you mean 'home'?")
+
+
 @pytest.mark.parametrize("verb", [name for name in COMMANDS if name != "demo"])
 def test_every_command_has_help_and_answers_an_unknown_option(block: World, verb: str) -> None:
     shown = block.cli(verb, "--help")
@@ -62,7 +69,7 @@ def test_every_command_has_help_and_answers_an_unknown_option(block: World, verb
         (("create", "x", "/a", "block:/b"), 2, ("does not say what kind",)),
         (("create", "x", "block:/nowhere/a", "block:/nowhere/b"), 1, ("no volume at the source",)),
         (("create", "a/b", "block:/a", "block:/b"), 2, ("cannot name a mirror",)),
-        (("create", "x", "block:/a", "block:/b", "--keep-source", "x"), 2, ("keep-source",)),
+        (("create", "x", "block:/a", "block:/b", "--keep-source", "x"), 2, ("what to keep",)),
         (("restore", "home"), 2, ("say what to restore",)),
         (("history", "home", "-n", "0"), 2, ("range",)),
         (("config", "chek"), 2, ("chek",)),
@@ -183,3 +190,88 @@ def test_a_source_held_by_a_writer_is_waited_for_then_named(block: World) -> Non
         done = block.cli("update", NAME)
     refused(done, 1, "in use by process", "writing")
     assert block.cli("update", NAME).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "parts"),
+    [
+        ("--schedule", "0 0 31 2 *", ("never",)),
+        ("--schedule", "every 0s", ("out of range", "every 15m")),
+        ("--schedule", "hourli", ("no schedule is called 'hourli'", "'hourly'")),
+        ("--schedule", "61 * * * *", ("61",)),
+        ("--rpo", "soon", ("'soon'",)),
+        ("--throttle", "0", ("quiesce",)),
+        ("--keep-destination", "7 dayly", ("dayly",)),
+        ("--keep-source", "0", ("'0'",)),
+    ],
+)
+def test_create_answers_what_cannot_be_meant_and_defines_nothing(
+    block: World, option: str, value: str, parts: tuple[str, ...]
+) -> None:
+    done = block.cli(
+        "create", NAME, str(block.lab.source()), str(block.lab.destination()), option, value
+    )
+    refused(done, 2, *parts)
+    assert not (block.paths.mirrors / f"{NAME}.toml").exists()
+
+
+def test_what_create_writes_is_read_again_as_it_was_meant(block: World) -> None:
+    done = block.cli(
+        "create", NAME, str(block.lab.source()), str(block.lab.destination()),
+        "--schedule", "*/15 8-18 * * MON-FRI", "--rpo", "1h30m",
+        "--throttle", "20MiB/s 08:00-18:00 Mon-Fri, else unlimited",
+        "--keep-destination", "newest 10, 24 hourly, 7 daily",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    definition = block.service.definitions.load(NAME)
+    assert definition.timing.rules == ("*/15 8-18 * * MON-FRI",)
+    assert definition.promise.rpo_s == 5400
+    assert definition.keep_destination == "newest 10, 24 hourly, 7 daily"
+    assert block.cli("config", "check").returncode == 0
+
+
+def test_schedules_are_shown(block: World) -> None:
+    listed = block.cli("schedule", "list")
+    assert "hourly" in listed.stdout and "office-hours" in listed.stdout
+    block.initialized(schedule="every 15m")
+    lines = block.cli("schedule", "next", NAME).stdout.splitlines()
+    assert len(lines) == 10 and all("every 15 min" in line for line in lines)
+    found = json.loads(block.cli("schedule", "next", NAME, "-n", "3", "--json").stdout)
+    times = [each["at_ns"] for each in found["times"]]
+    assert len(times) == 3 and times[1] - times[0] == 900 * 10**9
+
+
+def test_a_monitor_without_a_service_says_that_no_schedule_is_kept(block: World) -> None:
+    assert block.cli("monitor").returncode == 3
+    block.initialized()
+    fine = block.cli("monitor")
+    assert fine.returncode == 0 and fine.stdout.startswith(
+        "MIRRORD OK - 1 mirror in order | 'home'="
+    )
+    file = block.paths.mirrors / f"{NAME}.toml"
+    file.write_text(file.read_text() + 'schedule = "hourly"\n')
+    critical = block.cli("monitor")
+    assert critical.returncode == 2 and "no service runs" in critical.stdout
+    assert block.cli("monitor", "hoem").returncode == 3
+
+
+def test_what_needs_a_service_or_a_terminal_says_so(block: World) -> None:
+    block.initialized()
+    refused(block.cli("reload"), 1, "no service is running")
+    refused(block.cli("watch"), 2, "needs a terminal")
+    assert block.cli("alarms").stdout == "No alarms.\n"
+    assert "Nothing is in doubt" in block.cli("alarms", "--accept-clock").stdout
+
+
+def test_a_wrong_settings_file_is_named_with_its_line(block: World) -> None:
+    block.initialized()
+    settings = block.paths.config / "mirrord.toml"
+    for text, part in (
+        ("[limits]\ntransfer = 3\n", "mirrord.toml:2: unknown key 'limits.transfer'"),
+        ('zone = "Mars/Olympus"\n', "mirrord.toml:1: the time zone 'Mars/Olympus'"),
+        ('[alarms]\nwebhook = "ftp://x"\n', "mirrord.toml:2: 'alarms.webhook' is wrong"),
+        ('[throttle]\nhost = "0"\n', "mirrord.toml:2"),
+    ):
+        settings.write_text(text)
+        refused(block.cli("config", "check"), 2, part)
+        refused(block.cli("daemon"), 2, part)

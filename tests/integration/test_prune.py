@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from mirrord.core.errors import NoSpace
 from mirrord.system import clock
 from mirrord.system.paths import Paths
 from tests.support import btrfs
+from tests.support.labs import open_lab
 from tests.support.world import NAME, World
 
 HOUR_S = 3600.0
@@ -25,21 +28,15 @@ class Calendar:
         self.offset_s = 0.0
 
     def now_ns(self) -> int:
-        import time
-
         return time.time_ns() + round(self.offset_s * 1e9)
 
     def monotonic_s(self) -> float:
-        import time
-
         return time.monotonic()
 
     def boottime_s(self) -> float:
         return self.monotonic_s()
 
     def sleep_s(self, seconds: float) -> None:
-        import time
-
         time.sleep(seconds)
 
 
@@ -48,6 +45,15 @@ def calendar() -> Calendar:
     made = Calendar()
     clock.use(made)
     return made
+
+
+@pytest.fixture
+def block(tmp_path: Path, calendar: Calendar) -> Iterator[World]:
+    """Of block volumes: btrfs has the kernel's own time of each snapshot, which no test sets."""
+    with open_lab("lab_block", tmp_path) as lab:
+        made = World(lab, tmp_path / "home")
+        yield made
+        made.close()
 
 
 def names(world: World, end: str) -> list[str]:
@@ -62,8 +68,8 @@ def hourly(world: World, calendar: Calendar, count: int, seed: int = 0) -> None:
         world.service.update(NAME)
 
 
-@pytest.mark.in_process  # the clock is this process's
-def test_rules_hold_at_both_ends_and_never_take_the_base(world: World, calendar: Calendar) -> None:
+def test_rules_hold_at_both_ends_and_never_take_the_base(block: World, calendar: Calendar) -> None:
+    world = block
     world.initialized(keep_source="newest 1, 3 hourly", keep_destination="newest 2, 5 hourly")
     hourly(world, calendar, 8)
     assert len(names(world, "source")) == 3
@@ -72,10 +78,11 @@ def test_rules_hold_at_both_ends_and_never_take_the_base(world: World, calendar:
     assert world.status()["healthy"] and world.in_step()
 
 
-@pytest.mark.in_process  # the clock is this process's
-def test_a_dry_run_shows_what_goes_and_why_the_rest_stays(world: World, calendar: Calendar) -> None:
+def test_a_dry_run_shows_what_goes_and_why_the_rest_stays(world: World) -> None:
     world.initialized(keep_source=20, keep_destination=20)
-    hourly(world, calendar, 5)
+    for seed in range(5):
+        world.lab.change(world.lab.source(), seed)
+        world.service.update(NAME)
     file = world.paths.mirrors / f"{NAME}.toml"
     file.write_text(file.read_text().replace("keep_source = 20", 'keep_source = "2 hourly"'))
     before = names(world, "source")
@@ -88,10 +95,8 @@ def test_a_dry_run_shows_what_goes_and_why_the_rest_stays(world: World, calendar
     assert "would go" in shown.text
 
 
-@pytest.mark.in_process  # the clock is this process's
-def test_a_clock_that_leaps_ahead_takes_nothing_and_is_doubted(
-    world: World, calendar: Calendar
-) -> None:
+def test_a_clock_that_leaps_ahead_takes_nothing(block: World, calendar: Calendar) -> None:
+    world = block
     world.initialized(keep_source="newest 2, 24 hourly", keep_destination="newest 2, 24 hourly")
     hourly(world, calendar, 4)
     before = set(names(world, "destination"))
@@ -124,7 +129,7 @@ def test_a_prune_of_more_than_the_share_is_refused_until_it_is_accepted(world: W
 
 
 @pytest.fixture
-def tight(tmp_path: Path):  # type: ignore[no-untyped-def]
+def tight(tmp_path: Path) -> Iterator[tuple[Service, Path, Path]]:
     """A source, and a destination on a file system of 600 MiB."""
     with btrfs.filesystem() as here, btrfs.filesystem(size_mib=600) as there:
         source = btrfs.make_subvolume(here / "home")
@@ -141,10 +146,10 @@ def test_room_is_made_by_pruning_before_the_transfer(tight: tuple[Service, Path,
     for _ in range(2):
         (source / "large").write_bytes(os.urandom(150 << 20))
         service.update(NAME)
-    # 300 MiB are held, by two snapshots of which one may go; 200 more do not fit beside them.
+    # 300 MiB are held, by two snapshots of which one may go; 250 more do not fit beside them.
     file = service.paths.mirrors / f"{NAME}.toml"
     file.write_text(file.read_text().replace("keep_destination = 2", "keep_destination = 1"))
-    (source / "large").write_bytes(os.urandom(200 << 20))
+    (source / "large").write_bytes(os.urandom(250 << 20))
     assert service.update(NAME).status == "done"
     events = [event["text"] for event in service.history(NAME, limit=9)["events"]]
     assert any(text.startswith("pruned 1 snapshots first") for text in events)

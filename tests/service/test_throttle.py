@@ -64,8 +64,11 @@ def test_a_rate_is_exact_over_five_seconds(fake: FakeTime, rate: float) -> None:
 
 
 def test_the_tightest_of_several_holds_and_is_what_was_waited_for(fake: FakeTime) -> None:
-    buckets = [Bucket(name, lambda rate=rate: rate) for name, rate in
-               (("host", 8e6), ("link wan", 1e6), ("mirror", 4e6))]  # fmt: skip
+    buckets = [
+        Bucket("host", lambda: 8e6),
+        Bucket("link wan", lambda: 1e6),
+        Bucket("mirror", lambda: 4e6),
+    ]
     throttle = Throttle(buckets)
     started = fake.s
     move(throttle, 5_000_000)

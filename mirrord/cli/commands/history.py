@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -44,8 +45,29 @@ def history(
         )
     for row in found["events"]:
         lines.append((row["at_ns"], f"{row['level']:10} {row['text']}"))
+    for row in found["attempts"]:
+        lines.append(
+            (row["at_ns"], f"{row['verb']:10} try {row['number']} failed ({row['cause']}): "
+             f"{row['error']}")
+        )  # fmt: skip
+    done = [row for row in reversed(found["transfers"]) if row["result"] == "done"]
+    if len(done) > 1:
+        print(f"size      {_spark([row['stream_bytes'] for row in done], format_size)}")
+        print(f"duration  {_spark([row['duration_ms'] / 1000 for row in done], format_duration)}")
+        print(f"lag       {_spark([row['lag_ms'] / 1000 for row in done], format_duration)}")
     if not lines:
         print(f"Nothing has happened to '{name}' yet.")
     for at_ns, text in sorted(lines)[-limit:]:
         moment = datetime.fromtimestamp(at_ns / 1e9, UTC).astimezone()
         print(f"{moment:%Y-%m-%d %H:%M:%S}  {text}")
+
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def _spark(values: list[float], as_text: Callable[[float], str]) -> str:
+    """A line of bars, oldest first, with the least and the greatest in words."""
+    low, high = min(values), max(values)
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0
+    bars = "".join(_BARS[round((value - low) * scale)] for value in values[-60:])
+    return f"{bars}  {as_text(low)} to {as_text(high)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -45,7 +46,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
                 activity_of(row),
                 format_duration(row["lag_s"]) if row["lag_s"] is not None else "-",
                 f"{row['source']} -> {row['destination']}",
-                "" if row["healthy"] else "! " + row["problems"][0],
+                _trouble(row),
             )
         )
     widths = [max(len(line[column]) for line in cells) for column in range(5)]
@@ -56,13 +57,32 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def _trouble(row: dict[str, Any]) -> str:
+    """What is wrong, in a few words; or that a promise is going to be broken."""
+    if row["alarms"]:
+        return f"! {row['alarms'][0]['text']}"
+    if row["problems"]:
+        return f"! {row['problems'][0]}"
+    return str(row["forecast"])
+
+
 def activity_of(row: dict[str, Any]) -> str:
     """What a mirror does, with how far it is."""
     running = row["running"]
+    if row.get("waiting") and not running:
+        return f"{row['activity']}, waits for its turn"
     if running and running.get("estimate_bytes"):
         share = running.get("done_bytes", 0) / max(1, running["estimate_bytes"])
         return f"{row['activity']} {min(99, int(share * 100))}%"
     return str(row["activity"])
+
+
+def _promise(row: dict[str, Any]) -> str:
+    """How the lag stands against what is promised."""
+    if row["rpo_s"] is None or row["rpo_used"] is None:
+        return ""
+    tail = f": {row['forecast']}" if row["forecast"] else ""
+    return f", {row['rpo_used']:.0%} of the RPO of {format_duration(row['rpo_s'])}{tail}"
 
 
 def details(row: dict[str, Any]) -> list[str]:
@@ -77,7 +97,14 @@ def details(row: dict[str, Any]) -> list[str]:
     if row["shown"]:
         lines.append(f"  shows        {row['shown']}")
     if row["lag_s"] is not None:
-        lines.append(f"  lag          {format_duration(row['lag_s'])}")
+        lines.append(f"  lag          {format_duration(row['lag_s'])}{_promise(row)}")
+    if row["schedule"]:
+        soon = ""
+        if row["next_ns"]:
+            soon = (
+                f"; next {datetime.fromtimestamp(row['next_ns'] / 1e9, UTC).astimezone():%H:%M:%S}"
+            )
+        lines.append(f"  schedule     {' or '.join(row['schedule'])}{soon}")
     last = row["last_transfer"]
     if last:
         how = "incremental" if last["base"] else "whole"
@@ -92,6 +119,7 @@ def details(row: dict[str, Any]) -> list[str]:
         lines.append(
             f"  checkpoint   {format_size(row['checkpoint_bytes'])}: the next update goes on there"
         )
+    lines.extend(f"  ALARM        {alarm['kind']}: {alarm['text']}" for alarm in row["alarms"])
     lines.extend(f"  problem      {text}" for text in row["problems"])
     lines.extend(f"  note         {text}" for text in row["notes"])
     return lines
