@@ -9,7 +9,7 @@ import sys
 
 from benchmarks.harness import Row, save, table
 
-NAMES = ("update_latency", "many_files", "bulk", "block")
+NAMES = ("update_latency", "many_files", "bulk", "block", "service")
 
 
 def main(names: list[str]) -> int:

@@ -33,6 +33,7 @@ from mirrord.schedules.schedule import Schedule
 from mirrord.system import clock
 from mirrord.system.paths import Paths, local_zone
 
+_HERE = "localhost"  # whose limits all transfers count against while both ends are here
 _DANGER = 0.9  # a promise is in danger when its run would end later than this part of it
 
 
@@ -100,7 +101,7 @@ class Daemon:
 
     async def _learn(self) -> list[Known]:
         """Read everything; `MirrordError` when a definition is wrong."""
-        return await self.workers.verb(_read_all)
+        return await self.workers.house(_read_all)
 
     def _define(self, known: Iterable[Known]) -> None:
         found = {each.definition.name: each for each in known}
@@ -111,7 +112,7 @@ class Daemon:
             self.board.put(name, each.row)
             definition = each.definition
             self.scheduler.define(
-                definition, each.schedule, _standing(each.row), host="",
+                definition, each.schedule, _standing(each.row), host=_HERE,
                 filesystem=each.row["filesystem"], runs=each.runs,
             )  # fmt: skip
             self.watch.adopt(name)
@@ -147,7 +148,7 @@ class Daemon:
             await asyncio.sleep(0.05)
         for name in list(self.scheduler.queue.running):
             say("info", f"{name}: ending the running transfer at a checkpoint", mirror=name)
-            await self.workers.verb(functools.partial(_ask_to_end, name=name))
+            await self.workers.house(functools.partial(_ask_to_end, name=name))
         while self.scheduler.queue.running:
             await asyncio.sleep(0.05)
         if self._tasks:
@@ -208,11 +209,11 @@ class Daemon:
         """Keep the board true: cheaply after a success, by looking after all else."""
         error = outcome.error
         if error is not None:
-            await self.workers.verb(lambda service: watch.record_attempt(service, job, error))
+            await self.workers.house(lambda service: watch.record_attempt(service, job, error))
         if job.verb != "update" or outcome.error is not None:
             await self.refresh(job.name)
         elif outcome.status == "done":
-            row = await self.workers.verb(lambda service: _last_transfer(service, job.name))
+            row = await self.workers.house(lambda service: _last_transfer(service, job.name))
             self.board.update(job.name, row)
         else:
             self.board.update(job.name, {"problems": [], "healthy": True})
@@ -220,7 +221,7 @@ class Daemon:
     async def refresh(self, name: str) -> None:
         """Read one mirror's definition and look at both of its ends."""
         try:
-            known = await self.workers.verb(lambda service: _read_one(service, name))
+            known = await self.workers.house(lambda service: _read_one(service, name))
         except MirrordError as error:
             # A definition that is wrong now: what was read before holds until a reload.
             self.board.update(name, {"problems": [str(error)], "healthy": False})
@@ -231,7 +232,7 @@ class Daemon:
             return
         self.board.put(name, known.row)
         watched = self.scheduler.define(
-            known.definition, known.schedule, _standing(known.row), host="",
+            known.definition, known.schedule, _standing(known.row), host=_HERE,
             filesystem=known.row["filesystem"], runs=known.runs,
         )  # fmt: skip
         watched.base_risk = known.row["base_risk"]

@@ -42,7 +42,7 @@ class Watch:
     async def begin(self) -> None:
         """What the daemon before this one left: alarms that were up, doubts about the clock."""
         try:
-            rows, doubt, seen = await self._daemon.workers.verb(_left_behind)
+            rows, doubt, seen = await self._daemon.workers.house(_left_behind)
         except MirrordError as error:
             self._trouble = str(error)
             return
@@ -104,7 +104,7 @@ class Watch:
         say("warning", f"the clock of this host jumped: {jump.text}")
         if jump.over:
             self._doubt = ""
-            await self._daemon.workers.verb(lambda service: service.accept_clock())
+            await self._daemon.workers.house(lambda service: service.accept_clock())
         else:
             await self._doubts(jump.text)
 
@@ -112,7 +112,7 @@ class Watch:
         self._doubt = text
         fact = {"text": text, "at_ns": clock.now_ns()}
         try:
-            await self._daemon.workers.verb(
+            await self._daemon.workers.house(
                 lambda service: service.catalogue.set_fact("clock_doubt", fact)
             )
         except MirrordError as error:
@@ -127,7 +127,7 @@ class Watch:
         """Writes to the catalogue: proves that it can be, and shows a clock that went back."""
         now_ns = clock.now_ns()
         try:
-            await self._daemon.workers.verb(
+            await self._daemon.workers.house(
                 lambda service: service.catalogue.set_fact("seen_ns", now_ns)
             )
             self._trouble = ""
@@ -204,7 +204,7 @@ class Watch:
                 book.clear_alarm(mirror_id, finding.kind)
 
         try:
-            await self._daemon.workers.verb(work)
+            await self._daemon.workers.house(work)
         except MirrordError as error:
             self._trouble = str(error)
 

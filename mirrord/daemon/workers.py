@@ -18,12 +18,14 @@ T = TypeVar("T")
 
 #: For verbs that do not wait for a turn, and for reports.
 VERBS = 8
+#: For the daemon's own questions and records: verbs that take long must not hold them up.
+HOUSE = 2
 #: For what tells the world of alarms: it may hang, and must hold up nobody.
 TELLERS = 2
 
 
 class Workers:
-    """Three crews: transfers (as many as may run at once), verbs and reports, tellers."""
+    """Crews: transfers (as many as may run at once), verbs and reports, the house, tellers."""
 
     def __init__(
         self, paths: Paths, host: Host, limits: Limits, in_danger: Callable[[str], bool]
@@ -34,6 +36,7 @@ class Workers:
         self._lock = threading.Lock()
         self._transfers = ThreadPoolExecutor(host.limits.transfers, "transfer")
         self._verbs = ThreadPoolExecutor(VERBS, "verb")
+        self._house = ThreadPoolExecutor(HOUSE, "house")
         self._tellers = ThreadPoolExecutor(TELLERS, "teller")
 
     def configure(self, host: Host) -> None:
@@ -57,6 +60,10 @@ class Workers:
     ) -> asyncio.Future[T]:
         """Do it in a thread for verbs and reports."""
         return self._run(self._verbs, work, watcher)
+
+    def house(self, work: Callable[[Service], T]) -> asyncio.Future[T]:
+        """Do it in a thread of the house: short, and asked for by nobody outside."""
+        return self._run(self._house, work, None)
 
     def tell(self, work: Callable[[], None]) -> None:
         """Do it in a thread for tellers."""
@@ -85,7 +92,7 @@ class Workers:
 
     def close(self) -> None:
         """Wait for what runs, then let go of the catalogues."""
-        for pool in (self._transfers, self._verbs):
+        for pool in (self._transfers, self._verbs, self._house):
             pool.shutdown(wait=True)
         self._tellers.shutdown(wait=False, cancel_futures=True)
         for service in self._services:

@@ -29,7 +29,8 @@ _POLL_S = 0.5
 class End(NamedTuple):
     """One end with what goes and what stays there.
 
-    why: guid -> reasons, for a person. doubts: why nothing goes although it should.
+    why: guid -> reasons, for a person. doubts: why nothing goes although it should. every: gone
+    and kept together, oldest first.
     """
 
     name: str
@@ -38,6 +39,7 @@ class End(NamedTuple):
     kept: list[Snapshot]
     why: Mapping[str, tuple[str, ...]]
     doubts: list[str]
+    every: list[Snapshot]
 
 
 def prune(mirror: Mirror, here: list[Snapshot], there: list[Snapshot], *, shown: str) -> str:
@@ -95,7 +97,7 @@ def look(
         )
     guids = {snapshot.guid for snapshot in gone}
     kept = [snapshot for snapshot in candidates if snapshot.guid not in guids]
-    return End(name, driver, gone, kept, why, doubts if gone else [])
+    return End(name, driver, gone, kept, why, doubts if gone else [], candidates)
 
 
 def _by_rules(
@@ -108,7 +110,12 @@ def _by_rules(
     from mirrord.schedules import retention
 
     by_guid = {s.guid: s for s in snapshots if s.kind is SnapshotKind.REFERENCE and s.guid in mine}
-    items = [retention.Item(s.guid, s.name, s.order, s.taken_at_ns) for s in by_guid.values()]
+    # Their order is that of the list: `Snapshot.order` counts in one volume's own history, and what
+    # was just sent still has its number from the source.
+    items = [
+        retention.Item(s.guid, s.name, number, s.taken_at_ns)
+        for number, s in enumerate(by_guid.values())
+    ]
     zone = mirror.definition.timing.zone or mirror.zone
     verdicts = retention.plan_retention(
         items, retention.parse_keep(keep), zone=zone, protected=protected
@@ -116,7 +123,7 @@ def _by_rules(
     gone = [by_guid[verdict.item.guid] for verdict in verdicts if not verdict.kept]
     accepted = mirror.row().accepted
     accepted_order = max(
-        (s.order for s in by_guid.values() if mine[s.guid][2] <= accepted), default=-1
+        (item.order for item in items if mine[item.guid][2] <= accepted), default=-1
     )
     doubts = [
         doubt.text
@@ -239,7 +246,7 @@ def _end_dict(end: End) -> dict[str, Any]:
 def _end_lines(end: End) -> list[str]:
     lines = [f"{end.name.capitalize()} {end.driver}:"]
     gone = {snapshot.guid for snapshot in end.gone}
-    for snapshot in sorted([*end.kept, *end.gone], key=lambda s: s.order):
+    for snapshot in end.every:
         word = "goes " if snapshot.guid in gone else "stays"
         lines.append(f"  {word}  {snapshot.name}  {', '.join(end.why.get(snapshot.guid, ()))}")
     if not end.kept and not end.gone:

@@ -217,6 +217,7 @@ class Scheduler:
             return False
         if cause != "asked":
             if not watched.standing.mirrored or watched.standing.quiesced:
+                watched.retry_pending = False
                 self._plan_lag_later(watched)
                 return False
             if watched.retry_pending and cause != "retry":
@@ -284,12 +285,13 @@ class Scheduler:
     def _failed(self, watched: Watched, job: Job, outcome: Outcome) -> None:
         assert outcome.error is not None
         name, error = watched.definition.name, outcome.error
-        if error.code == "aborted" or (job.cause == "asked" and error.code in ("busy", "refused")):
-            self._plan_lag_later(watched)  # a person ended or misdirected it: no failure
-            return
-        watched.error, watched.number = str(error), job.number
         if error.code == "diverged":
             watched.base_risk = str(error)
+        if error.code == "aborted" or job.cause == "asked":
+            # A person ended it, or asked for it and was told how it went: nobody else need be.
+            self._plan_lag_later(watched)
+            return
+        watched.error, watched.number = str(error), job.number
         pause = pause_s(error, job.number, watched.definition.retries, self._chance)
         watched.gives_up = pause is None
         if pause is None:

@@ -12,6 +12,9 @@ import pytest
 
 from mirrord.control.api import Service
 from mirrord.core.errors import NoSpace
+from mirrord.core.model import Snapshot, SnapshotKind
+from mirrord.engine import prune
+from mirrord.engine.mirror import Mirror
 from mirrord.system import clock
 from mirrord.system.paths import Paths
 from tests.support import btrfs
@@ -126,6 +129,26 @@ def test_a_prune_of_more_than_the_share_is_refused_until_it_is_accepted(world: W
     world.lab.change(world.lab.source(), 99)
     assert world.service.update(NAME).status == "done"
     assert world.in_step()
+
+
+def test_order_is_the_lists_own_whatever_numbers_the_two_ends_count_in(block: World) -> None:
+    """What was just sent has its number from the source, where less may have happened."""
+    world = block.initialized(keep_destination="newest 1, 3 minutely")
+    minute_ns = 60 * 10**9
+    first_ns = clock.now_ns() - 10 * minute_ns
+    made = [
+        Snapshot(f"g{n}", f"s{n}", SnapshotKind.REFERENCE, 5000 + n, first_ns + n * minute_ns)
+        for n in range(5)
+    ]
+    sent = Snapshot("g9", "s9", SnapshotKind.REFERENCE, 7, first_ns + 9 * minute_ns)
+
+    def look(mirror: Mirror) -> prune.End:
+        mirror.catalogue.adopt(mirror.id, [*made, sent], confirmed_ns=0)
+        return prune.look(mirror, "destination", [*made, sent], protected={"g9": "base"})
+
+    end = world.service.look(NAME, look)
+    assert end.doubts == []
+    assert [snapshot.guid for snapshot in end.kept] == ["g3", "g4", "g9"]
 
 
 @pytest.fixture
