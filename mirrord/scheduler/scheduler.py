@@ -8,6 +8,7 @@ called by one thread (the daemon's event loop).
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -16,6 +17,7 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from mirrord.core.model import Definition
+from mirrord.scheduler.clockwatch import WallTimes
 from mirrord.scheduler.health import Alarms, Change, View, assess
 from mirrord.scheduler.jobs import Caps, Job, Outcome, Queue
 from mirrord.scheduler.retries import pause_s
@@ -46,6 +48,9 @@ class Timers(Protocol):
     def retime(self) -> None:
         """The wall clock was stepped: find all next times anew."""
 
+    def wake(self) -> None:
+        """The machine was suspended: call now what came due meanwhile."""
+
 
 class Standing(NamedTuple):
     """What is recorded of a mirror. confirmed_ns: wall time; 0: never in step."""
@@ -68,6 +73,8 @@ class Watched:
     filesystem: str = ""
     standing: Standing = _UNKNOWN
     confirmed_boot_s: float = 0.0
+    #: When its last run began (boot time).
+    started_boot_s: float = -math.inf
     runs: deque[Run] = field(default_factory=lambda: deque(maxlen=_RUNS_KEPT))
     alarms: Alarms = field(default_factory=Alarms)
     #: The run that goes on or failed last: which try it is, why it failed, whether it is over.
@@ -106,6 +113,7 @@ class Scheduler:
         self._start, self._told = start, told
         self._chance = chance or random.Random()  # noqa: S311 - spreads retries, hides nothing
         self.stopping = False
+        self._wall = WallTimes(clock.now_ns(), clock.boottime_s())
 
     # Definitions
 
@@ -128,6 +136,8 @@ class Scheduler:
         watched = self.mirrors.get(name)
         fresh = watched is None or watched.definition.id != definition.id
         if watched is None or fresh:
+            self.queue.drop(name)
+            self.timers.cancel(_retry(name))
             watched = self.mirrors[name] = Watched(definition, schedule)
             watched.runs.extend(runs)
         changed = fresh or watched.schedule != schedule
@@ -144,6 +154,7 @@ class Scheduler:
         self.queue.drop(name)
         self.timers.cancel(name)
         self.timers.cancel(_retry(name))
+        self.timers.cancel(_missed(name))
 
     def stands(self, name: str, standing: Standing) -> None:
         """What is recorded of a mirror now."""
@@ -151,10 +162,16 @@ class Scheduler:
         if watched is None:
             return
         if standing.confirmed_ns != watched.standing.confirmed_ns:
-            age_s = (clock.now_ns() - standing.confirmed_ns) / 1e9
-            watched.confirmed_boot_s = clock.boottime_s() - age_s
+            self._look_at_clock()
+            watched.confirmed_boot_s = self._wall.boot_s(
+                standing.confirmed_ns, since_s=watched.started_boot_s
+            )
         begins = standing.mirrored and not watched.standing.mirrored
         watched.standing = standing
+        waits = self.queue.waiting.get(name)
+        if waits and waits.cause != "asked" and (standing.quiesced or not standing.mirrored):
+            self.queue.drop(name)  # it would be refused
+            self._plan_lag_later(watched)
         if begins and watched.schedule is not None and watched.schedule.lag_s is not None:
             self._set_timer(watched, first=False)
 
@@ -163,6 +180,8 @@ class Scheduler:
     def _set_timer(self, watched: Watched, *, first: bool) -> None:
         name, schedule = watched.definition.name, watched.schedule
         self.timers.cancel(name)
+        self.timers.cancel(_missed(name))
+        watched.target = ""
         if schedule is None:
             return
         if schedule.lag_s is not None:
@@ -176,8 +195,13 @@ class Scheduler:
             late = missed(
                 schedule, standing.confirmed_ns, clock.now_ns(), seed=watched.definition.id
             )
-            if late is not None:
-                self.due(name, "missed", late.why)
+            if late is None:
+                return
+            why = late.why
+            if late.at_ns <= clock.now_ns():
+                self.due(name, "missed", why)
+            else:
+                self.timers.at(_missed(name), late.at_ns, lambda: self.due(name, "missed", why))
 
     def _plan_lag(self, watched: Watched) -> None:
         """Set the time of the next run of a mirror with a lag target."""
@@ -186,8 +210,9 @@ class Scheduler:
             return
         plan = plan_lag(schedule.lag_s, list(watched.runs))
         watched.target = "" if plan.feasible else plan.why
-        at_ns = watched.standing.confirmed_ns + round(plan.wait_s * 1e9)
-        at_ns = schedule.next_allowed(max(at_ns, clock.now_ns()))
+        # Not from `confirmed_ns`: a clock that went back since would put it off by as much.
+        left_s = max(0.0, plan.wait_s - (watched.lag_s() or 0.0))
+        at_ns = schedule.next_allowed(clock.now_ns() + round(left_s * 1e9))
         self.timers.at(name, at_ns, lambda: self.due(name, "lag", plan.why))
 
     def next_times(self, name: str, count: int) -> list[Next]:
@@ -212,17 +237,37 @@ class Scheduler:
         watched = self.mirrors.get(name)
         if watched is None or self.stopping:
             return False
+        if cause == "retry":
+            # Its time has come, whatever becomes of it: nothing waits for it any more.
+            watched.retry_pending = False
         if cause != "asked":
             if not watched.standing.mirrored or watched.standing.quiesced:
                 self._plan_lag_later(watched)
                 return False
             if watched.retry_pending and cause != "retry":
                 return False
+            if cause in ("retry", "lag", "missed") and self._held_back(watched, cause, why):
+                return False
         number = watched.number + 1 if cause == "retry" else 1
         job = Job(name, verb, cause, why, number, watched.host, watched.filesystem)
         added = self.queue.add(job)
         self.pump()
         return added
+
+    def _held_back(self, watched: Watched, cause: str, why: str) -> bool:
+        """Whether a window or blackout holds this run back; then it is due when that is over.
+
+        Its time was set for when it is allowed, but a clock that was stepped brings it early.
+        """
+        schedule, name = watched.schedule, watched.definition.name
+        now_ns = clock.now_ns()
+        if schedule is None or schedule.allowed(now_ns):
+            return False
+        key = {"retry": _retry(name), "missed": _missed(name)}.get(cause, name)
+        watched.retry_pending = cause == "retry"
+        open_ns = schedule.next_allowed(now_ns)
+        self.timers.at(key, open_ns, lambda: self.due(name, cause, why))
+        return True
 
     def _plan_lag_later(self, watched: Watched) -> None:
         """A lag target that may not run now looks again after a quarter of it."""
@@ -236,11 +281,23 @@ class Scheduler:
         """Start what may run."""
         if self.stopping:
             return
-        for job in self.queue.ready():
+        ready = self.queue.ready()
+        if ready:
+            self._look_at_clock()
+        for job in ready:
             watched = self.mirrors.get(job.name)
+            if watched is not None:
+                watched.started_boot_s = clock.boottime_s()
             if watched is not None and job.verb == "update":
-                watched.number, watched.retry_pending = job.number, False
+                watched.number = job.number
+                self._no_retry(watched)
             self._start(job)
+
+    def _no_retry(self, watched: Watched) -> None:
+        """What a retry was to do is done by another run."""
+        if watched.retry_pending:
+            watched.retry_pending = False
+            self.timers.cancel(_retry(watched.definition.name))
 
     def finished(self, name: str, outcome: Outcome) -> None:
         """A job ended."""
@@ -256,25 +313,26 @@ class Scheduler:
         self.pump()
 
     def _succeeded(self, watched: Watched, outcome: Outcome) -> None:
-        before_ns = watched.standing.confirmed_ns
+        before_ns, before_s = watched.standing.confirmed_ns, watched.confirmed_boot_s
         confirmed_ns = int(outcome.data.get("confirmed_ns", 0))
         watched.number, watched.error, watched.gives_up = 0, "", False
+        self._no_retry(watched)
         watched.prune_refused = str(outcome.data.get("prune_refused", ""))
         if not confirmed_ns:
             return
         watched.base_risk = ""
-        if before_ns:
-            watched.runs.append(
-                Run(
-                    max(0.0, (confirmed_ns - before_ns) / 1e9),
-                    outcome.duration_s,
-                    int(outcome.data.get("stream_bytes", 0)),
-                )
-            )
         self.stands(
             watched.definition.name,
             watched.standing._replace(mirrored=True, confirmed_ns=confirmed_ns),
         )
+        if before_ns:
+            watched.runs.append(
+                Run(
+                    max(0.0, watched.confirmed_boot_s - before_s),
+                    outcome.duration_s,
+                    int(outcome.data.get("stream_bytes", 0)),
+                )
+            )
         if watched.schedule is not None and watched.schedule.lag_s is not None:
             self._plan_lag(watched)
 
@@ -287,7 +345,9 @@ class Scheduler:
         watched.error, watched.number = str(error), job.number
         if error.code == "diverged":
             watched.base_risk = str(error)
-        pause = pause_s(error, job.number, watched.definition.retries, self._chance)
+        pause = None
+        if job.verb == "update":  # any other verb is a person's, and that person sees the error
+            pause = pause_s(error, job.number, watched.definition.retries, self._chance)
         watched.gives_up = pause is None
         if pause is None:
             self._plan_lag_later(watched)
@@ -297,6 +357,9 @@ class Scheduler:
         if watched.schedule is not None:
             at_ns = watched.schedule.next_allowed(at_ns)
         self.timers.at(_retry(name), at_ns, lambda: self.due(name, "retry", str(error)))
+
+    def _look_at_clock(self) -> None:
+        self._wall.look(clock.now_ns(), clock.boottime_s())
 
     # Health
 
@@ -373,3 +436,7 @@ def _closed_s(schedule: Schedule, from_ns: int, to_ns: int) -> float:
 
 def _retry(name: str) -> str:
     return f"{name}/retry"
+
+
+def _missed(name: str) -> str:
+    return f"{name}/missed"
