@@ -6,8 +6,9 @@ import argparse
 import sys
 import traceback
 
-from tests.sim.fleet import Plan, simulate
+from tests.sim.fleet import Plan
 from tests.sim.place import scratch
+from tests.sim.run import simulate
 
 
 def main() -> int:

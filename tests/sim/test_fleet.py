@@ -11,9 +11,10 @@ from mirrord.core.errors import TransferFailed
 from mirrord.engine import update
 from mirrord.system import steps
 from tests.sim.faults import Crash
-from tests.sim.fleet import Fleet, Plan, simulate
+from tests.sim.fleet import Fleet, Plan
 from tests.sim.link import Trouble
 from tests.sim.place import scratch
+from tests.sim.run import simulate
 
 
 @pytest.fixture
