@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mirrord.core.errors import TransferFailed
-from mirrord.engine import update
+from mirrord.engine import prune, update
 from mirrord.system import steps
 from tests.sim.faults import Crash
 from tests.sim.fleet import Fleet, Plan
@@ -110,5 +110,49 @@ def test_an_abort_that_comes_too_late_does_not_stop_pruning(folder: Path) -> Non
         steps.observe(None)
         assert len(source.entries) == 1
         assert fleet.catalogue().events(mirror.id, limit=9) == []
+
+    alone(folder, work)
+
+
+def crowded(fleet: Fleet) -> None:
+    """Crashes of a mirror before it prunes, so that too much is to go at once after them."""
+    [node] = fleet.nodes
+    node.definition = node.definition._replace(keep_source=1, keep_destination=1)
+    assert fleet.attempt(node) == "done"
+
+    def crash(label: str) -> None:
+        if label == "MEMORY:SNAPSHOT:DELETE":
+            raise Crash(label)
+
+    steps.observe(crash)
+    for _ in range(3):
+        fleet.disk.volumes["/source/0"].write([(1, fleet.disk.draw())])
+        with pytest.raises(Crash):
+            update.update(fleet.mirror(node))
+    steps.observe(None)
+    fleet.disk.volumes["/source/0"].write([(1, fleet.disk.draw())])
+    assert "prune_share" in update.update(fleet.mirror(node)).data["prune_refused"]
+
+
+def test_pruning_that_is_refused_is_said_also_when_nothing_has_changed(folder: Path) -> None:
+    """Found with the real scheduler: its alarm was cleared although nothing had been pruned."""
+
+    def work(fleet: Fleet) -> None:
+        crowded(fleet)
+        result = update.update(fleet.mirror(fleet.nodes[0]))
+        assert result.status == "unchanged"
+        assert "prune_share" in result.data["prune_refused"]
+
+    alone(folder, work)
+
+
+def test_pruning_by_hand_forgets_what_it_deletes(folder: Path) -> None:
+    """Found by a fleet: the records of what it had deleted stayed until the next update."""
+
+    def work(fleet: Fleet) -> None:
+        crowded(fleet)
+        mirror = fleet.mirror(fleet.nodes[0])
+        prune.prune_now(mirror, dry_run=False, accept=True)
+        assert len(fleet.catalogue().snapshots(mirror.id)) == 1
 
     alone(folder, work)
