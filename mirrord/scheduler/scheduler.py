@@ -175,6 +175,13 @@ class Scheduler:
         if begins and watched.schedule is not None and watched.schedule.lag_s is not None:
             self._set_timer(watched, first=False)
 
+    def pruned(self, name: str) -> None:
+        """The owner has seen to what pruning refused to do."""
+        watched = self.mirrors.get(name)
+        if watched is not None:
+            watched.prune_refused = ""
+            self.check(name)
+
     # Times
 
     def _set_timer(self, watched: Watched, *, first: bool) -> None:
@@ -339,7 +346,12 @@ class Scheduler:
     def _failed(self, watched: Watched, job: Job, outcome: Outcome) -> None:
         assert outcome.error is not None
         name, error = watched.definition.name, outcome.error
-        if error.code == "aborted" or (job.cause == "asked" and error.code in ("busy", "refused")):
+        idle = watched.standing.quiesced or not watched.standing.mirrored
+        if (
+            error.code == "aborted"
+            or (job.cause == "asked" and error.code in ("busy", "refused"))
+            or (error.code == "refused" and idle)
+        ):
             self._plan_lag_later(watched)  # a person ended or misdirected it: no failure
             return
         watched.error, watched.number = str(error), job.number

@@ -46,7 +46,7 @@ class People:
             if not watched.standing.mirrored:
                 service.ask(name, "initialize")
             elif watched.prune_refused:
-                service.ask(name, "prune")
+                service.prune(name)
             elif node.schedule is None and chance.random() < _ROUND_S / _BY_HAND_S:
                 service.ask(name)
         if not service.calm and sim.now_s < self.fleet.faults.until_s and chance.random() < 0.1:

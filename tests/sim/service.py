@@ -212,6 +212,31 @@ class Service:
             self.queue.drop(name)
             self.scheduler.due(name, "asked", "asked for", verb=verb)
 
+    def prune(self, name: str) -> None:
+        """A person looks at what pruning doubted, and says that it is right: in no queue."""
+        life, node = self._life, self.nodes[name]
+
+        def work() -> None:
+            if life != self._life:
+                return
+            worker = self._at_work()
+            try:
+                self.fleet.perform(
+                    node, "prune", begun=lambda each: self._workers.update({worker: each})
+                )
+            except MirrordError:
+                return  # it runs: at the next round
+            except Crash:
+                if life == self._life:
+                    self.crash()
+                return
+            finally:
+                self._workers.pop(worker, None)
+            self.scheduler.pruned(name)
+            self.refresh(node)
+
+        self.sim.spawn(work)
+
     def refresh(self, node: Node) -> None:
         """Read one mirror anew and look at both of its ends."""
         self._define(node)

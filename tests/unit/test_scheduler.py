@@ -234,6 +234,22 @@ def test_what_a_person_ended_or_misdirected_is_no_failure(room: Room, error: Mir
     assert not watched.error and room.causes() == ["asked"] and not room.told
 
 
+def test_who_was_quiesced_as_it_started_did_not_fail(room: Room) -> None:
+    watched = room.define(every("every 1h"))
+    room.timers.pass_s(3600)
+    room.define(every("every 1h"), quiesced=True)
+    room.end(error=Refused("it is quiesced"))
+    assert not watched.error and not room.told
+
+
+def test_an_owner_who_prunes_by_hand_ends_the_alarm_about_it(room: Room) -> None:
+    room.define(every("every 1h"))
+    room.timers.pass_s(3600)
+    room.end(prune_refused="too many")
+    room.scheduler.pruned("a")
+    assert [(c.finding.kind, c.raised) for _, c in room.told] == [("prune", True), ("prune", False)]
+
+
 def test_quiesced_does_nothing_and_lets_nothing_wait(room: Room) -> None:
     room.define(every("every 1h"))
     room.timers.pass_s(2 * 3600)
