@@ -73,6 +73,8 @@ class Watched:
     filesystem: str = ""
     standing: Standing = _UNKNOWN
     confirmed_boot_s: float = 0.0
+    #: The longest gap between runs while nothing holds them back; None without a schedule.
+    open_period_s: float | None = None
     #: When its last run began (boot time).
     started_boot_s: float = -math.inf
     runs: deque[Run] = field(default_factory=lambda: deque(maxlen=_RUNS_KEPT))
@@ -142,6 +144,8 @@ class Scheduler:
             watched.runs.extend(runs)
         changed = fresh or watched.schedule != schedule
         watched.definition, watched.schedule = definition, schedule
+        if changed:
+            watched.open_period_s = _open_period_s(schedule) if schedule is not None else None
         watched.host, watched.filesystem = host, filesystem
         self.stands(name, standing)
         if changed:
@@ -403,17 +407,15 @@ class Scheduler:
     def _expected_s(self, watched: Watched) -> float | None:
         """The lag that the schedule allows now: its period, and the time it was not to run in."""
         schedule = watched.schedule
-        if schedule is None:
-            return None
-        if not schedule.windows and not schedule.blackouts:
-            return schedule.period_s
+        if schedule is None or (not schedule.windows and not schedule.blackouts):
+            return watched.open_period_s
         closed_s = _closed_s(schedule, watched.standing.confirmed_ns, clock.now_ns())
         return min(schedule.period_s, _open_period_s(schedule) + closed_s)
 
     def check(self, name: str) -> list[Change]:
         """Judge a mirror now; tells of each change."""
         watched = self.mirrors.get(name)
-        if watched is None:
+        if watched is None or (not watched.alarms.up and _plainly_well(watched)):
             return []
         changes = watched.alarms.update(assess(self.view(name)))
         for change in changes:
@@ -421,9 +423,28 @@ class Scheduler:
         return changes
 
 
+def _plainly_well(watched: Watched) -> bool:
+    """Whether nothing can be wrong, at a glance: thousands of mirrors are looked at all the time.
+
+    False when it takes a closer look to tell.
+    """
+    if watched.error or watched.base_risk or watched.prune_refused or watched.target:
+        return False
+    if watched.moved_s is not None:
+        return False
+    promise = watched.definition.promise
+    promised_s = promise.rpo_s if promise.rpo_s is not None else watched.open_period_s
+    if promised_s is None or not watched.standing.mirrored:
+        return True
+    lag_s = watched.lag_s()
+    return lag_s is None or 100 * lag_s < promise.warn * promised_s
+
+
 @lru_cache(maxsize=4096)
 def _open_period_s(schedule: Schedule) -> float:
     """The longest gap between runs while no window or blackout holds them back."""
+    if not schedule.windows and not schedule.blackouts:
+        return schedule.period_s
     return parse_schedule(schedule.rules, zone=schedule.zone).period_s
 
 
