@@ -145,7 +145,8 @@ class Alone:
         elif slept_s > _STEP_S:
             self.timers.wake()
         else:
-            hold(self.timers.overdue_s() <= 0.001, "timers", "one is overdue")
+            slack_s = _CLOCK_S if self.plan.troubled else 0.001  # small steps are let pass
+            hold(self.timers.overdue_s() <= slack_s, "timers", "one is overdue")
         for name in list(self.scheduler.mirrors):
             self.scheduler.check(name)
         for name in list(self.scheduler.mirrors)[int(self.sim.now_s / _BEAT_S) % 29 :: 29]:

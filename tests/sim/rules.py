@@ -152,8 +152,8 @@ def lag_is_within(
     promises and the wait for a turn explains.
     """
     schedule, lag_s = watched.schedule, watched.lag_s()
-    if schedule is None or lag_s is None:
-        return
+    if schedule is None or lag_s is None or not watched.runs:
+        return  # a time may have come during its first transfer, which was not the schedule's
     if schedule.lag_s is None:
         allowed_s = schedule.period_s + schedule.jitter_s + waited_s + took_s
     else:

@@ -36,6 +36,23 @@ def test_a_fleet_survives_hours_of_trouble_and_is_in_step_afterwards(folder: Pat
     assert report.attempts > 400
     assert {"done", "unchanged", "crash", "transfer"} <= report.outcomes.keys()
     assert {"crash", "cut", "damage", "stall", "slow"} <= report.faults.keys()
+    assert {"failure", "lag"} <= report.alarms.keys()
+    assert report.crashes > 20
+
+
+def test_without_trouble_each_time_comes_and_no_copy_is_too_old(folder: Path) -> None:
+    report = simulate(Plan(seed=2, mirrors=60, hours=6, fault_rate=0), folder)
+    assert report.outcomes.keys() == {"done", "unchanged"}
+    assert report.slots > 500
+    assert not report.alarms
+
+
+def test_few_turns_for_many_mirrors_let_each_have_its_own(folder: Path) -> None:
+    """All at once at half past eleven, on one slow link: who waits gets its turn."""
+    plan = Plan(seed=3, mirrors=80, hours=4, fault_rate=0, caps=(2, 2, 1), rate_bps=1e6)
+    report = simulate(plan, folder)
+    assert report.waits > 50
+    assert report.longest_wait_s > 1
 
 
 def test_one_seed_is_one_run(tmp_path: Path) -> None:
