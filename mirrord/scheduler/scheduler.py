@@ -410,7 +410,9 @@ class Scheduler:
         if schedule is None or (not schedule.windows and not schedule.blackouts):
             return watched.open_period_s
         closed_s = _closed_s(schedule, watched.standing.confirmed_ns, clock.now_ns())
-        return min(schedule.period_s, _open_period_s(schedule) + closed_s)
+        allowed_s = _open_period_s(schedule) + closed_s
+        # The period of a lag target is the target, as if nothing ever held it back.
+        return allowed_s if schedule.lag_s is not None else min(schedule.period_s, allowed_s)
 
     def check(self, name: str) -> list[Change]:
         """Judge a mirror now; tells of each change."""

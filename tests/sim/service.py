@@ -309,6 +309,7 @@ class Service:
         lag_s, standing = watched.lag_s(), watched.standing
         if schedule is None or lag_s is None or not standing.mirrored:
             return
-        if lag_s > 2.6 * schedule.period_s:
+        held_back = schedule.lag_s is not None and bool(schedule.windows or schedule.blackouts)
+        if lag_s > 2.6 * schedule.period_s and not held_back:
             up = (node.definition.name, "lag") in self.alarms.up
             require(up, node.definition, "it is late, and there is no alarm")

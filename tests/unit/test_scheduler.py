@@ -298,6 +298,19 @@ def test_a_lag_target_is_planned_anew_after_each_run(room: Room) -> None:
     assert room.scheduler.mirrors["a"].target
 
 
+def test_a_lag_target_is_not_late_for_what_a_blackout_held_back(room: Room) -> None:
+    """Found by a fleet: each such mirror raised an alarm in each of its blackouts."""
+    room.define(every("lag 10m", blackouts=("22:20-23:00",)))
+    room.timers.pass_s(150)
+    room.end()
+    room.timers.pass_s(2700)
+    room.scheduler.check("a")
+    assert room.scheduler.mirrors["a"].lag_s() == 2700 and not room.told
+    room.timers.pass_s(3600)
+    room.scheduler.check("a")
+    assert [(c.finding.kind, c.finding.level) for _, c in room.told] == [("lag", "warning")]
+
+
 def test_another_schedule_takes_the_doubts_about_the_old_along(room: Room) -> None:
     watched = room.define(every("lag 10s"))
     for _ in range(3):
