@@ -275,6 +275,8 @@ class Daemon:
         if method == "accept_clock":
             self.watch.clock_accepted()
         elif METHODS[method].access == "act" and name:
+            if method == "prune" and isinstance(value, Result) and value.status == "done":
+                self.scheduler.pruned(name)
             await self.refresh(name)
         return value
 

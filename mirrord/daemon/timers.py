@@ -69,6 +69,10 @@ class ApTimers:
                 job.modify(next_run_time=now)
         self._scheduler.wakeup()
 
+    def wake(self) -> None:
+        """See `Timers.wake`: the loop sleeps by a clock that stood still with the machine."""
+        self._scheduler.wakeup()
+
 
 def _calling(fire: Callable[[], object]) -> Callable[[], object]:
     """A coroutine function, so that APScheduler calls it on the loop and not in a thread."""

@@ -95,8 +95,11 @@ class Watch:
 
     async def _look_at_clock(self) -> None:
         by_s = self._clock.look(clock.now_ns(), clock.boottime_s())
+        slept_s = self._clock.slept(clock.boottime_s(), clock.monotonic_s())
         if abs(by_s) > _STEP_S:
             self._daemon.timers.retime()
+        elif slept_s > _STEP_S:
+            self._daemon.timers.wake()
         jump = self._clock.judge(by_s)
         if jump is None:
             return

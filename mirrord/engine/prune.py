@@ -195,6 +195,9 @@ def prune_now(mirror: Mirror, *, dry_run: bool, accept: bool) -> Result:
         for end in ends:
             if end not in refused:
                 _delete(mirror, end)
+        left = {s.guid for s in (*mirror.source.snapshots(), *mirror.destination.snapshots())}
+        mine = mirror.catalogue.snapshots(mirror.id)
+        mirror.catalogue.remove_snapshots(mirror.id, [guid for guid in mine if guid not in left])
         count -= sum(len(end.gone) for end in refused)
         if accept:
             mirror.catalogue.accept(mirror.id, mirror.row().sequence)

@@ -138,8 +138,8 @@ def _transfer_all(mirror: Mirror, verb: Verb, recovered: Recovered, *, why_whole
         left_over = (isinstance(keep_here, int) and len(here) > keep_here) or (
             isinstance(keep_there, int) and len(there) > keep_there
         )
-        if left_over:
-            prune.prune(mirror, here, there, shown=base.guid)  # an interrupted one left it undone
+        if left_over:  # an interrupted prune left it undone
+            total.prune_refused = prune.prune(mirror, here, there, shown=base.guid)
         if total.transfers:
             return _done(mirror, base, total, started_s)
         mirror.catalogue.set_confirmed(mirror.id, asked_ns)
@@ -150,6 +150,7 @@ def _transfer_all(mirror: Mirror, verb: Verb, recovered: Recovered, *, why_whole
                 "base": base.name,
                 "duration_s": round(clock.monotonic_s() - started_s, 6),
                 "confirmed_ns": asked_ns,
+                "prune_refused": total.prune_refused,
             },
         )
     with hooks.around(mirror, "snapshot") as told, total.timing("snapshot"):

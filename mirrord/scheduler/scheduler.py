@@ -8,6 +8,7 @@ called by one thread (the daemon's event loop).
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -16,6 +17,7 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from mirrord.core.model import Definition
+from mirrord.scheduler.clockwatch import WallTimes
 from mirrord.scheduler.health import Alarms, Change, View, assess
 from mirrord.scheduler.jobs import Caps, Job, Outcome, Queue
 from mirrord.scheduler.retries import pause_s
@@ -46,6 +48,9 @@ class Timers(Protocol):
     def retime(self) -> None:
         """The wall clock was stepped: find all next times anew."""
 
+    def wake(self) -> None:
+        """The machine was suspended: call now what came due meanwhile."""
+
 
 class Standing(NamedTuple):
     """What is recorded of a mirror. confirmed_ns: wall time; 0: never in step."""
@@ -68,6 +73,10 @@ class Watched:
     filesystem: str = ""
     standing: Standing = _UNKNOWN
     confirmed_boot_s: float = 0.0
+    #: The longest gap between runs while nothing holds them back; None without a schedule.
+    open_period_s: float | None = None
+    #: When its last run began (boot time).
+    started_boot_s: float = -math.inf
     runs: deque[Run] = field(default_factory=lambda: deque(maxlen=_RUNS_KEPT))
     alarms: Alarms = field(default_factory=Alarms)
     #: The run that goes on or failed last: which try it is, why it failed, whether it is over.
@@ -106,6 +115,7 @@ class Scheduler:
         self._start, self._told = start, told
         self._chance = chance or random.Random()  # noqa: S311 - spreads retries, hides nothing
         self.stopping = False
+        self._wall = WallTimes(clock.now_ns(), clock.boottime_s())
 
     # Definitions
 
@@ -128,10 +138,14 @@ class Scheduler:
         watched = self.mirrors.get(name)
         fresh = watched is None or watched.definition.id != definition.id
         if watched is None or fresh:
+            self.queue.drop(name)
+            self.timers.cancel(_retry(name))
             watched = self.mirrors[name] = Watched(definition, schedule)
             watched.runs.extend(runs)
         changed = fresh or watched.schedule != schedule
         watched.definition, watched.schedule = definition, schedule
+        if changed:
+            watched.open_period_s = _open_period_s(schedule) if schedule is not None else None
         watched.host, watched.filesystem = host, filesystem
         self.stands(name, standing)
         if changed:
@@ -144,7 +158,7 @@ class Scheduler:
         self.queue.drop(name)
         self.timers.cancel(name)
         self.timers.cancel(_retry(name))
-        self.timers.cancel(f"{name}/missed")
+        self.timers.cancel(_missed(name))
 
     def stands(self, name: str, standing: Standing) -> None:
         """What is recorded of a mirror now."""
@@ -152,18 +166,33 @@ class Scheduler:
         if watched is None:
             return
         if standing.confirmed_ns != watched.standing.confirmed_ns:
-            age_s = (clock.now_ns() - standing.confirmed_ns) / 1e9
-            watched.confirmed_boot_s = clock.boottime_s() - age_s
+            self._look_at_clock()
+            watched.confirmed_boot_s = self._wall.boot_s(
+                standing.confirmed_ns, since_s=watched.started_boot_s
+            )
         begins = standing.mirrored and not watched.standing.mirrored
         watched.standing = standing
+        waits = self.queue.waiting.get(name)
+        if waits and waits.cause != "asked" and (standing.quiesced or not standing.mirrored):
+            self.queue.drop(name)  # it would be refused
+            self._plan_lag_later(watched)
         if begins and watched.schedule is not None and watched.schedule.lag_s is not None:
             self._set_timer(watched, first=False)
+
+    def pruned(self, name: str) -> None:
+        """The owner has seen to what pruning refused to do."""
+        watched = self.mirrors.get(name)
+        if watched is not None:
+            watched.prune_refused = ""
+            self.check(name)
 
     # Times
 
     def _set_timer(self, watched: Watched, *, first: bool) -> None:
         name, schedule = watched.definition.name, watched.schedule
         self.timers.cancel(name)
+        self.timers.cancel(_missed(name))
+        watched.target = ""
         if schedule is None:
             return
         if schedule.lag_s is not None:
@@ -177,10 +206,13 @@ class Scheduler:
             late = missed(
                 schedule, standing.confirmed_ns, clock.now_ns(), seed=watched.definition.id
             )
-            if late is not None:
-                self.timers.at(
-                    f"{name}/missed", late.at_ns, lambda: self.due(name, "missed", late.why)
-                )
+            if late is None:
+                return
+            why = late.why
+            if late.at_ns <= clock.now_ns():
+                self.due(name, "missed", why)
+            else:
+                self.timers.at(_missed(name), late.at_ns, lambda: self.due(name, "missed", why))
 
     def _plan_lag(self, watched: Watched) -> None:
         """Set the time of the next run of a mirror with a lag target."""
@@ -189,8 +221,9 @@ class Scheduler:
             return
         plan = plan_lag(schedule.lag_s, list(watched.runs))
         watched.target = "" if plan.feasible else plan.why
-        at_ns = watched.standing.confirmed_ns + round(plan.wait_s * 1e9)
-        at_ns = schedule.next_allowed(max(at_ns, clock.now_ns()))
+        # Not from `confirmed_ns`: a clock that went back since would put it off by as much.
+        left_s = max(0.0, plan.wait_s - (watched.lag_s() or 0.0))
+        at_ns = schedule.next_allowed(clock.now_ns() + round(left_s * 1e9))
         self.timers.at(name, at_ns, lambda: self.due(name, "lag", plan.why))
 
     def next_times(self, name: str, count: int) -> list[Next]:
@@ -215,18 +248,37 @@ class Scheduler:
         watched = self.mirrors.get(name)
         if watched is None or self.stopping:
             return False
+        if cause == "retry":
+            # Its time has come, whatever becomes of it: nothing waits for it any more.
+            watched.retry_pending = False
         if cause != "asked":
             if not watched.standing.mirrored or watched.standing.quiesced:
-                watched.retry_pending = False
                 self._plan_lag_later(watched)
                 return False
             if watched.retry_pending and cause != "retry":
+                return False
+            if cause in ("retry", "lag", "missed") and self._held_back(watched, cause, why):
                 return False
         number = watched.number + 1 if cause == "retry" else 1
         job = Job(name, verb, cause, why, number, watched.host, watched.filesystem)
         added = self.queue.add(job)
         self.pump()
         return added
+
+    def _held_back(self, watched: Watched, cause: str, why: str) -> bool:
+        """Whether a window or blackout holds this run back; then it is due when that is over.
+
+        Its time was set for when it is allowed, but a clock that was stepped brings it early.
+        """
+        schedule, name = watched.schedule, watched.definition.name
+        now_ns = clock.now_ns()
+        if schedule is None or schedule.allowed(now_ns):
+            return False
+        key = {"retry": _retry(name), "missed": _missed(name)}.get(cause, name)
+        watched.retry_pending = cause == "retry"
+        open_ns = schedule.next_allowed(now_ns)
+        self.timers.at(key, open_ns, lambda: self.due(name, cause, why))
+        return True
 
     def _plan_lag_later(self, watched: Watched) -> None:
         """A lag target that may not run now looks again after a quarter of it."""
@@ -240,11 +292,23 @@ class Scheduler:
         """Start what may run."""
         if self.stopping:
             return
-        for job in self.queue.ready():
+        ready = self.queue.ready()
+        if ready:
+            self._look_at_clock()
+        for job in ready:
             watched = self.mirrors.get(job.name)
+            if watched is not None:
+                watched.started_boot_s = clock.boottime_s()
             if watched is not None and job.verb == "update":
-                watched.number, watched.retry_pending = job.number, False
+                watched.number = job.number
+                self._no_retry(watched)
             self._start(job)
+
+    def _no_retry(self, watched: Watched) -> None:
+        """What a retry was to do is done by another run."""
+        if watched.retry_pending:
+            watched.retry_pending = False
+            self.timers.cancel(_retry(watched.definition.name))
 
     def finished(self, name: str, outcome: Outcome) -> None:
         """A job ended."""
@@ -260,25 +324,26 @@ class Scheduler:
         self.pump()
 
     def _succeeded(self, watched: Watched, outcome: Outcome) -> None:
-        before_ns = watched.standing.confirmed_ns
+        before_ns, before_s = watched.standing.confirmed_ns, watched.confirmed_boot_s
         confirmed_ns = int(outcome.data.get("confirmed_ns", 0))
         watched.number, watched.error, watched.gives_up = 0, "", False
+        self._no_retry(watched)
         watched.prune_refused = str(outcome.data.get("prune_refused", ""))
         if not confirmed_ns:
             return
         watched.base_risk = ""
-        if before_ns:
-            watched.runs.append(
-                Run(
-                    max(0.0, (confirmed_ns - before_ns) / 1e9),
-                    outcome.duration_s,
-                    int(outcome.data.get("stream_bytes", 0)),
-                )
-            )
         self.stands(
             watched.definition.name,
             watched.standing._replace(mirrored=True, confirmed_ns=confirmed_ns),
         )
+        if before_ns:
+            watched.runs.append(
+                Run(
+                    max(0.0, watched.confirmed_boot_s - before_s),
+                    outcome.duration_s,
+                    int(outcome.data.get("stream_bytes", 0)),
+                )
+            )
         if watched.schedule is not None and watched.schedule.lag_s is not None:
             self._plan_lag(watched)
 
@@ -287,7 +352,8 @@ class Scheduler:
         name, error = watched.definition.name, outcome.error
         if error.code == "diverged":
             watched.base_risk = str(error)
-        if error.code == "aborted" or job.cause == "asked":
+        idle = watched.standing.quiesced or not watched.standing.mirrored
+        if error.code == "aborted" or job.cause == "asked" or (error.code == "refused" and idle):
             # A person ended it, or asked for it and was told how it went: nobody else need be.
             self._plan_lag_later(watched)
             return
@@ -302,6 +368,9 @@ class Scheduler:
         if watched.schedule is not None:
             at_ns = watched.schedule.next_allowed(at_ns)
         self.timers.at(_retry(name), at_ns, lambda: self.due(name, "retry", str(error)))
+
+    def _look_at_clock(self) -> None:
+        self._wall.look(clock.now_ns(), clock.boottime_s())
 
     # Health
 
@@ -333,17 +402,17 @@ class Scheduler:
     def _expected_s(self, watched: Watched) -> float | None:
         """The lag that the schedule allows now: its period, and the time it was not to run in."""
         schedule = watched.schedule
-        if schedule is None:
-            return None
-        if not schedule.windows and not schedule.blackouts:
-            return schedule.period_s
+        if schedule is None or (not schedule.windows and not schedule.blackouts):
+            return watched.open_period_s
         closed_s = _closed_s(schedule, watched.standing.confirmed_ns, clock.now_ns())
-        return min(schedule.period_s, _open_period_s(schedule) + closed_s)
+        allowed_s = _open_period_s(schedule) + closed_s
+        # The period of a lag target is the target, as if nothing ever held it back.
+        return allowed_s if schedule.lag_s is not None else min(schedule.period_s, allowed_s)
 
     def check(self, name: str) -> list[Change]:
         """Judge a mirror now; tells of each change."""
         watched = self.mirrors.get(name)
-        if watched is None:
+        if watched is None or (not watched.alarms.up and _plainly_well(watched)):
             return []
         changes = watched.alarms.update(assess(self.view(name)))
         for change in changes:
@@ -351,9 +420,28 @@ class Scheduler:
         return changes
 
 
+def _plainly_well(watched: Watched) -> bool:
+    """Whether nothing can be wrong, at a glance: thousands of mirrors are looked at all the time.
+
+    False when it takes a closer look to tell.
+    """
+    if watched.error or watched.base_risk or watched.prune_refused or watched.target:
+        return False
+    if watched.moved_s is not None:
+        return False
+    promise = watched.definition.promise
+    promised_s = promise.rpo_s if promise.rpo_s is not None else watched.open_period_s
+    if promised_s is None or not watched.standing.mirrored:
+        return True
+    lag_s = watched.lag_s()
+    return lag_s is None or 100 * lag_s < promise.warn * promised_s
+
+
 @lru_cache(maxsize=4096)
 def _open_period_s(schedule: Schedule) -> float:
     """The longest gap between runs while no window or blackout holds them back."""
+    if not schedule.windows and not schedule.blackouts:
+        return schedule.period_s
     return parse_schedule(schedule.rules, zone=schedule.zone).period_s
 
 
@@ -378,3 +466,7 @@ def _closed_s(schedule: Schedule, from_ns: int, to_ns: int) -> float:
 
 def _retry(name: str) -> str:
     return f"{name}/retry"
+
+
+def _missed(name: str) -> str:
+    return f"{name}/missed"

@@ -1,4 +1,7 @@
-"""`python -m tests.sim --seed N --mirrors 100 --hours 24`: one simulation, and what came of it."""
+"""`python -m tests.sim --seed N --mirrors 1000 --hours 24`: one simulation, and what came of it.
+
+`--alone` is the scheduler without an engine, for ten thousand mirrors.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,13 @@ import argparse
 import sys
 import traceback
 
-from tests.sim.fleet import Plan, simulate
+from tests.sim.alone import AlonePlan, simulate_alone
+from tests.sim.fleet import Plan
 from tests.sim.place import scratch
+from tests.sim.run import simulate
+
+#: Larger fleets are looked at less often: the watch looks at all mirrors each time.
+_LARGE = 200
 
 
 def main() -> int:
@@ -17,25 +25,50 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1, help="how many, from that seed on")
     parser.add_argument("--mirrors", type=int, default=100)
     parser.add_argument("--hours", type=float, default=24.0)
-    parser.add_argument("--faults", type=float, default=0.3, help="part of the attempts")
+    parser.add_argument("--faults", type=float, default=0.3, help="part of the attempts; 0: none")
+    parser.add_argument("--alone", action="store_true", help="the scheduler without an engine")
     given = parser.parse_args()
     for seed in range(given.seed, given.seed + given.seeds):
-        plan = Plan(seed, given.mirrors, given.hours, fault_rate=given.faults)
         try:
-            with scratch() as folder:
-                report = simulate(plan, folder)
+            lines = _alone(given, seed) if given.alone else _fleet(given, seed)
         except BaseException:
             traceback.print_exc()
             print(f"FAILED with --seed {seed} --mirrors {given.mirrors} --hours {given.hours:g}")
             return 1
-        each_ms = 1000 * report.cpu_s / max(1, report.attempts)
-        print(
-            f"seed {seed}: {given.mirrors} mirrors, {given.hours:g} h, {report.attempts} attempts, "
-            f"{report.carried_bytes >> 20} MiB carried, {report.checks} checks\n"
-            f"  outcomes {report.outcomes}\n  faults   {report.faults}\n"
-            f"  digest   {report.digest[:16]}, {report.cpu_s:.1f} s CPU, {each_ms:.2f} ms each"
-        )
+        print(f"seed {seed}: {given.mirrors} mirrors, {given.hours:g} h, " + "\n  ".join(lines))
     return 0
+
+
+def _fleet(given: argparse.Namespace, seed: int) -> list[str]:
+    plan = Plan(seed, given.mirrors, given.hours, fault_rate=given.faults)
+    if given.mirrors > _LARGE:
+        plan = Plan(
+            seed, given.mirrors, given.hours, fault_rate=given.faults, beat_s=60.0,
+            look_every_s=3600.0,
+        )  # fmt: skip
+    with scratch() as folder:
+        report = simulate(plan, folder)
+    each_ms = 1000 * report.cpu_s / max(1, report.attempts)
+    return [
+        f"{report.attempts} attempts, {report.carried_bytes >> 20} MiB carried, "
+        f"{report.checks} checks of views, {report.slots} times of schedules",
+        f"outcomes {report.outcomes}",
+        f"faults   {report.faults}, {report.crashes} crashes of the service",
+        f"alarms   {report.alarms}",
+        f"queue    {report.waits} waited, {report.longest_wait_s:.1f} s at most",
+        f"digest   {report.digest[:16]}, {report.cpu_s:.1f} s CPU, {each_ms:.2f} ms each",
+    ]
+
+
+def _alone(given: argparse.Namespace, seed: int) -> list[str]:
+    report = simulate_alone(AlonePlan(seed, given.mirrors, given.hours, troubled=given.faults > 0))
+    each_us = 1e6 * report.cpu_s / max(1, report.runs)
+    return [
+        f"{report.runs} runs, {report.failed} failed, {report.slots} times of schedules",
+        f"alarms   {report.alarms}",
+        f"queue    {report.most} ran at once, {report.longest_wait_s:.1f} s waited at most",
+        f"digest   {report.digest[:16]}, {report.cpu_s:.1f} s CPU, {each_us:.0f} us each",
+    ]
 
 
 if __name__ == "__main__":

@@ -62,10 +62,15 @@ class Checks:
             require(span.until_s + _SAME_S >= confirmed_s, definition, "the lag is a lie")
 
     def after(
-        self, definition: Definition, catalogue: Catalogue, outcome: str, since_s: float
-    ) -> None:
-        """After each attempt, however it ended. since_s: a success shows the source as of then."""
-        require(outcome in EXPECTED, definition, f"an attempt ended with '{outcome}'")
+        self, definition: Definition, catalogue: Catalogue, outcome: str, since_s: float,
+        *, doubted: bool = False,
+    ) -> None:  # fmt: skip
+        """After each attempt, however it ended. since_s: a success shows the source as of then.
+        doubted: pruning was refused.
+        """
+        row = catalogue.mirror(definition.id)
+        idle = row is not None and row.quiesced and outcome == "refused"
+        require(outcome in EXPECTED or idle, definition, f"an attempt ended with '{outcome}'")
         self.lag(definition, catalogue)
         if outcome not in HEALTHY:
             return
@@ -73,9 +78,11 @@ class Checks:
         require(span is not None, definition, "a success shows nothing")
         if span is not None and span.until_s is not None:
             require(span.until_s + _SAME_S >= since_s, definition, "a success shows old content")
-        self.tidy(definition, catalogue, outcome)
+        self.tidy(definition, catalogue, outcome, doubted=doubted)
 
-    def tidy(self, definition: Definition, catalogue: Catalogue, outcome: str) -> None:
+    def tidy(
+        self, definition: Definition, catalogue: Catalogue, outcome: str, *, doubted: bool
+    ) -> None:
         """Nothing is left over: no staging, no snapshot that nobody knows or that is too much."""
         source = self.disk.volumes[definition.source.location]
         destination = self.disk.volumes[definition.destination.location]
@@ -96,7 +103,7 @@ class Checks:
             (here, definition.keep_source, "source"),
             (there, definition.keep_destination, "destination"),
         ):
-            if isinstance(keep, int):
+            if isinstance(keep, int) and not doubted:
                 require(len(kept) <= keep, definition, f"the {end} keeps too many")
         if outcome == "done":  # a crash between pruning and its record is mended by the next one
             known = source.entries.keys() | destination.entries.keys()

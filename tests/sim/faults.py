@@ -45,17 +45,20 @@ class Attempt:
 
 
 class Faults:
-    """Draws faults until `until_s`; then all is well. rate: of attempts that get one."""
+    """Draws faults until `until_s`; then all is well. rate: of attempts that get one. crashes:
+    how much of the usual part of them ends the process.
+    """
 
     def __init__(
-        self, sim: Sim, disk: Disk, places: list[str], *, seed: int, rate: float, until_s: float
-    ) -> None:
+        self, sim: Sim, disk: Disk, places: list[str], *, seed: int, rate: float, until_s: float,
+        crashes: float = 1.0,
+    ) -> None:  # fmt: skip
         self.until_s = until_s
         self._sim = sim
         self._disk = disk
         self._places = places
         self._seed = seed
-        self._rate = rate
+        self._rate, self._crashes = rate, crashes
         self._chance = random.Random(f"faults {seed}")
         self._full: dict[str, float] = {}
         if rate > 0:
@@ -63,12 +66,12 @@ class Faults:
 
     def draw(self, name: str, number: int) -> Attempt:
         """What shall happen to a mirror's attempt of that number."""
-        attempt = Attempt(name, self._sim.now_s)
+        attempt = Attempt(name, self._sim.real_s)
         chance = random.Random(f"{self._seed} {name} {number}")
         if self._sim.now_s >= self.until_s or chance.random() >= self._rate:
             return attempt
         kinds = ("crash", "cut", "damage", "stall", "slow", "abort")
-        attempt.fault = chance.choices(kinds, (6, 4, 2, 1, 1, 1))[0]
+        attempt.fault = chance.choices(kinds, (6 * self._crashes, 4, 2, 1, 1, 1))[0]
         # Most updates are small, some are not: a size of any magnitude.
         size = int(2 ** chance.uniform(6, 19))
         if attempt.fault == "crash":
@@ -102,3 +105,5 @@ class Faults:
                 self._full[place] = now_s + self._chance.uniform(300, 3600)
         if self._chance.random() < 0.03:
             self._sim.jump(self._chance.choice((-1, 1)) * 10 ** self._chance.uniform(-2, 4))
+        if self._chance.random() < 0.02:
+            self._sim.suspend(10 ** self._chance.uniform(0, 4))

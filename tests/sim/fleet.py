@@ -1,15 +1,15 @@
 """A fleet of mirrors in a simulated world: the real engine and the real catalogue, by seed.
 
-`Fleet.attempt` is one run of a mirror, with its faults and checks; it is to be called in a job of
-the simulation. What calls it, and when, is up to a scheduler: `Periodic` is the simplest.
+`Fleet.perform` is one run of a mirror, with its faults and checks; it is to be called in a job of
+the simulation. What calls it, and when, is up to the service (service.py), with the real scheduler.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
-import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,25 +17,30 @@ from typing import Self
 
 from mirrord.catalogue.store import Catalogue
 from mirrord.config.definitions import Definitions
+from mirrord.config.schedules import Schedules
 from mirrord.core.errors import MirrordError
 from mirrord.core.model import Definition, Endpoint
-from mirrord.core.results import Silent
-from mirrord.core.states import State
-from mirrord.engine import update
+from mirrord.core.results import Result, Silent, Watcher
+from mirrord.core.states import State, Verb
+from mirrord.engine import prune, recovery, update
 from mirrord.engine.mirror import Mirror
 from mirrord.engine.progress import RunFiles
-from mirrord.system import clock, steps
-from tests.sim.checks import HEALTHY, Checks, require
+from mirrord.schedules.schedule import Schedule
+from mirrord.system import steps
+from tests.sim import mixture
+from tests.sim.checks import Checks
 from tests.sim.faults import Attempt, Crash, Faults
-from tests.sim.link import Link, Wire
+from tests.sim.link import Link, Trouble, Wire
 from tests.sim.memory import MemoryDriver
 from tests.sim.stream import Geometry
 from tests.sim.volume import Disk
 from tests.sim.workload import KINDS, Owner, Writer
-from tests.sim.world import Sim
+from tests.sim.world import Sim, Worker
 
-#: What runs at the end of a simulation has this time to finish.
-_SETTLE_S = 900.0
+#: In a fleet of more mirrors than that each one crashes the service more seldom.
+_FEW = 60
+_OWNERS_EVERY_S = 2700.0
+_ON_A_DISK = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,9 @@ class Plan:
     faulty: float = 0.7
     fault_rate: float = 0.3
     shared: int = 10
-    periods_s: tuple[float, ...] = (1800.0, 2700.0, 3600.0)
+    caps: tuple[int, int, int] = (16, 16, 4)
+    beat_s: float = 10.0
+    look_every_s: float = 600.0
     rate_bps: float = 20e6
     round_trip_s: float = 0.04
 
@@ -66,10 +73,10 @@ class Node:
     """A mirror of the fleet."""
 
     definition: Definition
-    period_s: float
+    schedule: Schedule | None
+    filesystem: str
     link: Link
     attempts: int = 0
-    busy: bool = False
 
 
 class Fleet:
@@ -81,14 +88,16 @@ class Fleet:
         self.outcomes: Counter[str] = Counter()
         self.faults_met: Counter[str] = Counter()
         self._folder = folder
-        self._settled = False
         self._log = hashlib.sha256()
         self._definitions = Definitions(folder)
+        self._schedules = Schedules(folder / "schedules.d")
         self._catalogues: dict[int, Catalogue] = {}
 
     def __enter__(self) -> Self:
         """Make all of it."""
         plan, sim = self.plan, self.sim.__enter__()
+        #: For those who only look; the verbs have connections of their own.
+        self.book = Catalogue(self._folder / "catalogue.sqlite")
         steps.observe(self._step)
         self.wire = Wire(plan.rate_bps, plan.round_trip_s)
         self.disk = Disk(Geometry(frame_blocks=16))
@@ -99,13 +108,14 @@ class Fleet:
             for number, volume in enumerate(self.disk.volumes.values())
         ]
         self.owners = [
-            Owner(sim, MemoryDriver(self.disk, node.definition.source.location), node.period_s)
+            Owner(sim, MemoryDriver(self.disk, node.definition.source.location), _OWNERS_EVERY_S)
             for node in self.nodes
             if node.definition.snapshots
         ]
         self.faults = Faults(
             sim, self.disk, [node.definition.destination.location for node in self.nodes],
             seed=plan.seed, rate=plan.fault_rate, until_s=plan.end_s * plan.faulty,
+            crashes=min(1.0, (_FEW / plan.mirrors) ** 1.5),
         )  # fmt: skip
         sim.at(0, self._probe)
         return self
@@ -118,27 +128,29 @@ class Fleet:
     ) -> None:
         """End the threads, and with them their catalogues."""
         self.sim.__exit__(kind, error, trace)
+        self.book.close()
         steps.observe(None)
 
     # For schedulers
 
-    def mirror(self, node: Node) -> Mirror:
-        """The mirror as a process would have it that begins now. To be called in a job."""
+    def mirror(self, node: Node, watcher: Watcher | None = None) -> Mirror:
+        """The mirror as a process would have it that begins now."""
         definition = node.definition
         return Mirror(
             definition=definition,
             definitions=self._definitions,
             catalogue=self.catalogue(),
             run=RunFiles(self._folder, definition.name),
-            watcher=Silent(),
+            watcher=watcher or Silent(),
             source=MemoryDriver(self.disk, definition.source.location, node.link),
             destination=MemoryDriver(self.disk, definition.destination.location, node.link),
         )
 
     def catalogue(self) -> Catalogue:
-        """The catalogue, as the thread of this job has it open."""
+        """The catalogue, as the thread of this job has it open; in the loop: `book`."""
         worker = self.sim.current
-        assert worker is not None, "the catalogue is asked for in jobs"
+        if worker is None:
+            return self.book
         known = self._catalogues.get(worker.number)
         if known is None:
             known = Catalogue(self._folder / "catalogue.sqlite")
@@ -150,39 +162,81 @@ class Fleet:
         """Initialize or update a mirror, whatever happens to it; returns how that ended: a status,
         the code of an error, or "crash".
         """
+        fresh = self.mirror(node).row().state is State.UNINITIALIZED
+        try:
+            return self.perform(node, "initialize" if fresh else "update").status
+        except MirrordError as error:
+            return error.code
+        except Crash:
+            return "crash"
+
+    def perform(
+        self, node: Node, verb: str, watcher: Watcher | None = None,
+        *, begun: Callable[[Attempt], object] = lambda _attempt: None,
+    ) -> Result:  # fmt: skip
+        """One run of a verb with its faults and checks. Raises what it raises, and `Crash`.
+
+        begun: is told what shall happen to it.
+        """
         worker = self.sim.current
-        assert worker is not None, "an attempt is a job"
+        assert worker is not None, "a verb runs in a job"
         node.attempts += 1
         attempt = self.faults.draw(node.definition.name, node.attempts)
+        if verb != "update":
+            attempt.since_s = 0.0  # what goes on from a checkpoint shows what it began with
         worker.context = attempt
+        begun(attempt)
         node.link.begin(attempt.trouble)
         if attempt.abort_after_s:
             run = RunFiles(self._folder, node.definition.name)
             self.sim.at(self.sim.now_s + attempt.abort_after_s, run.request_abort)
+        result: Result | None = None
+        outcome = "crash"
         try:
-            outcome = self._run(node, attempt)
-        except Crash:
-            outcome = "crash"
+            result = self._verb(node, verb, watcher)
+            outcome = result.status
+            return result
+        except MirrordError as error:
+            outcome = error.code
+            raise
         finally:
             worker.context = None
-        if outcome == "crash":  # all that the process had in its memory is gone
-            self._catalogues.pop(worker.number).close()
-            worker.at_end.clear()
-        self.outcomes[outcome] += 1
-        self.faults_met[attempt.fault] += 1
-        self.say(f"{node.definition.name} {outcome} {attempt.fault} {node.link.moved_bytes}")
-        self.checks.after(node.definition, self.catalogue(), outcome, attempt.since_s)
-        return outcome
+            if outcome == "crash":
+                self._let_go(worker)
+            self.outcomes[outcome] += 1
+            self.faults_met[attempt.fault] += 1
+            self.say(f"{node.definition.name} {outcome} {attempt.fault} {node.link.moved_bytes}")
+            doubted = bool(result and result.data.get("prune_refused"))
+            self.checks.after(node.definition, self.book, outcome, attempt.since_s, doubted=doubted)
 
-    def _run(self, node: Node, attempt: Attempt) -> str:
+    def recover(self, node: Node) -> None:
+        """What a service does before all else with a mirror of which a verb was interrupted."""
+        worker = self.sim.current
+        assert worker is not None, "a recovery is a job"
+        worker.context = Attempt(node.definition.name, 0.0)
+        node.link.begin(Trouble())
         mirror = self.mirror(node)
         try:
-            fresh = mirror.row().state is State.UNINITIALIZED
-            if fresh:
-                attempt.since_s = 0.0  # a first transfer that goes on shows what it began with
-            return (update.initialize if fresh else update.update)(mirror).status
-        except MirrordError as error:
-            return error.code
+            with mirror.hold(Verb.ABORT):
+                recovery.recover(mirror)
+        except Crash:
+            self._let_go(worker)
+            raise
+        finally:
+            worker.context = None
+
+    def _verb(self, node: Node, verb: str, watcher: Watcher | None) -> Result:
+        mirror = self.mirror(node, watcher)
+        if verb == "prune":
+            return prune.prune_now(mirror, dry_run=False, accept=True)
+        return (update.initialize if verb == "initialize" else update.update)(mirror)
+
+    def _let_go(self, worker: Worker) -> None:
+        """All that the process had in its memory is gone."""
+        known = self._catalogues.pop(worker.number, None)
+        if known is not None:
+            known.close()
+        worker.at_end.clear()
 
     # The run
 
@@ -194,39 +248,15 @@ class Fleet:
         """Of all that happened until now."""
         return self._log.hexdigest()
 
-    def settle(self) -> None:
-        """After the last fault and the last write: each mirror once more, then all must be well."""
+    def still(self) -> None:
+        """No user writes any more."""
         for writer in self.writers:
             writer.stopped = True
         for owner in self.owners:
             owner.stopped = True
-        self.sim.spawn(self._settle_all)
-        while not self._settled:
-            self.sim.run(self.sim.now_s + 60)
-
-    def _settle_all(self) -> None:
-        for node in self.nodes:
-            self._check_fresh(node)
-        clock.sleep_s(_SETTLE_S)
-        for node in self.nodes:
-            outcome = self.attempt(node)
-            require(outcome in HEALTHY, node.definition, f"ended with '{outcome}' without a fault")
-            self.checks.in_step(node.definition)
-            self.checks.history(node.definition, self.catalogue())
-        left = [path.name for path in self._folder.glob("*.progress*")]
-        assert not left, f"progress files are left over: {left}"
-        self._settled = True
-
-    def _check_fresh(self, node: Node) -> None:
-        """Faults are over for long: a confirmation is no older than two turns."""
-        row = self.catalogue().mirror(node.definition.id)
-        age_s = self.sim.now_s - self.sim.earliest_s(row.confirmed_ns) if row else float("inf")
-        well_s = self.sim.now_s - self.faults.until_s
-        if well_s > 2 * node.period_s + 600:
-            require(age_s <= 2 * node.period_s + 600, node.definition, "it fell behind")
 
     def _probe(self) -> None:
-        """Views and lags are right at any moment, also in the middle of transfers."""
+        """Views are right at any moment, also in the middle of transfers."""
         for node in self.nodes[int(self.sim.now_s) % 7 :: 7]:
             self.checks.view(node.definition)
         self.sim.at(self.sim.now_s + 601.0, self._probe)
@@ -252,62 +282,8 @@ class Fleet:
             keep_source=chance.randint(1, 3),
             keep_destination=chance.randint(1, 8),
             snapshots=("daily.*",) if number % 7 == 3 else (),
+            timing=mixture.draw(chance),
         )
-        return Node(definition, chance.choice(self.plan.periods_s), Link(self.wire))
-
-
-class Periodic:
-    """The simplest scheduler: each mirror once in its period, never twice at a time."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-        chance = random.Random(f"periodic {fleet.plan.seed}")
-        for node in fleet.nodes:
-            self._at(chance.uniform(0, node.period_s), node)
-
-    def _at(self, time_s: float, node: Node) -> None:
-        self._fleet.sim.at(time_s, lambda: self._turn(node))
-
-    def _turn(self, node: Node) -> None:
-        sim = self._fleet.sim
-        if sim.now_s >= self._fleet.plan.end_s:
-            return
-        self._at(sim.now_s + node.period_s, node)
-        if not node.busy:
-            node.busy = True
-            sim.spawn(lambda: self._run(node))
-
-    def _run(self, node: Node) -> None:
-        self._fleet.attempt(node)
-        node.busy = False
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a simulation came to."""
-
-    digest: str
-    outcomes: dict[str, int]
-    faults: dict[str, int]
-    carried_bytes: int
-    checks: int
-    cpu_s: float
-
-    @property
-    def attempts(self) -> int:
-        """How many runs of verbs there were."""
-        return sum(self.outcomes.values())
-
-
-def simulate(plan: Plan, folder: Path) -> Report:
-    """Run a plan with the simplest scheduler. Raises `Violation` where a rule does not hold."""
-    begun_s = time.process_time()
-    with Fleet(plan, folder) as fleet:
-        Periodic(fleet)
-        fleet.sim.run(plan.end_s)
-        fleet.settle()
-        return Report(
-            fleet.digest(), dict(sorted(fleet.outcomes.items())),
-            dict(sorted(fleet.faults_met.items())), fleet.wire.carried_bytes,
-            fleet.checks.made, time.process_time() - begun_s,
-        )  # fmt: skip
+        filesystem = f"disk{chance.randrange(self.plan.mirrors // _ON_A_DISK + 1)}"
+        schedule = self._schedules.of(definition)
+        return Node(definition, schedule, filesystem, Link(self.wire))

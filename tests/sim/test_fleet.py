@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from mirrord.core.errors import TransferFailed
-from mirrord.engine import update
+from mirrord.engine import prune, update
 from mirrord.system import steps
 from tests.sim.faults import Crash
-from tests.sim.fleet import Fleet, Plan, simulate
+from tests.sim.fleet import Fleet, Plan
 from tests.sim.link import Trouble
 from tests.sim.place import scratch
+from tests.sim.run import simulate
 
 
 @pytest.fixture
@@ -35,6 +36,23 @@ def test_a_fleet_survives_hours_of_trouble_and_is_in_step_afterwards(folder: Pat
     assert report.attempts > 400
     assert {"done", "unchanged", "crash", "transfer"} <= report.outcomes.keys()
     assert {"crash", "cut", "damage", "stall", "slow"} <= report.faults.keys()
+    assert {"failure", "lag"} <= report.alarms.keys()
+    assert report.crashes > 20
+
+
+def test_without_trouble_each_time_comes_and_no_copy_is_too_old(folder: Path) -> None:
+    report = simulate(Plan(seed=2, mirrors=60, hours=6, fault_rate=0), folder)
+    assert report.outcomes.keys() == {"done", "unchanged"}
+    assert report.slots > 500
+    assert not report.alarms
+
+
+def test_few_turns_for_many_mirrors_let_each_have_its_own(folder: Path) -> None:
+    """All at once at half past eleven, on one slow link: who waits gets its turn."""
+    plan = Plan(seed=3, mirrors=80, hours=4, fault_rate=0, caps=(2, 2, 1), rate_bps=1e6)
+    report = simulate(plan, folder)
+    assert report.waits > 50
+    assert report.longest_wait_s > 1
 
 
 def test_one_seed_is_one_run(tmp_path: Path) -> None:
@@ -109,5 +127,49 @@ def test_an_abort_that_comes_too_late_does_not_stop_pruning(folder: Path) -> Non
         steps.observe(None)
         assert len(source.entries) == 1
         assert fleet.catalogue().events(mirror.id, limit=9) == []
+
+    alone(folder, work)
+
+
+def crowded(fleet: Fleet) -> None:
+    """Crashes of a mirror before it prunes, so that too much is to go at once after them."""
+    [node] = fleet.nodes
+    node.definition = node.definition._replace(keep_source=1, keep_destination=1)
+    assert fleet.attempt(node) == "done"
+
+    def crash(label: str) -> None:
+        if label == "MEMORY:SNAPSHOT:DELETE":
+            raise Crash(label)
+
+    steps.observe(crash)
+    for _ in range(3):
+        fleet.disk.volumes["/source/0"].write([(1, fleet.disk.draw())])
+        with pytest.raises(Crash):
+            update.update(fleet.mirror(node))
+    steps.observe(None)
+    fleet.disk.volumes["/source/0"].write([(1, fleet.disk.draw())])
+    assert "prune_share" in update.update(fleet.mirror(node)).data["prune_refused"]
+
+
+def test_pruning_that_is_refused_is_said_also_when_nothing_has_changed(folder: Path) -> None:
+    """Found with the real scheduler: its alarm was cleared although nothing had been pruned."""
+
+    def work(fleet: Fleet) -> None:
+        crowded(fleet)
+        result = update.update(fleet.mirror(fleet.nodes[0]))
+        assert result.status == "unchanged"
+        assert "prune_share" in result.data["prune_refused"]
+
+    alone(folder, work)
+
+
+def test_pruning_by_hand_forgets_what_it_deletes(folder: Path) -> None:
+    """Found by a fleet: the records of what it had deleted stayed until the next update."""
+
+    def work(fleet: Fleet) -> None:
+        crowded(fleet)
+        mirror = fleet.mirror(fleet.nodes[0])
+        prune.prune_now(mirror, dry_run=False, accept=True)
+        assert len(fleet.catalogue().snapshots(mirror.id)) == 1
 
     alone(folder, work)

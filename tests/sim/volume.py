@@ -59,7 +59,7 @@ class Staged:
 
 @dataclass(slots=True)
 class Span:
-    """From when until when (elapsed time) a volume had the content of a snapshot."""
+    """From when until when (real time) a volume had the content of a snapshot."""
 
     since_s: float
     until_s: float | None = None
@@ -81,7 +81,9 @@ class Volume:
         self.origin: str | None = None
         #: For checkers: when the live content was what each snapshot holds, by digest.
         self.spans: dict[int, Span] = {}
-        self._since_s = clock.monotonic_s()
+        #: And when each was taken, by guid.
+        self.taken_s: dict[str, float] = {}
+        self._since_s = clock.boottime_s()
 
     def write(self, changes: Iterable[Change]) -> None:
         """Set blocks to versions; 0 removes a block."""
@@ -100,7 +102,7 @@ class Volume:
 
     def end_span(self) -> None:
         """The live content is about to be another."""
-        self._since_s = clock.monotonic_s()
+        self._since_s = clock.boottime_s()
         span = self.spans.get(self.digest)
         if span is not None and span.until_s is None:
             span.until_s = self._since_s
@@ -115,6 +117,7 @@ class Volume:
     def take(self, guid: str, name: str, kind: SnapshotKind) -> Entry:
         """Keep the live content as a snapshot."""
         self.spans.setdefault(self.digest, Span(self._since_s))
+        self.taken_s[guid] = clock.boottime_s()
         snapshot = Snapshot(guid, name, kind, 0, clock.now_ns())
         return self.add(snapshot, self.live.copy(), self.digest)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from types import TracebackType
 from typing import Self
 
@@ -30,6 +31,8 @@ class Worker:
     def __init__(self, sim: Sim, number: int) -> None:
         self.number = number
         self.context: object = None
+        #: What its job meets at the next place where it waits (`Sim.kill`).
+        self.doom: BaseException | None = None
         #: What the thread does at its very end (a database connection belongs to its thread).
         self.at_end: list[Callable[[], object]] = []
         self.job: Callable[[], object] | None = None
@@ -48,7 +51,7 @@ class Worker:
                 pass
             except BaseException as error:
                 self._sim.failure = self._sim.failure or error
-            self.context = self.job = None
+            self.context = self.job = self.doom = None
             self._sim.finished(self)
             self.baton.acquire()
         for last in self.at_end:
@@ -115,6 +118,8 @@ class Sim:
 
     def __init__(self, start_ns: int = START_NS) -> None:
         self.now_s = 0.0
+        #: How long the machine stood still: the monotonic clock, and all that waits by it, with it.
+        self.suspended_s = 0.0
         self.current: Worker | None = None
         self.failure: BaseException | None = None
         self._jumps: list[tuple[float, int]] = [(0.0, start_ns)]
@@ -151,16 +156,21 @@ class Sim:
     # The clock
 
     def now_ns(self) -> int:
-        """Wall time: start + elapsed + jumps."""
-        return self._jumps[-1][1] + int(self.now_s * 1e9)
+        """Wall time: start + real time + jumps."""
+        return self._jumps[-1][1] + int(self.real_s * 1e9)
+
+    @property
+    def real_s(self) -> float:
+        """What really passed since the start."""
+        return self.now_s + self.suspended_s
 
     def monotonic_s(self) -> float:
-        """Elapsed."""
+        """Elapsed, but for what the machine was suspended."""
         return self.now_s
 
     def boottime_s(self) -> float:
         """Elapsed."""
-        return self.now_s
+        return self.real_s
 
     def sleep_s(self, seconds: float) -> None:
         """Pass the baton on until then."""
@@ -168,10 +178,19 @@ class Sim:
 
     def jump(self, seconds: float) -> None:
         """Somebody sets the wall clock, forward or back."""
-        self._jumps.append((self.now_s, self._jumps[-1][1] + int(seconds * 1e9)))
+        self._jumps.append((self.real_s, self._jumps[-1][1] + int(seconds * 1e9)))
+
+    def suspend(self, seconds: float) -> None:
+        """The machine stands still for so long."""
+        self.suspended_s += seconds
+
+    def stepped_s(self, since_s: float, until_s: float) -> float:
+        """How far the wall clock was set between two real times, all steps together."""
+        steps = pairwise(self._jumps)
+        return sum(abs(b[1] - a[1]) / 1e9 for a, b in steps if since_s <= b[0] <= until_s)
 
     def earliest_s(self, wall_ns: int) -> float:
-        """The first elapsed time at which the wall clock showed this, or more."""
+        """The first real time at which the wall clock showed this, or more."""
         ends = [at_s for at_s, _ in self._jumps[1:]] + [float("inf")]
         for (begin_s, offset_ns), end_s in zip(self._jumps, ends, strict=True):
             at_s = max(begin_s, (wall_ns - offset_ns) / 1e9)
@@ -181,9 +200,9 @@ class Sim:
 
     # What is to run
 
-    def at(self, time_s: float, what: Callable[[], object]) -> None:
+    def at(self, time_s: float, what: Callable[[], object]) -> Entry:
         """Call `what` in the loop itself at that time; it must not wait."""
-        self._push(time_s, what)
+        return self._push(time_s, what)
 
     def spawn(self, job: Callable[[], object], context: object = None) -> None:
         """Run `job` in a thread of the pool, from now on; it may wait."""
@@ -209,8 +228,7 @@ class Sim:
         """The job that runs waits: until `wake`, or so long."""
         me = self.current
         assert me is not None, "only a job may wait"
-        if self._stopping:
-            raise Stopped
+        self._go_on(me)
         if timeout_s is not None:
             self._pending[me] = self._push(self.now_s + timeout_s, me)
             if self._heap[0].what is me and self._heap[0].at_s <= self._until_s:
@@ -218,8 +236,18 @@ class Sim:
                 return
         self._pass_on()
         me.baton.acquire()
+        self._go_on(me)
+
+    def _go_on(self, worker: Worker) -> None:
         if self._stopping:
             raise Stopped
+        if worker.doom is not None:
+            raise worker.doom
+
+    def kill(self, worker: Worker, doom: BaseException) -> None:
+        """A job that waits ends with `doom`, and so does each later wait of it."""
+        worker.doom = doom
+        self.wake(worker)
 
     def wake(self, worker: Worker) -> None:
         """End the wait of a worker now."""

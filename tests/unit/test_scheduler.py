@@ -1,0 +1,402 @@
+"""The scheduler, its queue and its retries, with clocks and timers moved by hand."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from mirrord.core.errors import Aborted, Busy, Damaged, MirrordError, Refused, TransferFailed
+from mirrord.core.model import Definition, Endpoint
+from mirrord.scheduler.health import Change
+from mirrord.scheduler.jobs import Caps, Job, Outcome, Queue
+from mirrord.scheduler.retries import FIRST_PAUSE_S, LONGEST_PAUSE_S, pause_s
+from mirrord.scheduler.scheduler import Scheduler, Standing, Watched
+from mirrord.schedules.schedule import Schedule
+from mirrord.system import clock
+from tests.unit.ticking import Hand, HandTimers, every
+
+CUT = TransferFailed("the connection was lost")
+
+
+def job(name: str, cause: str = "schedule", *, host: str = "", filesystem: str = "") -> Job:
+    return Job(name, "update", cause, "", host=host, filesystem=filesystem)
+
+
+def names(jobs: list[Job]) -> list[str]:
+    return [each.name for each in jobs]
+
+
+# The queue
+
+
+def test_no_more_run_than_may_and_who_came_first_goes_first() -> None:
+    queue = Queue(Caps(2, 9, 9))
+    for name in "abc":
+        assert queue.add(job(name))
+    assert names(queue.ready()) == ["a", "b"]
+    assert queue.ready() == []
+    queue.finished("a")
+    assert names(queue.ready()) == ["c"]
+
+
+def test_one_waits_for_each_mirror_however_often_it_is_due() -> None:
+    queue = Queue(Caps(9, 9, 9))
+    queue.add(job("a"))
+    assert names(queue.ready()) == ["a"]
+    assert queue.add(job("a")) and not queue.add(job("a"))
+    assert queue.ready() == [], "it runs already"
+    queue.finished("a")
+    assert names(queue.ready()) == ["a"] and not queue.waiting
+
+
+def test_who_cannot_run_yet_holds_up_nobody_else() -> None:
+    queue = Queue(Caps(9, 1, 1))
+    for name, host, filesystem in (
+        ("a", "h", "x"), ("b", "h", "y"), ("c", "i", "x"), ("d", "i", "y"), ("e", "", ""),
+    ):  # fmt: skip
+        queue.add(job(name, host=host, filesystem=filesystem))
+    assert names(queue.ready()) == ["a", "d", "e"]
+    queue.finished("a")
+    assert names(queue.ready()) == [], "b waits for d's file system, c for its host"
+    queue.finished("d")
+    assert names(queue.ready()) == ["b", "c"]
+
+
+def test_what_a_person_asked_for_goes_first() -> None:
+    queue = Queue(Caps(1, 9, 9))
+    for each in (job("a"), job("b"), job("c", "asked")):
+        queue.add(each)
+    assert names(queue.ready()) == ["c"]
+
+
+# Retries
+
+
+def test_only_what_may_be_tried_again_is_and_not_for_ever() -> None:
+    chance = random.Random(1)
+    assert pause_s(CUT, 1, 2, chance) is not None and pause_s(CUT, 2, 2, chance) is not None
+    assert pause_s(CUT, 3, 2, chance) is None
+    assert pause_s(Damaged("no"), 1, 2, chance) is None
+
+
+def test_pauses_grow_up_to_a_limit_and_spread_by_chance() -> None:
+    pauses = [pause_s(CUT, number, 99, random.Random(7)) or 0.0 for number in range(1, 40)]
+    assert all(a < b for a, b in pairwise(pauses[:7]))
+    assert 0.8 * FIRST_PAUSE_S <= pauses[0] <= 1.2 * FIRST_PAUSE_S
+    assert max(pauses) <= 1.2 * LONGEST_PAUSE_S
+    again = [pause_s(CUT, number, 99, random.Random(7)) for number in range(1, 40)]
+    assert again == pauses
+    assert pause_s(CUT, 1, 9, random.Random(8)) != pauses[0]
+
+
+# The scheduler
+
+
+class Room:
+    """A scheduler with what it is wired to."""
+
+    def __init__(self) -> None:
+        self.hand = Hand()
+        self.timers = HandTimers(self.hand)
+        self.started: list[Job] = []
+        self.told: list[tuple[str, Change]] = []
+        self.scheduler = self.anew()
+
+    def anew(self) -> Scheduler:
+        """The scheduler of a service that has just started."""
+        self.timers.set.clear()
+        self.scheduler = Scheduler(
+            self.timers, self.started.append, caps=Caps(4, 9, 9), chance=random.Random(1),
+            told=lambda name, change: self.told.append((name, change)),
+        )  # fmt: skip
+        return self.scheduler
+
+    def define(
+        self, schedule: Schedule | None, *, name: str = "a", ident: str = "i", age_s: float = 0.0,
+        mirrored: bool = True, quiesced: bool = False, retries: int = 5,
+    ) -> Watched:  # fmt: skip
+        end = Endpoint("memory", "/x")
+        confirmed_ns = clock.now_ns() - round(age_s * 1e9) if mirrored else 0
+        return self.scheduler.define(
+            Definition(name, ident, end, end, retries=retries), schedule,
+            Standing(mirrored, quiesced, confirmed_ns),
+        )  # fmt: skip
+
+    def end(
+        self, *, error: MirrordError | None = None, name: str = "a", took_s: float = 0.0,
+        size: int = 0, **data: Any,
+    ) -> None:  # fmt: skip
+        """The running job ends after so long; its snapshot was taken when it began."""
+        confirmed_ns = clock.now_ns()
+        self.hand.sleep_s(took_s)
+        if error is None:
+            data = {"confirmed_ns": confirmed_ns, "stream_bytes": size} | data
+        self.scheduler.finished(name, Outcome("" if error else "done", took_s, data, error))
+
+    def causes(self) -> list[str]:
+        """Why each run since the last question began."""
+        found = [each.cause for each in self.started]
+        self.started.clear()
+        return found
+
+
+@pytest.fixture
+def room() -> Iterator[Room]:
+    hand = Hand()
+    clock.use(hand)
+    made = Room()
+    made.hand = made.timers.hand = hand
+    yield made
+    clock.use(None)
+
+
+def test_a_schedule_is_followed_and_times_that_come_during_a_run_make_one(room: Room) -> None:
+    room.define(every("every 1h"))
+    room.timers.pass_s(3600)
+    assert room.causes() == ["schedule"]
+    room.timers.pass_s(5 * 3600)
+    assert room.causes() == []
+    room.end()
+    assert room.causes() == ["schedule"]
+    room.end()
+    assert room.causes() == []
+
+
+def test_a_retry_is_not_overtaken_by_scheduled_times(room: Room) -> None:
+    room.define(every("every 1s"))
+    room.timers.pass_s(1)
+    assert room.causes() == ["schedule"]
+    room.end(error=CUT)
+    room.timers.pass_s(3)
+    assert room.causes() == []
+    room.timers.pass_s(3.5)
+    assert [(each.cause, each.number) for each in room.started] == [("retry", 2)]
+    room.end()
+    room.timers.pass_s(1)
+    assert room.causes()[-1] == "schedule"
+
+
+def test_a_retry_gives_up_and_the_schedule_goes_on(room: Room) -> None:
+    watched = room.define(every("every 1h"), retries=2)
+    room.timers.pass_s(3600)
+    for _ in range(3):
+        room.end(error=CUT)
+        room.timers.pass_s(60)
+    assert room.causes() == ["schedule", "retry", "retry"]
+    assert watched.gives_up and not watched.retry_pending
+    room.timers.pass_s(3600)
+    assert [(each.cause, each.number) for each in room.started] == [("schedule", 1)]
+
+
+def test_a_retry_that_came_while_it_was_quiesced_does_not_block_it_for_ever(room: Room) -> None:
+    room.define(every("every 1h"))
+    room.timers.pass_s(3600)
+    room.end(error=CUT)
+    room.define(every("every 1h"), quiesced=True)
+    room.timers.pass_s(60)
+    assert room.causes() == ["schedule"]
+    room.define(every("every 1h"))
+    room.timers.pass_s(3600)
+    assert room.causes() == ["schedule"]
+
+
+def test_a_first_transfer_that_failed_leaves_no_retry_behind(room: Room) -> None:
+    room.define(every("every 1h"), mirrored=False)
+    for error in (CUT, None):
+        room.scheduler.due("a", "asked", "", verb="initialize")
+        room.end(error=error)
+        room.timers.pass_s(1000)
+    assert room.causes() == ["asked", "asked"]
+    room.timers.pass_s(3600)
+    assert room.causes() == ["schedule"]
+
+
+def test_a_run_that_was_asked_for_takes_the_place_of_the_retry(room: Room) -> None:
+    room.define(None)
+    room.scheduler.due("a", "asked", "")
+    room.end(error=CUT)
+    room.scheduler.due("a", "asked", "")
+    room.end()
+    room.timers.pass_s(1000)
+    assert room.causes() == ["asked", "asked"]
+
+
+@pytest.mark.parametrize("error", [Aborted("by a person"), Busy("in use"), Refused("not now")])
+def test_what_a_person_ended_or_misdirected_is_no_failure(room: Room, error: MirrordError) -> None:
+    watched = room.define(None)
+    room.scheduler.due("a", "asked", "")
+    room.end(error=error)
+    room.timers.pass_s(1000)
+    assert not watched.error and room.causes() == ["asked"] and not room.told
+
+
+def test_who_was_quiesced_as_it_started_did_not_fail(room: Room) -> None:
+    watched = room.define(every("every 1h"))
+    room.timers.pass_s(3600)
+    room.define(every("every 1h"), quiesced=True)
+    room.end(error=Refused("it is quiesced"))
+    assert not watched.error and not room.told
+
+
+def test_an_owner_who_prunes_by_hand_ends_the_alarm_about_it(room: Room) -> None:
+    room.define(every("every 1h"))
+    room.timers.pass_s(3600)
+    room.end(prune_refused="too many")
+    room.scheduler.pruned("a")
+    assert [(c.finding.kind, c.raised) for _, c in room.told] == [("prune", True), ("prune", False)]
+
+
+def test_quiesced_does_nothing_and_lets_nothing_wait(room: Room) -> None:
+    room.define(every("every 1h"))
+    room.timers.pass_s(2 * 3600)
+    assert "a" in room.scheduler.queue.waiting
+    room.define(every("every 1h"), quiesced=True)
+    room.end()
+    room.timers.pass_s(5 * 3600)
+    assert room.causes() == ["schedule"]
+
+
+def test_times_missed_while_no_service_ran_are_made_up_for_once(room: Room) -> None:
+    room.define(every("every 1h"), age_s=9 * 3600)
+    assert room.causes() == ["missed"]
+    room.end()
+    assert room.causes() == []
+    room.anew().define(
+        room.define(every("every 1h")).definition, every("every 1h"),
+        Standing(True, False, clock.now_ns()),
+    )  # fmt: skip
+    assert room.causes() == []
+
+
+def test_what_was_missed_waits_for_the_end_of_a_blackout(room: Room) -> None:
+    """It is 22:13 on a Tuesday when these tests begin."""
+    room.define(every("0 12 * * *", blackouts=("22:00-23:00",)), age_s=24 * 3600)
+    assert room.causes() == []
+    room.timers.pass_s(46 * 60)
+    assert room.causes() == []
+    room.timers.pass_s(60)
+    assert room.causes() == ["missed"]
+
+
+def test_a_lag_target_is_planned_anew_after_each_run(room: Room) -> None:
+    room.define(every("lag 10m"))
+    room.timers.pass_s(150)
+    assert room.causes() == ["lag"]
+    room.end(took_s=60, size=1000)
+    next_ns = room.timers.next_ns("a")
+    assert next_ns is not None
+    assert 60 <= (next_ns - clock.now_ns()) / 1e9 < 540 - 60
+    room.timers.pass_s(600)
+    assert room.causes() == ["lag"]
+    room.end(took_s=400, size=1000)
+    room.timers.pass_s(2)
+    assert room.causes() == ["lag"], "a run takes 400 s of 600: back to back"
+    assert room.scheduler.mirrors["a"].target
+
+
+def test_a_lag_target_is_not_late_for_what_a_blackout_held_back(room: Room) -> None:
+    """Found by a fleet: each such mirror raised an alarm in each of its blackouts."""
+    room.define(every("lag 10m", blackouts=("22:20-23:00",)))
+    room.timers.pass_s(150)
+    room.end()
+    room.timers.pass_s(2700)
+    room.scheduler.check("a")
+    assert room.scheduler.mirrors["a"].lag_s() == 2700 and not room.told
+    room.timers.pass_s(3600)
+    room.scheduler.check("a")
+    assert [(c.finding.kind, c.finding.level) for _, c in room.told] == [("lag", "warning")]
+
+
+def test_another_schedule_takes_the_doubts_about_the_old_along(room: Room) -> None:
+    watched = room.define(every("lag 10s"))
+    for _ in range(3):
+        room.timers.pass_s(10)
+        room.end(took_s=100, size=1)
+    assert [f.kind for f in watched.alarms.up.values()].count("target") == 1
+    room.define(every("every 1h"))
+    room.scheduler.check("a")
+    assert "target" not in watched.alarms.up
+
+
+def test_a_clock_set_back_during_a_run_puts_off_no_lag_target_and_hides_no_lag(room: Room) -> None:
+    watched = room.define(every("lag 10m"))
+    room.timers.pass_s(150)
+    confirmed_ns = clock.now_ns()
+    room.hand.passed_s += 20
+    room.hand.stepped_s -= 7200
+    room.timers.retime()
+    room.hand.passed_s += 20
+    room.end(confirmed_ns=confirmed_ns)
+    assert watched.lag_s() == pytest.approx(40, abs=2.5)
+    room.timers.pass_s(1)
+    room.causes()
+    room.end()
+    room.timers.pass_s(600)
+    assert room.causes() == ["lag"]
+
+
+@pytest.mark.parametrize("step_s", [-7200.0, 7200.0])
+def test_a_step_after_the_run_changes_no_lag(room: Room, step_s: float) -> None:
+    watched = room.define(every("every 1h"))
+    room.hand.passed_s += 100
+    room.hand.stepped_s += step_s
+    room.scheduler.stands("a", watched.standing._replace(quiesced=True))
+    assert watched.lag_s() == pytest.approx(100, abs=2.5)
+
+
+def test_a_clock_that_brings_a_retry_into_a_blackout_does_not_make_it_run(room: Room) -> None:
+    room.define(every("every 1h", blackouts=("10:00-12:00",)))
+    room.timers.pass_s(3600)
+    room.end(error=CUT)
+    room.causes()
+    room.hand.stepped_s += 11.5 * 3600  # 10:4x
+    room.timers.retime()
+    room.timers.pass_s(10)
+    assert room.causes() == []
+    room.timers.pass_s(3600 * 1.5)
+    assert room.causes()[0] == "retry"
+
+
+def test_removed_while_it_runs(room: Room) -> None:
+    room.define(every("every 1h"))
+    room.timers.pass_s(2 * 3600)
+    room.scheduler.remove("a")
+    assert not room.timers.set and not room.scheduler.queue.waiting
+    room.end()
+    assert not room.scheduler.queue.running
+    assert room.causes() == ["schedule"]
+
+
+def test_another_mirror_of_the_same_name_inherits_nothing(room: Room) -> None:
+    room.define(every("every 1h"))
+    room.timers.pass_s(3600)
+    room.end(error=CUT)
+    room.causes()
+    watched = room.define(None, ident="j")
+    room.timers.pass_s(3600)
+    assert not watched.error and room.causes() == []
+
+
+def test_who_stops_starts_nothing(room: Room) -> None:
+    room.define(every("every 1h"))
+    room.scheduler.stopping = True
+    room.timers.pass_s(3600)
+    assert not room.scheduler.due("a", "asked", "") and room.causes() == []
+
+
+def test_alarms_are_told_when_they_come_and_when_they_are_over(room: Room) -> None:
+    room.define(every("every 1h"), retries=1)
+    room.timers.pass_s(3600)
+    room.end(error=CUT)
+    room.timers.pass_s(60)
+    room.end(error=CUT)
+    room.timers.pass_s(3600)
+    room.end()
+    told = [(c.finding.kind, c.finding.level, c.raised) for _, c in room.told]
+    assert [each for each in told if each[0] == "failure"] == [
+        ("failure", "warning", True), ("failure", "error", True), ("failure", "error", False),
+    ]  # fmt: skip
