@@ -46,7 +46,7 @@ def test_the_folders_are_those_of_the_daemon() -> None:
 
     named = [settings(f"{each}Directory") for each in ("Configuration", "State", "Runtime")]
     assert named == [["mirrord"]] * 3
-    assert _SYSTEM == (Path("/etc/mirrord"), Path("/var/lib/mirrord"), Path("/run/mirrord"))
+    assert (Path("/etc/mirrord"), Path("/var/lib/mirrord"), Path("/run/mirrord")) == _SYSTEM
     assert settings("RuntimeDirectoryPreserve") == ["yes"]  # the locks of commands are there
 
 
