@@ -13,7 +13,7 @@ import pytest
 
 from mirrord.control.client import _Connection
 from tests.docs.promtool import promtool
-from tests.support.service import ROOT, Daemon, daemon
+from tests.support.service import OWN, ROOT, Daemon, daemon, environment
 
 RULES = ROOT / "docs/prometheus/mirrord.rules.yml"
 DASHBOARD = ROOT / "docs/grafana/mirrord.json"
@@ -56,8 +56,8 @@ def _checkpoint(service: Daemon, folder: Path) -> None:
     _did(service, "volume", "write", str(folder / "two"), "--from", str(image))
     _did(service, "throttle", "two", "1MiB/s")
     working = subprocess.Popen(
-        [service.process.args[0], "update", "two"],  # type: ignore[index]
-        env=_environment(service), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        [OWN, "update", "two"],
+        env=environment(service.home), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
     )  # fmt: skip
     for _ in range(200):
         row = json.loads(service.run("status", "--json").stdout)["mirrors"][1]
@@ -69,12 +69,6 @@ def _checkpoint(service: Daemon, folder: Path) -> None:
     definition.write_text(definition.read_text() + '[hooks]\nbefore_snapshot = ["/bin/false"]\n')
     _did(service, "volume", "write", str(folder / "one"), "--from", str(image))
     assert service.run("update", "one").returncode == 1
-
-
-def _environment(service: Daemon) -> dict[str, str]:
-    from tests.support.service import environment
-
-    return environment(service.home)
 
 
 def _get(service: Daemon, path: str) -> str:
