@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import signal
 import sqlite3
+import subprocess
 import time
 from pathlib import Path
 
 from mirrord.control.client import Client
-from tests.support.service import Daemon, daemon
+from tests.support.service import OWN, Daemon, daemon, environment
 
 
 def metrics(service: Daemon) -> str:
@@ -56,3 +61,28 @@ def test_an_alarm_of_the_host_is_in_the_metrics(tmp_path: Path) -> None:
         assert 'mirrord_alarm{kind="clock",level="error",mirror=""} 1.0' in metrics(service)
         assert service.run("alarms", "--accept-clock").stdout.startswith("The clock counts")
         assert 'kind="clock"' not in metrics(service)
+
+
+def test_watch_shows_all_mirrors_until_it_is_interrupted(tmp_path: Path) -> None:
+    with daemon(tmp_path / "home") as service:
+        for words in (
+            ["volume", "create", str(tmp_path / "one"), "16M"],
+            ["create", "work", f"block:{tmp_path}/one", f"block:{tmp_path}/two"],
+        ):
+            assert service.run(*words).returncode == 0
+        screen, side = pty.openpty()
+        watching = subprocess.Popen(
+            [OWN, "watch", "--every", "0.2"], env=environment(service.home) | {"TERM": "xterm"},
+            stdin=side, stdout=side, stderr=side,
+        )  # fmt: skip
+        os.close(side)
+        shown = b""
+        while b"uninitialized" not in shown:
+            shown += os.read(screen, 4096)
+        watching.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # the other side is closed
+            while more := os.read(screen, 4096):
+                shown += more
+        os.close(screen)
+        assert watching.wait(timeout=30) == 0
+        assert b"error" not in shown
