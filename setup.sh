@@ -18,7 +18,7 @@ as_root() {
 # 1. Debian packages
 missing=
 need() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'ok installed' || missing="$missing $1"; }
-for package in btrfs-progs libbtrfsutil-dev gcc libc6-dev pkg-config rsync kmod util-linux; do need "$package"; done
+for package in btrfs-progs libbtrfsutil-dev gcc libc6-dev pkg-config rsync kmod util-linux curl; do need "$package"; done
 
 python=
 for candidate in python3 python3.13 python3.12 python3.11; do

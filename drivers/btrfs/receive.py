@@ -71,6 +71,7 @@ class BtrfsReceiver(Receiver):
         steps.reached("BTRFS:RECEIVE:STAGE")
         self._folder.mkdir(mode=0o700)
         self._wrapper.mkdir(mode=0o755)
+        self._wrapper.chmod(0o755)  # users pass it on their way to the view, whatever the umask
         request = self._request
         record = Record(request.transfer_id, request.base, request.snapshot)
         layout.write_record("BTRFS:RECEIVE:RECORD", self._wrapper, record, durable=False)

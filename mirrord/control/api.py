@@ -6,7 +6,6 @@ loads only the part of the engine that it needs: a command's start is part of it
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -18,22 +17,19 @@ from mirrord.catalogue.store import Catalogue
 from mirrord.config.definitions import Definitions, as_keep, check_together, rates
 from mirrord.config.host import Host
 from mirrord.config.host import load as load_host
+from mirrord.control.places import check_places, explained
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import (
     ConfigError,
-    IoFailed,
     MirrordError,
-    NoSpace,
-    PermissionMissing,
     Refused,
 )
-from mirrord.core.model import Definition, Pace, Promise, Role, Timing
+from mirrord.core.model import Definition, Pace, Promise, Timing
 from mirrord.core.names import check_mirror_name
 from mirrord.core.results import Result, Silent, Watcher
 from mirrord.core.states import State, Verb
 from mirrord.core.units import parse_duration
-from mirrord.drivers.base import not_empty, other_mirror
-from mirrord.engine.mirror import Mirror, check_source, open_mirror
+from mirrord.engine.mirror import Mirror, open_mirror
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.recovery import Turned
 from mirrord.system.paths import Paths, local_zone
@@ -42,38 +38,6 @@ if TYPE_CHECKING:
     from mirrord.engine.limits import Limits
 
 T = TypeVar("T")
-
-
-@contextmanager
-def explained() -> Iterator[None]:
-    """Turn operating-system errors that nobody explained into `MirrordError`."""
-    try:
-        yield
-    except OSError as error:
-        where = str(error.filename or "")
-        why = error.strerror or str(error)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoSpace(
-                "no space is left",
-                where=where,
-                why=why,
-                hint="Free space and run the same command again; nothing that was committed is "
-                "lost.",
-            ) from error
-        if error.errno in (errno.EPERM, errno.EACCES):
-            raise PermissionMissing(
-                "permission is missing",
-                where=where,
-                why=why,
-                hint="Run it as root (or with sudo).",
-            ) from error
-        if error.errno == errno.EROFS:
-            raise IoFailed(
-                "the file system is read-only",
-                where=where,
-                hint="Mount it writable; if the kernel made it read-only, look at 'dmesg' first.",
-            ) from error
-        raise IoFailed("an operation on files failed", where=where, why=why) from error
 
 
 class Service:
@@ -202,7 +166,7 @@ class Service:
                 Schedules(self.paths.schedules, zone=self.host.zone).of(definition)
             check_together([*self.definitions.all(), definition])
             mirror = self._open(definition)
-            notes = _check_places(mirror)
+            notes = check_places(mirror)
             definition = self.definitions.add(definition)
             mirror.catalogue.add_mirror(definition.id, State.UNINITIALIZED)
         text = f"'{name}' is defined in {definition.file}."
@@ -468,34 +432,3 @@ class Service:
         from mirrord.engine import report
 
         return self._with(name, report.explain)
-
-
-def _check_places(mirror: Mirror) -> tuple[str, ...]:
-    """Look at both ends of a new mirror; returns what a person should know."""
-    source = mirror.source.facts()
-    check_source(source, str(mirror.source))
-    destination = mirror.destination.facts()
-    where = str(mirror.destination)
-    if destination.role is Role.MIRROR and destination.mirror_id:
-        raise other_mirror(where, destination.mirror_id)
-    if destination.role is Role.MIRROR:
-        raise not_empty(where, "it is what a mirror that was deleted left")
-    if destination.identity and destination.identity == source.identity:
-        raise Refused("source and destination are the same volume", where=where)
-    if destination.role is Role.LIVE:
-        raise not_empty(where, "it is a live volume")
-    if destination.role is Role.FOREIGN:
-        raise not_empty(where, destination.notes[0])
-    real = os.path.realpath(mirror.destination.location) + "/"
-    if real.startswith(os.path.realpath(source.view).rstrip("/") + "/"):
-        raise Refused(
-            "the destination lies inside the source", where=where, why=f"it is really {real}",
-            hint="Give a destination outside of it, best on another disk.",
-        )  # fmt: skip
-    notes = [*source.notes, *(note for note in destination.notes if "not there" in note)]
-    if source.filesystem == destination.filesystem:
-        notes.append(
-            "Source and destination are on one file system: this copy does not survive the loss "
-            "of that disk."
-        )
-    return tuple(notes)

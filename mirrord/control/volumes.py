@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mirrord.control.api import explained
+from mirrord.control.places import explained
 from mirrord.core.errors import UsageError
 from mirrord.drivers.registry import block_volumes
 

@@ -53,12 +53,17 @@ class Board:
             "next_ns": self._scheduler.timers.next_ns(name),
             "waiting": name in self._scheduler.queue.waiting,
             "alarms": alarms,
-            "healthy": bool(row["healthy"]) and not alarms and not watched.error,
         }
         in_step = watched.standing.mirrored
         now |= promise(watched.definition.promise.rpo_s, lag_s if in_step else None, left_s=left_s)
-        if watched.error and not any(watched.error in problem for problem in row["problems"]):
-            now["problems"] = [*row["problems"], f"the last run failed: {watched.error}"]
+        texts = [alarm["text"] for alarm in alarms if alarm["kind"] != "failure"]
+        if watched.error:
+            texts.insert(0, f"the last run failed: {watched.error}")
+        known = "\n".join(row["problems"])
+        now["problems"] = row["problems"] + [
+            text for text in texts if text.removeprefix("the last run failed: ") not in known
+        ]
+        now["healthy"] = not now["problems"]
         if running is not None:
             job = self._scheduler.queue.running.get(name)
             purpose = f"{job.verb}, {job.cause}" if job else "update"

@@ -71,7 +71,9 @@ class Daemon:
             self.timers, self._start, caps=_caps(self.host), told=self._alarm
         )
         self.board = Board(self.scheduler)
-        self.numbers = Metrics(self.scheduler, self.board)
+        self.numbers = Metrics(
+            self.scheduler, self.board, lambda: self.watch.host_alarms.up.values()
+        )
         self.watch = watch.Watch(self)
         self._asked: dict[str, _Asked] = {}
         self._tasks: set[asyncio.Task[Any]] = set()

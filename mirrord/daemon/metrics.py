@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -12,6 +12,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from mirrord.daemon.board import Board
+from mirrord.scheduler.health import Finding
 from mirrord.scheduler.jobs import Job, Outcome
 from mirrord.scheduler.scheduler import Scheduler
 from mirrord.system import clock
@@ -22,11 +23,14 @@ _DURATIONS_S = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000, 10_000
 class Metrics:
     """Counts what ends, and reads off the scheduler what is."""
 
-    def __init__(self, scheduler: Scheduler, board: Board) -> None:
+    def __init__(
+        self, scheduler: Scheduler, board: Board, host_alarms: Callable[[], Iterable[Finding]]
+    ) -> None:
+        """host_alarms: those that are up and are of no mirror."""
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
-        self.registry.register(_Now(scheduler, board))
+        self.registry.register(_Now(scheduler, board, host_alarms))
         registry = self.registry
         self._runs = Counter(
             "mirrord_runs",
@@ -98,8 +102,10 @@ class Metrics:
 class _Now(Collector):
     """What is true at the moment of reading."""
 
-    def __init__(self, scheduler: Scheduler, board: Board) -> None:
-        self._scheduler, self._board = scheduler, board
+    def __init__(
+        self, scheduler: Scheduler, board: Board, host_alarms: Callable[[], Iterable[Finding]]
+    ) -> None:
+        self._scheduler, self._board, self._host_alarms = scheduler, board, host_alarms
 
     def collect(self) -> Iterator[Metric]:
         """One family after the other."""
@@ -121,6 +127,8 @@ class _Now(Collector):
         alarms = GaugeMetricFamily(
             "mirrord_alarm", "1 for each alarm that is up.", labels=["mirror", "kind", "level"]
         )
+        for finding in self._host_alarms():
+            alarms.add_metric(["", finding.kind, finding.level], 1)
         now_ns = clock.now_ns()
         for row in self._board.rows():
             name = str(row["name"])

@@ -353,12 +353,16 @@ class Scheduler:
         if error.code == "diverged":
             watched.base_risk = str(error)
         idle = watched.standing.quiesced or not watched.standing.mirrored
-        if error.code == "aborted" or job.cause == "asked" or (error.code == "refused" and idle):
-            # A person ended it, or asked for it and was told how it went: nobody else need be.
+        asked = job.cause == "asked"
+        misdirected = asked and (job.verb != "update" or error.code in ("busy", "refused"))
+        if error.code == "aborted" or misdirected or (error.code == "refused" and idle):
+            # A person ended it, or asked for what cannot be and was told so: nobody else need be.
             self._plan_lag_later(watched)
             return
         watched.error, watched.number = str(error), job.number
-        pause = pause_s(error, job.number, watched.definition.retries, self._chance)
+        pause = None
+        if not asked:  # who asked decides whether to ask again
+            pause = pause_s(error, job.number, watched.definition.retries, self._chance)
         watched.gives_up = pause is None
         if pause is None:
             self._plan_lag_later(watched)

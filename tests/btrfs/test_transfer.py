@@ -104,6 +104,20 @@ def test_the_view_cannot_be_written_to(pair: Pair) -> None:
 # What goes wrong
 
 
+def test_users_reach_the_view_whatever_the_umask(pair: Pair) -> None:
+    before = os.umask(0o077)  # that of the service
+    try:
+        pair.destination.prepare(MIRROR)
+        snapshot = pair.source.take_snapshot("one")
+        transfer(pair.source, pair.destination, None, snapshot)
+    finally:
+        os.umask(before)
+    on_the_way = [pair.backup, *Path(os.path.realpath(pair.view)).parents]
+    for folder in on_the_way[: on_the_way.index(pair.backup, 1) + 1]:
+        assert folder.stat().st_mode & 0o005 == 0o005, folder
+    assert Path(snapshot.path).parent.stat().st_mode & 0o005 == 0o005
+
+
 def test_a_full_destination_stays_as_it_was(pair: Pair) -> None:
     with btrfs.filesystem(size_mib=700) as small:
         pair = Pair(pair.home, small / "backup")

@@ -23,6 +23,7 @@ _MASKS = (
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "MOMENT"),
     (r"[\d.]+ ([KMGT]i)?B/s", "RATE"),
     (r"\b[\d.]+ (ms|s|min)\b( \d+ s)?", "DURATION"),
+    ("[▁▂▃▄▅▆▇█]+", "BARS"),
     (r" +", " "),
 )
 

@@ -9,7 +9,7 @@ import typer
 
 from mirrord.cli.commands.status import activity_of
 from mirrord.cli.output import service
-from mirrord.core.errors import UsageError
+from mirrord.core.errors import Aborted, UsageError
 from mirrord.core.units import format_duration, format_size
 from mirrord.system import clock
 
@@ -33,9 +33,13 @@ def watch(
     from rich.live import Live
 
     with service(quiet=True) as built, Live(auto_refresh=False, screen=True) as live:
-        while True:
-            live.update(_table(built.status()), refresh=True)
-            clock.sleep_s(every)
+        try:
+            while True:
+                live.update(_table(built.status()), refresh=True)
+                clock.sleep_s(every)
+        except Aborted as error:
+            if error.why != "SIGINT":  # Ctrl-C is the way out, not a failure
+                raise
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:

@@ -1,0 +1,93 @@
+"""Reference documents name all that there is: keys, kinds of alarms, methods, tables."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from mirrord.catalogue.schema import MIGRATIONS
+from mirrord.config import definitions, host
+from mirrord.config.schedules import Schedules
+from mirrord.control.methods import METHODS
+from mirrord.scheduler.health import KINDS
+from mirrord.schedules.named import KEYS
+from tests.support.unit import ROOT
+
+
+def document(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def examples(name: str) -> list[str]:
+    return re.findall(r"^```toml\n(.*?)^```$", document(name), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("key", [*definitions._KEYS, *definitions._HOOKS, *KEYS])
+def test_every_key_of_definitions_and_schedules_is_documented(key: str) -> None:
+    assert re.search(rf"`\[?{key}\]?`", document("config.md"))
+
+
+def test_every_setting_of_the_host_is_documented() -> None:
+    [example] = [each for each in examples("config.md") if "[limits]" in each]
+    for table, keys in host._KEYS.items():
+        if isinstance(keys, dict):
+            block = example.split(f"[{table}]")[1].split("\n[")[0]
+            for key in set(keys) - {"*"}:
+                assert re.search(rf"^(# )?{key} = ", block, re.MULTILINE), key
+        else:
+            assert f"{table} = " in example
+
+
+def test_the_settings_in_the_example_are_the_defaults(tmp_path: Path) -> None:
+    [example] = [each for each in examples("config.md") if "[limits]" in each]
+    file = tmp_path / "mirrord.toml"
+    file.write_text(example)
+    assert host.load(file) == host.Host()
+    file.write_text(re.sub(r"^# (?=\w+ = )", "", example, flags=re.MULTILINE))
+    assert host.load(file).links == {"office": "10Mbit/s Mon-Fri 08:00-18:00, else 50Mbit/s"}
+
+
+def test_the_examples_of_definitions_are_right(tmp_path: Path) -> None:
+    found = [each for each in examples("config.md") if "destination =" in each]
+    assert len(found) == 2
+    for text in found:
+        definition = definitions.parse("home", text, "home.toml")
+        Schedules(tmp_path).of(definition)
+
+
+def test_the_examples_of_hooks_and_alarms_are_right(tmp_path: Path) -> None:
+    ends = 'id = "a1"\nsource = "block:/a"\ndestination = "block:/b"\n'
+    for text in examples("hooks.md"):
+        table = text if text.startswith("[hooks]") else f"[hooks]\n{text}"
+        assert any(definitions.parse("home", ends + table, "home.toml").hooks)
+    for number, text in enumerate(examples("alarms.md")):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(text)
+        assert host.load(file).alarms.program
+
+
+def test_the_named_schedule_in_the_example_is_right(tmp_path: Path) -> None:
+    [example] = [each for each in examples("schedules.md") if "run =" in each]
+    (tmp_path / "mine.toml").write_text(example)
+    assert Schedules(tmp_path).named("mine").run == tuple(tomllib.loads(example)["run"])
+
+
+def test_every_kind_of_alarm_is_documented() -> None:
+    found = re.findall(r"^\| `(\w+)` \| ", document("alarms.md"), re.MULTILINE)
+    assert tuple(found[: len(KINDS)]) == KINDS
+
+
+def test_every_method_is_documented_with_its_socket() -> None:
+    rows = re.findall(r"^\| (`.*?) \| (status|control) \| ", document("api.md"), re.MULTILINE)
+    found = {name: socket for names, socket in rows for name in re.findall(r"`(\w+)`", names)}
+    assert found == {
+        name: "status" if method.access == "read" else "control" for name, method in METHODS.items()
+    }
+
+
+def test_every_table_is_documented() -> None:
+    tables = re.findall(r"CREATE TABLE (\w+)", "".join(MIGRATIONS))
+    assert sorted(re.findall(r"^\| `(\w+)` \| ", document("catalogue.md"), re.M)) == sorted(tables)
