@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mirrord.config import strict
 from mirrord.config.definitions import rates
 from mirrord.core.errors import ConfigError
+from mirrord.core.model import Definition
+from mirrord.core.names import nearest
 
 
 class Limits(NamedTuple):
@@ -121,10 +123,21 @@ def load(file: Path, *, zone: Callable[[], str] = lambda: "UTC") -> Host:
     )
 
 
+def check_links(definitions: Iterable[Definition], host: Host, file: str) -> None:
+    """`ConfigError` when a mirror names a link without a rate: it would be unlimited unnoticed."""
+    for definition in definitions:
+        link = definition.pace.link
+        if link and link not in host.links:
+            near = nearest(link, host.links)
+            raise ConfigError(
+                f"no link is called '{link}'", where=definition.file,
+                hint=f"Did you mean '{near[0]}'?" if near
+                else f'Add it to {file}: [links], {link} = "20MiB/s".',
+            )  # fmt: skip
+
+
 def _check_zone(zone: str, where: str) -> None:
     from zoneinfo import ZoneInfo, available_timezones
-
-    from mirrord.core.names import nearest
 
     try:
         ZoneInfo(zone)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirrord.catalogue.store import Catalogue
 from mirrord.config.definitions import Definitions, as_keep, check_together, rates
-from mirrord.config.host import Host
+from mirrord.config.host import Host, check_links
 from mirrord.config.host import load as load_host
 from mirrord.control.places import check_places, explained
 from mirrord.core.endpoint import parse_endpoint
@@ -179,7 +179,7 @@ class Service:
         """Read all definitions strictly, each by itself and all together."""
         with explained():
             found = self.definitions.all()
-            load_host(self.paths.host)
+            check_links(found, load_host(self.paths.host), str(self.paths.host))
             if any(definition.timing.rules for definition in found):
                 from mirrord.config.schedules import Schedules
 

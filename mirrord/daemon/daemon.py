@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
-from mirrord.config.host import Host
+from mirrord.config.host import Host, check_links
 from mirrord.config.host import load as load_host
 from mirrord.config.schedules import Schedules
 from mirrord.control import timing
@@ -75,6 +75,8 @@ class Daemon:
             self.scheduler, self.board, lambda: self.watch.host_alarms.up.values()
         )
         self.watch = watch.Watch(self)
+        #: Set once all mirrors are known: until then who asks has to wait.
+        self.ready = asyncio.Event()
         self._asked: dict[str, _Asked] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -92,6 +94,7 @@ class Daemon:
         self.timers.start()
         self._define(known)
         self.watch.start()
+        self.ready.set()
 
     async def _recover(self, each: Known) -> None:
         name = each.definition.name
@@ -134,8 +137,9 @@ class Daemon:
         self.scheduler.queue.caps = _caps(host)
         self._define(known)
         self.scheduler.pump()
-        say("info", f"definitions read: {len(known)} mirrors")
-        return Result("done", f"{len(known)} mirrors are defined.", {"mirrors": len(known)})
+        count = f"{len(known)} mirror{'' if len(known) == 1 else 's'}"
+        say("info", f"definitions read: {count}")
+        return Result("done", f"Read: {count}.", {"mirrors": len(known)})
 
     async def end(self, *, patience_s: float = 5.0) -> None:
         """Start nothing more; let what runs finish, or reach a checkpoint."""
@@ -262,6 +266,7 @@ class Daemon:
     ) -> Any:
         """A method of `Service`, by the one who can answer it."""
         _check_arguments(method, words, arguments)
+        await self.ready.wait()
         if method == "reload":
             return await self.reload()
         if method == "status" and not (words and words[0]) and not arguments.get("name"):
@@ -272,6 +277,8 @@ class Daemon:
         value = await self.workers.verb(
             lambda service: getattr(service, method)(*words, **arguments), watcher
         )
+        if method == "alarms":
+            return [self.watch.as_it_is_now(row) for row in value]
         if method == "status":
             return [self.board.overlaid(row) for row in value]
         if method == "accept_clock":
@@ -334,6 +341,7 @@ def _check_arguments(method: str, words: list[Any], arguments: dict[str, Any]) -
 def _read_all(service: Service) -> list[Known]:
     """All mirrors; `ConfigError` at the first definition that is wrong."""
     definitions = service.definitions.all()
+    check_links(definitions, load_host(service.paths.host), str(service.paths.host))
     schedules = Schedules(service.paths.schedules, zone=service.host.zone)
     return [_known(service, definition, schedules) for definition in definitions]
 
@@ -366,4 +374,4 @@ def _last_transfer(service: Service, name: str) -> dict[str, Any]:
 
 
 def _ask_to_end(service: Service, *, name: str) -> None:
-    service.look(name, lambda mirror: mirror.run.request_abort())
+    service.look(name, lambda mirror: mirror.run.request_abort("the end of the service"))

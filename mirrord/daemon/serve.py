@@ -59,12 +59,16 @@ async def _serve(paths: Paths, host: Host) -> None:
             for access, made in _sockets(stack, paths, host)
         ]
         say("info", f"begins: {paths.config}, {paths.state}")
-        await daemon.begin()
+        # Who asks before all is recovered waits for the answer, not at a dead socket.
         serving = [loop.create_task(server.serve(sockets=[server.socket])) for server in servers]
-        count = len(daemon.scheduler.mirrors)
-        notify.tell("READY=1", f"STATUS=looking after {count} mirrors")
-        say("info", f"ready: {count} mirrors")
-        await stop.wait()
+        beginning, stopping = loop.create_task(daemon.begin()), loop.create_task(stop.wait())
+        await asyncio.wait({beginning, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if beginning.done():
+            beginning.result()
+            count = len(daemon.scheduler.mirrors)
+            notify.tell("READY=1", f"STATUS=looking after {count} mirrors")
+            say("info", f"ready: {count} mirror{'' if count == 1 else 's'}")
+        await stopping
         notify.tell("STOPPING=1")
         say("info", "stopping")
         await daemon.end()

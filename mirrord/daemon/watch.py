@@ -38,6 +38,8 @@ class Watch:
         self._up: dict[str | None, list[Finding]] = {}
         self._looked_s: dict[str, float] = {}
         self._task: asyncio.Task[None] | None = None
+        #: Records are written one after the other: an alarm's end never before its beginning.
+        self._recording = asyncio.Lock()
 
     async def begin(self) -> None:
         """What the daemon before this one left: alarms that were up, doubts about the clock."""
@@ -206,10 +208,20 @@ class Watch:
             else:
                 book.clear_alarm(mirror_id, finding.kind)
 
-        try:
-            await self._daemon.workers.house(work)
-        except MirrordError as error:
-            self._trouble = str(error)
+        async with self._recording:
+            try:
+                await self._daemon.workers.house(work)
+            except MirrordError as error:
+                self._trouble = str(error)
+
+    def as_it_is_now(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A recorded alarm that is up, with its level and text of this moment."""
+        watched = self._daemon.scheduler.mirrors.get(row["mirror"])
+        alarms = watched.alarms if watched else self.host_alarms
+        now = alarms.up.get(row["kind"])
+        if row["cleared_ns"] is not None or now is None:
+            return row
+        return row | {"level": now.level, "text": now.text}
 
     # One line a transfer
 

@@ -71,18 +71,24 @@ class RunFiles:
             return {}
         return state if isinstance(state, dict) else {}
 
-    def request_abort(self) -> None:
-        """Ask the running verb to end."""
-        self._abort.write_text("abort\n")
+    def request_abort(self, by: str = "'mirrord abort'") -> None:
+        """Ask the running verb to end. by: who asks, for the message."""
+        self._abort.write_text(by)
 
     def check_abort(self) -> None:
         """Raise `Aborted` when somebody asked for it."""
         if self._abort.exists():
             raise Aborted(
                 "the transfer was aborted",
-                why="by 'mirrord abort'",
+                why=f"by {self._asker()}",
                 hint="The destination shows what it showed before.",
             )
+
+    def _asker(self) -> str:
+        try:
+            return self._abort.read_text(encoding="utf-8").strip() or "somebody"
+        except OSError:
+            return "somebody"
 
     def _write(self) -> None:
         self._written_s = clock.monotonic_s()

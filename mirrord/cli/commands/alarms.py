@@ -23,6 +23,8 @@ def alarms(
     as_json: Json = False,
 ) -> None:
     """Show the alarms that are up, newest first."""
+    from mirrord.daemon.build import daemon_runs
+
     with service(quiet=True) as built:
         if accept_clock:
             show(built.accept_clock(), as_json=as_json)
@@ -31,6 +33,8 @@ def alarms(
     if as_json:
         print_json({"alarms": found})
         return
+    if any(row["cleared_ns"] is None for row in found) and not daemon_runs():
+        print("No service runs: these alarms were up when it ended.")
     if not found:
         print("No alarms." if not past else "There were no alarms.")
     for row in found:

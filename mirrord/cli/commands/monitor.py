@@ -28,7 +28,9 @@ def monitor(
     try:
         runs = daemon_runs()
         with service(quiet=True) as built:
-            verdict = judge(built.status(name), built.alarms(up=True), service_runs=runs)
+            # What a service that ended had last seen is not how it is now.
+            alarms = built.alarms(up=True) if runs else []
+            verdict = judge(built.status(name), alarms, service_runs=runs)
     except MirrordError as error:
         print(f"MIRRORD UNKNOWN - {error}")
         return 3
