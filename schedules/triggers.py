@@ -20,13 +20,13 @@ class MirrorTrigger(BaseTrigger):  # type: ignore[misc]  # APScheduler 3 has no 
         self.seed = seed
 
     def get_next_fire_time(self, previous: datetime | None, now: datetime) -> datetime | None:
-        """The first run after the previous one, or after `now` when there was none; UTC.
+        """The first run after `now`, whenever the previous one was; UTC.
 
-        A previous run in the future means that the clock was set back: it is then left out of
-        account, or the mirror would stand still until the clock caught up.
+        Times that passed unheeded (the machine slept, the clock leapt ahead) are made up for by
+        the one call that they bring: to list them, as APScheduler would, takes minutes when a
+        clock leaps a year. And a previous run in the future means that the clock was set back.
         """
-        after = now if previous is None else min(previous, now)
-        after_ns = (after - _EPOCH) // _MICROSECOND * 1000
+        after_ns = (now - _EPOCH) // _MICROSECOND * 1000
         following = self.schedule.next_after(after_ns, seed=self.seed)
         if following is None:
             return None

@@ -9,28 +9,25 @@ import tempfile
 from pathlib import Path
 
 
-def promtool() -> str | None:
-    """Its path: an installed one, or that of a folder in the cache; None where neither can be."""
+def promtool() -> str:
+    """Its path: an installed one, or that of a folder in the cache."""
     installed = shutil.which("promtool")
     if installed is not None:
         return installed
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mirrord"
     kept = cache / "promtool"
-    if not kept.exists() and not _fetch(cache, kept):
-        return None
+    if not kept.exists():
+        _fetch(cache, kept)
     return str(kept)
 
 
-def _fetch(cache: Path, kept: Path) -> bool:
-    if shutil.which("apt-get") is None:
-        return False
+def _fetch(cache: Path, kept: Path) -> None:
     cache.mkdir(parents=True, exist_ok=True)
+    download = ["apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", "prometheus"]
     with tempfile.TemporaryDirectory(dir=cache) as folder:
-        for words in (
-            ["apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", "prometheus"],
-            ["sh", "-c", "dpkg-deb -x prometheus_*.deb unpacked"],
-        ):
-            if subprocess.run(words, cwd=folder, capture_output=True).returncode != 0:
-                return False
+        if subprocess.run(download, cwd=folder, capture_output=True).returncode != 0:
+            subprocess.run(["apt-get", "-q", "update"], check=True, capture_output=True)
+            subprocess.run(download, cwd=folder, check=True, capture_output=True)
+        [package] = Path(folder).glob("prometheus_*.deb")
+        subprocess.run(["dpkg-deb", "-x", package, f"{folder}/unpacked"], check=True)
         os.replace(f"{folder}/unpacked/usr/bin/promtool", kept)
-    return True

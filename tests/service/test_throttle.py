@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.core.errors import MirrordError, UsageError
+from mirrord.core.errors import ConfigError, MirrordError, UsageError
 from mirrord.drivers.block.volume import Volume
 from mirrord.engine.throttle import Backoff, Bucket, Throttle
 from mirrord.system import clock
@@ -210,6 +210,40 @@ def test_what_all_transfers_share_is_shared(served: Served, tmp_path: Path) -> N
     for thread in threads:
         thread.join(timeout=6)
     assert all(row["state"] == "mirrored" for row in served.service.status())
+
+
+def test_a_link_is_shared_by_the_mirrors_that_name_it(served: Served, tmp_path: Path) -> None:
+    served.settings('[links]\nwan = "600KiB/s"\n')
+    names = ["one", "two", "aside"]
+    for name in names:
+        with Volume.create(tmp_path / name, 16 << 20) as volume:
+            volume.write(0, os.urandom(3 << 20))
+        served.service.create(name, f"block:{tmp_path / name}", f"block:{tmp_path}/copy-{name}")
+    for name in names[:2]:
+        served.define("link = 'wan'", name=name)
+    threads = [
+        threading.Thread(target=lambda name=name: served.daemon.client().call("initialize", name))
+        for name in names
+    ]
+    for thread in threads:
+        thread.start()
+    until(lambda: all(moved_bytes(served, name) for name in names[:2]))
+    assert rate_over(
+        lambda: sum(moved_bytes(served, name) for name in names[:2]), 2.5
+    ) == pytest.approx(600 << 10, rel=0.15)
+    until(lambda: served.row("aside")["state"] == "mirrored", 5)
+    served.settings('[links]\nwan = "unlimited"\n')
+    for thread in threads:
+        thread.join(timeout=6)
+    assert all(row["state"] == "mirrored" for row in served.service.status())
+
+
+def test_a_link_that_has_no_rate_is_refused(served: Served) -> None:
+    served.initialized()
+    served.settings('[links]\nwan = "1MiB/s"\n')
+    with pytest.raises(ConfigError) as caught:
+        served.define("link = 'wam'")
+    assert "no link is called 'wam'" in str(caught.value) and "'wan'" in caught.value.hint
 
 
 def test_a_mirror_whose_promise_is_in_danger_borrows(served: Served) -> None:

@@ -1,0 +1,113 @@
+"""The wall clock of a real daemon is stepped forward and back while it works."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.service.conftest import Served
+from tests.support.labs import open_lab
+from tests.support.service import ServiceProcess, until
+from tests.support.world import NAME
+
+SHIM = Path(__file__).with_name("steppedclock.c")
+
+
+class Stepped(Served):
+    """Its daemon has a wall clock of its own."""
+
+    offset: Path
+
+    def step(self, seconds: float) -> None:
+        """Set the clock off by so many seconds."""
+        with self.offset.open("r+b") as file:
+            file.write(struct.pack("=q", round(seconds * 1e9)))
+
+    def host_alarms(self) -> set[str]:
+        return {a["kind"] for a in self.service.alarms(up=True) if a["mirror_id"] is None}
+
+
+@pytest.fixture
+def stepped(tmp_path: Path) -> Iterator[Stepped]:
+    library, offset = tmp_path / "steppedclock.so", tmp_path / "offset"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, SHIM, "-ldl"], check=True)
+    offset.write_bytes(struct.pack("=q", 0))
+    with open_lab("lab_block", tmp_path) as lab:
+        made = Stepped(lab, tmp_path / "home")
+        made.offset = offset
+        made.daemon.stop()
+        made.daemon = ServiceProcess(
+            made.home,
+            environment={"LD_PRELOAD": str(library), "STEPPED_CLOCK": str(offset)},
+        ).start()
+        yield made
+        made.clean_up()
+
+
+def test_a_clock_that_goes_back_stops_no_schedule_and_hides_no_lag(stepped: Stepped) -> None:
+    stepped.initialized(schedule="every 1s")
+    until(stepped.in_step)
+    stepped.step(-7200)
+    until(lambda: stepped.host_alarms() == {"clock"}, 10)
+    for seed in range(3):
+        stepped.lab.change(stepped.lab.source(), seed)
+        until(stepped.in_step, 5)
+    assert 0 <= stepped.row()["lag_s"] < 3
+    stepped.service.quiesce(NAME)
+    time.sleep(3)
+    assert stepped.row()["lag_s"] > 2  # it grows with real time, whatever the clock says
+    # Back where it was: the alarm is over by itself.
+    stepped.step(0)
+    until(lambda: stepped.host_alarms() == set(), 10)
+    stepped.service.resume(NAME)
+    stepped.lab.change(stepped.lab.source(), 9)
+    until(stepped.in_step, 5)
+
+
+def test_a_clock_that_leaps_ahead_prunes_nothing_by_calendar_and_runs_once(
+    stepped: Stepped,
+) -> None:
+    stepped.initialized(schedule="every 1s", keep_source="newest 2, 3 hourly")
+    for seed in range(3):
+        stepped.lab.change(stepped.lab.source(), seed)
+        until(stepped.in_step, 5)
+    before = stepped.daemon.text().count("update (schedule) done")
+    stepped.step(400 * 86400)
+    until(lambda: stepped.host_alarms() == {"clock"}, 10)
+    stepped.lab.change(stepped.lab.source(), 7)
+    until(stepped.in_step, 5)
+    assert stepped.daemon.text().count("update (schedule) done") - before <= 3
+    assert stepped.row()["lag_s"] < 5
+    assert "ALARM clock" in stepped.daemon.text()
+    assert stepped.cli("alarms", "--accept-clock").returncode == 0
+    until(lambda: stepped.host_alarms() == set(), 5)
+    stepped.lab.change(stepped.lab.source(), 8)
+    until(stepped.in_step, 5)
+
+
+def test_a_small_step_is_no_alarm_but_timers_follow_it(stepped: Stepped) -> None:
+    stepped.initialized(schedule="every 2s")
+    stepped.step(-20)
+    time.sleep(1.5)
+    stepped.lab.change(stepped.lab.source(), 1)
+    until(stepped.in_step, 6)
+    assert stepped.host_alarms() == set()
+
+
+def test_a_transfer_that_runs_while_the_clock_is_stepped_keeps_its_rate(stepped: Stepped) -> None:
+    stepped.initialized(throttle="500KiB/s")
+    stepped.lab.change(stepped.lab.source(), 1)
+    process = subprocess.Popen(stepped.command("update", NAME), env=stepped.environment())
+    until(lambda: stepped.row()["activity"] == "transferring")
+    stepped.step(-3600)
+    time.sleep(0.5)
+    stepped.step(3600)
+    assert process.wait(timeout=20) == 0
+    transfer = stepped.service.history(NAME, limit=1)["transfers"][0]
+    assert 2000 < transfer["duration_ms"] < 9000
+    assert stepped.in_step()
