@@ -370,7 +370,7 @@ def _longest(week: Week) -> int:
 def _rule_text(rule: _Every | Cron, zone: str) -> str:
     if isinstance(rule, Cron):
         return f"cron '{rule.text}' in {zone}"
-    length = format_duration(rule.period_ns / NS)
+    length = format_duration(rule.period_ns / NS).replace(".0 s", " s")
     exact = round(parse_duration(length) * NS) == rule.period_ns
     return f"every {length}" if exact else rule.text
 

@@ -203,13 +203,16 @@ class Daemon:
         self.board.running.pop(job.name, None)
         self.scheduler.finished(job.name, outcome)
         self.numbers.count(job, outcome)
-        if asked is not None and not asked.answer.done():
-            if error is not None:
-                asked.answer.set_exception(error)
-            else:
-                asked.answer.set_result(value)
         self.watch.report(job, outcome)
-        await self._after(job, outcome)
+        try:
+            await self._after(job, outcome)
+        finally:
+            # Only now: who has the answer may look at the board next.
+            if asked is not None and not asked.answer.done():
+                if error is not None:
+                    asked.answer.set_exception(error)
+                else:
+                    asked.answer.set_result(value)
 
     async def _after(self, job: Job, outcome: Outcome) -> None:
         """Keep the board true: cheaply after a success, by looking after all else."""

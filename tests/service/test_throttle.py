@@ -213,7 +213,7 @@ def test_what_all_transfers_share_is_shared(served: Served, tmp_path: Path) -> N
 
 
 def test_a_link_is_shared_by_the_mirrors_that_name_it(served: Served, tmp_path: Path) -> None:
-    served.settings('[links]\nwan = "600KiB/s"\n')
+    served.settings('[limits]\nper_filesystem = 4\n[links]\nwan = "600KiB/s"\n')
     names = ["one", "two", "aside"]
     for name in names:
         with Volume.create(tmp_path / name, 16 << 20) as volume:
@@ -232,7 +232,7 @@ def test_a_link_is_shared_by_the_mirrors_that_name_it(served: Served, tmp_path: 
         lambda: sum(moved_bytes(served, name) for name in names[:2]), 2.5
     ) == pytest.approx(600 << 10, rel=0.15)
     until(lambda: served.row("aside")["state"] == "mirrored", 5)
-    served.settings('[links]\nwan = "unlimited"\n')
+    served.settings('[limits]\nper_filesystem = 4\n[links]\nwan = "unlimited"\n')
     for thread in threads:
         thread.join(timeout=6)
     assert all(row["state"] == "mirrored" for row in served.service.status())

@@ -1,10 +1,11 @@
-"""The story: initialize, updates, an abort in mid-transfer, a break, a resync back."""
+"""The story: initialize, updates, an abort in mid-transfer, the service, a break, a resync."""
 
 from __future__ import annotations
 
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from mirrord.cli.demo.places import Place, open_place
@@ -52,6 +53,7 @@ class _Story:
             self.run("update", "home")
             self.run("status")
         self.abort()
+        self.service()
         self.disaster()
 
     def abort(self) -> None:
@@ -71,6 +73,41 @@ class _Story:
         say("The destination shows exactly what it showed before. Another update brings it all:")
         self.run("update", "home")
         self.run("status")
+
+    def service(self) -> None:
+        say("So far by hand. Now the service does it: each second, and it promises a lag of 10 s.")
+        definition = self.folder / "mirrord/etc/mirrors.d/home.toml"
+        with definition.open("a", encoding="utf-8") as file:
+            file.write('schedule = "every 1s"\nrpo = "10s"\n')
+        print('\n$ tail -2 home.toml\n  schedule = "every 1s"\n  rpo = "10s"')
+        serving = self.start("daemon")
+        try:
+            self.wait_until(lambda: (self.folder / "mirrord/run/control.sock").exists())
+            self.run("schedule", "next", "home", "--count", "3")
+            before = self.shown()
+            say(f"Somebody works at the source: {self.place.change(4)}. Nobody calls `update`.")
+            self.wait_until(lambda: self.shown() != before)
+            self.run("status", "home")
+            self.run("monitor")
+        finally:
+            serving.terminate()
+            serving.wait(timeout=_TIMEOUT_S)
+
+    def shown(self) -> str:
+        """The name of the snapshot that the destination shows."""
+        done = command.run(
+            [sys.executable, "-m", "mirrord", "status", "home", "--json"],
+            timeout_s=_TIMEOUT_S, environment=self.environment,
+        )  # fmt: skip
+        return str(json.loads(done.output)["mirrors"][0]["shown"])
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Until it is so; `IoFailed` when that takes too long."""
+        deadline_s = clock.monotonic_s() + _TIMEOUT_S
+        while not condition():
+            if clock.monotonic_s() > deadline_s:
+                raise IoFailed("the demo waited in vain for the service")
+            clock.sleep_s(0.05)
 
     def disaster(self) -> None:
         say("Disaster: the source is gone for a while. `break` makes the destination writable.")
