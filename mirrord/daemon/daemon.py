@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Coroutine, Iterable
+from typing import Any, NamedTuple
 
 from mirrord.config.host import Host, check_links
 from mirrord.config.host import load as load_host
@@ -47,15 +47,17 @@ class _Asked:
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
 
-class Known:
-    """What was read of one mirror's definition and standing, in a worker's thread."""
+class Known(NamedTuple):
+    """What was read of one mirror's definition and standing, in a worker's thread.
 
-    def __init__(
-        self, definition: Definition, schedule: Schedule | None, row: dict[str, Any],
-        runs: list[Run], operation: str,
-    ) -> None:  # fmt: skip
-        self.definition, self.schedule, self.row = definition, schedule, row
-        self.runs, self.operation = runs, operation
+    row: of `status`. runs: what its last updates took. operation: a verb that a crash left, or "".
+    """
+
+    definition: Definition
+    schedule: Schedule | None
+    row: dict[str, Any]
+    runs: list[Run]
+    operation: str
 
 
 class Daemon:
@@ -161,7 +163,7 @@ class Daemon:
             await asyncio.wait(self._tasks, timeout=10)
         await asyncio.to_thread(self.workers.close)
 
-    def background(self, work: Any) -> None:
+    def background(self, work: Coroutine[Any, Any, None]) -> None:
         """Let a coroutine run beside all else; its failure is a line in the log."""
         task = asyncio.get_running_loop().create_task(_guarded(work))
         self._tasks.add(task)
@@ -315,7 +317,7 @@ class Daemon:
         return self.numbers.text()
 
 
-async def _guarded(work: Any) -> None:
+async def _guarded(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
     except MirrordError as error:
