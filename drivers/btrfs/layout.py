@@ -16,10 +16,10 @@ therefore each snapshot has a folder of its own, and V is a link, which a rename
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import stat
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -236,16 +236,6 @@ def write_mirror_id(op: str, layout: Layout, mirror_id: str) -> None:
 def read_record(wrapper: Path) -> Record | None:
     """The record in a snapshot's folder, None when there is none; `Damaged`."""
     path = wrapper / RECORD
-    try:
-        now = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return _read_record(path, now.st_ino, now.st_mtime_ns, now.st_size)
-
-
-@functools.lru_cache(maxsize=4096)
-def _read_record(path: Path, _inode: int, _mtime_ns: int, _size: int) -> Record | None:
-    """Read it once for each time that it was written: the same ones are asked for many times."""
     document = _read(path)
     if document is None:
         return None
@@ -267,6 +257,33 @@ def _read_record(path: Path, _inode: int, _mtime_ns: int, _size: int) -> Record 
         )
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, f"it makes no sense ({error!r})") from error
+
+
+#: Of each folder of snapshots: what its records said, and the file that said so.
+_known: dict[Path, dict[str, tuple[tuple[int, int, int], Record | None]]] = {}
+
+
+def known_record(wrapper: Path) -> Record | None:
+    """`read_record`, but each is read once for each time that it was written: the same ones are
+    asked for many times.
+    """
+    try:
+        now = os.stat(wrapper / RECORD)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    stamp = (now.st_ino, now.st_mtime_ns, now.st_size)
+    records = _known.setdefault(wrapper.parent, {})
+    found = records.get(wrapper.name)
+    if found is None or found[0] != stamp:
+        found = records[wrapper.name] = stamp, read_record(wrapper)
+    return found[1]
+
+
+def forget_records_but(folder: Path, names: Collection[str]) -> None:
+    """What is known of records whose snapshots are gone: a service runs for years."""
+    records = _known.get(folder)
+    if records is not None and len(records) > len(names):
+        _known[folder] = {name: records[name] for name in names if name in records}
 
 
 def write_record(op: str, wrapper: Path, record: Record, *, durable: bool = True) -> None:

@@ -31,20 +31,19 @@ def kept(place: Layout) -> list[Kept]:
         *_in_folder(place.snapshots, SnapshotKind.REFERENCE),
         *_in_folder(place.diverged, SnapshotKind.DIVERGED),
     ]
-    if len(_found) > _FOUND_MAX:
-        _found.clear()
+    hints: dict[str, tuple[Path, SnapshotKind]] = {}
     for one in found:
         if one.wrapper is not None and one.snapshot.intact:
             folder = one.wrapper.parent
             kind = SnapshotKind.REFERENCE if folder == place.snapshots else SnapshotKind.DIVERGED
-            _found[place.store, one.snapshot.guid] = one.wrapper, kind
+            hints[one.snapshot.guid] = one.wrapper, kind
+    _found[place.store] = hints
     return sorted(found, key=lambda one: (one.snapshot.order, one.info.id))
 
 
-#: Where a snapshot was seen last, by store and guid: a hint, checked each time it is used, that
-#: saves reading thousands of folders to find one.
-_found: dict[tuple[Path, str], tuple[Path, SnapshotKind]] = {}
-_FOUND_MAX = 50_000
+#: Of each store: where a snapshot was seen last, by guid. A hint, checked each time it is used,
+#: that saves reading thousands of folders to find one; only of those that the last listing found.
+_found: dict[Path, dict[str, tuple[Path, SnapshotKind]]] = {}
 
 
 def _in_folder(folder: Path, kind: SnapshotKind) -> Iterator[Kept]:
@@ -52,6 +51,7 @@ def _in_folder(folder: Path, kind: SnapshotKind) -> Iterator[Kept]:
         names = os.listdir(folder)
     except FileNotFoundError:
         return
+    layout.forget_records_but(folder, names)
     for name in names:
         one = in_wrapper(folder / name, kind)
         if one is not None:
@@ -64,7 +64,7 @@ def in_wrapper(wrapper: Path, kind: SnapshotKind) -> Kept | None:
     if not subvolume.is_subvolume(path):
         return None
     info = subvolume.info(path)
-    record = layout.read_record(wrapper)
+    record = layout.known_record(wrapper)
     return Kept(_snapshot(path, info, kind, record), info, path, wrapper, record)
 
 
@@ -104,7 +104,8 @@ def find(place: Layout, guid: str) -> Kept | None:
     """The one with that identity; an intact one rather than another. A changed one is found by
     the identity that its record or its beginning gave it, so that it can be called changed.
     """
-    wrapper, kind = _found.get((place.store, guid), (None, SnapshotKind.REFERENCE))
+    hints = _found.get(place.store, {})
+    wrapper, kind = hints.get(guid, (None, SnapshotKind.REFERENCE))
     if wrapper is not None:
         one = in_wrapper(wrapper, kind)
         if one is not None and one.snapshot.intact and one.snapshot.guid == guid:

@@ -149,13 +149,23 @@ def set_read_only(op: str, path: str | Path) -> None:
 
 def below(path: str | Path) -> Iterator[tuple[str, int]]:
     """(relative path, id) of all subvolumes below the subvolume at `path`; needs root."""
-    with btrfsutil.SubvolumeIterator(os.fspath(path)) as found:
+    with _opened(path) as folder, btrfsutil.SubvolumeIterator(folder) as found:
         for name, number in found:
             yield os.fsdecode(name), number
 
 
 def below_with_info(path: str | Path) -> Iterator[tuple[str, Info]]:
     """(relative path, facts) of all subvolumes below the subvolume at `path`; needs root."""
-    with btrfsutil.SubvolumeIterator(os.fspath(path), info=True) as found:
+    with _opened(path) as folder, btrfsutil.SubvolumeIterator(folder, info=True) as found:
         for name, facts in found:
             yield os.fsdecode(name), _info(facts)
+
+
+@contextlib.contextmanager
+def _opened(path: str | Path) -> Iterator[int]:
+    """A descriptor: an iterator that is given a path keeps it for ever (btrfsutil 6.12)."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -20,30 +20,12 @@ from mirrord.system import clock
 from tests.service.conftest import Served
 from tests.support.service import until
 from tests.support.world import NAME
-
-
-class FakeTime:
-    """A clock that only sleeping moves."""
-
-    def __init__(self) -> None:
-        self.s = 1000.0
-
-    def now_ns(self) -> int:
-        return round(self.s * 1e9)
-
-    def monotonic_s(self) -> float:
-        return self.s
-
-    def boottime_s(self) -> float:
-        return self.s
-
-    def sleep_s(self, seconds: float) -> None:
-        self.s += seconds
+from tests.unit.ticking import Hand
 
 
 @pytest.fixture
-def fake() -> FakeTime:
-    made = FakeTime()
+def fake() -> Hand:
+    made = Hand()
     clock.use(made)
     return made
 
@@ -56,36 +38,36 @@ def move(throttle: Throttle, size: int) -> None:
 
 
 @pytest.mark.parametrize("rate", [1500.0, 5 << 20, 300 << 20])
-def test_a_rate_is_exact_over_five_seconds(fake: FakeTime, rate: float) -> None:
+def test_a_rate_is_exact_over_five_seconds(fake: Hand, rate: float) -> None:
     throttle = Throttle([Bucket("mirror", lambda: rate)])
-    started = fake.s
+    started = fake.passed_s
     move(throttle, round(5 * rate))
-    assert fake.s - started == pytest.approx(5, rel=0.03)
+    assert fake.passed_s - started == pytest.approx(5, rel=0.03)
 
 
-def test_the_tightest_of_several_holds_and_is_what_was_waited_for(fake: FakeTime) -> None:
+def test_the_tightest_of_several_holds_and_is_what_was_waited_for(fake: Hand) -> None:
     buckets = [
         Bucket("host", lambda: 8e6),
         Bucket("link wan", lambda: 1e6),
         Bucket("mirror", lambda: 4e6),
     ]
     throttle = Throttle(buckets)
-    started = fake.s
+    started = fake.passed_s
     move(throttle, 5_000_000)
-    assert fake.s - started == pytest.approx(5, rel=0.03)
+    assert fake.passed_s - started == pytest.approx(5, rel=0.03)
     assert max(throttle.waited_s, key=throttle.waited_s.__getitem__) == "link wan"
 
 
-def test_a_pause_is_not_made_up_for(fake: FakeTime) -> None:
+def test_a_pause_is_not_made_up_for(fake: Hand) -> None:
     throttle = Throttle([Bucket("mirror", lambda: 1e6)])
     move(throttle, 1_000_000)
-    fake.s += 60
-    started = fake.s
+    fake.passed_s += 60
+    started = fake.passed_s
     move(throttle, 5_000_000)
-    assert fake.s - started > 4.8
+    assert fake.passed_s - started > 4.8
 
 
-def test_a_rate_that_changes_holds_within_a_second_also_for_who_waits(fake: FakeTime) -> None:
+def test_a_rate_that_changes_holds_within_a_second_also_for_who_waits(fake: Hand) -> None:
     rate = [1000.0]
     throttle = Throttle([Bucket("mirror", lambda: rate[0])])
     checks = 0
@@ -96,29 +78,29 @@ def test_a_rate_that_changes_holds_within_a_second_also_for_who_waits(fake: Fake
         rate[0] = 1e9
 
     throttle.check = change
-    started = fake.s
+    started = fake.passed_s
     throttle.moved(100_000)  # 100 seconds at the first rate
-    assert checks and fake.s - started < 1
+    assert checks and fake.passed_s - started < 1
 
 
-def test_a_wait_ends_when_the_transfer_is_to_end(fake: FakeTime) -> None:
+def test_a_wait_ends_when_the_transfer_is_to_end(fake: Hand) -> None:
     def ended() -> None:
         raise MirrordError("aborted")
 
     throttle = Throttle([Bucket("mirror", lambda: 1000.0)], check=ended)
     with pytest.raises(MirrordError):
         throttle.moved(100_000)
-    assert fake.s < 1001
+    assert fake.passed_s < 1
 
 
-def test_busy_disks_slow_a_transfer_down_and_it_recovers(fake: FakeTime) -> None:
+def test_busy_disks_slow_a_transfer_down_and_it_recovers(fake: Hand) -> None:
     pressure = [0.0]
     backoff = Backoff(40, lambda: pressure[0])
 
     def rate_after(seconds: int) -> float | None:
         for _ in range(seconds * 10):
             backoff.moved(min(1e7, (backoff.rate() or 1e8) / 10).__int__())
-            fake.s += 0.1
+            fake.passed_s += 0.1
         return backoff.rate()
 
     assert rate_after(5) is None
@@ -130,11 +112,11 @@ def test_busy_disks_slow_a_transfer_down_and_it_recovers(fake: FakeTime) -> None
     assert recovered is None or recovered > 10 * slow
 
 
-def test_no_pressure_information_means_no_step_back(fake: FakeTime) -> None:
+def test_no_pressure_information_means_no_step_back(fake: Hand) -> None:
     backoff = Backoff(40, lambda: None)
     for _ in range(50):
         backoff.moved(1 << 20)
-        fake.s += 0.1
+        fake.passed_s += 0.1
     assert backoff.rate() is None
 
 
