@@ -7,6 +7,7 @@ the old one or the new one. Whatever it refers to was made durable before.
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -119,12 +120,6 @@ class RootRecord:
         return replace(self, snapshots=kept)
 
 
-#: Snapshot entries never change: their lines are made once, so that a record of 1000 snapshots
-#: costs a join.
-_lines: dict[Entry, str] = {}
-_LINES_MAX = 20_000
-
-
 def content_digest(guid: str, root: Root) -> str:
     """What ties an identity to the content it names."""
     return checksum_text(json.dumps([guid, root.as_list()]).encode())
@@ -221,10 +216,9 @@ def store(op: str, path: Path, record: RootRecord) -> None:
         files.write_atomic(op, path / NAME, encode(record))
 
 
+@functools.lru_cache(maxsize=2048)
 def _line(entry: Entry) -> str:
-    line = _lines.get(entry)
-    if line is None:
-        if len(_lines) > _LINES_MAX:
-            _lines.clear()
-        line = _lines[entry] = json.dumps(entry.as_dict())
-    return line
+    """Snapshot entries never change: their lines are made once, so that a record of 1000
+    snapshots costs a join.
+    """
+    return json.dumps(entry.as_dict())

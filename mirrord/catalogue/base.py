@@ -12,6 +12,8 @@ from mirrord.catalogue.schema import APPLICATION_ID, MIGRATIONS
 from mirrord.core.errors import Busy, Damaged, IoFailed, NoSpace
 from mirrord.system import steps
 
+_CACHE_KIB = 256
+
 
 class Store:
     """A catalogue in a file. Opening makes it or migrates it; never loses what is in it.
@@ -64,6 +66,8 @@ class Store:
         if str(db.execute("PRAGMA journal_mode").fetchone()[0]) != "wal":
             db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
+        # A service has a connection for each of its threads: small caches, what they hold is hot.
+        db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         for number in range(version, len(MIGRATIONS)):
             steps.reached("CATALOGUE:MIGRATE")
             db.execute("BEGIN IMMEDIATE")
