@@ -17,6 +17,7 @@ from mirrord.control.methods import METHODS, VERSION, pack_arguments, unpack, un
 from mirrord.core.errors import Aborted, PermissionMissing, Unreachable
 from mirrord.core.results import Silent, Watcher
 from mirrord.core.states import Activity
+from mirrord.system.sockets import address
 
 _CONNECT_S = 5.0
 _LINE_BYTES_MAX = 64 << 20
@@ -25,7 +26,7 @@ _LINE_BYTES_MAX = 64 << 20
 class _Connection(http.client.HTTPConnection):
     """HTTP over a unix socket."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: Path) -> None:
         super().__init__("mirrord")
         self._path = path
 
@@ -33,7 +34,8 @@ class _Connection(http.client.HTTPConnection):
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             made.settimeout(_CONNECT_S)
-            made.connect(self._path)
+            with address(self._path) as where:
+                made.connect(where)
             # A transfer may take days; the daemon tells something at least every ten seconds.
             made.settimeout(60.0)
         except BaseException:
@@ -93,7 +95,7 @@ class Client:
         sockets = [self._act, self._read] if METHODS[method].access == "read" else [self._act]
         denied: OSError | None = None
         for path in sockets:
-            connection = _Connection(str(path))
+            connection = _Connection(path)
             try:
                 connection.request("POST", f"/{VERSION}/{method}", body)
                 yield connection.getresponse()
@@ -133,7 +135,8 @@ def answers(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_CONNECT_S)
         try:
-            probe.connect(str(path))
+            with address(path) as where:
+                probe.connect(where)
         except PermissionError:
             return True
         except OSError:

@@ -23,6 +23,7 @@ from mirrord.daemon.daemon import Daemon
 from mirrord.daemon.journal import say
 from mirrord.system import locks, notify
 from mirrord.system.paths import Paths, local_zone
+from mirrord.system.sockets import address
 
 _BACKLOG = 128
 
@@ -140,11 +141,12 @@ def _unix(path: Path, mode: int, group: int | None) -> Iterator[socket.socket]:
     try:
         before = os.umask(0o177)
         try:
-            made.bind(str(path))
+            with address(path) as where:
+                made.bind(where)
         except OSError as error:
             raise IoFailed(
                 "the socket cannot be made", where=str(path), why=error.strerror or str(error),
-                hint="A path of a socket has at most 107 bytes.",
+                hint="Check that the folder is there and writable.",
             ) from error  # fmt: skip
         finally:
             os.umask(before)

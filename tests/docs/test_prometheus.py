@@ -69,7 +69,7 @@ def _checkpoint(service: Daemon, folder: Path) -> None:
 
 
 def _get(service: Daemon, path: str) -> str:
-    connection = _Connection(str(service.home / "run/status.sock"))
+    connection = _Connection(service.home / "run/status.sock")
     try:
         connection.request("GET", path)
         return connection.getresponse().read().decode()

@@ -207,6 +207,12 @@ def test_a_daemon_does_not_start_with_a_broken_definition(tmp_path: Path) -> Non
 # Sockets
 
 
+def test_a_folder_with_a_long_name_is_no_obstacle(tmp_path: Path) -> None:
+    daemon = ServiceProcess(tmp_path / ("long" * 30)).start()
+    assert daemon.client().call("status") == []
+    assert daemon.stop() == 0
+
+
 def test_sockets_decide_who_may_act_and_who_may_look(served: Served) -> None:
     mode = stat.S_IMODE(served.paths.act_socket.stat().st_mode)
     assert mode == 0o600

@@ -19,7 +19,7 @@ from tests.support.unit import OWN, Daemon, daemon, environment
 def metrics(service: Daemon) -> str:
     from mirrord.control.client import _Connection
 
-    connection = _Connection(str(service.home / "run/status.sock"))
+    connection = _Connection(service.home / "run/status.sock")
     try:
         connection.request("GET", "/metrics")
         return connection.getresponse().read().decode()
