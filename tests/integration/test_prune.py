@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mirrord.control.api import Service
-from mirrord.core.errors import NoSpace
+from mirrord.core.errors import NoSpace, Refused
 from mirrord.core.model import Snapshot, SnapshotKind
 from mirrord.engine import prune
 from mirrord.engine.mirror import Mirror
@@ -188,3 +188,27 @@ def test_what_cannot_fit_is_refused_early_with_figures(tight: tuple[Service, Pat
         service.update(NAME)
     assert "needs 7" in caught.value.why and "are free" in caught.value.why
     assert service.history(NAME, limit=1)["transfers"][0]["stream_bytes"] == 0
+
+
+def test_nothing_is_pruned_by_hand_while_an_end_is_not_there(block: World) -> None:
+    world = block
+    world.initialized(keep_source=9, keep_destination=9)
+    for seed in range(3):
+        world.lab.change(world.lab.source(), seed)
+        world.service.update(NAME)
+    source = world.lab.source()
+    for snapshot in source.snapshots()[1:]:
+        source.delete_snapshot(snapshot.guid)
+    file = world.paths.mirrors / f"{NAME}.toml"
+    file.write_text(file.read_text().replace("keep_destination = 9", "keep_destination = 1"))
+    place = Path(str(source).removeprefix("block:"))
+    away = place.rename(place.with_name("not-mounted"))
+    before = [snapshot.guid for snapshot in world.lab.destination().snapshots()]
+    with pytest.raises(Refused, match="not there"):
+        world.service.prune(NAME, dry_run=False, accept=True)
+    assert [snapshot.guid for snapshot in world.lab.destination().snapshots()] == before
+    away.rename(place)
+    # The oldest is the only one that both ends have: it stays although only one is to be kept.
+    world.service.prune(NAME, dry_run=False, accept=True)
+    world.service.resync(NAME, yes=True)
+    assert world.in_step()
