@@ -212,3 +212,23 @@ def test_nothing_is_pruned_by_hand_while_an_end_is_not_there(block: World) -> No
     world.service.prune(NAME, dry_run=False, accept=True)
     world.service.resync(NAME, yes=True)
     assert world.in_step()
+
+
+def test_a_lost_catalogue_makes_nobody_prune_what_another_mirror_took(block: World) -> None:
+    world = block
+    world.initialized(keep_destination=2)
+    world.service.break_off(NAME)
+    destination = world.lab.destination()
+    third = Path(str(destination).removeprefix("block:")).with_name("third")
+    world.service.create("other", str(destination), f"block:{third}", keep_source=9)
+    world.service.initialize("other")
+    for seed in range(4):
+        world.lab.change(destination, seed)
+        world.service.update("other")
+    before = [snapshot.guid for snapshot in destination.snapshots()]
+    world.service.close()
+    for file in world.paths.state.glob("catalogue*"):
+        file.unlink()
+    assert world.status()["state"] == "broken-off"
+    world.service.prune(NAME, dry_run=False, accept=True)
+    assert [snapshot.guid for snapshot in destination.snapshots()] == before
