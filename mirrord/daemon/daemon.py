@@ -14,7 +14,7 @@ from mirrord.config.schedules import Schedules
 from mirrord.control import timing
 from mirrord.control.api import Service
 from mirrord.control.methods import METHODS
-from mirrord.core.errors import MirrordError, UsageError
+from mirrord.core.errors import MirrordError, Refused, UsageError
 from mirrord.core.model import Definition
 from mirrord.core.results import Result, Watcher
 from mirrord.core.states import Activity, State
@@ -121,6 +121,15 @@ class Daemon:
                 filesystem=each.row["filesystem"], runs=each.runs,
             )  # fmt: skip
             self.watch.adopt(name)
+        self._answer_forsaken()
+
+    def _answer_forsaken(self) -> None:
+        """Tell those whose verb was taken out of the queue, its mirror gone or another one now."""
+        for name in [name for name in self._asked if name not in self.scheduler.queue.waiting]:
+            asked = self._asked.pop(name)
+            if not asked.answer.done():
+                why = "its definition was removed or replaced"
+                asked.answer.set_exception(Refused("the verb was not begun", why=why))
 
     async def reload(self) -> Result:
         """Read settings and definitions anew; the old ones stay when anything is wrong."""
@@ -238,6 +247,7 @@ class Daemon:
         if known is None:
             self.scheduler.remove(name)
             self.board.remove(name)
+            self._answer_forsaken()
             return
         self.board.put(name, known.row)
         watched = self.scheduler.define(
@@ -245,6 +255,7 @@ class Daemon:
             filesystem=known.row["filesystem"], runs=known.runs,
         )  # fmt: skip
         watched.base_risk = known.row["base_risk"]
+        self._answer_forsaken()
         self.scheduler.check(name)
 
     def in_danger(self, name: str) -> bool:

@@ -326,3 +326,27 @@ def test_two_updates_of_one_mirror_at_once(served: Served) -> None:
         served.service.update(NAME)
     thread.join()
     assert served.in_step()
+
+
+def test_who_waits_for_a_turn_is_told_when_the_definition_goes(served: Served) -> None:
+    served.initialized()
+    served.settings("[limits]\ntransfers = 1\n")
+    third = str(served.lab.destination()) + "-third"
+    served.service.create("other", str(served.lab.source()), third)
+    thread = slow_update(served, "400KiB/s")
+    caught: list[MirrordError] = []
+
+    def initialize() -> None:
+        try:
+            served.daemon.client().call("initialize", "other")
+        except MirrordError as error:
+            caught.append(error)
+
+    waiting = threading.Thread(target=initialize)
+    waiting.start()
+    until(lambda: served.row("other")["waiting"])
+    (served.paths.mirrors / "other.toml").unlink()
+    served.service.reload()
+    waiting.join(timeout=5)
+    assert [error.code for error in caught] == ["refused"]
+    thread.join()
