@@ -228,7 +228,9 @@ class Daemon:
         error = outcome.error
         if error is not None:
             await self.workers.house(lambda service: watch.record_attempt(service, job, error))
-        if job.verb != "update" or outcome.error is not None:
+        watched = self.scheduler.mirrors.get(job.name)
+        another = watched is None or watched.definition.id != job.mirror_id
+        if job.verb != "update" or error is not None or another:
             await self.refresh(job.name)
         elif outcome.status == "done":
             row = await self.workers.house(lambda service: _last_transfer(service, job.name))

@@ -138,6 +138,7 @@ class Scheduler:
         watched = self.mirrors.get(name)
         fresh = watched is None or watched.definition.id != definition.id
         if watched is None or fresh:
+            self._forget_alarms(name)
             self.queue.drop(name)
             self.timers.cancel(_retry(name))
             watched = self.mirrors[name] = Watched(definition, schedule)
@@ -154,11 +155,19 @@ class Scheduler:
 
     def remove(self, name: str) -> None:
         """Look after a mirror no more; a job of it that runs is not disturbed."""
+        self._forget_alarms(name)
         self.mirrors.pop(name, None)
         self.queue.drop(name)
         self.timers.cancel(name)
         self.timers.cancel(_retry(name))
         self.timers.cancel(_missed(name))
+
+    def _forget_alarms(self, name: str) -> None:
+        """A mirror is no more: nothing is wrong with it, and nobody would ever judge that again."""
+        watched = self.mirrors.get(name)
+        if watched is not None:
+            for change in watched.alarms.update([]):
+                self._told(name, change)
 
     def stands(self, name: str, standing: Standing) -> None:
         """What is recorded of a mirror now."""
@@ -260,7 +269,10 @@ class Scheduler:
             if cause in ("retry", "lag", "missed") and self._held_back(watched, cause, why):
                 return False
         number = watched.number + 1 if cause == "retry" else 1
-        job = Job(name, verb, cause, why, number, watched.host, watched.filesystem)
+        job = Job(
+            name, verb, cause, why, number, watched.host, watched.filesystem,
+            watched.definition.id,
+        )  # fmt: skip
         added = self.queue.add(job)
         self.pump()
         return added
@@ -314,7 +326,7 @@ class Scheduler:
         """A job ended."""
         job = self.queue.finished(name)
         watched = self.mirrors.get(name)
-        if watched is not None and job is not None:
+        if watched is not None and job is not None and watched.definition.id == job.mirror_id:
             watched.moved_s = None
             if outcome.error is None:
                 self._succeeded(watched, outcome)

@@ -381,6 +381,29 @@ def test_another_mirror_of_the_same_name_inherits_nothing(room: Room) -> None:
     assert not watched.error and room.causes() == []
 
 
+def test_another_mirror_of_the_same_name_is_not_in_step_by_the_run_of_the_first(room: Room) -> None:
+    room.define(every("every 1h"))
+    room.timers.pass_s(3600)
+    watched = room.define(every("every 1h"), ident="j", mirrored=False)
+    room.end()
+    assert not room.scheduler.queue.running
+    assert watched.lag_s() is None and not watched.standing.mirrored
+
+
+@pytest.mark.parametrize("ident", ["", "j"])
+def test_alarms_of_a_mirror_that_is_no_more_are_over(room: Room, ident: str) -> None:
+    room.define(every("every 1h"))
+    room.timers.pass_s(3600)
+    room.end(error=CUT)
+    if ident:
+        room.define(None, ident=ident)
+    else:
+        room.scheduler.remove("a")
+    assert [(c.finding.kind, c.raised) for _, c in room.told] == [
+        ("failure", True), ("failure", False),
+    ]  # fmt: skip
+
+
 def test_who_stops_starts_nothing(room: Room) -> None:
     room.define(every("every 1h"))
     room.scheduler.stopping = True
