@@ -232,3 +232,17 @@ def test_a_lost_catalogue_makes_nobody_prune_what_another_mirror_took(block: Wor
     assert world.status()["state"] == "broken-off"
     world.service.prune(NAME, dry_run=False, accept=True)
     assert [snapshot.guid for snapshot in destination.snapshots()] == before
+
+
+def test_a_refusal_is_not_forgotten_by_a_run_that_finds_nothing_new(
+    block: World, calendar: Calendar
+) -> None:
+    world = block
+    world.initialized(keep_source="newest 2", keep_destination="newest 2")
+    hourly(world, calendar, 2)
+    calendar.offset_s -= 100 * HOUR_S
+    world.lab.change(world.lab.source(), 50)
+    assert "before it" in world.service.update(NAME).data["prune_refused"]
+    assert "before it" in world.service.update(NAME).data["prune_refused"]
+    world.service.prune(NAME, dry_run=False, accept=True)
+    assert world.service.update(NAME).data["prune_refused"] == ""
