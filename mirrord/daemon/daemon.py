@@ -116,10 +116,11 @@ class Daemon:
         for name, each in found.items():
             self.board.put(name, each.row)
             definition = each.definition
-            self.scheduler.define(
+            watched = self.scheduler.define(
                 definition, each.schedule, _standing(each.row), host=_HERE,
                 filesystem=each.row["filesystem"], runs=each.runs,
             )  # fmt: skip
+            watched.base_risk = each.row["base_risk"]
             self.watch.adopt(name)
         self._answer_forsaken()
 

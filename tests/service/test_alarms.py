@@ -62,6 +62,9 @@ def test_a_base_that_is_gone_is_an_alarm_before_the_next_update_needs_it(served:
     assert "not at the source any more" in served.row()["base_risk"]
     assert served.cli("monitor").returncode == 2
     served.service.resume(NAME)
+    served.again()  # the first look after a start finds it still so: it does not end meanwhile
+    time.sleep(2)
+    assert served.alarms() == {"base": "error"} and "cleared" not in served.daemon.text()
     # The way on that the message names: from the newest snapshot that both ends still have.
     served.service.resync(NAME, yes=True)
     until(lambda: served.alarms() == {})
