@@ -60,7 +60,7 @@ class Watch:
         """Alarms of this mirror that were up before the start are up still, until it is judged."""
         watched = self._daemon.scheduler.mirrors.get(name)
         if watched is not None:
-            watched.alarms.up |= {f.kind: f for f in self._up.pop(watched.definition.id, [])}
+            self._daemon.scheduler.inherit(name, self._up.pop(watched.definition.id, []))
 
     def start(self) -> None:
         """Begin to beat."""

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 from mirrord.core.model import Definition
 from mirrord.scheduler.clockwatch import WallTimes
-from mirrord.scheduler.health import Alarms, Change, View, assess
+from mirrord.scheduler.health import Alarms, Change, Finding, View, assess
 from mirrord.scheduler.jobs import Caps, Job, Outcome, Queue
 from mirrord.scheduler.retries import pause_s
 from mirrord.schedules.lag import Run, plan_lag
@@ -79,6 +79,8 @@ class Watched:
     started_boot_s: float = -math.inf
     runs: deque[Run] = field(default_factory=lambda: deque(maxlen=_RUNS_KEPT))
     alarms: Alarms = field(default_factory=Alarms)
+    #: What was wrong with its last run when the service before this one ended, until it runs.
+    inherited: list[Finding] = field(default_factory=list)
     #: The run that goes on or failed last: which try it is, why it failed, whether it is over.
     number: int = 0
     error: str = ""
@@ -188,11 +190,23 @@ class Scheduler:
         if begins and watched.schedule is not None and watched.schedule.lag_s is not None:
             self._set_timer(watched, first=False)
 
+    def inherit(self, name: str, findings: Iterable[Finding]) -> None:
+        """Alarms that were up when the service before this one ended are up until judged.
+
+        Those about the last run are judged by the next one.
+        """
+        watched = self.mirrors[name]
+        watched.alarms.up |= {finding.kind: finding for finding in findings}
+        watched.inherited += [
+            watched.alarms.up[kind] for kind in ("failure", "prune") if kind in watched.alarms.up
+        ]
+
     def pruned(self, name: str) -> None:
         """The owner has seen to what pruning refused to do."""
         watched = self.mirrors.get(name)
         if watched is not None:
             watched.prune_refused = ""
+            watched.inherited = [f for f in watched.inherited if f.kind != "prune"]
             self.check(name)
 
     # Times
@@ -339,6 +353,7 @@ class Scheduler:
         before_ns, before_s = watched.standing.confirmed_ns, watched.confirmed_boot_s
         confirmed_ns = int(outcome.data.get("confirmed_ns", 0))
         watched.number, watched.error, watched.gives_up = 0, "", False
+        watched.inherited.clear()
         self._no_retry(watched)
         watched.prune_refused = str(outcome.data.get("prune_refused", ""))
         if not confirmed_ns:
@@ -430,7 +445,10 @@ class Scheduler:
         watched = self.mirrors.get(name)
         if watched is None or (not watched.alarms.up and _plainly_well(watched)):
             return []
-        changes = watched.alarms.update(assess(self.view(name)))
+        found = assess(self.view(name))
+        kinds = {finding.kind for finding in found}
+        found += [finding for finding in watched.inherited if finding.kind not in kinds]
+        changes = watched.alarms.update(found)
         for change in changes:
             self._told(name, change)
         return changes
