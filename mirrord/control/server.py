@@ -25,6 +25,7 @@ from mirrord.core.states import Activity
 
 _BODY_BYTES_MAX = 8 << 20
 _TELL_EVERY_S = 0.1
+_NEWS_MAX = 100
 _ALIVE_EVERY_S = 10.0
 
 
@@ -46,10 +47,13 @@ class _Telling:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.news: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        #: The asker went away: nobody reads the news any more.
+        self.gone = False
         self._moved, self._told_s = 0, 0.0
 
     def _put(self, told: dict[str, Any]) -> None:
-        self._loop.call_soon_threadsafe(self.news.put_nowait, told)
+        if not self.gone:
+            self._loop.call_soon_threadsafe(self.news.put_nowait, told)
 
     def activity(self, activity: Activity, note: str) -> None:
         """Tell it."""
@@ -62,9 +66,9 @@ class _Telling:
         self._put({"transfer": [name, estimate_bytes, done_bytes]})
 
     def moved(self, stream_bytes: int) -> None:
-        """Tell it ten times a second."""
+        """Tell it ten times a second, in one when the asker does not listen just now."""
         self._moved += stream_bytes
-        if self._loop.time() - self._told_s > _TELL_EVERY_S:
+        if self._loop.time() - self._told_s > _TELL_EVERY_S and self.news.qsize() < _NEWS_MAX:
             self._flush()
 
     def _flush(self) -> None:
@@ -128,9 +132,9 @@ async def _asked(request: Request, access: str) -> tuple[str, list[Any], dict[st
     try:
         asked = json.loads(bytes(body) or b"{}")
         words, arguments = list(asked.get("words", [])), dict(asked.get("arguments", {}))
-    except (ValueError, TypeError, AttributeError):
+        return method, words, unpack_arguments(method, arguments)
+    except (ValueError, TypeError, AttributeError, RecursionError):
         raise UsageError("the request is not what docs/api.md describes") from None
-    return method, words, unpack_arguments(method, arguments)
 
 
 async def _answer(
@@ -155,6 +159,7 @@ async def _answer(
             yield _line(telling.news.get_nowait())
         yield _line(_end_of(work))
     finally:
+        telling.gone = True
         news.cancel()
         work.add_done_callback(_seen)
 

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from mirrord.config.schedules import Schedules
+from mirrord.core.errors import UsageError
 from mirrord.engine.mirror import Mirror
 from mirrord.schedules.lag import Run, plan_lag
 from mirrord.schedules.schedule import Next, Schedule
 from mirrord.system import clock
 
 _RUNS = 24
+#: Who may only look could keep the service at work for as long as they like otherwise.
+_TIMES_MAX = 10_000
 
 
 def named(folder: Path) -> list[dict[str, Any]]:
@@ -53,6 +56,8 @@ def past_runs(mirror: Mirror) -> list[Run]:
 
 def next_times(mirror: Mirror, folder: Path, *, count: int) -> dict[str, Any]:
     """The next times of a mirror, and why each."""
+    if not 1 <= count <= _TIMES_MAX:
+        raise UsageError(f"{count} times cannot be told", why=f"from 1 to {_TIMES_MAX} can be")
     schedule = Schedules(folder, zone=mirror.zone).of(mirror.definition)
     report: dict[str, Any] = {
         "name": mirror.name,

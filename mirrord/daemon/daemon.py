@@ -14,7 +14,7 @@ from mirrord.config.schedules import Schedules
 from mirrord.control import timing
 from mirrord.control.api import Service
 from mirrord.control.methods import METHODS
-from mirrord.core.errors import MirrordError, UsageError
+from mirrord.core.errors import MirrordError, Refused, UsageError
 from mirrord.core.model import Definition
 from mirrord.core.results import Result, Watcher
 from mirrord.core.states import Activity, State
@@ -118,11 +118,21 @@ class Daemon:
         for name, each in found.items():
             self.board.put(name, each.row)
             definition = each.definition
-            self.scheduler.define(
+            watched = self.scheduler.define(
                 definition, each.schedule, _standing(each.row), host=_HERE,
                 filesystem=each.row["filesystem"], runs=each.runs,
             )  # fmt: skip
+            watched.base_risk = each.row["base_risk"]
             self.watch.adopt(name)
+        self._answer_forsaken()
+
+    def _answer_forsaken(self) -> None:
+        """Tell those whose verb was taken out of the queue, its mirror gone or another one now."""
+        for name in [name for name in self._asked if name not in self.scheduler.queue.waiting]:
+            asked = self._asked.pop(name)
+            if not asked.answer.done():
+                why = "its definition was removed or replaced"
+                asked.answer.set_exception(Refused("the verb was not begun", why=why))
 
     async def reload(self) -> Result:
         """Read settings and definitions anew; the old ones stay when anything is wrong."""
@@ -221,7 +231,9 @@ class Daemon:
         error = outcome.error
         if error is not None:
             await self.workers.house(lambda service: watch.record_attempt(service, job, error))
-        if job.verb != "update" or outcome.error is not None:
+        watched = self.scheduler.mirrors.get(job.name)
+        another = watched is None or watched.definition.id != job.mirror_id
+        if job.verb != "update" or error is not None or another:
             await self.refresh(job.name)
         elif outcome.status == "done":
             row = await self.workers.house(lambda service: _last_transfer(service, job.name))
@@ -240,6 +252,7 @@ class Daemon:
         if known is None:
             self.scheduler.remove(name)
             self.board.remove(name)
+            self._answer_forsaken()
             return
         self.board.put(name, known.row)
         watched = self.scheduler.define(
@@ -247,6 +260,7 @@ class Daemon:
             filesystem=known.row["filesystem"], runs=known.runs,
         )  # fmt: skip
         watched.base_risk = known.row["base_risk"]
+        self._answer_forsaken()
         self.scheduler.check(name)
 
     def in_danger(self, name: str) -> bool:
@@ -283,7 +297,7 @@ class Daemon:
             lambda service: getattr(service, method)(*words, **arguments), watcher
         )
         if method == "alarms":
-            return [self.watch.as_it_is_now(row) for row in value]
+            return self.watch.shown(value)
         if method == "status":
             return [self.board.overlaid(row) for row in value]
         if method == "accept_clock":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import json
-import urllib.error
+import urllib.parse
 import urllib.request
 from typing import Any
 
@@ -11,6 +12,17 @@ from mirrord.config.host import AlarmTargets
 from mirrord.core.errors import MirrordError
 from mirrord.daemon.journal import say
 from mirrord.system import command
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Followed, a POST becomes a GET without the alarm, and goes where the owner did not say."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Not at all: it is an error like any other."""
+        return
+
+
+_OPENER = urllib.request.build_opener(_NoRedirect)
 
 
 def deliver(targets: AlarmTargets, alarm: dict[str, Any]) -> None:
@@ -45,8 +57,10 @@ def _post(targets: AlarmTargets, alarm: dict[str, Any]) -> None:
         method="POST",
     )
     try:
-        with urllib.request.urlopen(request, timeout=targets.timeout_s) as response:  # noqa: S310
+        with _OPENER.open(request, timeout=targets.timeout_s) as response:
             response.read(1024)
-    except (OSError, urllib.error.URLError, ValueError) as error:
-        # The address may hold a secret: only its host goes into the log.
-        say("warning", f"the alarm could not be posted to {request.host}: {error}")
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        # The address may hold a secret, and some errors name it: only its host goes into the log.
+        host = urllib.parse.urlsplit(targets.webhook).hostname
+        why = str(error) if isinstance(error, OSError) else type(error).__name__
+        say("warning", f"the alarm could not be posted to {host}: {why}")

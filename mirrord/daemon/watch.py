@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from mirrord.catalogue.watchbook import AlarmRow
 from mirrord.control.api import Service
 from mirrord.core.errors import MirrordError
 from mirrord.core.units import format_duration, format_size
@@ -36,6 +37,8 @@ class Watch:
         self.host_alarms = Alarms()
         self._doubt, self._trouble = "", ""
         self._up: dict[str | None, list[Finding]] = {}
+        #: What is not (or cannot be) written to the catalogue yet, with its time.
+        self._unrecorded: dict[tuple[str | None, str], tuple[Change, int]] = {}
         self._looked_s: dict[str, float] = {}
         self._task: asyncio.Task[None] | None = None
         #: Records are written one after the other: an alarm's end never before its beginning.
@@ -60,7 +63,7 @@ class Watch:
         """Alarms of this mirror that were up before the start are up still, until it is judged."""
         watched = self._daemon.scheduler.mirrors.get(name)
         if watched is not None:
-            watched.alarms.up |= {f.kind: f for f in self._up.pop(watched.definition.id, [])}
+            self._daemon.scheduler.inherit(name, self._up.pop(watched.definition.id, []))
 
     def start(self) -> None:
         """Begin to beat."""
@@ -135,9 +138,12 @@ class Watch:
             await self._daemon.workers.house(
                 lambda service: service.catalogue.set_fact("seen_ns", now_ns)
             )
-            self._trouble = ""
         except MirrordError as error:
             self._trouble = str(error)
+            return
+        self._trouble = ""
+        for (mirror_id, _), (change, _) in list(self._unrecorded.items()):
+            await self._record(mirror_id, change)
 
     # The ends
 
@@ -185,6 +191,7 @@ class Watch:
         mirror_id = watched.definition.id if watched else None
         if name and mirror_id is None:
             return
+        self._unrecorded[mirror_id, finding.kind] = (change, clock.now_ns())
         self._daemon.background(self._record(mirror_id, change))
         targets = self._daemon.host.alarms
         if targets.program or targets.webhook:
@@ -199,7 +206,7 @@ class Watch:
             self._daemon.workers.tell(lambda: deliver(targets, alarm))
 
     async def _record(self, mirror_id: str | None, change: Change) -> None:
-        finding = change.finding
+        finding, key = change.finding, (mirror_id, change.finding.kind)
 
         def work(service: Service) -> None:
             book = service.catalogue
@@ -213,8 +220,25 @@ class Watch:
                 await self._daemon.workers.house(work)
             except MirrordError as error:
                 self._trouble = str(error)
+                return
+        if self._unrecorded.get(key, (None, 0))[0] is change:
+            del self._unrecorded[key]
 
-    def as_it_is_now(self, row: dict[str, Any]) -> dict[str, Any]:
+    def shown(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Recorded alarms as they are now, after those that are not recorded yet."""
+        names = {w.definition.id: name for name, w in self._daemon.scheduler.mirrors.items()}
+        known = {(row["mirror_id"], row["kind"]) for row in rows if row["cleared_ns"] is None}
+        late = [
+            {
+                **AlarmRow(0, mirror_id, *change.finding, at_ns, None)._asdict(),
+                "mirror": names.get(mirror_id or "", ""),
+            }
+            for (mirror_id, kind), (change, at_ns) in self._unrecorded.items()
+            if change.raised and (mirror_id, kind) not in known
+        ]
+        return [self._as_it_is_now(row) for row in late + rows]
+
+    def _as_it_is_now(self, row: dict[str, Any]) -> dict[str, Any]:
         """A recorded alarm that is up, with its level and text of this moment."""
         watched = self._daemon.scheduler.mirrors.get(row["mirror"])
         alarms = watched.alarms if watched else self.host_alarms

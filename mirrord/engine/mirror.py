@@ -94,12 +94,14 @@ class Mirror:
             state = State.UNINITIALIZED
         self.catalogue.add_mirror(self.id, state)
         if state is not State.UNINITIALIZED:
-            taken = {s.guid: s.taken_at_ns for s in self.destination.snapshots()}
-            self.catalogue.adopt(
-                self.id,
-                self.destination.snapshots(),
-                confirmed_ns=taken.get(facts.shown or facts.origin or "", 0),
-            )
+            shown = facts.shown or facts.origin or ""
+            snapshots = self.destination.snapshots()
+            taken = {s.guid: s.taken_at_ns for s in snapshots}
+            if state is State.BROKEN_OFF:
+                # What came after the break was taken there, for mirrors that have it as a source.
+                guids = [s.guid for s in snapshots]
+                snapshots = snapshots[: guids.index(shown) + 1] if shown in taken else []
+            self.catalogue.adopt(self.id, snapshots, confirmed_ns=taken.get(shown, 0))
         row = self.catalogue.mirror(self.id)
         assert row is not None
         return row

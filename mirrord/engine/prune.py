@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mirrord.core.errors import MirrordError
-from mirrord.core.model import Snapshot, SnapshotKind
+from mirrord.core.errors import MirrordError, Refused
+from mirrord.core.model import Role, Snapshot, SnapshotKind
 from mirrord.core.results import Result
 from mirrord.core.states import Verb
 from mirrord.core.units import format_size
@@ -180,6 +180,7 @@ def prune_now(mirror: Mirror, *, dry_run: bool, accept: bool) -> Result:
     """
     with mirror.hold(Verb.PRUNE):
         recovery.recover(mirror)
+        _check_there(mirror)
         here, there = mirror.source.snapshots(), mirror.destination.snapshots()
         protected = _protected(mirror, here, there)
         ends = [
@@ -210,6 +211,18 @@ def prune_now(mirror: Mirror, *, dry_run: bool, accept: bool) -> Result:
                 "--accept'."
             )
         return Result("refused" if refused else "done", "\n".join(lines), data)
+
+
+def _check_there(mirror: Mirror) -> None:
+    """Refuse while an end is not there: nobody can tell then which snapshot both have."""
+    for driver in (mirror.source, mirror.destination):
+        facts = driver.facts()
+        if facts.role is Role.ABSENT:
+            raise Refused(
+                "nothing is pruned while an end is not there", where=str(driver),
+                why=facts.notes[0] if facts.notes else "nothing is at that path",
+                hint="Check that its file system is mounted; nothing was deleted.",
+            )  # fmt: skip
 
 
 def _protected(

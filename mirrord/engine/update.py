@@ -134,11 +134,9 @@ def _transfer_all(mirror: Mirror, verb: Verb, recovered: Recovered, *, why_whole
     own = mirror.source.own_snapshots(mirror.definition.snapshots)
     asked_ns = clock.now_ns()
     if base is not None and not _news(mirror, base, own, {s.guid for s in there}):
-        keep_here, keep_there = mirror.definition.keep_source, mirror.definition.keep_destination
-        left_over = (isinstance(keep_here, int) and len(here) > keep_here) or (
-            isinstance(keep_there, int) and len(there) > keep_there
-        )
-        if left_over:  # an interrupted prune left it undone
+        if _left_over(mirror.definition.keep_source, here) or _left_over(
+            mirror.definition.keep_destination, there
+        ):
             total.prune_refused = prune.prune(mirror, here, there, shown=base.guid)
         if total.transfers:
             return _done(mirror, base, total, started_s)
@@ -179,6 +177,11 @@ def _transfer_all(mirror: Mirror, verb: Verb, recovered: Recovered, *, why_whole
             mirror, [*here, incremental], [*there, *sent], shown=incremental.guid
         )
     return _done(mirror, incremental, total, started_s)
+
+
+def _left_over(keep: int | str, snapshots: list[Snapshot]) -> bool:
+    """Whether the last prune may have left something: it was interrupted, or refused."""
+    return isinstance(keep, str) or len(snapshots) > keep
 
 
 def _vanished(mirror: Mirror, own: list[Snapshot]) -> MirrordError | None:

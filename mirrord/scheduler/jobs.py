@@ -11,7 +11,8 @@ class Job(NamedTuple):
     """One run of a verb on one mirror.
 
     cause: schedule, missed, lag, retry or asked. number: 1 for the first try of a run.
-    host, filesystem: whose limits it counts against.
+    host, filesystem: whose limits it counts against. mirror_id: another mirror may have the name
+    by the time the job ends.
     """
 
     name: str
@@ -21,6 +22,7 @@ class Job(NamedTuple):
     number: int = 1
     host: str = ""
     filesystem: str = ""
+    mirror_id: str = ""
 
 
 class Outcome(NamedTuple):

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 from mirrord.core.model import Definition
 from mirrord.scheduler.clockwatch import WallTimes
-from mirrord.scheduler.health import Alarms, Change, View, assess
+from mirrord.scheduler.health import Alarms, Change, Finding, View, assess
 from mirrord.scheduler.jobs import Caps, Job, Outcome, Queue
 from mirrord.scheduler.retries import pause_s
 from mirrord.schedules.lag import Run, plan_lag
@@ -79,6 +79,8 @@ class Watched:
     started_boot_s: float = -math.inf
     runs: deque[Run] = field(default_factory=lambda: deque(maxlen=_RUNS_KEPT))
     alarms: Alarms = field(default_factory=Alarms)
+    #: What was wrong with its last run when the service before this one ended, until it runs.
+    inherited: list[Finding] = field(default_factory=list)
     #: The run that goes on or failed last: which try it is, why it failed, whether it is over.
     number: int = 0
     error: str = ""
@@ -138,6 +140,7 @@ class Scheduler:
         watched = self.mirrors.get(name)
         fresh = watched is None or watched.definition.id != definition.id
         if watched is None or fresh:
+            self._forget_alarms(name)
             self.queue.drop(name)
             self.timers.cancel(_retry(name))
             watched = self.mirrors[name] = Watched(definition, schedule)
@@ -154,11 +157,19 @@ class Scheduler:
 
     def remove(self, name: str) -> None:
         """Look after a mirror no more; a job of it that runs is not disturbed."""
+        self._forget_alarms(name)
         self.mirrors.pop(name, None)
         self.queue.drop(name)
         self.timers.cancel(name)
         self.timers.cancel(_retry(name))
         self.timers.cancel(_missed(name))
+
+    def _forget_alarms(self, name: str) -> None:
+        """A mirror is no more: nothing is wrong with it, and nobody would ever judge that again."""
+        watched = self.mirrors.get(name)
+        if watched is not None:
+            for change in watched.alarms.update([]):
+                self._told(name, change)
 
     def stands(self, name: str, standing: Standing) -> None:
         """What is recorded of a mirror now."""
@@ -179,11 +190,23 @@ class Scheduler:
         if begins and watched.schedule is not None and watched.schedule.lag_s is not None:
             self._set_timer(watched, first=False)
 
+    def inherit(self, name: str, findings: Iterable[Finding]) -> None:
+        """Alarms that were up when the service before this one ended are up until judged.
+
+        Those about the last run are judged by the next one.
+        """
+        watched = self.mirrors[name]
+        watched.alarms.up |= {finding.kind: finding for finding in findings}
+        watched.inherited += [
+            watched.alarms.up[kind] for kind in ("failure", "prune") if kind in watched.alarms.up
+        ]
+
     def pruned(self, name: str) -> None:
         """The owner has seen to what pruning refused to do."""
         watched = self.mirrors.get(name)
         if watched is not None:
             watched.prune_refused = ""
+            watched.inherited = [f for f in watched.inherited if f.kind != "prune"]
             self.check(name)
 
     # Times
@@ -260,7 +283,10 @@ class Scheduler:
             if cause in ("retry", "lag", "missed") and self._held_back(watched, cause, why):
                 return False
         number = watched.number + 1 if cause == "retry" else 1
-        job = Job(name, verb, cause, why, number, watched.host, watched.filesystem)
+        job = Job(
+            name, verb, cause, why, number, watched.host, watched.filesystem,
+            watched.definition.id,
+        )  # fmt: skip
         added = self.queue.add(job)
         self.pump()
         return added
@@ -314,7 +340,7 @@ class Scheduler:
         """A job ended."""
         job = self.queue.finished(name)
         watched = self.mirrors.get(name)
-        if watched is not None and job is not None:
+        if watched is not None and job is not None and watched.definition.id == job.mirror_id:
             watched.moved_s = None
             if outcome.error is None:
                 self._succeeded(watched, outcome)
@@ -327,6 +353,7 @@ class Scheduler:
         before_ns, before_s = watched.standing.confirmed_ns, watched.confirmed_boot_s
         confirmed_ns = int(outcome.data.get("confirmed_ns", 0))
         watched.number, watched.error, watched.gives_up = 0, "", False
+        watched.inherited.clear()
         self._no_retry(watched)
         watched.prune_refused = str(outcome.data.get("prune_refused", ""))
         if not confirmed_ns:
@@ -418,7 +445,10 @@ class Scheduler:
         watched = self.mirrors.get(name)
         if watched is None or (not watched.alarms.up and _plainly_well(watched)):
             return []
-        changes = watched.alarms.update(assess(self.view(name)))
+        found = assess(self.view(name))
+        kinds = {finding.kind for finding in found}
+        found += [finding for finding in watched.inherited if finding.kind not in kinds]
+        changes = watched.alarms.update(found)
         for change in changes:
             self._told(name, change)
         return changes

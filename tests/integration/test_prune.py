@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mirrord.control.api import Service
-from mirrord.core.errors import NoSpace
+from mirrord.core.errors import NoSpace, Refused
 from mirrord.core.model import Snapshot, SnapshotKind
 from mirrord.engine import prune
 from mirrord.engine.mirror import Mirror
@@ -188,3 +188,61 @@ def test_what_cannot_fit_is_refused_early_with_figures(tight: tuple[Service, Pat
         service.update(NAME)
     assert "needs 7" in caught.value.why and "are free" in caught.value.why
     assert service.history(NAME, limit=1)["transfers"][0]["stream_bytes"] == 0
+
+
+def test_nothing_is_pruned_by_hand_while_an_end_is_not_there(block: World) -> None:
+    world = block
+    world.initialized(keep_source=9, keep_destination=9)
+    for seed in range(3):
+        world.lab.change(world.lab.source(), seed)
+        world.service.update(NAME)
+    source = world.lab.source()
+    for snapshot in source.snapshots()[1:]:
+        source.delete_snapshot(snapshot.guid)
+    file = world.paths.mirrors / f"{NAME}.toml"
+    file.write_text(file.read_text().replace("keep_destination = 9", "keep_destination = 1"))
+    place = Path(str(source).removeprefix("block:"))
+    away = place.rename(place.with_name("not-mounted"))
+    before = [snapshot.guid for snapshot in world.lab.destination().snapshots()]
+    with pytest.raises(Refused, match="not there"):
+        world.service.prune(NAME, dry_run=False, accept=True)
+    assert [snapshot.guid for snapshot in world.lab.destination().snapshots()] == before
+    away.rename(place)
+    # The oldest is the only one that both ends have: it stays although only one is to be kept.
+    world.service.prune(NAME, dry_run=False, accept=True)
+    world.service.resync(NAME, yes=True)
+    assert world.in_step()
+
+
+def test_a_lost_catalogue_makes_nobody_prune_what_another_mirror_took(block: World) -> None:
+    world = block
+    world.initialized(keep_destination=2)
+    world.service.break_off(NAME)
+    destination = world.lab.destination()
+    third = Path(str(destination).removeprefix("block:")).with_name("third")
+    world.service.create("other", str(destination), f"block:{third}", keep_source=9)
+    world.service.initialize("other")
+    for seed in range(4):
+        world.lab.change(destination, seed)
+        world.service.update("other")
+    before = [snapshot.guid for snapshot in destination.snapshots()]
+    world.service.close()
+    for file in world.paths.state.glob("catalogue*"):
+        file.unlink()
+    assert world.status()["state"] == "broken-off"
+    world.service.prune(NAME, dry_run=False, accept=True)
+    assert [snapshot.guid for snapshot in destination.snapshots()] == before
+
+
+def test_a_refusal_is_not_forgotten_by_a_run_that_finds_nothing_new(
+    block: World, calendar: Calendar
+) -> None:
+    world = block
+    world.initialized(keep_source="newest 2", keep_destination="newest 2")
+    hourly(world, calendar, 2)
+    calendar.offset_s -= 100 * HOUR_S
+    world.lab.change(world.lab.source(), 50)
+    assert "before it" in world.service.update(NAME).data["prune_refused"]
+    assert "before it" in world.service.update(NAME).data["prune_refused"]
+    world.service.prune(NAME, dry_run=False, accept=True)
+    assert world.service.update(NAME).data["prune_refused"] == ""

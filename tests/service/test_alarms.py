@@ -6,6 +6,7 @@ import http.server
 import json
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import threading
@@ -15,6 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from mirrord.config.host import AlarmTargets
+from mirrord.daemon.tellers import deliver
 from tests.service.conftest import Served
 from tests.support.service import until
 from tests.support.world import NAME
@@ -62,6 +67,9 @@ def test_a_base_that_is_gone_is_an_alarm_before_the_next_update_needs_it(served:
     assert "not at the source any more" in served.row()["base_risk"]
     assert served.cli("monitor").returncode == 2
     served.service.resume(NAME)
+    served.again()  # the first look after a start finds it still so: it does not end meanwhile
+    time.sleep(2)
+    assert served.alarms() == {"base": "error"} and "cleared" not in served.daemon.text()
     # The way on that the message names: from the newest snapshot that both ends still have.
     served.service.resync(NAME, yes=True)
     until(lambda: served.alarms() == {})
@@ -176,10 +184,10 @@ def test_a_full_state_folder_is_an_alarm_and_breaks_no_promise(served: Served) -
         served.lab.change(served.lab.source(), 1)
         until(lambda: served.alarms().get("failure") == "error", 15)
         assert served.view_content() in (before, served.source_content())
-        until(
-            lambda: any("state" in line and "ALARM" in line
-                        for line in served.daemon.text().splitlines()), 45
-        )  # fmt: skip
+        until(lambda: "ALARM state" in served.daemon.text(), 45)
+        # What cannot be recorded is shown all the same, and recorded once that is possible.
+        assert {"state", "failure"} <= {a["kind"] for a in served.service.alarms(up=True)}
+        assert "the catalogue cannot be written" in served.cli("monitor").stdout
         (disk / "fill").unlink()
         until(served.in_step, 20)
         until(lambda: "failure" not in served.alarms(), 20)
@@ -187,6 +195,40 @@ def test_a_full_state_folder_is_an_alarm_and_breaks_no_promise(served: Served) -
         served.daemon.stop()
     served.paths.state.unlink()
     (served.home / "old-state").rename(served.paths.state)
+
+
+@pytest.mark.parametrize("status", ["301 Moved", "302 Found", "gibberish"])
+def test_an_alarm_that_was_not_taken_is_never_silent(
+    status: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    got: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def answer() -> None:
+            for _ in range(2):
+                made, _ = server.accept()
+                got.append(made.recv(4))
+                made.sendall(
+                    f"HTTP/1.1 {status}\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n"
+                    "Connection: close\r\n\r\n".encode()
+                )
+                made.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        with caplog.at_level("WARNING", logger="mirrord"):
+            deliver(AlarmTargets(webhook=f"http://127.0.0.1:{port}/secret"), {"kind": "lag"})
+    assert got == [b"POST"]
+    assert "could not be posted to 127.0.0.1" in caplog.text and "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("address", ["http://me:secret@127.0.0.1/", "http://127.0.0.1:9/a secret"])
+def test_no_error_puts_a_secret_address_into_the_log(
+    address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("WARNING", logger="mirrord"):
+        deliver(AlarmTargets(webhook=address), {"kind": "lag"})
+    assert "could not be posted to 127.0.0.1" in caplog.text and "secret" not in caplog.text
 
 
 class _Hook(http.server.BaseHTTPRequestHandler):

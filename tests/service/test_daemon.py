@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -12,11 +13,13 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from mirrord.control.client import Client
 from mirrord.control.methods import METHODS
+from mirrord.control.server import _NEWS_MAX, _answer, _Telling
 from mirrord.core.errors import (
     Busy,
     ConfigError,
@@ -26,6 +29,7 @@ from mirrord.core.errors import (
     Unreachable,
     UsageError,
 )
+from mirrord.core.states import Activity
 from tests.service.conftest import Served
 from tests.support.service import ServiceProcess, until
 from tests.support.world import NAME
@@ -262,6 +266,8 @@ def _raw(path: Path, request: bytes) -> bytes:
         ("update", b'{"words": ["home", 3, 4, 5]}', "usage"),
         ("update", b'{"words": ["no-such"]}', "not-found"),
         ("update", b'{"words": ["../../etc/passwd"]}', "usage"),
+        ("update", b"[" * 100_000, "usage"),
+        ("create", b'{"arguments": {"snapshots": 5}}', "usage"),
         ("__init__", b"{}", "usage"),
         ("catalogue", b"{}", "usage"),
     ],
@@ -303,6 +309,8 @@ def test_errors_travel_whole(served: Served) -> None:
     with pytest.raises(NotFound) as missing:
         served.service.update("hone")
     assert "'home'" in missing.value.hint
+    with pytest.raises(UsageError):  # a reader must not keep the service at work for ever
+        served.service.schedule_next(NAME, count=10**9)
 
 
 def test_a_daemon_that_is_gone_in_the_middle_is_said_to_be_so(served: Served) -> None:
@@ -332,3 +340,61 @@ def test_two_updates_of_one_mirror_at_once(served: Served) -> None:
         served.service.update(NAME)
     thread.join()
     assert served.in_step()
+
+
+def test_who_waits_for_a_turn_is_told_when_the_definition_goes(served: Served) -> None:
+    served.initialized()
+    served.settings("[limits]\ntransfers = 1\n")
+    third = str(served.lab.destination()) + "-third"
+    served.service.create("other", str(served.lab.source()), third)
+    thread = slow_update(served, "400KiB/s")
+    caught: list[MirrordError] = []
+
+    def initialize() -> None:
+        try:
+            served.daemon.client().call("initialize", "other")
+        except MirrordError as error:
+            caught.append(error)
+
+    waiting = threading.Thread(target=initialize)
+    waiting.start()
+    until(lambda: served.row("other")["waiting"])
+    (served.paths.mirrors / "other.toml").unlink()
+    served.service.reload()
+    waiting.join(timeout=5)
+    assert [error.code for error in caught] == ["refused"]
+    thread.join()
+
+
+def test_news_do_not_pile_up_for_who_does_not_listen_or_is_gone() -> None:
+    async def check() -> None:
+        begun, end = asyncio.Event(), asyncio.Event()
+        watchers: list[_Telling] = []
+
+        class Backend:
+            async def call(self, _m: str, _w: object, _a: object, watcher: _Telling) -> int:
+                watchers.append(watcher)
+                begun.set()
+                await end.wait()
+                return 1
+
+        answer = _answer(cast(Any, Backend()), "update", [], {})
+        first = asyncio.ensure_future(anext(answer))
+        await begun.wait()
+        [telling] = watchers
+        telling.activity(Activity.TRANSFERRING, "")
+        await first
+        for _ in range(2 * _NEWS_MAX):  # a client that is stopped
+            telling._told_s = 0.0
+            telling.moved(1)
+            await asyncio.sleep(0)
+        assert telling.news.qsize() <= _NEWS_MAX + 1
+        await cast(Any, answer).aclose()
+        held = telling.news.qsize()
+        for _ in range(50):
+            telling.activity(Activity.COMMITTING, "")
+            await asyncio.sleep(0)
+        assert telling.news.qsize() == held
+        end.set()
+
+    asyncio.run(check())

@@ -11,7 +11,7 @@ import pytest
 
 from mirrord.core.errors import Aborted, Busy, Damaged, MirrordError, Refused, TransferFailed
 from mirrord.core.model import Definition, Endpoint
-from mirrord.scheduler.health import Change
+from mirrord.scheduler.health import Change, Finding
 from mirrord.scheduler.jobs import Caps, Job, Outcome, Queue
 from mirrord.scheduler.retries import FIRST_PAUSE_S, LONGEST_PAUSE_S, pause_s
 from mirrord.scheduler.scheduler import Scheduler, Standing, Watched
@@ -379,6 +379,41 @@ def test_another_mirror_of_the_same_name_inherits_nothing(room: Room) -> None:
     watched = room.define(None, ident="j")
     room.timers.pass_s(3600)
     assert not watched.error and room.causes() == []
+
+
+def test_another_mirror_of_the_same_name_is_not_in_step_by_the_run_of_the_first(room: Room) -> None:
+    room.define(every("every 1h"))
+    room.timers.pass_s(3600)
+    watched = room.define(every("every 1h"), ident="j", mirrored=False)
+    room.end()
+    assert not room.scheduler.queue.running
+    assert watched.lag_s() is None and not watched.standing.mirrored
+
+
+@pytest.mark.parametrize("ident", ["", "j"])
+def test_alarms_of_a_mirror_that_is_no_more_are_over(room: Room, ident: str) -> None:
+    room.define(every("every 1h"))
+    room.timers.pass_s(3600)
+    room.end(error=CUT)
+    if ident:
+        room.define(None, ident=ident)
+    else:
+        room.scheduler.remove("a")
+    assert [(c.finding.kind, c.raised) for _, c in room.told] == [
+        ("failure", True), ("failure", False),
+    ]  # fmt: skip
+
+
+def test_an_alarm_about_the_last_run_survives_a_restart_until_the_next_run(room: Room) -> None:
+    room.define(None)
+    left = [Finding(kind, "error", "so") for kind in ("failure", "prune", "stall")]
+    room.scheduler.inherit("a", left)
+    room.scheduler.check("a")
+    assert [(c.finding.kind, c.raised) for _, c in room.told] == [("stall", False)]
+    room.scheduler.pruned("a")
+    room.scheduler.due("a", "asked", "")
+    room.end()
+    assert [c.finding.kind for _, c in room.told] == ["stall", "prune", "failure"]
 
 
 def test_who_stops_starts_nothing(room: Room) -> None:
