@@ -68,7 +68,16 @@ def rates(value: Any) -> str:
     from mirrord.schedules.rates import parse_rates
 
     parse_rates(strict.text(value))
-    return str(value)
+    return str(value).strip()
+
+
+def as_rates(value: str) -> str:
+    """`rates` for who has no file: `UsageError` when it is wrong."""
+    if not value.strip():
+        raise UsageError(
+            "the rate is empty", hint="Write for example 20MiB/s, or unlimited for no limit."
+        )
+    return rates(value)
 
 
 _HOOKS: strict.Keys = {
@@ -199,8 +208,9 @@ def is_name(rule: str) -> bool:
 
 
 def quoted(text: object) -> str:
-    """A text as a TOML value."""
-    return '"' + str(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
+    """A text as a TOML value, whatever is in it."""
+    plain = str(text).replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\u{ord(found[0]):04x}", plain) + '"'
 
 
 def render(definition: Definition) -> str:
@@ -232,7 +242,7 @@ def render(definition: Definition) -> str:
     if definition.promise.rpo_s is not None:
         lines += [
             "# The lag that is promised: alarms are measured by it.",
-            f'rpo = "{definition.promise.rpo_s:g}s"',
+            f'rpo = "{definition.promise.rpo_s:.9f}'.rstrip("0").rstrip(".") + 's"',
             "",
         ]
     if pace.throttle:
@@ -304,7 +314,9 @@ class Definitions:
         """Write a new definition; `Refused` when the name is taken."""
         path = self.check_free(definition.name)
         check_together([*self.all(), definition])
-        files.write_atomic("CREATE:DEFINITION", path, render(definition).encode())
+        text = render(definition)
+        parse(definition.name, text, str(path))  # what cannot be read back would stop all mirrors
+        files.write_atomic("CREATE:DEFINITION", path, text.encode())
         return definition._replace(file=str(path))
 
     def swap(self, name: str, source: Endpoint, destination: Endpoint) -> Definition:
@@ -312,8 +324,7 @@ class Definitions:
         path = self.file(name)
         text = path.read_text(encoding="utf-8")
         for key, endpoint in (("source", source), ("destination", destination)):
-            value = str(endpoint).replace("\\", "\\\\").replace('"', '\\"')
-            line = f'{key} = "{value}"'.replace("\\", r"\\")
+            line = f"{key} = {quoted(endpoint)}".replace("\\", r"\\")
             text, count = re.subn(rf"(?m)^\s*{key}\s*=.*$", line, text)
             if count != 1:
                 raise ConfigError(f"the line of '{key}' was not found", where=str(path))

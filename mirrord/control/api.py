@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirrord.catalogue.store import Catalogue
-from mirrord.config.definitions import Definitions, as_keep, check_together, rates
+from mirrord.config.definitions import Definitions, as_keep, as_rates, check_together
 from mirrord.config.host import Host, check_links
 from mirrord.config.host import load as load_host
 from mirrord.control.places import check_places, explained
@@ -23,6 +23,7 @@ from mirrord.core.errors import (
     ConfigError,
     MirrordError,
     Refused,
+    UsageError,
 )
 from mirrord.core.model import Definition, Pace, Promise, Timing
 from mirrord.core.names import check_mirror_name
@@ -145,6 +146,8 @@ class Service:
         snapshots: tuple[str, ...] = (), schedule: str = "", rpo: str = "", throttle: str = "",
     ) -> Result:  # fmt: skip
         """Define a mirror, after looking at both ends; moves no data."""
+        if not all(snapshots):
+            raise UsageError("a pattern for the snapshots that go along is empty")
         definition = Definition(
             name=check_mirror_name(name),
             id=os.urandom(4).hex(),
@@ -155,7 +158,7 @@ class Service:
             snapshots=snapshots,
             timing=Timing((schedule,) if schedule else ()),
             promise=Promise(parse_duration(rpo) if rpo else None),
-            pace=Pace(rates(throttle) if throttle else ""),
+            pace=Pace(as_rates(throttle) if throttle else ""),
         )
         with explained():
             self.paths.make()
@@ -297,7 +300,7 @@ class Service:
         """Set how fast a mirror may transfer, for the running transfer too; docs/schedules.md."""
         with explained():
             before = self.definitions.load(name).pace.throttle or "unlimited"
-            text = "" if rate.strip() in ("unlimited", "none") else rates(rate)
+            text = "" if rate.strip() in ("unlimited", "none") else as_rates(rate)
             self.definitions.set_throttle(name, text)
         now = text or "unlimited"
         return Result(

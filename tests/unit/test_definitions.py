@@ -9,7 +9,7 @@ import pytest
 from mirrord.config.definitions import Definitions, parse, render
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import ConfigError, MirrordError, NotFound
-from mirrord.core.model import Definition
+from mirrord.core.model import Definition, Pace, Promise, Timing
 
 GOOD = """\
 # my own words
@@ -35,6 +35,28 @@ def test_what_is_written_is_read_again() -> None:
     )
     again = parse("home", render(made), "")
     assert again == made
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"timing": Timing(("every\n15m",))},
+        {"pace": Pace("5MiB/s\t08:00-09:00")},
+        {"snapshots": ("a\tb\x00\x7f",)},
+        {"promise": Promise(200 * 86400.0)},
+        {"promise": Promise(1234567.25)},
+        {"promise": Promise(0.001)},
+    ],
+)
+def test_nothing_odd_makes_a_file_that_cannot_be_read(changes: dict[str, object]) -> None:
+    made = definition(**changes)  # type: ignore[arg-type]
+    assert parse("home", render(made), "") == made
+
+
+def test_a_definition_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="snapshots"):
+        Definitions(tmp_path).add(definition(snapshots=("",)))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
