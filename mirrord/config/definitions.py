@@ -270,7 +270,9 @@ class Definitions:
 
     def names(self) -> list[str]:
         """All that are there, whether right or wrong."""
-        return sorted(path.stem for path in self.folder.glob("*.toml"))
+        # Not what editors put beside a file while it is edited, such as '.#home.toml'.
+        found = self.folder.glob("*.toml")
+        return sorted(path.stem for path in found if not path.name.startswith("."))
 
     def load(self, name: str) -> Definition:
         """One by its name; `NotFound` with the nearest name when there is none."""
@@ -278,6 +280,11 @@ class Definitions:
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
+            if path.is_symlink():
+                raise ConfigError(
+                    "the definition cannot be read", where=str(path),
+                    why=f"it is a link to {path.readlink()}, which is not there",
+                ) from None  # fmt: skip
             near = nearest(name, self.names())
             known = ", ".join(self.names()[:8])
             if near:
@@ -295,9 +302,19 @@ class Definitions:
 
     def all(self) -> list[Definition]:
         """All definitions, checked against each other. `ConfigError` at the first wrong one."""
-        found = [self.load(name) for name in self.names()]
+        found = [self.load_listed(name) for name in self.names()]
         check_together(found)
         return found
+
+    def load_listed(self, name: str) -> Definition:
+        """One of `names`: a file that nobody could ask for by its name is wrong itself."""
+        try:
+            return self.load(name)
+        except UsageError as error:
+            file = self.folder / f"{name}.toml"
+            raise ConfigError(
+                error.what, where=str(file), hint="Rename the file, or move it elsewhere."
+            ) from None
 
     def check_free(self, name: str) -> Path:
         """The file for a new definition; `Refused` when the name is taken."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirrord.catalogue.store import Catalogue
+from mirrord.config import strict
 from mirrord.config.definitions import Definitions, as_keep, as_rates, check_together
 from mirrord.config.host import Host, check_links
 from mirrord.config.host import load as load_host
@@ -22,6 +23,7 @@ from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import (
     ConfigError,
     MirrordError,
+    NotFound,
     Refused,
     UsageError,
 )
@@ -29,7 +31,6 @@ from mirrord.core.model import Definition, Pace, Promise, Timing
 from mirrord.core.names import check_mirror_name
 from mirrord.core.results import Result, Silent, Watcher
 from mirrord.core.states import State, Verb
-from mirrord.core.units import parse_duration
 from mirrord.engine.mirror import Mirror, open_mirror
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.recovery import Turned
@@ -157,7 +158,7 @@ class Service:
             keep_destination=as_keep(keep_destination),
             snapshots=snapshots,
             timing=Timing((schedule,) if schedule else ()),
-            promise=Promise(parse_duration(rpo) if rpo else None),
+            promise=Promise(strict.duration(rpo) if rpo else None),
             pace=Pace(as_rates(throttle) if throttle else ""),
         )
         with explained():
@@ -363,8 +364,8 @@ class Service:
     def _readable(self) -> Iterator[Definition]:
         for name in self.definitions.names():
             try:
-                yield self.definitions.load(name)
-            except ConfigError:
+                yield self.definitions.load_listed(name)
+            except (ConfigError, NotFound):
                 continue
 
     def schedules(self) -> list[dict[str, Any]]:
@@ -388,16 +389,21 @@ class Service:
 
         if name is not None:
             return [self._with(name, report.status)]
-        return [self._status_or_problem(each) for each in self.definitions.names()]
+        rows = map(self._status_or_problem, self.definitions.names())
+        return [row for row in rows if row is not None]
 
-    def _status_or_problem(self, name: str) -> dict[str, Any]:
-        """One wrong definition must not hide how all the others are."""
+    def _status_or_problem(self, name: str) -> dict[str, Any] | None:
+        """One wrong definition must not hide how all the others are. None: deleted meanwhile."""
         from mirrord.engine import report
 
         try:
             return self._with(name, report.status)
-        except ConfigError as error:
+        except (ConfigError, UsageError) as error:  # UsageError: the file's name is no name
             return report.unknown(name, str(error))
+        except NotFound:
+            if name in self.definitions.names():
+                raise
+            return None
 
     def history(self, name: str, *, limit: int) -> dict[str, Any]:
         """See `mirrord.engine.report.history`."""

@@ -162,3 +162,22 @@ def test_a_misspelt_name_finds_its_neighbour(tmp_path: Path) -> None:
     with pytest.raises(NotFound) as caught:
         folder.load("hoem")
     assert "'home'" in caught.value.hint
+
+
+def test_what_editors_leave_and_links_to_nothing(tmp_path: Path) -> None:
+    folder = Definitions(tmp_path)
+    (tmp_path / "home.toml").write_text(GOOD)
+    (tmp_path / ".#home.toml").symlink_to("ann@host.4711")  # Emacs, while it is edited
+    assert [found.name for found in folder.all()] == ["home"]
+    (tmp_path / "other.toml").symlink_to("/nowhere/other.toml")
+    with pytest.raises(ConfigError, match="a link to /nowhere"):
+        folder.all()
+    (tmp_path / "other.toml").rename(tmp_path / "an other.toml")
+    with pytest.raises(ConfigError, match=r"an other.toml: 'an other' cannot name a mirror"):
+        folder.all()
+
+
+@pytest.mark.parametrize("line", ['rpo = "0s"', 'stall = "0 min"', '[hooks]\ntimeout = "0s"'])
+def test_no_time_at_all_is_no_duration(line: str) -> None:
+    with pytest.raises(ConfigError, match="no time at all"):
+        parse("home", GOOD + line, "home.toml")
