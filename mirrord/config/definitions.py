@@ -68,7 +68,16 @@ def rates(value: Any) -> str:
     from mirrord.schedules.rates import parse_rates
 
     parse_rates(strict.text(value))
-    return str(value)
+    return str(value).strip()
+
+
+def as_rates(value: str) -> str:
+    """`rates` for who has no file: `UsageError` when it is wrong."""
+    if not value.strip():
+        raise UsageError(
+            "the rate is empty", hint="Write for example 20MiB/s, or unlimited for no limit."
+        )
+    return rates(value)
 
 
 _HOOKS: strict.Keys = {
@@ -199,8 +208,9 @@ def is_name(rule: str) -> bool:
 
 
 def quoted(text: object) -> str:
-    """A text as a TOML value."""
-    return '"' + str(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
+    """A text as a TOML value, whatever is in it."""
+    plain = str(text).replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\u{ord(found[0]):04x}", plain) + '"'
 
 
 def render(definition: Definition) -> str:
@@ -232,7 +242,7 @@ def render(definition: Definition) -> str:
     if definition.promise.rpo_s is not None:
         lines += [
             "# The lag that is promised: alarms are measured by it.",
-            f'rpo = "{definition.promise.rpo_s:g}s"',
+            f'rpo = "{definition.promise.rpo_s:.9f}'.rstrip("0").rstrip(".") + 's"',
             "",
         ]
     if pace.throttle:
@@ -260,7 +270,9 @@ class Definitions:
 
     def names(self) -> list[str]:
         """All that are there, whether right or wrong."""
-        return sorted(path.stem for path in self.folder.glob("*.toml"))
+        # Not what editors put beside a file while it is edited, such as '.#home.toml'.
+        found = self.folder.glob("*.toml")
+        return sorted(path.stem for path in found if not path.name.startswith("."))
 
     def load(self, name: str) -> Definition:
         """One by its name; `NotFound` with the nearest name when there is none."""
@@ -268,6 +280,11 @@ class Definitions:
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
+            if path.is_symlink():
+                raise ConfigError(
+                    "the definition cannot be read", where=str(path),
+                    why=f"it is a link to {path.readlink()}, which is not there",
+                ) from None  # fmt: skip
             near = nearest(name, self.names())
             known = ", ".join(self.names()[:8])
             if near:
@@ -285,9 +302,19 @@ class Definitions:
 
     def all(self) -> list[Definition]:
         """All definitions, checked against each other. `ConfigError` at the first wrong one."""
-        found = [self.load(name) for name in self.names()]
+        found = [self.load_listed(name) for name in self.names()]
         check_together(found)
         return found
+
+    def load_listed(self, name: str) -> Definition:
+        """One of `names`: a file that nobody could ask for by its name is wrong itself."""
+        try:
+            return self.load(name)
+        except UsageError as error:
+            file = self.folder / f"{name}.toml"
+            raise ConfigError(
+                error.what, where=str(file), hint="Rename the file, or move it elsewhere."
+            ) from None
 
     def check_free(self, name: str) -> Path:
         """The file for a new definition; `Refused` when the name is taken."""
@@ -304,7 +331,9 @@ class Definitions:
         """Write a new definition; `Refused` when the name is taken."""
         path = self.check_free(definition.name)
         check_together([*self.all(), definition])
-        files.write_atomic("CREATE:DEFINITION", path, render(definition).encode())
+        text = render(definition)
+        parse(definition.name, text, str(path))  # what cannot be read back would stop all mirrors
+        files.write_atomic("CREATE:DEFINITION", path, text.encode())
         return definition._replace(file=str(path))
 
     def swap(self, name: str, source: Endpoint, destination: Endpoint) -> Definition:
@@ -312,8 +341,7 @@ class Definitions:
         path = self.file(name)
         text = path.read_text(encoding="utf-8")
         for key, endpoint in (("source", source), ("destination", destination)):
-            value = str(endpoint).replace("\\", "\\\\").replace('"', '\\"')
-            line = f'{key} = "{value}"'.replace("\\", r"\\")
+            line = f"{key} = {quoted(endpoint)}".replace("\\", r"\\")
             text, count = re.subn(rf"(?m)^\s*{key}\s*=.*$", line, text)
             if count != 1:
                 raise ConfigError(f"the line of '{key}' was not found", where=str(path))

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mirrord.core.errors import ConfigError, MirrordError
+from mirrord.core.errors import ConfigError, MirrordError, UsageError
 from mirrord.core.names import nearest
 
 #: key -> what turns its value into what is meant (raises ValueError with what is needed, or a
@@ -69,10 +69,13 @@ def number(low: float, high: float) -> Callable[[Any], float]:
 
 
 def duration(value: Any) -> float:
-    """A duration as people write it, in seconds."""
+    """A duration as people write it, in seconds; some time at least."""
     from mirrord.core.units import parse_duration
 
-    return parse_duration(text(value))
+    seconds = parse_duration(text(value))
+    if not seconds:
+        raise UsageError(f"'{value}' is no time at all", hint="Write for example 90s or 15 min.")
+    return seconds
 
 
 def one_of(*words: str) -> Callable[[Any], str]:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirrord.catalogue.store import Catalogue
-from mirrord.config.definitions import Definitions, as_keep, check_together, rates
+from mirrord.config import strict
+from mirrord.config.definitions import Definitions, as_keep, as_rates, check_together
 from mirrord.config.host import Host, check_links
 from mirrord.config.host import load as load_host
 from mirrord.control.places import check_places, explained
@@ -22,13 +23,14 @@ from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import (
     ConfigError,
     MirrordError,
+    NotFound,
     Refused,
+    UsageError,
 )
 from mirrord.core.model import Definition, Pace, Promise, Timing
 from mirrord.core.names import check_mirror_name
 from mirrord.core.results import Result, Silent, Watcher
 from mirrord.core.states import State, Verb
-from mirrord.core.units import parse_duration
 from mirrord.engine.mirror import Mirror, open_mirror
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.recovery import Turned
@@ -145,6 +147,8 @@ class Service:
         snapshots: tuple[str, ...] = (), schedule: str = "", rpo: str = "", throttle: str = "",
     ) -> Result:  # fmt: skip
         """Define a mirror, after looking at both ends; moves no data."""
+        if not all(snapshots):
+            raise UsageError("a pattern for the snapshots that go along is empty")
         definition = Definition(
             name=check_mirror_name(name),
             id=os.urandom(4).hex(),
@@ -154,8 +158,8 @@ class Service:
             keep_destination=as_keep(keep_destination),
             snapshots=snapshots,
             timing=Timing((schedule,) if schedule else ()),
-            promise=Promise(parse_duration(rpo) if rpo else None),
-            pace=Pace(rates(throttle) if throttle else ""),
+            promise=Promise(strict.duration(rpo) if rpo else None),
+            pace=Pace(as_rates(throttle) if throttle else ""),
         )
         with explained():
             self.paths.make()
@@ -297,7 +301,7 @@ class Service:
         """Set how fast a mirror may transfer, for the running transfer too; docs/schedules.md."""
         with explained():
             before = self.definitions.load(name).pace.throttle or "unlimited"
-            text = "" if rate.strip() in ("unlimited", "none") else rates(rate)
+            text = "" if rate.strip() in ("unlimited", "none") else as_rates(rate)
             self.definitions.set_throttle(name, text)
         now = text or "unlimited"
         return Result(
@@ -360,8 +364,8 @@ class Service:
     def _readable(self) -> Iterator[Definition]:
         for name in self.definitions.names():
             try:
-                yield self.definitions.load(name)
-            except ConfigError:
+                yield self.definitions.load_listed(name)
+            except (ConfigError, NotFound):
                 continue
 
     def schedules(self) -> list[dict[str, Any]]:
@@ -385,16 +389,21 @@ class Service:
 
         if name is not None:
             return [self._with(name, report.status)]
-        return [self._status_or_problem(each) for each in self.definitions.names()]
+        rows = map(self._status_or_problem, self.definitions.names())
+        return [row for row in rows if row is not None]
 
-    def _status_or_problem(self, name: str) -> dict[str, Any]:
-        """One wrong definition must not hide how all the others are."""
+    def _status_or_problem(self, name: str) -> dict[str, Any] | None:
+        """One wrong definition must not hide how all the others are. None: deleted meanwhile."""
         from mirrord.engine import report
 
         try:
             return self._with(name, report.status)
-        except ConfigError as error:
+        except (ConfigError, UsageError) as error:  # UsageError: the file's name is no name
             return report.unknown(name, str(error))
+        except NotFound:
+            if name in self.definitions.names():
+                raise
+            return None
 
     def history(self, name: str, *, limit: int) -> dict[str, Any]:
         """See `mirrord.engine.report.history`."""

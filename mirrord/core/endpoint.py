@@ -39,6 +39,14 @@ def parse_endpoint(text: str, *, what: str = "endpoint") -> Endpoint:
         )
     if "\0" in location or "\n" in location:
         raise UsageError(f"{what} '{text!r}' has a line break or a NUL byte in its path")
+    try:
+        location.encode()
+    except UnicodeEncodeError:
+        shown = text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        raise UsageError(
+            f"{what} '{shown}' is not UTF-8",
+            hint="Definitions are UTF-8: give the volume a name that can be written there.",
+        ) from None
     parts = [part for part in location.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise UsageError(f"{what} '{text}' has '..' in its path", hint="Write the path plainly.")

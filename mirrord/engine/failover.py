@@ -14,7 +14,7 @@ from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.units import format_size
 from mirrord.engine import failover_steps, plan, recovery
-from mirrord.engine.mirror import Mirror, check_source, one_line, stop_running
+from mirrord.engine.mirror import Mirror, check_destination, check_source, one_line, stop_running
 from mirrord.engine.recovery import Recovered
 from mirrord.engine.update import update_held
 from mirrord.system import clock
@@ -57,9 +57,12 @@ def break_off(mirror: Mirror) -> Result:
     with mirror.hold(Verb.BREAK):
         pending = recovery.recover(mirror).pending
         verdict = mirror.permit(Verb.BREAK)
-        view = mirror.destination.facts().view
+        facts = mirror.destination.facts()
+        view = facts.view
         if isinstance(verdict, Already):
             return Result(verdict.status, f"'{mirror.name}' is broken off already.", {"view": view})
+        # What is recorded is done as soon as it can be: not what was just refused.
+        check_destination(facts, mirror)
         if pending is not None:
             recovery.drop(mirror, pending)
         mirror.catalogue.begin(mirror.id, Verb.BREAK.value, {})
@@ -105,8 +108,9 @@ def begin_turn(mirror: Mirror, turn: Turn, arguments: dict[str, object]) -> str 
 
 
 def _plan_resync(mirror: Mirror) -> Turn:
-    common = _common(mirror, mirror.source.snapshots(), mirror.destination.snapshots())
     facts = mirror.destination.facts()
+    check_destination(facts, mirror)
+    common = _common(mirror, mirror.source.snapshots(), mirror.destination.snapshots())
     where = str(mirror.destination)
     lost = mirror.destination.divergence(common.guid) if facts.role is Role.LIVE else None
     keep = lost is not None and (lost.changed_bytes > 0 or lost.total_changes > 0)
@@ -151,6 +155,7 @@ def _plan_reverse(mirror: Mirror, *, switchover: bool) -> Turn:
     source, destination = mirror.source, mirror.destination
     facts = source.facts()
     check_source(facts, str(source))
+    check_destination(destination.facts(), mirror)
     if facts.fixed:
         raise MirrordError(
             "the source cannot become a destination", where=str(source), why=facts.fixed,

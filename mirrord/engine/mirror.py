@@ -15,7 +15,7 @@ from mirrord.core.errors import Busy, MirrordError, Refused
 from mirrord.core.model import Definition, Role, Snapshot, VolumeFacts
 from mirrord.core.results import Watcher
 from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
-from mirrord.drivers.base import Driver
+from mirrord.drivers.base import Driver, other_mirror
 from mirrord.drivers.registry import open_driver
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.throttle import Throttle
@@ -215,6 +215,19 @@ def check_source(facts: VolumeFacts, where: str) -> None:
         hint="A folder becomes one by 'btrfs subvolume create NEW' and 'cp -a --reflink'; a block "
         "volume is made by 'mirrord volume create'.",
     )  # fmt: skip
+
+
+def check_destination(facts: VolumeFacts, mirror: Mirror) -> None:
+    """Raise `Refused` when the destination is not there (perhaps not mounted), or another's."""
+    where = str(mirror.destination)
+    if facts.role is Role.ABSENT:
+        raise Refused(
+            "the destination is not there any more", where=where,
+            why=facts.notes[0] if facts.notes else "nothing is at that path",
+            hint="Check that its file system is mounted; nothing was changed.",
+        )  # fmt: skip
+    if facts.role is Role.MIRROR and facts.mirror_id != mirror.id:
+        raise other_mirror(where, facts.mirror_id)
 
 
 def stop_running(mirror: Mirror, *, timeout_s: float = 30.0) -> bool:

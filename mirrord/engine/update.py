@@ -26,9 +26,9 @@ from mirrord.core.model import BlockStates, Role, Snapshot
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_duration, format_size
-from mirrord.drivers.base import not_a_mirror, other_mirror
+from mirrord.drivers.base import not_a_mirror
 from mirrord.engine import hooks, plan, prune, recovery
-from mirrord.engine.mirror import Mirror, live_source, one_line
+from mirrord.engine.mirror import Mirror, check_destination, live_source, one_line
 from mirrord.engine.recovery import Pending, Recovered
 from mirrord.engine.transfer import Outcome, carry
 from mirrord.system import clock
@@ -248,17 +248,9 @@ def _settle(mirror: Mirror, error: BaseException) -> None:
 
 def _shown(mirror: Mirror) -> str | None:
     facts = mirror.destination.facts()
-    where = str(mirror.destination)
-    if facts.role is Role.ABSENT:
-        raise Refused(
-            "the destination is not there any more", where=where,
-            why=facts.notes[0] if facts.notes else "nothing is at that path",
-            hint="Check that its file system is mounted; nothing was changed.",
-        )  # fmt: skip
+    check_destination(facts, mirror)
     if facts.role is not Role.MIRROR:
-        raise not_a_mirror(where)
-    if facts.mirror_id != mirror.id:
-        raise other_mirror(where, facts.mirror_id)
+        raise not_a_mirror(str(mirror.destination))
     return facts.shown
 
 

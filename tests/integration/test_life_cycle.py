@@ -88,6 +88,24 @@ def test_break_write_and_resync_keeps_the_losing_side(world: World) -> None:
     assert world.in_step()
 
 
+def test_what_is_refused_for_a_missing_destination_is_not_done_later(world: World) -> None:
+    world.initialized()
+    there = Path(str(world.lab.destination()).partition(":")[2])
+    there.rename(there.with_name("away"))  # as when it is not mounted
+    for verb in (
+        world.service.break_off,
+        lambda name: world.service.resync(name, yes=True),
+        lambda name: world.service.reverse(name, yes=True),
+    ):
+        with pytest.raises(Refused, match=r"not there any more|not possible now"):
+            verb(NAME)
+    assert not there.exists()
+    there.with_name("away").rename(there)
+    world.lab.change(world.lab.source(), 5)
+    assert world.again().update(NAME).status == "done", "no break was waiting for it"
+    assert world.status()["state"] == "mirrored"
+
+
 def test_reverse_after_a_break_and_back_again(world: World) -> None:
     world.initialized()
     old_source, old_destination = str(world.lab.source()), str(world.lab.destination())

@@ -9,7 +9,7 @@ import pytest
 from mirrord.config.definitions import Definitions, parse, render
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import ConfigError, MirrordError, NotFound
-from mirrord.core.model import Definition
+from mirrord.core.model import Definition, Pace, Promise, Timing
 
 GOOD = """\
 # my own words
@@ -35,6 +35,28 @@ def test_what_is_written_is_read_again() -> None:
     )
     again = parse("home", render(made), "")
     assert again == made
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"timing": Timing(("every\n15m",))},
+        {"pace": Pace("5MiB/s\t08:00-09:00")},
+        {"snapshots": ("a\tb\x00\x7f",)},
+        {"promise": Promise(200 * 86400.0)},
+        {"promise": Promise(1234567.25)},
+        {"promise": Promise(0.001)},
+    ],
+)
+def test_nothing_odd_makes_a_file_that_cannot_be_read(changes: dict[str, object]) -> None:
+    made = definition(**changes)  # type: ignore[arg-type]
+    assert parse("home", render(made), "") == made
+
+
+def test_a_definition_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="snapshots"):
+        Definitions(tmp_path).add(definition(snapshots=("",)))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -140,3 +162,22 @@ def test_a_misspelt_name_finds_its_neighbour(tmp_path: Path) -> None:
     with pytest.raises(NotFound) as caught:
         folder.load("hoem")
     assert "'home'" in caught.value.hint
+
+
+def test_what_editors_leave_and_links_to_nothing(tmp_path: Path) -> None:
+    folder = Definitions(tmp_path)
+    (tmp_path / "home.toml").write_text(GOOD)
+    (tmp_path / ".#home.toml").symlink_to("ann@host.4711")  # Emacs, while it is edited
+    assert [found.name for found in folder.all()] == ["home"]
+    (tmp_path / "other.toml").symlink_to("/nowhere/other.toml")
+    with pytest.raises(ConfigError, match="a link to /nowhere"):
+        folder.all()
+    (tmp_path / "other.toml").rename(tmp_path / "an other.toml")
+    with pytest.raises(ConfigError, match=r"an other.toml: 'an other' cannot name a mirror"):
+        folder.all()
+
+
+@pytest.mark.parametrize("line", ['rpo = "0s"', 'stall = "0 min"', '[hooks]\ntimeout = "0s"'])
+def test_no_time_at_all_is_no_duration(line: str) -> None:
+    with pytest.raises(ConfigError, match="no time at all"):
+        parse("home", GOOD + line, "home.toml")

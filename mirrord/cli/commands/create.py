@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from mirrord.cli.output import Json, Name, service, show
+from mirrord.core.errors import UsageError
 
 
 def register(app: typer.Typer, name: str, panel: str) -> None:
@@ -23,18 +24,20 @@ def create(
         str, typer.Argument(metavar="DESTINATION", help="A path that does not exist yet.")
     ],
     schedule: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="WHEN",
             help="'every 15m', 'lag 5m', '*/10 * * * *', or a name ('mirrord schedule list').",
         ),
-    ] = "",
+    ] = None,
     rpo: Annotated[
-        str, typer.Option(metavar="DURATION", help="The lag that is promised, such as 30m.")
-    ] = "",
+        str | None,
+        typer.Option(metavar="DURATION", help="The lag that is promised, such as 30m."),
+    ] = None,
     throttle: Annotated[
-        str, typer.Option(metavar="RATE", help="How fast it may transfer, such as 20MiB/s.")
-    ] = "",
+        str | None,
+        typer.Option(metavar="RATE", help="How fast it may transfer, such as 20MiB/s."),
+    ] = None,
     keep_source: Annotated[
         str,
         typer.Option(metavar="KEEP", help="Snapshots that stay at the source: a number or rules."),
@@ -57,6 +60,9 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Define a mirror; no data move yet."""
+    for option, value in (("schedule", schedule), ("rpo", rpo), ("throttle", throttle)):
+        if value is not None and not value.strip():  # as of a variable of a script that is not set
+            raise UsageError(f"'--{option}' is empty", hint="Leave it out, or say what you mean.")
     with service() as built:
         result = built.create(
             name,
@@ -65,8 +71,8 @@ def create(
             keep_source=keep_source,
             keep_destination=keep_destination,
             snapshots=tuple(snapshots or ()),
-            schedule=schedule,
-            rpo=rpo,
-            throttle=throttle,
+            schedule=schedule or "",
+            rpo=rpo or "",
+            throttle=throttle or "",
         )
     show(result, as_json=as_json)
