@@ -86,9 +86,8 @@ def test_a_stalled_transfer_is_an_alarm_and_clears(served_btrfs: Served) -> None
     thread.start()
     until(lambda: served.row()["activity"] == "transferring")
     assert served.daemon.process is not None
-    children = subprocess.run(
-        ["pgrep", "-P", str(served.daemon.process.pid), "btrfs"], capture_output=True, text=True
-    ).stdout.split()
+    threads = Path(f"/proc/{served.daemon.process.pid}/task").iterdir()
+    children = [pid for thread in threads for pid in (thread / "children").read_text().split()]
     assert children, "a receiver runs"
     # The receiver does not read any more: the pipe fills, and no byte moves.
     served.service.throttle(NAME, "unlimited")
