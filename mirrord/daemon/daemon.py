@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 from collections.abc import Iterable
 from typing import Any
@@ -26,6 +25,7 @@ from mirrord.daemon.running import Running
 from mirrord.daemon.timers import ApTimers
 from mirrord.daemon.workers import Workers
 from mirrord.engine.limits import Limits
+from mirrord.engine.progress import RunFiles
 from mirrord.scheduler.jobs import Caps, Job, Outcome
 from mirrord.scheduler.scheduler import Scheduler, Standing
 from mirrord.schedules.lag import Run
@@ -106,7 +106,7 @@ class Daemon:
 
     async def _learn(self) -> list[Known]:
         """Read everything; `MirrordError` when a definition is wrong."""
-        return await self.workers.house(_read_all)
+        return await self.workers.look(_read_all)
 
     def _define(self, known: Iterable[Known]) -> None:
         found = {each.definition.name: each for each in known}
@@ -164,7 +164,8 @@ class Daemon:
             await asyncio.sleep(0.05)
         for name in list(self.scheduler.queue.running):
             say("info", f"{name}: ending the running transfer at a checkpoint", mirror=name)
-            await self.workers.house(functools.partial(_ask_to_end, name=name))
+            # Not by its definition: that may be gone, or wrong, since it began.
+            RunFiles(self.paths.run, name).request_abort("the end of the service")
         while self.scheduler.queue.running:
             await asyncio.sleep(0.05)
         if self._tasks:
@@ -242,7 +243,7 @@ class Daemon:
     async def refresh(self, name: str) -> None:
         """Read one mirror's definition and look at both of its ends."""
         try:
-            known = await self.workers.house(lambda service: _read_one(service, name))
+            known = await self.workers.look(lambda service: _read_one(service, name))
         except MirrordError as error:
             # A definition that is wrong now: what was read before holds until a reload.
             self.board.update(name, {"problems": [str(error)], "healthy": False})
@@ -291,9 +292,9 @@ class Daemon:
         name = str(words[0]) if words else str(arguments.get("name", ""))
         if METHODS[method].queued and name in self.scheduler.mirrors:
             return await self._queued(name, method, words, arguments, watcher)
-        value = await self.workers.verb(
-            lambda service: getattr(service, method)(*words, **arguments), watcher
-        )
+        short = METHODS[method].access == "read" or method == "abort"
+        crew = self.workers.report if short else self.workers.verb
+        value = await crew(lambda service: getattr(service, method)(*words, **arguments), watcher)
         if method == "alarms":
             return self.watch.shown(value)
         if method == "status":
@@ -388,7 +389,3 @@ def _last_transfer(service: Service, name: str) -> dict[str, Any]:
     shown = rows[0].name if rows else ""
     return {"last_transfer": last, "shown": shown, "problems": [], "healthy": True,
             "base_risk": "", "checkpoint_bytes": 0}  # fmt: skip
-
-
-def _ask_to_end(service: Service, *, name: str) -> None:
-    service.look(name, lambda mirror: mirror.run.request_abort("the end of the service"))

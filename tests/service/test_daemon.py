@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import pytest
 
+from mirrord.config.host import Host
 from mirrord.control.client import Client
 from mirrord.control.methods import METHODS
 from mirrord.control.server import _NEWS_MAX, _answer, _Telling
@@ -30,6 +31,9 @@ from mirrord.core.errors import (
     UsageError,
 )
 from mirrord.core.states import Activity
+from mirrord.daemon.workers import Workers
+from mirrord.engine.limits import Limits
+from mirrord.system.paths import Paths
 from tests.service.conftest import Served
 from tests.support.service import ServiceProcess, until
 from tests.support.world import NAME
@@ -109,6 +113,19 @@ def test_a_clean_stop_leaves_a_checkpoint_from_which_the_next_update_goes_on(
     done = served.service.update(NAME)
     assert done.data["resumed_bytes"] > 0
     assert served.in_step()
+
+
+def test_a_stop_reaches_a_transfer_whose_definition_is_wrong_by_now(served: Served) -> None:
+    served.initialized()
+    file = served.paths.mirrors / f"{NAME}.toml"
+    slow_update(served, "100KiB/s")
+    good = file.read_text()
+    file.write_text("id = 3\n")
+    assert served.daemon.stop() == 0
+    file.write_text(good)
+    served.daemon.start()
+    [last] = served.service.history(NAME, limit=1)["transfers"]
+    assert "the end of the service" in last["error"]
 
 
 def test_a_stop_lets_a_short_transfer_finish(served: Served) -> None:
@@ -390,5 +407,25 @@ def test_news_do_not_pile_up_for_who_does_not_listen_or_is_gone() -> None:
             await asyncio.sleep(0)
         assert telling.news.qsize() == held
         end.set()
+
+    asyncio.run(check())
+
+
+def test_long_verbs_and_disks_that_hang_hold_up_neither_reports_nor_records(tmp_path: Path) -> None:
+    async def check() -> None:
+        host, end = Host(), threading.Event()
+        workers = Workers(
+            Paths(tmp_path, tmp_path, tmp_path), host, Limits(host), lambda _name: False
+        )
+        held = [
+            crew(lambda _service: end.wait(30))
+            for crew in (workers.verb, workers.look)
+            for _ in range(20)
+        ]
+        for crew in (workers.report, workers.house, workers.transfer):
+            assert await asyncio.wait_for(crew(lambda _service: True), 5)
+        end.set()
+        await asyncio.gather(*held)
+        workers.close()
 
     asyncio.run(check())
