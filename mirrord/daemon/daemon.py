@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -78,6 +79,8 @@ class Daemon:
         #: Set once all mirrors are known: until then who asks has to wait.
         self.ready = asyncio.Event()
         self._asked: dict[str, _Asked] = {}
+        #: Counts what changed a mirror: what was read before a change is not true after it.
+        self._changes: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # Life
@@ -136,6 +139,7 @@ class Daemon:
         """Read settings and definitions anew; the old ones stay when anything is wrong."""
         try:
             host = load_host(self.paths.host, zone=local_zone)
+            before = self._changes.copy()
             known = await self._learn()
         except MirrordError as error:
             say("error", f"the definitions are not read anew, the old ones hold: {error}")
@@ -146,6 +150,10 @@ class Daemon:
         self.workers.configure(host)
         self.scheduler.queue.caps = _caps(host)
         self._define(known)
+        for each in known:
+            name = each.definition.name
+            if self._changes[name] != before[name]:
+                self.background(self.refresh(name))
         self.scheduler.pump()
         count = f"{len(known)} mirror{'' if len(known) == 1 else 's'}"
         say("info", f"definitions read: {count}")
@@ -212,6 +220,7 @@ class Daemon:
         status = value.status if isinstance(value, Result) else ""
         outcome = Outcome(status, clock.monotonic_s() - started_s, data, error)
         self.board.running.pop(job.name, None)
+        self._changes[job.name] += 1
         self.scheduler.finished(job.name, outcome)
         self.numbers.count(job, outcome)
         self.watch.report(job, outcome)
@@ -243,7 +252,11 @@ class Daemon:
     async def refresh(self, name: str) -> None:
         """Read one mirror's definition and look at both of its ends."""
         try:
-            known = await self.workers.look(lambda service: _read_one(service, name))
+            while True:
+                before = self._changes[name]
+                known = await self.workers.look(lambda service: _read_one(service, name))
+                if self._changes[name] == before:
+                    break
         except MirrordError as error:
             # A definition that is wrong now: what was read before holds until a reload.
             self.board.update(name, {"problems": [str(error)], "healthy": False})
@@ -304,6 +317,7 @@ class Daemon:
         elif METHODS[method].access == "act" and name:
             if method == "prune" and isinstance(value, Result) and value.status == "done":
                 self.scheduler.pruned(name)
+            self._changes[name] += 1
             await self.refresh(name)
         return value
 

@@ -30,13 +30,16 @@ from mirrord.core.errors import (
     Unreachable,
     UsageError,
 )
+from mirrord.core.results import Silent
 from mirrord.core.states import Activity
+from mirrord.daemon.daemon import Daemon
 from mirrord.daemon.workers import Workers
 from mirrord.engine.limits import Limits
 from mirrord.system.paths import Paths
 from tests.service.conftest import Served
+from tests.support.labs import open_lab
 from tests.support.service import ServiceProcess, until
-from tests.support.world import NAME
+from tests.support.world import NAME, World
 
 
 def slow_update(served: Served, rate: str = "200KiB/s") -> threading.Thread:
@@ -429,3 +432,30 @@ def test_long_verbs_and_disks_that_hang_hold_up_neither_reports_nor_records(tmp_
         workers.close()
 
     asyncio.run(check())
+
+
+def test_what_was_read_before_a_command_does_not_undo_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check() -> None:
+        daemon = Daemon(world.paths)
+        await daemon.begin()
+        look = daemon.workers.look
+
+        async def slow(work: Any) -> Any:
+            found = await look(work)
+            monkeypatch.setattr(daemon.workers, "look", look)
+            await daemon.call("quiesce", [NAME], {}, Silent())
+            return found
+
+        monkeypatch.setattr(daemon.workers, "look", slow)
+        await daemon.refresh(NAME)
+        assert daemon.scheduler.mirrors[NAME].standing.quiesced
+        assert daemon.board.rows()[0]["quiesced"]
+        await daemon.end(patience_s=0)
+
+    with open_lab("lab_block", tmp_path) as lab:
+        world = World(lab, tmp_path / "home")
+        world.initialized()
+        asyncio.run(check())
+        world.close()
