@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
+from collections import Counter
 from collections.abc import Coroutine, Iterable
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from mirrord.daemon.running import Running
 from mirrord.daemon.timers import ApTimers
 from mirrord.daemon.workers import Workers
 from mirrord.engine.limits import Limits
+from mirrord.engine.progress import RunFiles
 from mirrord.scheduler.jobs import Caps, Job, Outcome
 from mirrord.scheduler.scheduler import Scheduler, Standing
 from mirrord.schedules.lag import Run
@@ -80,6 +81,8 @@ class Daemon:
         #: Set once all mirrors are known: until then who asks has to wait.
         self.ready = asyncio.Event()
         self._asked: dict[str, _Asked] = {}
+        #: Counts what changed a mirror: what was read before a change is not true after it.
+        self._changes: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # Life
@@ -108,7 +111,7 @@ class Daemon:
 
     async def _learn(self) -> list[Known]:
         """Read everything; `MirrordError` when a definition is wrong."""
-        return await self.workers.house(_read_all)
+        return await self.workers.look(_read_all)
 
     def _define(self, known: Iterable[Known]) -> None:
         found = {each.definition.name: each for each in known}
@@ -138,6 +141,7 @@ class Daemon:
         """Read settings and definitions anew; the old ones stay when anything is wrong."""
         try:
             host = load_host(self.paths.host, zone=local_zone)
+            before = self._changes.copy()
             known = await self._learn()
         except MirrordError as error:
             say("error", f"the definitions are not read anew, the old ones hold: {error}")
@@ -148,6 +152,10 @@ class Daemon:
         self.workers.configure(host)
         self.scheduler.queue.caps = _caps(host)
         self._define(known)
+        for each in known:
+            name = each.definition.name
+            if self._changes[name] != before[name]:
+                self.background(self.refresh(name))
         self.scheduler.pump()
         count = f"{len(known)} mirror{'' if len(known) == 1 else 's'}"
         say("info", f"definitions read: {count}")
@@ -166,7 +174,8 @@ class Daemon:
             await asyncio.sleep(0.05)
         for name in list(self.scheduler.queue.running):
             say("info", f"{name}: ending the running transfer at a checkpoint", mirror=name)
-            await self.workers.house(functools.partial(_ask_to_end, name=name))
+            # Not by its definition: that may be gone, or wrong, since it began.
+            RunFiles(self.paths.run, name).request_abort("the end of the service")
         while self.scheduler.queue.running:
             await asyncio.sleep(0.05)
         if self._tasks:
@@ -213,6 +222,7 @@ class Daemon:
         status = value.status if isinstance(value, Result) else ""
         outcome = Outcome(status, clock.monotonic_s() - started_s, data, error)
         self.board.running.pop(job.name, None)
+        self._changes[job.name] += 1
         self.scheduler.finished(job.name, outcome)
         self.numbers.count(job, outcome)
         self.watch.report(job, outcome)
@@ -244,7 +254,11 @@ class Daemon:
     async def refresh(self, name: str) -> None:
         """Read one mirror's definition and look at both of its ends."""
         try:
-            known = await self.workers.house(lambda service: _read_one(service, name))
+            while True:
+                before = self._changes[name]
+                known = await self.workers.look(lambda service: _read_one(service, name))
+                if self._changes[name] == before:
+                    break
         except MirrordError as error:
             # A definition that is wrong now: what was read before holds until a reload.
             self.board.update(name, {"problems": [str(error)], "healthy": False})
@@ -293,9 +307,9 @@ class Daemon:
         name = str(words[0]) if words else str(arguments.get("name", ""))
         if METHODS[method].queued and name in self.scheduler.mirrors:
             return await self._queued(name, method, words, arguments, watcher)
-        value = await self.workers.verb(
-            lambda service: getattr(service, method)(*words, **arguments), watcher
-        )
+        short = METHODS[method].access == "read" or method == "abort"
+        crew = self.workers.report if short else self.workers.verb
+        value = await crew(lambda service: getattr(service, method)(*words, **arguments), watcher)
         if method == "alarms":
             return self.watch.shown(value)
         if method == "status":
@@ -305,6 +319,7 @@ class Daemon:
         elif METHODS[method].access == "act" and name:
             if method == "prune" and isinstance(value, Result) and value.status == "done":
                 self.scheduler.pruned(name)
+            self._changes[name] += 1
             await self.refresh(name)
         return value
 
@@ -390,7 +405,3 @@ def _last_transfer(service: Service, name: str) -> dict[str, Any]:
     shown = rows[0].name if rows else ""
     return {"last_transfer": last, "shown": shown, "problems": [], "healthy": True,
             "base_risk": "", "checkpoint_bytes": 0}  # fmt: skip
-
-
-def _ask_to_end(service: Service, *, name: str) -> None:
-    service.look(name, lambda mirror: mirror.run.request_abort("the end of the service"))

@@ -40,6 +40,8 @@ class Watch:
         #: What is not (or cannot be) written to the catalogue yet, with its time.
         self._unrecorded: dict[tuple[str | None, str], tuple[Change, int]] = {}
         self._looked_s: dict[str, float] = {}
+        #: Who is being looked at: an end that hangs is not looked at once more.
+        self._looking: set[str] = set()
         self._task: asyncio.Task[None] | None = None
         #: Records are written one after the other: an alarm's end never before its beginning.
         self._recording = asyncio.Lock()
@@ -160,9 +162,16 @@ class Watch:
         oldest = sorted(self._looked_s, key=self._looked_s.__getitem__)[:share]
         for name in oldest:
             due = now_s - self._looked_s[name] >= _LOOK_EVERY_S
-            if due and name not in scheduler.queue.running:
+            if due and name not in scheduler.queue.running and name not in self._looking:
                 self._looked_s[name] = now_s
-                self._daemon.background(self._daemon.refresh(name))
+                self._daemon.background(self._look(name))
+
+    async def _look(self, name: str) -> None:
+        self._looking.add(name)
+        try:
+            await self._daemon.refresh(name)
+        finally:
+            self._looking.discard(name)
 
     # Alarms
 

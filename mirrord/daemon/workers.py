@@ -16,16 +16,20 @@ from mirrord.system.paths import Paths
 
 T = TypeVar("T")
 
-#: For verbs that do not wait for a turn, and for reports.
+#: For verbs that do not wait for a turn: a restore of files may take hours.
 VERBS = 8
-#: For the daemon's own questions and records: verbs that take long must not hold them up.
+#: For reports, and for abort, which no long verb must hold up.
+REPORTS = 8
+#: For the daemon's own looks at the ends of mirrors: a disk that hangs may hold these up only.
+LOOKS = 2
+#: For the daemon's own records: short, and of the catalogue only.
 HOUSE = 2
 #: For what tells the world of alarms: it may hang, and must hold up nobody.
 TELLERS = 2
 
 
 class Workers:
-    """Crews: transfers (as many as may run at once), verbs and reports, the house, tellers."""
+    """Crews: transfers (as many as may run at once), verbs, reports, looks, the house, tellers."""
 
     def __init__(
         self, paths: Paths, host: Host, limits: Limits, in_danger: Callable[[str], bool]
@@ -36,6 +40,8 @@ class Workers:
         self._lock = threading.Lock()
         self._transfers = ThreadPoolExecutor(host.limits.transfers, "transfer")
         self._verbs = ThreadPoolExecutor(VERBS, "verb")
+        self._reports = ThreadPoolExecutor(REPORTS, "report")
+        self._looks = ThreadPoolExecutor(LOOKS, "look")
         self._house = ThreadPoolExecutor(HOUSE, "house")
         self._tellers = ThreadPoolExecutor(TELLERS, "teller")
 
@@ -58,11 +64,21 @@ class Workers:
     def verb(
         self, work: Callable[[Service], T], watcher: Watcher | None = None
     ) -> asyncio.Future[T]:
-        """Do it in a thread for verbs and reports."""
+        """Do it in a thread for verbs."""
         return self._run(self._verbs, work, watcher)
 
+    def report(
+        self, work: Callable[[Service], T], watcher: Watcher | None = None
+    ) -> asyncio.Future[T]:
+        """Do it in a thread for reports."""
+        return self._run(self._reports, work, watcher)
+
+    def look(self, work: Callable[[Service], T]) -> asyncio.Future[T]:
+        """Do it in a thread for looks at the ends."""
+        return self._run(self._looks, work, None)
+
     def house(self, work: Callable[[Service], T]) -> asyncio.Future[T]:
-        """Do it in a thread of the house: short, and asked for by nobody outside."""
+        """Do it in a thread of the house: short, without a look at any volume."""
         return self._run(self._house, work, None)
 
     def tell(self, work: Callable[[], None]) -> None:
@@ -92,7 +108,7 @@ class Workers:
 
     def close(self) -> None:
         """Wait for what runs, then let go of the catalogues."""
-        for pool in (self._transfers, self._verbs, self._house):
+        for pool in (self._transfers, self._verbs, self._reports, self._looks, self._house):
             pool.shutdown(wait=True)
         self._tellers.shutdown(wait=False, cancel_futures=True)
         for service in self._services:

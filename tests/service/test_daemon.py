@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import pytest
 
+from mirrord.config.host import Host
 from mirrord.control.client import Client
 from mirrord.control.methods import METHODS
 from mirrord.control.server import _NEWS_MAX, _answer, _Telling
@@ -29,10 +30,16 @@ from mirrord.core.errors import (
     Unreachable,
     UsageError,
 )
+from mirrord.core.results import Silent
 from mirrord.core.states import Activity
+from mirrord.daemon.daemon import Daemon
+from mirrord.daemon.workers import Workers
+from mirrord.engine.limits import Limits
+from mirrord.system.paths import Paths
 from tests.service.conftest import Served
+from tests.support.labs import open_lab
 from tests.support.service import ServiceProcess, until
-from tests.support.world import NAME
+from tests.support.world import NAME, World
 
 
 def slow_update(served: Served, rate: str = "200KiB/s") -> threading.Thread:
@@ -109,6 +116,19 @@ def test_a_clean_stop_leaves_a_checkpoint_from_which_the_next_update_goes_on(
     done = served.service.update(NAME)
     assert done.data["resumed_bytes"] > 0
     assert served.in_step()
+
+
+def test_a_stop_reaches_a_transfer_whose_definition_is_wrong_by_now(served: Served) -> None:
+    served.initialized()
+    file = served.paths.mirrors / f"{NAME}.toml"
+    slow_update(served, "100KiB/s")
+    good = file.read_text()
+    file.write_text("id = 3\n")
+    assert served.daemon.stop() == 0
+    file.write_text(good)
+    served.daemon.start()
+    [last] = served.service.history(NAME, limit=1)["transfers"]
+    assert "the end of the service" in last["error"]
 
 
 def test_a_stop_lets_a_short_transfer_finish(served: Served) -> None:
@@ -402,3 +422,50 @@ def test_news_do_not_pile_up_for_who_does_not_listen_or_is_gone() -> None:
         end.set()
 
     asyncio.run(check())
+
+
+def test_long_verbs_and_disks_that_hang_hold_up_neither_reports_nor_records(tmp_path: Path) -> None:
+    async def check() -> None:
+        host, end = Host(), threading.Event()
+        workers = Workers(
+            Paths(tmp_path, tmp_path, tmp_path), host, Limits(host), lambda _name: False
+        )
+        held = [
+            crew(lambda _service: end.wait(30))
+            for crew in (workers.verb, workers.look)
+            for _ in range(20)
+        ]
+        for crew in (workers.report, workers.house, workers.transfer):
+            assert await asyncio.wait_for(crew(lambda _service: True), 5)
+        end.set()
+        await asyncio.gather(*held)
+        workers.close()
+
+    asyncio.run(check())
+
+
+def test_what_was_read_before_a_command_does_not_undo_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check() -> None:
+        daemon = Daemon(world.paths)
+        await daemon.begin()
+        look = daemon.workers.look
+
+        async def slow(work: Any) -> Any:
+            found = await look(work)
+            monkeypatch.setattr(daemon.workers, "look", look)
+            await daemon.call("quiesce", [NAME], {}, Silent())
+            return found
+
+        monkeypatch.setattr(daemon.workers, "look", slow)
+        await daemon.refresh(NAME)
+        assert daemon.scheduler.mirrors[NAME].standing.quiesced
+        assert daemon.board.rows()[0]["quiesced"]
+        await daemon.end(patience_s=0)
+
+    with open_lab("lab_block", tmp_path) as lab:
+        world = World(lab, tmp_path / "home")
+        world.initialized()
+        asyncio.run(check())
+        world.close()
