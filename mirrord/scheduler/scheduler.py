@@ -13,21 +13,19 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from mirrord.core.model import Definition
 from mirrord.scheduler.clockwatch import WallTimes
 from mirrord.scheduler.health import Alarms, Change, Finding, View, assess
 from mirrord.scheduler.jobs import Caps, Job, Outcome, Queue
+from mirrord.scheduler.periods import closed_s, open_period_s
 from mirrord.scheduler.retries import pause_s
 from mirrord.schedules.lag import Run, plan_lag
-from mirrord.schedules.schedule import Next, Schedule, missed, parse_schedule
-from mirrord.schedules.spans import next_edge
+from mirrord.schedules.schedule import Next, Schedule, missed
 from mirrord.system import clock
 
 _RUNS_KEPT = 24
-_EDGES_MAX = 500
 
 
 class Timers(Protocol):
@@ -148,7 +146,7 @@ class Scheduler:
         changed = fresh or watched.schedule != schedule
         watched.definition, watched.schedule = definition, schedule
         if changed:
-            watched.open_period_s = _open_period_s(schedule) if schedule is not None else None
+            watched.open_period_s = open_period_s(schedule) if schedule is not None else None
         watched.host, watched.filesystem = host, filesystem
         self.stands(name, standing)
         if changed:
@@ -435,8 +433,8 @@ class Scheduler:
         schedule = watched.schedule
         if schedule is None or (not schedule.windows and not schedule.blackouts):
             return watched.open_period_s
-        closed_s = _closed_s(schedule, watched.standing.confirmed_ns, clock.now_ns())
-        allowed_s = _open_period_s(schedule) + closed_s
+        held_s = closed_s(schedule, watched.standing.confirmed_ns, clock.now_ns())
+        allowed_s = open_period_s(schedule) + held_s
         # The period of a lag target is the target, as if nothing ever held it back.
         return allowed_s if schedule.lag_s is not None else min(schedule.period_s, allowed_s)
 
@@ -469,33 +467,6 @@ def _plainly_well(watched: Watched) -> bool:
         return True
     lag_s = watched.lag_s()
     return lag_s is None or 100 * lag_s < promise.warn * promised_s
-
-
-@lru_cache(maxsize=4096)
-def _open_period_s(schedule: Schedule) -> float:
-    """The longest gap between runs while no window or blackout holds them back."""
-    if not schedule.windows and not schedule.blackouts:
-        return schedule.period_s
-    return parse_schedule(schedule.rules, zone=schedule.zone).period_s
-
-
-def _closed_s(schedule: Schedule, from_ns: int, to_ns: int) -> float:
-    """How long a schedule was not allowed to run between two moments."""
-    closed_ns, at_ns = 0, from_ns
-    spans = (*schedule.windows, *schedule.blackouts)
-    for _ in range(_EDGES_MAX):
-        if at_ns >= to_ns:
-            break
-        if schedule.allowed(at_ns):
-            edge_ns = next_edge(spans, at_ns, schedule.zone)
-            if edge_ns is None:
-                break
-            at_ns = edge_ns
-        else:
-            open_ns = min(schedule.next_allowed(at_ns), to_ns)
-            closed_ns += open_ns - at_ns
-            at_ns = open_ns
-    return closed_ns / 1e9
 
 
 def _retry(name: str) -> str:
