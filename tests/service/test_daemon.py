@@ -33,6 +33,7 @@ from mirrord.core.errors import (
 from mirrord.core.results import Silent
 from mirrord.core.states import Activity
 from mirrord.daemon.daemon import Daemon
+from mirrord.daemon.serve import CONNECTIONS_MAX
 from mirrord.daemon.workers import Workers
 from mirrord.engine.limits import Limits
 from mirrord.system.paths import Paths
@@ -305,6 +306,21 @@ def test_a_request_that_is_too_large_or_no_http_is_survived(served: Served) -> N
         assert b"too large" in _raw(served.paths.act_socket, head + b"x" * 9_000_000)
     _raw(served.paths.act_socket, b"\x00\x01garbage\r\n\r\n")
     assert served.service.status() == []
+
+
+def test_who_may_only_look_cannot_use_up_the_files_that_transfers_need(served: Served) -> None:
+    served.initialized()
+    assert served.daemon.process is not None
+    with contextlib.ExitStack() as stack:
+        for _ in range(2 * CONNECTIONS_MAX):
+            made = stack.enter_context(socket.socket(socket.AF_UNIX))
+            made.connect(str(served.paths.read_socket))
+        files = Path(f"/proc/{served.daemon.process.pid}/fd")
+        served.lab.change(served.lab.source(), 3)
+        assert served.service.update(NAME).status == "done"
+        assert CONNECTIONS_MAX <= len(list(files.iterdir())) < CONNECTIONS_MAX + 100
+    until(lambda: len(list(files.iterdir())) < 100)
+    assert _raw(served.paths.read_socket, b"GET /v1/ping HTTP/1.1\r\nHost: x\r\n\r\n")
 
 
 def test_every_public_method_of_the_service_can_be_asked_for() -> None:
