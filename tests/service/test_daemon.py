@@ -13,11 +13,13 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from mirrord.config.host import Host
+from mirrord.control.api import Service
 from mirrord.control.client import Client
 from mirrord.control.methods import METHODS
 from mirrord.control.server import _NEWS_MAX, _answer, _Telling
@@ -36,6 +38,7 @@ from mirrord.daemon.daemon import Daemon
 from mirrord.daemon.serve import CONNECTIONS_MAX
 from mirrord.daemon.workers import Workers
 from mirrord.engine.limits import Limits
+from mirrord.engine.progress import RunFiles
 from mirrord.system.paths import Paths
 from tests.service.conftest import Served
 from tests.support.labs import open_lab
@@ -324,8 +327,6 @@ def test_who_may_only_look_cannot_use_up_the_files_that_transfers_need(served: S
 
 
 def test_every_public_method_of_the_service_can_be_asked_for() -> None:
-    from mirrord.control.api import Service
-
     own = {"close", "share", "watched_by", "look", "recover", "host", "catalogue", "update_known"}
     public = {name for name in vars(Service) if not name.startswith("_")} - own
     assert public == set(METHODS)
@@ -475,3 +476,34 @@ def test_what_was_read_before_a_command_does_not_undo_it(
         world.initialized()
         asyncio.run(check())
         world.close()
+
+
+def test_a_stop_ends_what_is_taken_up_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = Paths(tmp_path / "etc", tmp_path / "state", tmp_path / "run")
+    begun = threading.Event()
+
+    def recover(_service: Service, name: str) -> str:
+        begun.set()
+        while True:
+            RunFiles(paths.run, name).check_abort()
+            time.sleep(0.01)
+
+    async def check() -> None:
+        daemon = Daemon(paths)
+        known = SimpleNamespace(definition=SimpleNamespace(name="home"), operation="restore")
+
+        async def learn() -> list[Any]:
+            return [known]
+
+        monkeypatch.setattr(daemon, "_learn", learn)
+        beginning = asyncio.ensure_future(daemon.begin())
+        await asyncio.to_thread(begun.wait, 10)
+        await asyncio.wait_for(daemon.end(patience_s=0.1), 10)
+        await asyncio.wait_for(beginning, 10)
+        assert not daemon.ready.is_set()
+
+    paths.make()
+    monkeypatch.setattr(Service, "recover", recover)
+    asyncio.run(check())
