@@ -84,6 +84,7 @@ class Daemon:
         #: Counts what changed a mirror: what was read before a change is not true after it.
         self._changes: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._recovering: set[str] = set()
 
     # Life
 
@@ -94,6 +95,8 @@ class Daemon:
         if broken:
             say("info", f"taking up what was interrupted of {len(broken)} mirrors")
             await asyncio.gather(*(self._recover(each) for each in broken))
+            if self.scheduler.stopping:
+                return
             known = await self._learn()
         await self.watch.begin()
         self.timers.start()
@@ -103,11 +106,20 @@ class Daemon:
 
     async def _recover(self, each: Known) -> None:
         name = each.definition.name
+
+        def recover(service: Service) -> str:
+            if self.scheduler.stopping:
+                raise MirrordError("the service is stopping")
+            return service.recover(name)
+
+        self._recovering.add(name)
         try:
-            verb = await self.workers.transfer(lambda service: service.recover(name))
+            verb = await self.workers.transfer(recover)
             say("info", f"{name}: the interrupted {verb} was taken up", mirror=name)
         except MirrordError as error:
             say("error", f"{name}: the interrupted {each.operation} is left: {error}", mirror=name)
+        finally:
+            self._recovering.discard(name)
 
     async def _learn(self) -> list[Known]:
         """Read everything; `MirrordError` when a definition is wrong."""
@@ -170,17 +182,21 @@ class Daemon:
             if not asked.answer.done():
                 asked.answer.set_exception(MirrordError("the service is stopping"))
         deadline_s = clock.monotonic_s() + patience_s
-        while self.scheduler.queue.running and clock.monotonic_s() < deadline_s:
+        while self._at_work() and clock.monotonic_s() < deadline_s:
             await asyncio.sleep(0.05)
-        for name in list(self.scheduler.queue.running):
+        for name in self._at_work():
             say("info", f"{name}: ending the running transfer at a checkpoint", mirror=name)
             # Not by its definition: that may be gone, or wrong, since it began.
             RunFiles(self.paths.run, name).request_abort("the end of the service")
-        while self.scheduler.queue.running:
+        while self._at_work():
             await asyncio.sleep(0.05)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=10)
         await asyncio.to_thread(self.workers.close)
+
+    def _at_work(self) -> set[str]:
+        """The mirrors that run, or whose interrupted verb is taken up."""
+        return {*self.scheduler.queue.running, *self._recovering}
 
     def background(self, work: Coroutine[Any, Any, None]) -> None:
         """Let a coroutine run beside all else; its failure is a line in the log."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mirrord.config.host import Host
 from mirrord.config.host import load as load_host
@@ -26,6 +27,8 @@ from mirrord.system.paths import Paths, local_zone
 from mirrord.system.sockets import address
 
 _BACKLOG = 128
+#: At each socket; who may only look must not use up the files that transfers need.
+CONNECTIONS_MAX = 200
 
 
 def run(paths: Paths) -> None:
@@ -89,6 +92,16 @@ async def _reload(daemon: Daemon) -> None:
         notify.tell("READY=1")
 
 
+class _Protocol(H11Protocol):
+    """HTTP, for no more than so many at once: others are hung up on."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Somebody has connected."""
+        super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS_MAX:
+            transport.abort()
+
+
 class _Server(uvicorn.Server):
     """uvicorn on a socket that is made already, and without its own handling of signals."""
 
@@ -96,7 +109,7 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app, log_config=None, log_level="critical", access_log=False, lifespan="off",
-                http="h11", ws="none", timeout_graceful_shutdown=3,
+                http=_Protocol, ws="none", timeout_graceful_shutdown=3, backlog=_BACKLOG,
             )
         )  # fmt: skip
         self.socket = made

@@ -55,6 +55,7 @@ def run(
     try:
         output, errors = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
+        _end_session(process)  # the program may be over, and what it left behind go on
         raise IoFailed(f"'{arguments[0]}' did not end within {timeout_s:g} s") from None
     finally:
         if process.poll() is None:

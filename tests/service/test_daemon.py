@@ -13,11 +13,13 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from mirrord.config.host import Host
+from mirrord.control.api import Service
 from mirrord.control.client import Client
 from mirrord.control.methods import METHODS
 from mirrord.control.server import _NEWS_MAX, _answer, _Telling
@@ -33,8 +35,10 @@ from mirrord.core.errors import (
 from mirrord.core.results import Silent
 from mirrord.core.states import Activity
 from mirrord.daemon.daemon import Daemon
+from mirrord.daemon.serve import CONNECTIONS_MAX
 from mirrord.daemon.workers import Workers
 from mirrord.engine.limits import Limits
+from mirrord.engine.progress import RunFiles
 from mirrord.system.paths import Paths
 from tests.service.conftest import Served
 from tests.support.labs import open_lab
@@ -317,9 +321,22 @@ def test_a_request_that_is_too_large_or_no_http_is_survived(served: Served) -> N
     assert served.service.status() == []
 
 
-def test_every_public_method_of_the_service_can_be_asked_for() -> None:
-    from mirrord.control.api import Service
+def test_who_may_only_look_cannot_use_up_the_files_that_transfers_need(served: Served) -> None:
+    served.initialized()
+    assert served.daemon.process is not None
+    with contextlib.ExitStack() as stack:
+        for _ in range(2 * CONNECTIONS_MAX):
+            made = stack.enter_context(socket.socket(socket.AF_UNIX))
+            made.connect(str(served.paths.read_socket))
+        files = Path(f"/proc/{served.daemon.process.pid}/fd")
+        served.lab.change(served.lab.source(), 3)
+        assert served.service.update(NAME).status == "done"
+        assert CONNECTIONS_MAX <= len(list(files.iterdir())) < CONNECTIONS_MAX + 100
+    until(lambda: len(list(files.iterdir())) < 100)
+    assert _raw(served.paths.read_socket, b"GET /v1/ping HTTP/1.1\r\nHost: x\r\n\r\n")
 
+
+def test_every_public_method_of_the_service_can_be_asked_for() -> None:
     own = {"close", "share", "watched_by", "look", "recover", "host", "catalogue", "update_known"}
     public = {name for name in vars(Service) if not name.startswith("_")} - own
     assert public == set(METHODS)
@@ -469,3 +486,34 @@ def test_what_was_read_before_a_command_does_not_undo_it(
         world.initialized()
         asyncio.run(check())
         world.close()
+
+
+def test_a_stop_ends_what_is_taken_up_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = Paths(tmp_path / "etc", tmp_path / "state", tmp_path / "run")
+    begun = threading.Event()
+
+    def recover(_service: Service, name: str) -> str:
+        begun.set()
+        while True:
+            RunFiles(paths.run, name).check_abort()
+            time.sleep(0.01)
+
+    async def check() -> None:
+        daemon = Daemon(paths)
+        known = SimpleNamespace(definition=SimpleNamespace(name="home"), operation="restore")
+
+        async def learn() -> list[Any]:
+            return [known]
+
+        monkeypatch.setattr(daemon, "_learn", learn)
+        beginning = asyncio.ensure_future(daemon.begin())
+        await asyncio.to_thread(begun.wait, 10)
+        await asyncio.wait_for(daemon.end(patience_s=0.1), 10)
+        await asyncio.wait_for(beginning, 10)
+        assert not daemon.ready.is_set()
+
+    paths.make()
+    monkeypatch.setattr(Service, "recover", recover)
+    asyncio.run(check())
