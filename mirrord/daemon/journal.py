@@ -19,6 +19,8 @@ class _Format(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         text = " ".join(record.getMessage().split())
+        # What a name or a program's last words bring along must not command a terminal.
+        text = "".join(letter if letter.isprintable() else "?" for letter in text)
         if record.exc_info and record.exc_info[1] is not None:
             text += f" ({type(record.exc_info[1]).__name__}: {record.exc_info[1]})"
         facts = getattr(record, "facts", {})

@@ -24,8 +24,9 @@ REPORTS = 8
 LOOKS = 2
 #: For the daemon's own records: short, and of the catalogue only.
 HOUSE = 2
-#: For what tells the world of alarms: it may hang, and must hold up nobody.
-TELLERS = 2
+#: For what tells the world of alarms: it may hang, and must hold up nobody. One, so that the end
+#: of an alarm is never told before its beginning.
+TELLERS = 1
 
 
 class Workers:

@@ -24,12 +24,3 @@ def tell(*lines: str) -> None:
 def reloading() -> None:
     """Settings are read anew; `tell("READY=1")` ends that."""
     tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
-
-
-def watchdog_s() -> float | None:
-    """How often systemd wants to hear that the service lives, or None."""
-    microseconds = os.environ.get("WATCHDOG_USEC", "")
-    pid = os.environ.get("WATCHDOG_PID", str(os.getpid()))
-    if not microseconds.isdigit() or pid != str(os.getpid()):
-        return None
-    return int(microseconds) / 1e6
