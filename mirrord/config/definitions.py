@@ -338,16 +338,23 @@ class Definitions:
 
     def swap(self, name: str, source: Endpoint, destination: Endpoint) -> Definition:
         """Set source and destination, keeping every other line and comment as it is."""
+        definition, text = self.swapped(name, source, destination)
+        files.write_atomic("REVERSE:DEFINITION", self.file(name), text.encode())
+        return definition
+
+    def swapped(self, name: str, source: Endpoint, destination: Endpoint) -> tuple[Definition, str]:
+        """What `swap` will write; `ConfigError` when it cannot be written."""
         path = self.file(name)
         text = path.read_text(encoding="utf-8")
         for key, endpoint in (("source", source), ("destination", destination)):
             line = f"{key} = {quoted(endpoint)}".replace("\\", r"\\")
-            text, count = re.subn(rf"(?m)^\s*{key}\s*=.*$", line, text)
+            text, count = re.subn(rf"(?m)^[ \t]*([\"']?){key}\1[ \t]*=.*$", line, text)
             if count != 1:
-                raise ConfigError(f"the line of '{key}' was not found", where=str(path))
-        definition = parse(name, text, str(path))
-        files.write_atomic("REVERSE:DEFINITION", path, text.encode())
-        return definition
+                raise ConfigError(
+                    f"the line of '{key}' was not found", where=str(path),
+                    hint=f'Write it as one line: {key} = "KIND:/PATH".',
+                )  # fmt: skip
+        return parse(name, text, str(path)), text
 
     def set_throttle(self, name: str, rates_text: str) -> Definition:
         """Set or (with "") remove the rates, keeping every other line and comment as it is."""
