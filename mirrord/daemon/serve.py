@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mirrord.config.host import Host
 from mirrord.config.host import load as load_host
+from mirrord.control.places import explained
 from mirrord.control.server import application
 from mirrord.core.errors import Busy, ConfigError, IoFailed, MirrordError
 from mirrord.daemon import journal
@@ -33,10 +34,11 @@ CONNECTIONS_MAX = 200
 
 def run(paths: Paths) -> None:
     """Serve until SIGTERM or SIGINT. `Busy` when another one has this state folder."""
-    paths.make()
-    host = load_host(paths.host, zone=local_zone)
-    journal.begin(as_json=host.log_json)
     with ExitStack() as stack:
+        stack.enter_context(explained())  # a full disk at the start, for one
+        paths.make()
+        host = load_host(paths.host, zone=local_zone)
+        journal.begin(as_json=host.log_json)
         try:
             stack.enter_context(
                 locks.exclusive(paths.state / "daemon.lock", "daemon", what="this state folder")
