@@ -1,0 +1,172 @@
+"""The service's API: who may ask, what is asked wrongly, and what an answer carries."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from mirrord.control.api import Service
+from mirrord.control.client import Client
+from mirrord.control.methods import METHODS
+from mirrord.control.server import _NEWS_MAX, _answer, _Telling
+from mirrord.core.errors import NotFound, PermissionMissing, UsageError
+from mirrord.core.states import Activity
+from mirrord.daemon.serve import CONNECTIONS_MAX
+from tests.service.conftest import Served
+from tests.support.service import until
+from tests.support.world import NAME
+
+
+def test_sockets_decide_who_may_act_and_who_may_look(served: Served) -> None:
+    mode = stat.S_IMODE(served.paths.act_socket.stat().st_mode)
+    assert mode == 0o600
+    served.settings('[daemon]\nreaders = "everyone"\n')
+    served.again()
+    assert stat.S_IMODE(served.paths.read_socket.stat().st_mode) == 0o666
+    assert stat.S_IMODE(served.paths.act_socket.stat().st_mode) == 0o600
+    looking = Client(served.paths.read_socket, served.paths.read_socket)
+    assert looking.call("status") == []
+    for method in ("update", "delete_diverged", "reload"):
+        with pytest.raises(PermissionMissing):
+            looking.call(method, *([NAME] if method != "reload" else []))
+
+
+def test_who_may_not_use_the_socket_is_told_so(served: Served) -> None:
+    for folder in (served.home, *list(served.home.parents)[:3]):
+        folder.chmod(0o711)
+    served.paths.run.chmod(0o711)
+    child = os.fork()
+    if child == 0:  # as nobody, with what is loaded already: that user need not reach this code
+        said = 9
+        try:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            Client(served.paths.act_socket, served.paths.read_socket).call("quiesce", NAME)
+        except PermissionMissing as error:
+            said = 0 if "you may not ask this of the service" in error.what else 8
+        finally:
+            os._exit(said)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def _raw(path: Path, request: bytes) -> bytes:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.settimeout(10)
+        made.connect(str(path))
+        made.sendall(request)
+        answer = b""
+        while piece := made.recv(65536):
+            answer += piece
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "code"),
+    [
+        ("nonsense", b"{}", "usage"),
+        ("update", b"not json", "usage"),
+        ("update", b"[1, 2]", "usage"),
+        ("update", b'{"words": ["home", 3, 4, 5]}', "usage"),
+        ("update", b'{"words": ["no-such"]}', "not-found"),
+        ("update", b'{"words": ["../../etc/passwd"]}', "usage"),
+        ("update", b"[" * 100_000, "usage"),
+        ("create", b'{"arguments": {"snapshots": 5}}', "usage"),
+        ("__init__", b"{}", "usage"),
+        ("catalogue", b"{}", "usage"),
+    ],
+)
+def test_a_wrong_request_is_answered_with_an_error(
+    served: Served, method: str, body: bytes, code: str
+) -> None:
+    head = (
+        f"POST /v1/{method} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    answer = _raw(served.paths.act_socket, head.encode() + body)
+    found = [json.loads(part) for part in answer.splitlines() if part.startswith(b'{"error"')]
+    assert found and found[0]["error"]["error"] == code, answer
+
+
+def test_a_request_that_is_too_large_or_no_http_is_survived(served: Served) -> None:
+    head = b"POST /v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    head += b"Content-Length: 9000000\r\n\r\n"
+    with contextlib.suppress(ConnectionError):  # it may hang up while we still send
+        assert b"too large" in _raw(served.paths.act_socket, head + b"x" * 9_000_000)
+    _raw(served.paths.act_socket, b"\x00\x01garbage\r\n\r\n")
+    assert served.service.status() == []
+
+
+def test_who_may_only_look_cannot_use_up_the_files_that_transfers_need(served: Served) -> None:
+    served.initialized()
+    assert served.daemon.process is not None
+    with contextlib.ExitStack() as stack:
+        for _ in range(2 * CONNECTIONS_MAX):
+            made = stack.enter_context(socket.socket(socket.AF_UNIX))
+            made.connect(str(served.paths.read_socket))
+        files = Path(f"/proc/{served.daemon.process.pid}/fd")
+        served.lab.change(served.lab.source(), 3)
+        assert served.service.update(NAME).status == "done"
+        assert CONNECTIONS_MAX <= len(list(files.iterdir())) < CONNECTIONS_MAX + 100
+    until(lambda: len(list(files.iterdir())) < 100)
+    assert _raw(served.paths.read_socket, b"GET /v1/ping HTTP/1.1\r\nHost: x\r\n\r\n")
+
+
+def test_every_public_method_of_the_service_can_be_asked_for() -> None:
+    own = {"close", "share", "watched_by", "look", "recover", "host", "catalogue", "update_known"}
+    public = {name for name in vars(Service) if not name.startswith("_")} - own
+    assert public == set(METHODS)
+
+
+def test_errors_travel_whole(served: Served) -> None:
+    served.initialized()
+    with pytest.raises(UsageError) as caught:
+        served.service.create("x y", "block:/a", "block:/b")
+    assert "cannot name a mirror" in caught.value.what and caught.value.why
+    with pytest.raises(NotFound) as missing:
+        served.service.update("hone")
+    assert "'home'" in missing.value.hint
+    with pytest.raises(UsageError):  # a reader must not keep the service at work for ever
+        served.service.schedule_next(NAME, count=10**9)
+
+
+def test_news_do_not_pile_up_for_who_does_not_listen_or_is_gone() -> None:
+    async def check() -> None:
+        begun, end = asyncio.Event(), asyncio.Event()
+        watchers: list[_Telling] = []
+
+        class Backend:
+            async def call(self, _m: str, _w: object, _a: object, watcher: _Telling) -> int:
+                watchers.append(watcher)
+                begun.set()
+                await end.wait()
+                return 1
+
+        answer = _answer(cast(Any, Backend()), "update", [], {})
+        first = asyncio.ensure_future(anext(answer))
+        await begun.wait()
+        [telling] = watchers
+        telling.activity(Activity.TRANSFERRING, "")
+        await first
+        for _ in range(2 * _NEWS_MAX):  # a client that is stopped
+            telling._told_s = 0.0
+            telling.moved(1)
+            await asyncio.sleep(0)
+        assert telling.news.qsize() <= _NEWS_MAX + 1
+        await cast(Any, answer).aclose()
+        held = telling.news.qsize()
+        for _ in range(50):
+            telling.activity(Activity.COMMITTING, "")
+            await asyncio.sleep(0)
+        assert telling.news.qsize() == held
+        end.set()
+
+    asyncio.run(check())
