@@ -1,12 +1,21 @@
-"""Endpoints as people write them: `btrfs:/data/home`, `block:/srv/vol1`."""
+"""Endpoints as people write them: `btrfs:/data/home`, `block://backup@dr.example.org:22/srv/vol1`."""
 
 from __future__ import annotations
+
+import re
 
 from mirrord.core.errors import UsageError
 from mirrord.core.model import Endpoint
 from mirrord.core.names import nearest
 
 KINDS = ("block", "btrfs")
+
+#: [user@]host[:port]; a host is a name, an IPv4 address or an IPv6 address in brackets.
+_HOST = re.compile(
+    r"(?:(?P<user>[A-Za-z0-9_][A-Za-z0-9_.+-]*)@)?"
+    r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9]+)?\])"
+    r"(?::(?P<port>[0-9]{1,5}))?"
+)
 
 
 def parse_endpoint(text: str, *, what: str = "endpoint") -> Endpoint:
@@ -27,16 +36,42 @@ def parse_endpoint(text: str, *, what: str = "endpoint") -> Endpoint:
             f"{what} '{text}' is of the unknown kind '{kind}'",
             hint=f"Did you mean {near[0]}:{location}?" if near else f"Known kinds: {known}.",
         )
+    host = ""
     if location.startswith("//"):
-        raise UsageError(
-            f"{what} '{text}' is on another host, which this version cannot reach",
-            hint="Mount or log in to the other host and give a local path.",
-        )
+        host, location = _host(text, kind, location, what)
     if not location.startswith("/"):
         raise UsageError(
             f"{what} '{text}' is not an absolute path",
             hint=f"Write the whole path, for example {kind}:/srv/{location or 'volume'}.",
         )
+    return Endpoint(kind, _path(text, location, what), host)
+
+
+def _host(text: str, kind: str, location: str, what: str) -> tuple[str, str]:
+    """The host of `//host/path`, and the path."""
+    host, slash, path = location[2:].partition("/")
+    if not slash or not path:
+        raise UsageError(
+            f"{what} '{text}' names a host but no path",
+            hint=f"Write it as {kind}://{host or 'HOST'}/PATH.",
+        )
+    split_host(host, what=f"{what} '{text}'")
+    return host, f"/{path}"
+
+
+def split_host(host: str, *, what: str) -> tuple[str, str, int]:
+    """(user, name, port) of `[user@]name[:port]`, "" and 0 for what is not said; `UsageError`."""
+    found = _HOST.fullmatch(host)
+    if found is None or not 0 <= int(found["port"] or 0) < 65536 or found["port"] == "0":
+        raise UsageError(
+            f"{what} has a host that cannot be one: '{host}'",
+            hint="Write it as HOST, USER@HOST or USER@HOST:PORT; an IPv6 address in brackets.",
+        )
+    return found["user"] or "", found["name"], int(found["port"] or 0)
+
+
+def _path(text: str, location: str, what: str) -> str:
+    """The path, plainly written."""
     if "\0" in location or "\n" in location:
         raise UsageError(f"{what} '{text!r}' has a line break or a NUL byte in its path")
     try:
@@ -50,4 +85,4 @@ def parse_endpoint(text: str, *, what: str = "endpoint") -> Endpoint:
     parts = [part for part in location.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise UsageError(f"{what} '{text}' has '..' in its path", hint="Write the path plainly.")
-    return Endpoint(kind, "/" + "/".join(parts))
+    return "/" + "/".join(parts)

@@ -137,10 +137,29 @@ class HookFailed(MirrordError):
 
 
 class Unreachable(MirrordError):
-    """The service does not answer."""
+    """The service, or another host, does not answer."""
 
     code = "unreachable"
     retryable = True
+
+
+class LinkLost(MirrordError):
+    """The connection to another host broke, or nothing came over it any more."""
+
+    code = "link"
+    retryable = True
+
+
+class Untrusted(MirrordError):
+    """The other end is not who it should be, or does not let us in: no retry can mend that."""
+
+    code = "untrusted"
+
+
+class ProtocolError(MirrordError):
+    """The other end speaks another version, or what it says makes no sense."""
+
+    code = "protocol"
 
 
 class InvariantError(MirrordError):

@@ -162,13 +162,48 @@ class Staging(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """Where a volume lives: a driver's kind and a location that the driver understands."""
+    """Where a volume lives: a driver's kind, a location that the driver understands, and the host.
+
+    host: "" for this one; otherwise `[user@]name[:port]`, where the name is a host's or that of
+    a file in hosts.d.
+    """
 
     kind: str
     location: str
+    host: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.location}"
+        return f"{self.kind}://{self.host}{self.location}" if self.host else (
+            f"{self.kind}:{self.location}"
+        )
+
+
+class RemoteHost(NamedTuple):
+    """How another host is reached (docs/config.md, hosts.d).
+
+    name: as endpoints and messages name it. address: its name or IP address; port: 0 for the
+    usual one. user: "" for the usual one. transport: "ssh" (Paramiko), "openssh" (the program
+    ssh), "tls" (a mirrord that listens), "unix" (a socket at `address`). key: file of a private
+    key ("" for the agent's and the usual ones; for TLS the bundle that `mirrord pki issue` made).
+    fingerprint: the only host key that is accepted, as `SHA256:…`; "" for known_hosts. jump:
+    another host's name to go through. command: what runs at the other end. data: "auto" for a TLS
+    connection of its own beside SSH, "ssh" for none. sockets: how many of those; 0: as the link
+    needs. compress: "auto", "off", or a zstd level "1" to "19".
+    """
+
+    name: str
+    address: str
+    port: int = 0
+    user: str = ""
+    transport: str = "ssh"
+    key: str = ""
+    fingerprint: str = ""
+    jump: str = ""
+    command: tuple[str, ...] = ("mirrord", "agent")
+    data: str = "auto"
+    sockets: int = 0
+    compress: str = "auto"
+    connect_s: float = 10.0
 
 
 class Timing(NamedTuple):

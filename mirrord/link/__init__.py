@@ -1,0 +1,1 @@
+"""Sessions over byte streams, and drivers at their other end."""

@@ -1,0 +1,1 @@
+"""Byte streams to other hosts: unix sockets, SSH, TLS."""

@@ -1,0 +1,1 @@
+"""The protocol between hosts, without I/O."""
