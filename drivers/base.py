@@ -56,6 +56,8 @@ class Capability(enum.Flag):
     FILES = enum.auto()
     #: The destination must have a source's snapshot set: older ones go when their blocks do.
     BLOCK_FOR_BLOCK = enum.auto()
+    #: The other end refuses to delete or turn back what was committed: nothing is pruned there.
+    APPEND_ONLY = enum.auto()
 
 
 class SendStream(abc.ABC):
@@ -125,6 +127,8 @@ class Driver(abc.ABC):
 
     kind: ClassVar[str]
     capabilities: ClassVar[Capability]
+    #: On another host: what is done over a link may break off, and go on.
+    remote: ClassVar[bool] = False
 
     def __init__(self, location: str) -> None:
         self.location = location

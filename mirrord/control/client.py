@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mirrord.control.methods import METHODS, VERSION, pack_arguments, unpack, unpack_error
-from mirrord.core.errors import Aborted, PermissionMissing, Unreachable
+from mirrord.control.methods import METHODS, VERSION, pack_arguments, unpack
+from mirrord.core.errors import Aborted, PermissionMissing, Unreachable, unpack_error
 from mirrord.core.results import Silent, Watcher
 from mirrord.core.states import Activity
 from mirrord.system.sockets import address

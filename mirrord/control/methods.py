@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mirrord.core import errors
-from mirrord.core.errors import MirrordError
 from mirrord.core.results import Result
 
 #: Part of every address; another number is another protocol.
@@ -51,13 +49,6 @@ METHODS: Mapping[str, Method] = {
     "reload": Method("act"),
 }
 
-_BY_CODE: dict[str, type[MirrordError]] = {
-    each.code: each
-    for each in vars(errors).values()
-    if isinstance(each, type) and issubclass(each, MirrordError)
-}
-
-
 def pack(value: Any) -> dict[str, Any]:
     """What a method returned, as JSON takes it."""
     if isinstance(value, Result):
@@ -71,26 +62,6 @@ def unpack(packed: Mapping[str, Any]) -> Any:
         found = packed["result"]
         return Result(found["status"], found["text"], found["data"])
     return packed["value"]
-
-
-def pack_error(error: MirrordError) -> dict[str, Any]:
-    """An error with all that a person may be told of it."""
-    return {**error.as_dict(), "notes": list(getattr(error, "__notes__", []))}
-
-
-def unpack_error(packed: Mapping[str, Any]) -> MirrordError:
-    """The same error, of the same class."""
-    kind = _BY_CODE.get(str(packed.get("error")), MirrordError)
-    error = MirrordError.__new__(kind)
-    MirrordError.__init__(
-        error, str(packed.get("what", "")), where=str(packed.get("where", "")),
-        why=str(packed.get("why", "")), hint=str(packed.get("hint", "")),
-    )  # fmt: skip
-    known = {"error", "what", "where", "why", "hint", "retryable", "notes"}
-    error.data = {key: value for key, value in packed.items() if key not in known}
-    for note in packed.get("notes", ()):
-        error.add_note(str(note))
-    return error
 
 
 def pack_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from mirrord import __version__
-from mirrord.control.methods import METHODS, VERSION, pack, pack_error, unpack_arguments
-from mirrord.core.errors import MirrordError, PermissionMissing, UsageError
+from mirrord.control.methods import METHODS, VERSION, pack, unpack_arguments
+from mirrord.core.errors import MirrordError, PermissionMissing, UsageError, pack_error
 from mirrord.core.results import Watcher
 from mirrord.core.states import Activity
 

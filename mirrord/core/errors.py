@@ -7,6 +7,9 @@ Each class has a stable `code`: docs/errors.md lists them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class MirrordError(Exception):
     """What failed, where and why, with the way on.
@@ -175,3 +178,32 @@ def require(condition: bool, what: str) -> None:
     """Stop before damage is done when an invariant does not hold (also under `python -O`)."""
     if not condition:
         raise InvariantError(what)
+
+
+def pack_error(error: MirrordError) -> dict[str, object]:
+    """An error with all that a person may be told of it, for JSON or msgpack."""
+    return {**error.as_dict(), "notes": list(getattr(error, "__notes__", []))}
+
+
+def unpack_error(packed: Mapping[str, Any]) -> MirrordError:
+    """The same error, of the same class."""
+    kind = _by_code().get(str(packed.get("error")), MirrordError)
+    error = MirrordError.__new__(kind)
+    MirrordError.__init__(
+        error, str(packed.get("what", "")), where=str(packed.get("where", "")),
+        why=str(packed.get("why", "")), hint=str(packed.get("hint", "")),
+    )  # fmt: skip
+    known = {"error", "what", "where", "why", "hint", "retryable", "notes"}
+    error.data = {str(key): value for key, value in packed.items() if key not in known}
+    notes = packed.get("notes", ())
+    for note in notes if isinstance(notes, list | tuple) else ():
+        error.add_note(str(note))
+    return error
+
+
+def _by_code() -> dict[str, type[MirrordError]]:
+    return {
+        each.code: each
+        for each in globals().values()
+        if isinstance(each, type) and issubclass(each, MirrordError)
+    }

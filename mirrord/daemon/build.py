@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from mirrord.control.api import Service
+from mirrord.core.errors import UsageError
 from mirrord.core.results import Watcher
 from mirrord.system import paths
 from mirrord.system.paths import Paths
@@ -59,3 +60,29 @@ def serve() -> None:
     from mirrord.daemon.serve import run
 
     run(paths.standard())
+
+
+def serve_agent(allow: list[str], *, append_only: bool, data_ports: str, compress: str) -> None:
+    """Be the agent of a mirrord on another host, until that ends it. `UsageError`."""
+    from mirrord.agent.rules import parse_rules
+    from mirrord.agent.run import Settings, serve_stdio
+
+    rules = parse_rules(allow, append_only=append_only)
+    ports = _ports(data_ports)
+    settings = Settings(rules, ports or (0, 0), ports is not None, compress)
+    serve_stdio(settings, paths.standard())
+
+
+def _ports(text: str) -> tuple[int, int] | None:
+    """Lowest and highest; (0, 0) for any, None for none."""
+    if text in ("", "none"):
+        return (0, 0) if not text else None
+    low, _, high = text.partition("-")
+    if not low.isdigit() or not (high or low).isdigit():
+        raise UsageError(
+            f"--data-ports '{text}' is not a range of ports", hint="Write it as 49000-49010."
+        )
+    ports = int(low), int(high or low)
+    if not 0 < ports[0] <= ports[1] < 65536:
+        raise UsageError(f"--data-ports '{text}' is not a range of ports from 1 to 65535")
+    return ports

@@ -1,0 +1,122 @@
+"""What a peer may do here: its own subtrees, and there the verbs that were named, nothing else."""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mirrord.core.errors import Untrusted, UsageError
+from mirrord.core.names import nearest
+
+_STORE = ".mirrord"
+
+
+class Right(enum.Flag):
+    """Kinds of use. Every method of the agent needs one of them."""
+
+    NONE = 0
+    #: Read a volume and its changes; take reference snapshots of it and delete those.
+    SEND = enum.auto()
+    #: Keep a copy here: make, fill and show it.
+    RECEIVE = enum.auto()
+    #: Delete what was committed, turn it back, or make it writable.
+    REMOVE = enum.auto()
+
+
+class Rules(NamedTuple):
+    """send, receive: folders, absolute. append_only: nothing that was committed may go.
+
+    free: no rule was given: the peer may do what the user whom it logs in as may.
+    """
+
+    send: tuple[str, ...] = ()
+    receive: tuple[str, ...] = ()
+    append_only: bool = False
+    free: bool = False
+
+    def __str__(self) -> str:
+        if self.free:
+            return "everything (no --allow)"
+        parts = [f"send={folder}" for folder in self.send]
+        parts += [f"receive={folder}" for folder in self.receive]
+        return ", ".join(parts) + (", append-only" if self.append_only else "")
+
+
+def parse_rules(allow: Sequence[str], *, append_only: bool) -> Rules:
+    """The rules of `VERB=/FOLDER` words; none at all: everything. `UsageError`."""
+    folders: dict[str, list[str]] = {"send": [], "receive": []}
+    for word in allow:
+        verb, equals, folder = word.partition("=")
+        if verb not in folders or not equals:
+            near = nearest(verb, folders)
+            raise UsageError(
+                f"--allow '{word}' does not name a verb and a folder",
+                hint=f"Did you mean {near[0]}={folder or '/FOLDER'}?" if near
+                else "Write it as --allow receive=/backup/a or --allow send=/data.",
+            )  # fmt: skip
+        if not folder.startswith("/") or ".." in folder.split("/"):
+            raise UsageError(
+                f"--allow '{word}' is not an absolute path", hint="Write the whole path, plainly."
+            )
+        folders[verb].append(os.path.normpath(folder))
+    return Rules(
+        tuple(folders["send"]), tuple(folders["receive"]), append_only, free=not allow
+    )
+
+
+def rights_at(rules: Rules, location: str) -> Right:
+    """What the peer may do with the volume at `location`; `Untrusted` when it is nothing.
+
+    The path counts as what it leads to: a link that leads out of the subtree is out of it.
+    """
+    if not location.startswith("/") or "\0" in location:
+        raise Untrusted("that is not a path", where=repr(location)[:200])
+    parts = location.split("/")
+    if ".." in parts or _STORE in parts:
+        raise Untrusted(
+            "the path is not allowed", where=location,
+            why="it has '..' or '.mirrord' in it", hint="Name the volume itself, plainly.",
+        )  # fmt: skip
+    remove = Right.NONE if rules.append_only else Right.REMOVE
+    if rules.free:
+        return Right.SEND | Right.RECEIVE | remove
+    real = os.path.realpath(location)
+    found = Right.NONE
+    if any(_inside(real, folder) for folder in rules.send):
+        found |= Right.SEND
+    if any(_inside(real, folder) for folder in rules.receive):
+        found |= Right.RECEIVE | remove
+    if not found:
+        leads = f"it leads to {real}; " if real != os.path.normpath(location) else ""
+        raise Untrusted(
+            "this peer may not use that path", where=location,
+            why=f"{leads}it may use: {rules}",
+            hint="Add --allow receive=FOLDER or send=FOLDER for it at the other end (in "
+            "authorized_keys, or in peers.d).",
+        )  # fmt: skip
+    return found
+
+
+def _inside(real: str, folder: str) -> bool:
+    root = os.path.realpath(folder)
+    return real == root or real.startswith(root.rstrip("/") + "/")
+
+
+def demand(rules: Rules, found: Right, needed: Right, what: str, where: str) -> None:
+    """`Untrusted` when none of the rights that `what` needs was given."""
+    if found & needed:
+        return
+    if needed & Right.REMOVE and rules.append_only:
+        raise Untrusted(
+            f"this peer may not {what}", where=where,
+            why="it may only append: nothing that was committed goes or is turned back from afar",
+            hint="Do it on that host itself.",
+        )  # fmt: skip
+    verb = "send" if needed & Right.SEND else "receive"
+    raise Untrusted(
+        f"this peer may not {what}", where=where, why=f"it may use: {rules}",
+        hint=f"Add --allow {verb}=FOLDER for it at the other end (in authorized_keys, or in "
+        "peers.d).",
+    )  # fmt: skip

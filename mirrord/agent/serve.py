@@ -1,0 +1,237 @@
+"""Serves the drivers of this host: each method of the contract, for the volumes that a peer may use.
+
+What a peer says is checked before anything is done with it: the method, the types of its words,
+and its right to use the volume in that way (rules.py).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+from mirrord.agent.rules import Right, Rules, demand, rights_at
+from mirrord.core.endpoint import KINDS
+from mirrord.core.errors import NotFound, ProtocolError, Refused, Unsupported, Untrusted
+from mirrord.core.model import Endpoint, ReceiveRequest, SnapshotKind, Staging
+from mirrord.drivers.base import Capability, Driver
+from mirrord.drivers.registry import open_driver
+from mirrord.link.exchange import Exchange
+from mirrord.wire.values import pack, unpack
+
+_HANDLES_MAX = 4096
+
+
+class _Opened:
+    """A driver that a peer uses; `lock`: what it holds of it."""
+
+    def __init__(self, driver: Driver, rights: Right) -> None:
+        self.driver = driver
+        self.rights = rights
+        self.lock: ExitStack | None = None
+
+
+class Method(NamedTuple):
+    """rights: one of them is needed. kinds: of its words. run: does it. what: for a refusal."""
+
+    rights: Right
+    kinds: tuple[Any, ...]
+    run: Callable[..., Any]
+    what: str
+
+
+_ANY = Right.SEND | Right.RECEIVE
+
+
+class Agent:
+    """What one session may ask for. `handle` is the session's handler."""
+
+    def __init__(self, rules: Rules, *, opener: Callable[[Endpoint], Driver] = open_driver) -> None:
+        self._rules = rules
+        self._opener = opener
+        #: Methods of the session itself (agent/run.py).
+        self.extra: dict[str, Callable[..., Any]] = {}
+        self._guard = threading.Lock()
+        self._opened: dict[int, _Opened] = {}
+        self._last = 0
+
+    def close(self) -> None:
+        """The session is over and its calls have ended: nothing stays locked."""
+        with self._guard:
+            opened, self._opened = list(self._opened.values()), {}
+        for one in opened:
+            if one.lock is not None:
+                one.lock.close()
+
+    def handle(self, exchange: Exchange, method: str, words: list[Any]) -> Any:
+        """Answer one call."""
+        if method == "open":
+            return self._open(*_checked((str, str), words))
+        if method == "close":
+            return self._close(*_checked((int,), words))
+        if method in self.extra:
+            return self.extra[method](*words)
+        found = METHODS.get(method)
+        if found is None:
+            raise ProtocolError(
+                f"the other end has no method '{method}'",
+                hint="Install the same version of mirrord at both ends.",
+            )
+        opened = self._find(*_checked((int,), words[:1]))
+        demand(self._rules, opened.rights, found.rights, found.what, str(opened.driver))
+        return pack(found.run(opened, exchange, *_checked(found.kinds, words[1:])))
+
+    def _open(self, kind: str, location: str) -> list[Any]:
+        if kind not in KINDS:
+            raise Unsupported(f"the other end has no driver for volumes of the kind '{kind}'")
+        rights = rights_at(self._rules, location)
+        driver = self._opener(Endpoint(kind, location))
+        if self._rules.append_only and Capability.BLOCK_FOR_BLOCK in driver.capabilities:
+            raise Untrusted(
+                f"a {kind} volume cannot be kept by a peer that may only append",
+                where=str(driver),
+                why="its snapshots go when the source reuses their blocks",
+                hint="Mirror it to a btrfs volume's file, or leave out --append-only.",
+            )
+        with self._guard:
+            if len(self._opened) >= _HANDLES_MAX:
+                raise Refused("the peer holds too many volumes open")
+            self._last += 1
+            self._opened[self._last] = _Opened(driver, rights)
+            number = self._last
+        # A peer that may not delete must know: it does not prune here then.
+        keeps = self._rules.append_only
+        return [number, driver.capabilities.value, keeps]
+
+    def _close(self, number: int) -> None:
+        with self._guard:
+            one = self._opened.pop(number, None)
+        if one is not None and one.lock is not None:
+            one.lock.close()
+
+    def _find(self, number: int) -> _Opened:
+        with self._guard:
+            one = self._opened.get(number)
+        if one is None:
+            raise NotFound("no such volume is open in this session")
+        return one
+
+
+def _checked(kinds: tuple[Any, ...], words: list[Any]) -> list[Any]:
+    if len(kinds) != len(words):
+        raise ProtocolError("a call has another number of words than its method takes")
+    return [unpack(kind, word) for kind, word in zip(kinds, words, strict=True)]
+
+
+# The methods
+
+
+def _lock(opened: _Opened, _exchange: Exchange, purpose: str) -> None:
+    if opened.lock is not None:
+        return
+    stack = ExitStack()
+    stack.enter_context(opened.driver.lock(purpose[:200]))
+    opened.lock = stack
+
+
+def _unlock(opened: _Opened, _exchange: Exchange) -> None:
+    stack, opened.lock = opened.lock, None
+    if stack is not None:
+        stack.close()
+
+
+def _delete_snapshot(opened: _Opened, _exchange: Exchange, guid: str) -> None:
+    if not opened.rights & Right.REMOVE:
+        # Who may only send may drop the reference snapshots that it took, and nothing else.
+        for snapshot in opened.driver.snapshots():
+            if snapshot.guid == guid and snapshot.kind is not SnapshotKind.REFERENCE:
+                raise Untrusted(
+                    "this peer may not delete that snapshot", where=str(opened.driver),
+                    why=f"{snapshot.name} is no reference snapshot",
+                    hint="Delete it on that host.",
+                )  # fmt: skip
+    opened.driver.delete_snapshot(guid)
+
+
+def _send(
+    opened: _Opened, exchange: Exchange, base: str | None, incremental: str,
+    checkpoint: dict[str, int | str] | None,
+) -> None:  # fmt: skip
+    with opened.driver.send(base, incremental, checkpoint=checkpoint) as stream:
+        while chunk := stream.read():
+            exchange.send(chunk)
+        exchange.end()
+
+
+def _receive(opened: _Opened, exchange: Exchange, request: ReceiveRequest) -> Staging:
+    """Nothing reaches the driver but pieces that were checked, and it finishes only a stream
+    whose digest both ends agree on.
+    """
+    with opened.driver.receive(request) as receiver:
+        while chunk := exchange.read():
+            receiver.write(chunk)
+        return receiver.finish()
+
+
+def _plain(name: str) -> Callable[..., Any]:
+    def run(opened: _Opened, _exchange: Exchange, *words: Any) -> Any:
+        return getattr(opened.driver, name)(*words)
+
+    return run
+
+
+def _delta(opened: _Opened, _e: Exchange, base: str | None, incremental: str,
+           states: bool, files: bool) -> Any:  # fmt: skip
+    return opened.driver.delta(base, incremental, states=states, files=files)
+
+
+def _prepare(opened: _Opened, _e: Exchange, mirror_id: str, in_place: bool) -> None:
+    opened.driver.prepare(mirror_id, in_place=in_place)
+
+
+def _commit(opened: _Opened, _e: Exchange, transfer_id: str, show: bool) -> Any:
+    return opened.driver.commit(transfer_id, show=show)
+
+
+def _divergence(opened: _Opened, _e: Exchange, guid: str, limit: int) -> Any:
+    return opened.driver.divergence(guid, limit=min(limit, 10_000))
+
+
+def _rollback(opened: _Opened, _e: Exchange, guid: str, mirror_id: str,
+              keep_as: str | None) -> None:  # fmt: skip
+    opened.driver.rollback(guid, mirror_id=mirror_id, keep_as=keep_as)
+
+
+_MAYBE = str | None
+_CHECKPOINT = dict[str, int | str] | None
+_S, _R = Right.SEND, Right.RECEIVE
+
+METHODS: dict[str, Method] = {
+    "facts": Method(_ANY, (), _plain("facts"), "look at a volume"),
+    "lock": Method(_ANY, (str,), _lock, "lock a volume"),
+    "unlock": Method(_ANY, (), _unlock, "unlock a volume"),
+    "snapshots": Method(_ANY, (), _plain("snapshots"), "list snapshots"),
+    "own_snapshots": Method(
+        _S, (tuple[str, ...],), _plain("own_snapshots"), "list the owner's snapshots"
+    ),
+    "take_snapshot": Method(_S, (str,), _plain("take_snapshot"), "take snapshots"),
+    "delete_snapshot": Method(
+        _S | Right.REMOVE, (str,), _delete_snapshot, "delete snapshots"
+    ),
+    "reclaim": Method(_ANY, (), _plain("reclaim"), "reclaim space"),
+    "changed_since": Method(_ANY, (str,), _plain("changed_since"), "compare snapshots"),
+    "delta": Method(_S, (_MAYBE, str, bool, bool), _delta, "compute deltas"),
+    "send": Method(_S, (_MAYBE, str, _CHECKPOINT), _send, "send from a volume"),
+    "prepare": Method(_R, (str, bool), _prepare, "make a destination"),
+    "receive": Method(_R, (ReceiveRequest,), _receive, "receive into a volume"),
+    "stagings": Method(_ANY, (), _plain("stagings"), "look at transfers"),
+    "commit": Method(_R, (str, bool), _commit, "commit a transfer"),
+    "discard": Method(_R, (str,), _plain("discard"), "discard a transfer"),
+    "promote": Method(Right.REMOVE, (), _plain("promote"), "make a destination writable"),
+    "divergence": Method(_ANY, (str, int), _divergence, "compare snapshots"),
+    "rollback": Method(
+        Right.REMOVE, (str, str, _MAYBE), _rollback, "turn a volume back"
+    ),
+    "forget": Method(Right.REMOVE, (), _plain("forget"), "forget a mirror"),
+}

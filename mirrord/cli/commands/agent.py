@@ -1,0 +1,34 @@
+"""`mirrord agent`."""
+
+from __future__ import annotations
+
+import typer
+
+
+def register(app: typer.Typer, name: str, panel: str) -> None:
+    """Add the command to the application."""
+    app.command(name, rich_help_panel=panel)(agent)
+
+
+def agent(
+    allow: list[str] = typer.Option(
+        [],
+        "--allow",
+        metavar="VERB=/FOLDER",
+        help="The peer may only receive=/FOLDER (keep copies in it) or send=/FOLDER (have its "
+        "volumes sent). May be given several times; without it, it may do what the user may.",
+    ),
+    append_only: bool = typer.Option(
+        False, "--append-only", help="Nothing that was committed is deleted or turned back."
+    ),
+    data_ports: str = typer.Option(
+        "", "--data-ports", metavar="LOW-HIGH", help="Ports of the data channel ('none': no such)."
+    ),
+    compress: str = typer.Option(
+        "auto", "--compress", help="How this end packs what it sends: auto, off, or 1 to 19."
+    ),
+) -> None:
+    """Serve this host's volumes to a mirrord on another host, over SSH (docs/hosts.md)."""
+    from mirrord.daemon.build import serve_agent
+
+    serve_agent(allow, append_only=append_only, data_ports=data_ports, compress=compress)

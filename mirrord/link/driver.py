@@ -1,0 +1,315 @@
+"""A driver whose volume is on another host: every method is a call to the agent there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from mirrord.core.errors import LinkLost, MirrordError, Unreachable
+from mirrord.core.model import (
+    Delta,
+    Divergence,
+    Endpoint,
+    ReceiveRequest,
+    Snapshot,
+    Staging,
+    VolumeFacts,
+)
+from mirrord.drivers.base import Capability, Driver, Receiver, SendStream
+from mirrord.link.exchange import Cancelled, Exchange
+from mirrord.link.session import Session
+from mirrord.system import clock
+from mirrord.wire.values import pack, unpack
+
+#: Pauses before a call over a broken connection is tried again over a new one.
+_PAUSES_S = (0.0, 0.5, 2.0)
+#: What only looks must not wait for a disk that hangs.
+_QUICK_S = 60.0
+#: How long the other end may take to keep a checkpoint after a transfer was ended.
+_CLOSE_S = 20.0
+
+
+class Sessions(Protocol):
+    """Where the connection to the host comes from: one for all of its mirrors."""
+
+    def session(self) -> Session:
+        """A session that is alive; `Unreachable`, `Untrusted`, `ProtocolError`."""
+
+
+class RemoteDriver(Driver):
+    """The contract of drivers/base.py over a session. Every method may be repeated by that
+    contract, so one that was cut off is asked again over a new connection.
+    """
+
+    kind: str  # type: ignore[misc]  # of the endpoint
+    remote = True
+
+    def __init__(self, endpoint: Endpoint, sessions: Sessions) -> None:
+        super().__init__(endpoint.location)
+        self.kind = endpoint.kind
+        self._endpoint = endpoint
+        self._sessions = sessions
+        self._guard = threading.RLock()
+        self._session: Session | None = None
+        self._handle = 0
+        self._capabilities = Capability.NONE
+        self._purpose: str | None = None
+
+    def __str__(self) -> str:
+        return str(self._endpoint)
+
+    @property
+    def capabilities(self) -> Capability:  # type: ignore[override]
+        """As the other end says."""
+        self._attached()
+        return self._capabilities
+
+    # The connection
+
+    def _attached(self) -> tuple[Session, int]:
+        """The session, and our number in it; what was locked is locked again in a new one."""
+        with self._guard:
+            session = self._sessions.session()
+            if session is not self._session:
+                number, capabilities, keeps = session.call(
+                    "open", self.kind, self.location, timeout_s=_QUICK_S
+                )
+                if self._purpose is not None:
+                    session.call("lock", number, self._purpose, timeout_s=_QUICK_S)
+                self._session, self._handle = session, int(number)
+                self._capabilities = Capability(int(capabilities))
+                if keeps:
+                    self._capabilities |= Capability.APPEND_ONLY
+            return session, self._handle
+
+    def _try(self, work: Callable[[Session, int], Any]) -> Any:
+        """Do it, and once more over a new connection when the old one breaks."""
+        known = self._session is not None
+        for pause_s in _PAUSES_S:
+            clock.sleep_s(pause_s)
+            try:
+                return work(*self._attached())
+            except (LinkLost, Unreachable) as error:
+                failure: MirrordError = error
+                if not known:
+                    break
+            except MirrordError as error:
+                raise self._placed(error) from error
+        raise self._placed(failure) from failure
+
+    def _call(self, method: str, *words: Any, timeout_s: float | None = None) -> Any:
+        packed = [pack(word) for word in words]
+        return self._try(
+            lambda session, number: session.call(method, number, *packed, timeout_s=timeout_s)
+        )
+
+    def _placed(self, error: MirrordError) -> MirrordError:
+        """The error, which says at which end it was."""
+        where = error.where
+        if where in ("", f"{self.kind}:{self.location}"):
+            error.where = str(self)
+        elif self._endpoint.host not in where:
+            error.where = f"{self._endpoint.host}: {where}"
+        return error
+
+    def detach(self) -> None:
+        """Give up the number in the session: the mirror is done with this end."""
+        with self._guard:
+            session, self._session = self._session, None
+        if session is not None and session.alive:
+            try:
+                session.call("close", self._handle, timeout_s=_QUICK_S)
+            except MirrordError:
+                return  # the session ends, and with it what it had open
+
+    @contextmanager
+    def _exclusive(self, purpose: str) -> Iterator[bool]:
+        self._call("lock", purpose, timeout_s=_QUICK_S)
+        self._purpose = purpose
+        try:
+            yield True
+        finally:
+            self._purpose = None
+            session = self._session
+            if session is not None and session.alive:
+                try:
+                    session.call("unlock", self._handle, timeout_s=_QUICK_S)
+                except LinkLost:
+                    pass  # a session that ended holds nothing
+
+    # The contract
+
+    def facts(self) -> VolumeFacts:
+        """See `Driver.facts`."""
+        found: VolumeFacts = unpack(VolumeFacts, self._call("facts", timeout_s=_QUICK_S))
+        return found._replace(filesystem=f"{self._endpoint.host} {found.filesystem}")
+
+    def snapshots(self) -> list[Snapshot]:
+        """See `Driver.snapshots`."""
+        listed: list[Snapshot] = unpack(
+            list[Snapshot], self._call("snapshots", timeout_s=_QUICK_S)
+        )
+        return listed
+
+    def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
+        """See `Driver.own_snapshots`."""
+        if not patterns:
+            return []
+        listed: list[Snapshot] = unpack(list[Snapshot], self._call("own_snapshots", patterns))
+        return listed
+
+    def take_snapshot(self, name: str) -> Snapshot:
+        """See `Driver.take_snapshot`."""
+        taken: Snapshot = unpack(Snapshot, self._call("take_snapshot", name))
+        return taken
+
+    def delete_snapshot(self, guid: str) -> None:
+        """See `Driver.delete_snapshot`."""
+        self._call("delete_snapshot", guid)
+
+    def reclaim(self) -> None:
+        """See `Driver.reclaim`."""
+        self._call("reclaim")
+
+    def changed_since(self, guid: str) -> bool:
+        """See `Driver.changed_since`."""
+        return bool(self._call("changed_since", guid))
+
+    def delta(
+        self, base: str | None, incremental: str, *, states: bool = False, files: bool = False
+    ) -> Delta:
+        """See `Driver.delta`."""
+        found: Delta = unpack(Delta, self._call("delta", base, incremental, states, files))
+        return found
+
+    def send(
+        self,
+        base: str | None,
+        incremental: str,
+        *,
+        checkpoint: dict[str, int | str] | None = None,
+    ) -> SendStream:
+        """See `Driver.send`."""
+        words = [pack(word) for word in (base, incremental, checkpoint)]
+        return self._try(
+            lambda session, number: _RemoteSend(
+                session, session.begin("send", number, *words), self._placed
+            )
+        )
+
+    def prepare(self, mirror_id: str, *, in_place: bool = False) -> None:
+        """See `Driver.prepare`."""
+        self._call("prepare", mirror_id, in_place)
+
+    def receive(self, request: ReceiveRequest) -> Receiver:
+        """See `Driver.receive`. It does not wait for the other end to have opened its own: what
+        that has against it, the first `write` or `finish` raises.
+        """
+        word = pack(request)
+        return self._try(
+            lambda session, number: _RemoteReceiver(
+                session, session.begin("receive", number, word), self._placed
+            )
+        )
+
+    def stagings(self) -> list[Staging]:
+        """See `Driver.stagings`."""
+        listed: list[Staging] = unpack(list[Staging], self._call("stagings", timeout_s=_QUICK_S))
+        return listed
+
+    def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
+        """See `Driver.commit`."""
+        done: Snapshot = unpack(Snapshot, self._call("commit", transfer_id, show))
+        return done
+
+    def discard(self, transfer_id: str) -> None:
+        """See `Driver.discard`."""
+        self._call("discard", transfer_id)
+
+    def promote(self) -> None:
+        """See `Driver.promote`."""
+        self._call("promote")
+
+    def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
+        """See `Driver.divergence`."""
+        found: Divergence = unpack(Divergence, self._call("divergence", guid, limit))
+        return found
+
+    def rollback(self, guid: str, *, mirror_id: str, keep_as: str | None) -> None:
+        """See `Driver.rollback`."""
+        self._call("rollback", guid, mirror_id, keep_as)
+
+    def forget(self) -> None:
+        """See `Driver.forget`."""
+        self._call("forget")
+
+
+_Placed = Callable[[MirrordError], MirrordError]
+
+
+class _RemoteSend(SendStream):
+    """A stream that the other end sends."""
+
+    def __init__(self, session: Session, exchange: Exchange, placed: _Placed) -> None:
+        self._session, self._exchange, self._placed = session, exchange, placed
+        self._closed = False
+
+    def read(self) -> bytes:
+        """The next piece; b"" when all of it has come and its digest is right."""
+        try:
+            data = self._exchange.read()
+            if not data:
+                self._exchange.result(_QUICK_S)
+            return data
+        except MirrordError as error:
+            raise self._placed(error) from error
+
+    def close(self) -> None:
+        """See `SendStream.close`."""
+        if self._closed:
+            return
+        self._closed = True
+        if not self._exchange.settled:
+            self._exchange.cancel()
+        self._session.forget(self._exchange)
+
+
+class _RemoteReceiver(Receiver):
+    """A receiver at the other end."""
+
+    def __init__(self, session: Session, exchange: Exchange, placed: _Placed) -> None:
+        self._session, self._exchange, self._placed = session, exchange, placed
+        self._closed = False
+
+    def write(self, chunk: bytes | memoryview) -> None:
+        """See `Receiver.write`."""
+        try:
+            self._exchange.send(chunk)
+        except Cancelled:
+            raise self._placed(LinkLost("the other end takes no more")) from None
+        except MirrordError as error:
+            raise self._placed(error) from error
+
+    def finish(self) -> Staging:
+        """See `Receiver.finish`."""
+        try:
+            self._exchange.end()
+            done: Staging = unpack(Staging, self._exchange.result())
+            return done
+        except MirrordError as error:
+            raise self._placed(error) from error
+
+    def close(self) -> None:
+        """End it, and wait until the other end has kept what it keeps."""
+        if self._closed:
+            return
+        self._closed = True
+        if not self._exchange.settled:
+            self._exchange.cancel()
+            try:
+                self._exchange.result(_CLOSE_S)
+            except MirrordError:
+                pass  # why it ended is known, or does not matter
+        self._session.forget(self._exchange)

@@ -1,0 +1,318 @@
+"""One call over a session: its answer, and the data that flow with it in either direction.
+
+Data are cut into numbered pieces. A piece may be sent only when the receiver has given credit for
+its raw bytes, so neither end ever holds more than the window. The last word of a stream is its
+number of pieces, its length and its BLAKE3 digest: it counts as whole only if all three are right.
+"""
+
+from __future__ import annotations
+
+import queue
+import struct
+import threading
+from typing import Any, Protocol
+
+from mirrord.core.errors import Damaged, LinkLost, MirrordError, ProtocolError, unpack_error
+from mirrord.link.lane import Lane
+from mirrord.system import clock
+from mirrord.system.native import StreamDigest
+from mirrord.wire.compress import Packer, unpack
+from mirrord.wire.frames import CHUNK_BYTES, Frame, Type, value_of
+
+#: What may be on its way or unread, in raw bytes: what a cut can cost, too.
+WINDOW_BYTES = 8 << 20
+_GRANT_BYTES = WINDOW_BYTES // 4
+#: From so many bytes on, threads send while the next piece is read.
+_THREADS_FROM_BYTES = 1 << 20
+#: Before the payload of a data frame: number, raw length, how it is packed.
+_PIECE = struct.Struct("<IIB3x")
+
+
+class Cancelled(Exception):
+    """The other end does not want the rest. Never leaves the agent."""
+
+
+class Carrier(Protocol):
+    """What an exchange needs of its session."""
+
+    def control_lane(self) -> Lane:
+        """Where control frames go, in order."""
+
+    def data_lanes(self) -> list[Lane]:
+        """Where data may go, in any order."""
+
+    def packer(self) -> Packer:
+        """Compresses one stream's pieces."""
+
+
+class Exchange:
+    """One call, at either end. Its methods may be called by one thread for each direction."""
+
+    def __init__(self, carrier: Carrier, number: int) -> None:
+        self.number = number
+        self._carrier = carrier
+        self._changed = threading.Condition()
+        self._error: MirrordError | None = None
+        self._answer: tuple[Any] | None = None
+        self._cancelled = False
+        # Receiving.
+        self._pieces: dict[int, bytes] = {}
+        self._next = 0
+        self._held_bytes = 0
+        self._consumed = 0
+        self._end: tuple[int, int, str] | None = None
+        self._digest_in = StreamDigest()
+        self._bytes_in = 0
+        # Sending.
+        self._credit = WINDOW_BYTES
+        self._outflow: _Outflow | None = None
+        self._digest_out = StreamDigest()
+        self._pieces_out = 0
+        self._bytes_out = 0
+
+    # From the session's reading threads
+
+    def deliver(self, frame: Frame) -> None:
+        """Take a frame of this stream. `ProtocolError` when it cannot be."""
+        with self._changed:
+            if frame.type is Type.DATA:
+                self._take_piece(frame.body)
+            elif frame.type is Type.RETURN:
+                self._answer = (value_of(frame.body),)
+            elif frame.type is Type.ERROR:
+                found = value_of(frame.body)
+                self._error = unpack_error(found if isinstance(found, dict) else {})
+            elif frame.type is Type.END:
+                self._end = _end_of(value_of(frame.body))
+            elif frame.type is Type.CREDIT:
+                granted = value_of(frame.body)
+                if type(granted) is not int or not 0 < granted <= WINDOW_BYTES:
+                    raise ProtocolError("a grant of credit makes no sense")
+                self._credit += granted
+            elif frame.type is Type.CANCEL:
+                self._cancelled = True
+            self._changed.notify_all()
+
+    def _take_piece(self, body: bytes) -> None:
+        if len(body) < _PIECE.size:
+            raise ProtocolError("a data frame is too short")
+        number, raw_bytes, _ = _PIECE.unpack_from(body)
+        self._held_bytes += raw_bytes
+        if raw_bytes > CHUNK_BYTES or self._held_bytes > WINDOW_BYTES:
+            raise ProtocolError("the other end sends more than it may")
+        if number < self._next or number in self._pieces:
+            raise ProtocolError("a piece of data came twice")
+        self._pieces[number] = body
+
+    def fail(self, error: MirrordError) -> None:
+        """The session is over."""
+        with self._changed:
+            if self._error is None:
+                self._error = error
+            self._changed.notify_all()
+
+    # Answers
+
+    def result(self, timeout_s: float | None = None) -> Any:
+        """The value that the call returned; raises its error, or `LinkLost` after `timeout_s`."""
+        with self._changed:
+            ready = self._changed.wait_for(
+                lambda: self._answer is not None or self._error is not None, timeout_s
+            )
+            if self._answer is not None:
+                return self._answer[0]
+            if self._error is not None:
+                raise _copied(self._error)
+            assert not ready
+        raise LinkLost(
+            "the other end does not answer",
+            why=f"it took longer than {timeout_s:.0f} s; perhaps its disk hangs",
+        )
+
+    # Receiving
+
+    def read(self) -> bytes:
+        """The next raw bytes; b"" when the stream is whole and verified.
+
+        Raises `Damaged` when its digest is wrong, what the other end raised, `LinkLost`.
+        """
+        self._grant()
+        with self._changed:
+            self._changed.wait_for(self._readable)
+            body = self._pieces.pop(self._next, None)
+            if body is None:
+                if self._error is not None:
+                    raise _copied(self._error)
+                if self._cancelled:
+                    raise Cancelled
+                self._check_end()
+                return b""
+            self._next += 1
+        _, raw_bytes, packing = _PIECE.unpack_from(body)
+        data = unpack(packing, memoryview(body)[_PIECE.size :], CHUNK_BYTES)
+        if len(data) != raw_bytes:
+            raise ProtocolError("a piece of data has another length than it says")
+        self._digest_in.update(data)
+        self._bytes_in += raw_bytes
+        self._consumed += raw_bytes
+        return data
+
+    def _readable(self) -> bool:
+        ended = self._end is not None and self._next >= self._end[0]
+        return self._next in self._pieces or ended or self._cancelled or self._error is not None
+
+    def _check_end(self) -> None:
+        assert self._end is not None
+        pieces, length, digest = self._end
+        whole = pieces == self._next and length == self._bytes_in
+        if not whole or digest != self._digest_in.hexdigest():
+            raise Damaged(
+                "the stream that arrived is not the one that was sent",
+                why="its digest or its length is another",
+                hint="Nothing was applied; run the same command again.",
+            )
+
+    def _grant(self) -> None:
+        """Give back the credit of what was read before: it is done with now."""
+        if self._consumed < _GRANT_BYTES:
+            return
+        granted, self._consumed = self._consumed, 0
+        with self._changed:
+            self._held_bytes -= granted
+        self._carrier.control_lane().tell(Type.CREDIT, self.number, granted)
+
+    # Sending
+
+    def send(self, chunk: bytes | memoryview) -> None:
+        """Send raw bytes, in pieces; waits for credit. Raises what the other end raised."""
+        view = memoryview(chunk)
+        self._digest_out.update(view)
+        for start in range(0, len(view), CHUNK_BYTES):
+            self._send_piece(view[start : start + CHUNK_BYTES])
+
+    def _send_piece(self, piece: memoryview) -> None:
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._credit >= len(piece) or self._error is not None or self._cancelled
+                or self._answer is not None
+            )  # fmt: skip
+            if self._error is not None:
+                raise _copied(self._error)
+            if self._cancelled or self._answer is not None:
+                raise Cancelled
+            self._credit -= len(piece)
+        number = self._pieces_out
+        self._pieces_out += 1
+        self._bytes_out += len(piece)
+        if self._outflow is None and self._bytes_out > _THREADS_FROM_BYTES:
+            self._outflow = _Outflow(self, self._carrier)
+        if self._outflow is not None:
+            self._outflow.put(number, bytes(piece))
+        else:
+            send_piece(self._carrier.data_lanes()[0], self._carrier.packer(), self.number,
+                       number, piece)  # fmt: skip
+
+    def end(self) -> None:
+        """Say that the stream is whole."""
+        if self._outflow is not None:
+            self._outflow.finish()
+        ending = [self._pieces_out, self._bytes_out, self._digest_out.hexdigest()]
+        self._carrier.control_lane().tell(Type.END, self.number, ending)
+
+    def cancel(self) -> None:
+        """Tell the other end that nobody wants the rest, and stop sending."""
+        if self._outflow is not None:
+            self._outflow.stop()
+        try:
+            self._carrier.control_lane().tell(Type.CANCEL, self.number, None)
+        except LinkLost:
+            return  # it has noticed, then
+
+    @property
+    def settled(self) -> bool:
+        """Whether an answer, or an error, has come."""
+        with self._changed:
+            return self._answer is not None or self._error is not None
+
+
+class _Outflow:
+    """Packs and sends pieces in threads, one a lane, while the next ones are made."""
+
+    def __init__(self, exchange: Exchange, carrier: Carrier) -> None:
+        lanes = carrier.data_lanes()
+        self._exchange = exchange
+        self._queue: queue.Queue[tuple[int, bytes] | None] = queue.Queue(2 * len(lanes))
+        self._stopped = False
+        packer = carrier.packer()
+        self._threads = [
+            threading.Thread(target=self._run, args=(lane, packer), name="outflow", daemon=True)
+            for lane in lanes
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def put(self, number: int, piece: bytes) -> None:
+        self._queue.put((number, piece))
+
+    def _run(self, lane: Lane, packer: Packer) -> None:
+        while (one := self._queue.get()) is not None:
+            if self._stopped:
+                continue  # so that nobody waits for room in the queue
+            try:
+                send_piece(lane, packer, self._exchange.number, *one)
+            except MirrordError as error:
+                self._stopped = True
+                self._exchange.fail(error)
+
+    def finish(self) -> None:
+        """Wait until all is sent. `LinkLost`."""
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
+        if self._stopped:
+            raise LinkLost("the connection is lost", why="a part of the stream could not be sent")
+
+    def stop(self) -> None:
+        """Send no more of it; does not wait."""
+        self._stopped = True
+        for _ in self._threads:
+            try:
+                self._queue.put_nowait(None)
+            except queue.Full:
+                _drain(self._queue)
+                self._queue.put_nowait(None)
+
+
+def _drain(pieces: queue.Queue[Any]) -> None:
+    while True:
+        try:
+            pieces.get_nowait()
+        except queue.Empty:
+            return
+
+
+def send_piece(
+    lane: Lane, packer: Packer, stream: int, number: int, piece: bytes | memoryview
+) -> None:
+    """Pack one piece and write it."""
+    packing, payload = packer.pack(piece)
+    before_s = clock.monotonic_s()
+    lane.write(Type.DATA, stream, _PIECE.pack(number, len(piece), packing), payload)
+    packer.sent(len(payload), clock.monotonic_s() - before_s)
+
+
+def _end_of(said: Any) -> tuple[int, int, str]:
+    if not isinstance(said, list) or [type(one) for one in said] != [int, int, str]:
+        raise ProtocolError("the end of a stream makes no sense")
+    return said[0], said[1], said[2]
+
+
+def _copied(error: MirrordError) -> MirrordError:
+    """The same error for another thread: each has a traceback of its own."""
+    made = type(error).__new__(type(error))
+    MirrordError.__init__(made, error.what, where=error.where, why=error.why, hint=error.hint)
+    made.data = dict(error.data)
+    for note in getattr(error, "__notes__", ()):
+        made.add_note(note)
+    return made

@@ -1,0 +1,136 @@
+"""The first frames of every lane: who speaks, in which versions, and for which session."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, NamedTuple
+
+import mirrord
+from mirrord.core.errors import LinkLost, MirrordError, ProtocolError, unpack_error
+from mirrord.link.lane import Lane
+from mirrord.transport.base import ByteStream
+from mirrord.wire.frames import FrameReader, Type, value_of
+
+#: Versions of what the frames say that are spoken here, newest first.
+VERSIONS = (1,)
+#: What a login shell may print before mirrord speaks.
+_STRAY_BYTES_MAX = 64 << 10
+
+
+class Hello(NamedTuple):
+    """What an end says of itself.
+
+    software: the version of mirrord. versions: of the protocol. token: names the client's session,
+    the same over all of its lanes and reconnections. lane: 0 for the first. pid: of its process.
+    about: what the agent lets this peer do, for people.
+    """
+
+    software: str
+    versions: tuple[int, ...]
+    token: str = ""
+    lane: int = 0
+    pid: int = 0
+    about: str = ""
+
+
+def _of(packed: Any) -> Hello:
+    if not isinstance(packed, dict):
+        raise ProtocolError("the other end's greeting makes no sense")
+    if isinstance(packed.get("error"), dict):
+        raise unpack_error(packed["error"])
+    versions = packed.get("versions")
+    if not isinstance(versions, list) or not all(type(one) is int for one in versions):
+        raise ProtocolError("the other end's greeting makes no sense")
+    numbers = [packed.get(key, 0) for key in ("lane", "pid")]
+    if not all(type(one) is int and 0 <= one < 1 << 31 for one in numbers):
+        raise ProtocolError("the other end's greeting makes no sense")
+    words = [str(packed.get(key, ""))[:200] for key in ("software", "token", "about")]
+    return Hello(words[0], tuple(versions), words[1], numbers[0], numbers[1], words[2])
+
+
+def say(lane: Lane, hello: Hello) -> None:
+    """Greet."""
+    lane.tell(Type.HELLO, 0, {**hello._asdict(), "versions": list(hello.versions)})
+
+
+def refuse(lane: Lane, error: MirrordError) -> None:
+    """Greet with a refusal."""
+    lane.tell(Type.HELLO, 0, {"error": error.as_dict()})
+
+
+def expect(lane: Lane, *, timeout_s: float) -> Hello:
+    """The other end's greeting, or its refusal as it raised it; in time."""
+    overdue = threading.Event()
+
+    def end() -> None:
+        overdue.set()
+        lane.close()
+
+    timer = threading.Timer(timeout_s, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        frames = lane.read()
+    except LinkLost as error:
+        raise _unheard(lane, error, timeout_s if overdue.is_set() else None) from error
+    except ProtocolError as error:
+        stray = lane.reader.stray or lane.reader.pending()
+        error.where = lane.stream.peer
+        error.why = f"it begins with {shown(stray)}"
+        error.hint = (
+            "Is it mirrord that answers there? A login shell must print nothing when it is not "
+            "a terminal's."
+        )
+        raise
+    finally:
+        timer.cancel()
+    if len(frames) != 1 or frames[0].type is not Type.HELLO:
+        raise ProtocolError("the other end does not greet first", where=lane.stream.peer)
+    try:
+        return _of(value_of(frames[0].body))
+    except MirrordError as error:
+        error.where = error.where or lane.stream.peer
+        raise
+
+
+def _unheard(lane: Lane, error: LinkLost, timeout_s: float | None) -> LinkLost:
+    said = lane.stream.said().strip().splitlines()
+    stray = lane.reader.pending()
+    why = f"it said nothing for {timeout_s:.0f} s" if timeout_s is not None else "it ended at once"
+    if said:
+        why = said[-1]
+    elif stray:
+        why = f"it said {shown(stray)}"
+    del error
+    return LinkLost(
+        "mirrord does not answer there", where=lane.stream.peer, why=why,
+        hint="Log in there by hand and run 'mirrord agent --help': it must be installed, and on "
+        "the PATH of a login without a terminal (or named by 'command' in hosts.d).",
+    )  # fmt: skip
+
+
+def shown(stray: bytes) -> str:
+    """Bytes of a stranger's as a person may read them."""
+    return repr(stray[:60].decode("ascii", "replace"))
+
+
+def agree(ours: tuple[int, ...], theirs: Hello, where: str) -> int:
+    """The newest version that both speak; `ProtocolError` names both."""
+    common = set(ours) & set(theirs.versions)
+    if not common:
+        raise ProtocolError(
+            "the two ends speak no common version of the protocol", where=where,
+            why=f"mirrord {mirrord.__version__} here speaks {_listed(ours)}, mirrord "
+            f"{theirs.software} there speaks {_listed(theirs.versions)}",
+            hint="Install the same version of mirrord at both ends.",
+        )  # fmt: skip
+    return max(common)
+
+
+def _listed(versions: tuple[int, ...]) -> str:
+    return ", ".join(str(one) for one in versions) or "none"
+
+
+def new_lane(stream: ByteStream) -> Lane:
+    """A lane that passes over what stands before the first greeting."""
+    return Lane(stream, FrameReader(stray_bytes_max=_STRAY_BYTES_MAX))

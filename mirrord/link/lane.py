@@ -1,0 +1,117 @@
+"""One byte stream of a session: writes whole frames, reads in a thread, knows whether it lives."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from mirrord.core.errors import LinkLost, MirrordError, ProtocolError
+from mirrord.system import clock
+from mirrord.transport.base import ByteStream
+from mirrord.wire.frames import Frame, FrameReader, Type, control, header
+
+_READ_BYTES = 256 << 10
+#: Each end says something at least so often, so that silence means something.
+BEAT_S = 3.0
+#: A peer that said nothing for so long is lost: noticed within 15 s.
+SILENCE_S = 12.0
+#: So few bytes in that time, and no whole frame, are no sign of life either.
+_TRICKLE_BYTES = 16 << 10
+
+
+class Lane:
+    """A stream with frames on it. `start` begins to read; `deliver` gets each frame."""
+
+    def __init__(self, stream: ByteStream, reader: FrameReader | None = None) -> None:
+        self.stream = stream
+        self.reader = reader or FrameReader()
+        self._writing = threading.Lock()
+        self._wrote_s = clock.monotonic_s()
+        self._lived_s = clock.monotonic_s()
+        self._trickle = 0
+        #: Bytes that were written, and the seconds that it took: what the link lets through.
+        self.sent_bytes = 0
+        self.sent_s = 0.0
+
+    def write(self, kind: Type, stream: int, *body: bytes | memoryview) -> None:
+        """A frame with a raw body of one or two parts. `LinkLost`."""
+        whole = body[0] if len(body) == 1 else b"".join(body)
+        self._put([header(kind, stream, whole), whole])
+
+    def tell(self, kind: Type, stream: int, value: Any) -> None:
+        """A frame with a value. `LinkLost`."""
+        self._put(control(kind, stream, value))
+
+    def _put(self, parts: list[Any]) -> None:
+        with self._writing:
+            began_s = clock.monotonic_s()
+            try:
+                self.stream.write(*parts)
+            except OSError as error:
+                raise lost(self.stream, str(error)) from error
+            self._wrote_s = clock.monotonic_s()
+            self.sent_bytes += sum(len(part) for part in parts)
+            self.sent_s += self._wrote_s - began_s
+
+    def read(self) -> list[Frame]:
+        """The next frames, at least one; `LinkLost` at the end, `ProtocolError`."""
+        while True:
+            try:
+                data = self.stream.read(_READ_BYTES)
+            except OSError as error:
+                raise lost(self.stream, str(error)) from error
+            if not data:
+                raise lost(self.stream, "the other end closed it")
+            frames = self.reader.feed(data)
+            self._alive(len(data), bool(frames))
+            if frames:
+                return frames
+
+    def _alive(self, count: int, whole: bool) -> None:
+        self._trickle += count
+        if whole or self._trickle >= _TRICKLE_BYTES:
+            self._lived_s, self._trickle = clock.monotonic_s(), 0
+
+    def start(self, deliver: Callable[[Frame], None], failed: Callable[[MirrordError], None],
+              name: str) -> None:  # fmt: skip
+        """Read from now on, in a thread."""
+
+        def run() -> None:
+            try:
+                while True:
+                    for frame in self.read():
+                        deliver(frame)
+            except MirrordError as error:
+                if isinstance(error, ProtocolError) and not error.where:
+                    error.where = self.stream.peer
+                failed(error)
+            except Exception as error:  # whatever it is, those who wait must learn of it
+                failed(lost(self.stream, f"{type(error).__name__}: {error}"))
+
+        self._lived_s = clock.monotonic_s()
+        threading.Thread(target=run, name=f"lane-{name}", daemon=True).start()
+
+    def beat(self) -> None:
+        """Called every second: say that we live, and see whether they do. `LinkLost`."""
+        now_s = clock.monotonic_s()
+        if now_s - self._lived_s > SILENCE_S:
+            raise lost(self.stream, f"nothing came over it for {SILENCE_S:.0f} s")
+        # Whoever is in the middle of a write says something already.
+        if now_s - self._wrote_s >= BEAT_S and not self._writing.locked():
+            self.write(Type.BEAT, 0, b"")
+
+    def close(self) -> None:
+        """End the stream."""
+        self.stream.close()
+
+
+def lost(stream: ByteStream, why: str) -> LinkLost:
+    """The error for a broken stream, with what the other end complained of."""
+    said = stream.said().strip().splitlines()
+    return LinkLost(
+        "the connection is lost",
+        where=stream.peer,
+        why=f"{why} ({said[-1]})" if said else why,
+        hint="Run the same command again: it goes on where this one stopped.",
+    )

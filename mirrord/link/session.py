@@ -1,0 +1,271 @@
+"""A session: calls between two mirrords over one or several lanes, with signs of life."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from mirrord.core.errors import (
+    Busy,
+    LinkLost,
+    MirrordError,
+    ProtocolError,
+    pack_error,
+)
+from mirrord.link.exchange import Cancelled, Exchange
+from mirrord.link.lane import Lane
+from mirrord.system import clock
+from mirrord.wire.compress import Packer
+from mirrord.wire.frames import Frame, Type, value_of
+
+#: Calls of a peer at once: each may hold a window of data.
+CALLS_MAX = 64
+
+#: What an agent does with a call: its value is the answer.
+Handler = Callable[[Exchange, str, list[Any]], Any]
+
+
+class Session:
+    """One end. `handler`: answers the other end's calls; None: it may make none.
+
+    compress: "auto", "off" or a level, for what this end sends.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        *,
+        handler: Handler | None = None,
+        compress: str = "auto",
+        on_end: Callable[[], None] | None = None,
+    ) -> None:
+        self._lanes = [lane]
+        self._fast: list[Lane] = []
+        self._handler = handler
+        self._compress = compress
+        self._on_end = on_end
+        self._lock = threading.Lock()
+        #: Calls go out in the order of their numbers.
+        self._calling = threading.Lock()
+        self._exchanges: dict[int, Exchange] = {}
+        self._last = 0
+        self._error: MirrordError | None = None
+        self._over = threading.Event()
+        self._workers = ThreadPoolExecutor(CALLS_MAX, "call") if handler else None
+        self.peer = lane.stream.peer
+
+    def start(self) -> None:
+        """Greetings were exchanged: read, and show signs of life."""
+        self._read(self._lanes[0], "0")
+        threading.Thread(target=self._beat, name="beat", daemon=True).start()
+
+    def attach(self, lane: Lane) -> None:
+        """Read a further lane from now on, too."""
+        with self._lock:
+            if self._error is not None:
+                lane.close()
+                raise lost_again(self._error)
+            self._lanes.append(lane)
+            number = len(self._lanes) - 1
+        self._read(lane, str(number))
+
+    def widen(self) -> None:
+        """Send data over the further lanes, and what is small over the first of them, from now
+        on: the other end reads them. Only while no call is under way.
+        """
+        with self._lock:
+            self._fast = self._lanes[1:]
+
+    def narrow(self) -> None:
+        """Drop the further lanes again."""
+        with self._lock:
+            dropped, self._lanes, self._fast = self._lanes[1:], self._lanes[:1], []
+        for lane in dropped:
+            lane.close()
+
+    def _read(self, lane: Lane, name: str) -> None:
+        def failed(error: MirrordError) -> None:
+            if lane in self._lanes:
+                self.fail(error)
+
+        lane.start(self._deliver, failed, f"{self.peer}-{name}")
+
+    # Life
+
+    @property
+    def alive(self) -> bool:
+        """Whether calls can still be made."""
+        return self._error is None
+
+    def wait(self) -> MirrordError | None:
+        """Until the session is over; why."""
+        self._over.wait()
+        return self._error
+
+    def fail(self, error: MirrordError) -> None:
+        """It is over: all that waits learns why."""
+        with self._lock:
+            if self._error is not None:
+                return
+            self._error = error
+            exchanges, lanes = list(self._exchanges.values()), list(self._lanes)
+        if isinstance(error, ProtocolError):
+            self._goodbye(str(error))
+        for exchange in exchanges:
+            exchange.fail(error)
+        for lane in lanes:
+            lane.close()
+        if self._workers is not None:
+            self._workers.shutdown(wait=False, cancel_futures=True)
+        if self._on_end is not None:
+            self._on_end()
+        self._over.set()
+
+    def drain(self) -> None:
+        """Wait until what was called has ended: after the end of the session only."""
+        if self._workers is not None:
+            self._workers.shutdown(wait=True)
+
+    def close(self) -> None:
+        """End it in order."""
+        if self._error is None:
+            self._goodbye("")
+        self.fail(LinkLost("the connection was closed", where=self.peer))
+
+    def _goodbye(self, why: str) -> None:
+        for lane in self._lanes[:1]:
+            try:
+                lane.tell(Type.GOODBYE, 0, why)
+            except LinkLost:
+                return
+
+    def _beat(self) -> None:
+        while not self._over.wait(1.0):
+            try:
+                for lane in list(self._lanes):
+                    lane.beat()
+            except MirrordError as error:
+                self.fail(error)
+
+    # Carrying
+
+    def control_lane(self) -> Lane:
+        """Where control frames go, in order: the first of the fast lanes if there are any."""
+        return self._fast[0] if self._fast else self._lanes[0]
+
+    def data_lanes(self) -> list[Lane]:
+        """Where data may go."""
+        return self._fast or self._lanes[:1]
+
+    def packer(self) -> Packer:
+        """A packer for one stream."""
+        return Packer(self._compress, lanes=len(self.data_lanes()), now_s=clock.monotonic_s)
+
+    # Calls
+
+    def call(self, method: str, *words: Any, timeout_s: float | None = None) -> Any:
+        """Ask the other end; raises what it raises, or `LinkLost`."""
+        exchange = self.begin(method, *words)
+        try:
+            return exchange.result(timeout_s)
+        finally:
+            self.forget(exchange)
+
+    def begin(self, method: str, *words: Any) -> Exchange:
+        """Ask the other end, and do not wait: `forget` it when it is over."""
+        with self._calling:
+            with self._lock:
+                if self._error is not None:
+                    raise lost_again(self._error)
+                self._last += 1
+                exchange = self._exchanges[self._last] = Exchange(self, self._last)
+            try:
+                self.control_lane().tell(Type.CALL, exchange.number, [method, list(words)])
+            except MirrordError as error:
+                self.fail(error)
+                raise
+        return exchange
+
+    def forget(self, exchange: Exchange) -> None:
+        """What still comes for it is passed over."""
+        with self._lock:
+            self._exchanges.pop(exchange.number, None)
+
+    def _deliver(self, frame: Frame) -> None:
+        if frame.type is Type.BEAT:
+            return
+        if frame.type is Type.GOODBYE:
+            why = value_of(frame.body)
+            raise LinkLost("the other end ended the connection", where=self.peer,
+                           why=str(why)[:500])  # fmt: skip
+        if frame.type is Type.CALL:
+            self._called(frame)
+            return
+        if frame.type is Type.HELLO:
+            raise ProtocolError("the other end greets again")
+        with self._lock:
+            exchange = self._exchanges.get(frame.stream)
+            if exchange is None and frame.stream > self._last:
+                exchange = self._early(frame.stream)
+        if exchange is not None:
+            exchange.deliver(frame)
+
+    def _early(self, number: int) -> Exchange:
+        """Data on one lane may overtake their call on another."""
+        if self._handler is None or number > self._last + CALLS_MAX:
+            raise ProtocolError("a frame belongs to no call")
+        exchange = self._exchanges[number] = Exchange(self, number)
+        return exchange
+
+    # Being called
+
+    def _called(self, frame: Frame) -> None:
+        said = value_of(frame.body)
+        if self._handler is None or self._workers is None:
+            raise ProtocolError("the other end may not call")
+        if (
+            not isinstance(said, list)
+            or [type(one) for one in said] != [str, list]
+            or frame.stream <= self._last
+        ):
+            raise ProtocolError("a call makes no sense")
+        with self._lock:
+            self._last = frame.stream
+            crowded = len(self._exchanges) >= CALLS_MAX
+            exchange = self._exchanges.get(frame.stream) or Exchange(self, frame.stream)
+            if not crowded:
+                self._exchanges[frame.stream] = exchange
+        if crowded:
+            self.forget(exchange)
+            error = Busy("too many calls at once", why=f"{CALLS_MAX} are under way")
+            self.control_lane().tell(Type.ERROR, frame.stream, pack_error(error))
+            return
+        try:
+            self._workers.submit(self._answer, exchange, *said)
+        except RuntimeError:
+            return  # the session has just ended
+
+    def _answer(self, exchange: Exchange, method: str, words: list[Any]) -> None:
+        assert self._handler is not None
+        try:
+            answer: tuple[Type, Any] = (Type.RETURN, self._handler(exchange, method, words))
+        except Cancelled:
+            answer = (Type.RETURN, None)
+        except MirrordError as error:
+            answer = (Type.ERROR, pack_error(error))
+        except Exception as error:
+            bug = MirrordError(f"unexpected: {type(error).__name__}: {error}")
+            answer = (Type.ERROR, pack_error(bug))
+        self.forget(exchange)
+        try:
+            self.control_lane().tell(answer[0], exchange.number, answer[1])
+        except MirrordError as error:
+            self.fail(error)
+
+
+def lost_again(error: MirrordError) -> LinkLost:
+    """What a call over a session that has ended raises."""
+    return LinkLost("the connection is lost", where=error.where, why=error.why or error.what,
+                    hint=error.hint)  # fmt: skip

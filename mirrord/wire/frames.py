@@ -1,0 +1,177 @@
+"""Frames: the unit of the protocol between two mirrords, made and read without I/O.
+
+A frame is a header of 20 bytes and a body (docs/wire.md):
+
+    magic "mR" | version 1 | type 1 | stream 4 | length 4 | checksum 8      (little-endian)
+
+checksum: XXH3-64 of the body, exclusive-or XXH3-64 of the first 12 bytes of the header. Every
+length is checked before anything is stored: a peer cannot make us hold more than it may send.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import Any, NamedTuple
+
+import msgpack
+
+from mirrord.core.errors import ProtocolError
+from mirrord.system.native import block_checksums
+
+MAGIC = b"mR"
+#: Of the frame format; a change of what the frames say is a matter of HELLO.
+FORMAT = 1
+HEADER = struct.Struct("<2sBBIIQ")
+_HEAD = struct.Struct("<2sBBII")
+#: The longest body: a data frame of CHUNK_BYTES with what compression may add to it.
+BODY_BYTES_MAX = (1 << 20) + (64 << 10)
+#: Control bodies larger than a frame are cut into PART frames: at most this much of them.
+CONTROL_BYTES_MAX = 256 << 20
+#: The raw bytes of one data frame at the most.
+CHUNK_BYTES = 512 << 10
+
+
+class Type(enum.IntEnum):
+    """What a frame is."""
+
+    HELLO = 1  # who speaks, and which versions
+    CALL = 2  # ask for a method
+    RETURN = 3  # its value
+    ERROR = 4  # or its failure
+    DATA = 5  # a numbered piece of a stream
+    END = 6  # the stream is whole: pieces, bytes, digest
+    CREDIT = 7  # so many bytes more may be sent
+    BEAT = 8  # nothing but life
+    CANCEL = 9  # nobody wants the rest
+    GOODBYE = 10  # the session ends, and why
+    PART = 11  # the next part of a control body that goes on in another frame of its stream
+
+
+class Frame(NamedTuple):
+    """A frame that was read and checked."""
+
+    type: Type
+    stream: int
+    body: bytes
+
+
+def checksum_of(data: bytes | memoryview) -> int:
+    """XXH3-64 of some bytes."""
+    return int.from_bytes(block_checksums(data, len(data)), "little") if len(data) else 0
+
+
+def header(kind: Type, stream: int, body: bytes | memoryview) -> bytes:
+    """The header that belongs before `body`."""
+    head = _HEAD.pack(MAGIC, FORMAT, kind, stream, len(body))
+    checksum = checksum_of(body) ^ checksum_of(head)
+    return HEADER.pack(MAGIC, FORMAT, kind, stream, len(body), checksum)
+
+
+def control(kind: Type, stream: int, value: Any) -> list[bytes]:
+    """The parts to write for a frame whose body is a msgpack value, however large it is."""
+    body = msgpack.packb(value, use_bin_type=True)
+    parts: list[bytes] = []
+    view = memoryview(body)
+    while len(view) > CHUNK_BYTES:
+        parts += [header(Type.PART, stream, view[:CHUNK_BYTES]), bytes(view[:CHUNK_BYTES])]
+        view = view[CHUNK_BYTES:]
+    return [*parts, header(kind, stream, view), bytes(view)]
+
+
+def value_of(body: bytes) -> Any:
+    """The value of a control frame. `ProtocolError` when it is none."""
+    try:
+        return msgpack.unpackb(body, raw=False, strict_map_key=True)
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise ProtocolError("a frame's body makes no sense", why=str(error)) from error
+
+
+class FrameReader:
+    """Cuts what arrives into frames; the first wrong byte is an error, and the end of it."""
+
+    def __init__(self, *, stray_bytes_max: int = 0) -> None:
+        """stray_bytes_max: bytes before the first frame that are passed over (what a login shell
+        prints before the program at the other end speaks).
+        """
+        self._buffer = bytearray()
+        self._stray_max = stray_bytes_max
+        self._begun = False
+        #: What stood before the first frame.
+        self.stray = b""
+        self._parts: dict[int, bytearray] = {}
+        self._parts_bytes = 0
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that are whole now. `ProtocolError` says what is wrong with one."""
+        buffer = self._buffer
+        buffer += data
+        if not self._begun and not self._find_beginning():
+            return []
+        found: list[Frame] = []
+        at = 0
+        while len(buffer) - at >= HEADER.size:
+            magic, version, kind, stream, length, checksum = HEADER.unpack_from(buffer, at)
+            _check(magic, version, kind, length)
+            end = at + HEADER.size + length
+            if len(buffer) < end:
+                break
+            body = bytes(memoryview(buffer)[at + HEADER.size : end])
+            if checksum != checksum_of(body) ^ checksum_of(bytes(buffer[at : at + _HEAD.size])):
+                raise ProtocolError("a frame's checksum does not match")
+            at = end
+            frame = self._whole(Frame(Type(kind), stream, body))
+            if frame is not None:
+                found.append(frame)
+        if at:
+            del buffer[:at]
+        return found
+
+    def _find_beginning(self) -> bool:
+        at = self._buffer.find(MAGIC + bytes([FORMAT, Type.HELLO]))
+        if at < 0:
+            # Fewer bytes than a header cannot tell yet.
+            if len(self._buffer) > self._stray_max + HEADER.size:
+                if self._buffer.startswith(MAGIC):
+                    _check(MAGIC, self._buffer[2], self._buffer[3], 0)
+                self.stray = bytes(self._buffer[:200])
+                raise ProtocolError("what the other end says is not mirrord's protocol")
+            return False
+        if at > self._stray_max:
+            raise ProtocolError("what the other end says is not mirrord's protocol")
+        self.stray = bytes(self._buffer[:at])
+        del self._buffer[:at]
+        self._begun = True
+        return True
+
+    def pending(self) -> bytes:
+        """What has arrived and is no frame yet, for messages."""
+        return bytes(self._buffer[:200])
+
+    def _whole(self, frame: Frame) -> Frame | None:
+        """The frame with the parts that came before it; None while more are to come."""
+        if frame.type is Type.PART:
+            self._parts_bytes += len(frame.body)
+            if self._parts_bytes > CONTROL_BYTES_MAX:
+                raise ProtocolError("a frame in parts is larger than any may be")
+            self._parts.setdefault(frame.stream, bytearray()).extend(frame.body)
+            return None
+        before = self._parts.pop(frame.stream, None) if self._parts else None
+        if before is None:
+            return frame
+        self._parts_bytes -= len(before)
+        return frame._replace(body=bytes(before) + frame.body)
+
+
+def _check(magic: bytes, version: int, kind: int, length: int) -> None:
+    if magic != MAGIC:
+        raise ProtocolError("a frame does not begin as one does")
+    if version != FORMAT:
+        raise ProtocolError(
+            f"a frame is of format {version}, and only {FORMAT} is known here",
+            hint="Install the same version of mirrord at both ends.",
+        )
+    if length > BODY_BYTES_MAX:
+        raise ProtocolError(f"a frame of {length} bytes is longer than any may be")
+    if not Type.HELLO <= kind <= Type.PART:
+        raise ProtocolError(f"a frame is of the unknown type {kind}")

@@ -1,0 +1,115 @@
+"""Model values as msgpack carries them, and back: a peer's word is checked field by field."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mirrord.core.errors import ProtocolError
+
+Reader = Callable[[Any], Any]
+
+
+def pack(value: Any) -> Any:
+    """A model value (NamedTuples, enumerations, tuples, mappings) as plain lists and maps."""
+    if isinstance(value, enum.Flag):
+        return value.value
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, tuple | list):
+        return [pack(one) for one in value]
+    if isinstance(value, Mapping):
+        return {str(key): pack(one) for key, one in value.items()}
+    return value
+
+
+def unpack(kind: Any, packed: Any) -> Any:
+    """`packed` as a value of the type `kind`; `ProtocolError` when it is not one.
+
+    A NamedTuple may have fewer fields than ours when those that are missing have defaults (an
+    older peer), and more (a newer one): what is unknown is passed over.
+    """
+    try:
+        return _reader(kind)(packed)
+    except (TypeError, ValueError, KeyError, RecursionError) as error:
+        name = getattr(kind, "__name__", str(kind))
+        raise ProtocolError(f"what the other end says is no {name}", why=str(error)) from error
+
+
+@functools.cache
+def _reader(kind: Any) -> Reader:
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if kind is None or kind is type(None):
+        return _nothing
+    if kind in (int, str, bool, bytes):
+        return functools.partial(_exactly, kind)
+    if kind is float:
+        return _real
+    if origin in (typing.Union, types.UnionType):
+        return functools.partial(_one_of, tuple(_reader(one) for one in inner))
+    if origin in (tuple, list):
+        made = tuple if origin is tuple else list
+        return functools.partial(_many, made, _reader(inner[0]))
+    if origin in (dict, Mapping) or getattr(origin, "__name__", "") == "Mapping":
+        return functools.partial(_mapping, _reader(inner[1]))
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return kind
+    if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return _named(kind)
+    raise AssertionError(f"{kind} does not travel")
+
+
+def _nothing(packed: Any) -> None:
+    if packed is not None:
+        raise TypeError(f"{packed!r} is not nothing")
+
+
+def _exactly(kind: type, packed: Any) -> Any:
+    if type(packed) is not kind:
+        raise TypeError(f"{packed!r} is no {kind.__name__}")
+    return packed
+
+
+def _real(packed: Any) -> float:
+    if type(packed) not in (int, float):
+        raise TypeError(f"{packed!r} is no number")
+    return float(packed)
+
+
+def _one_of(readers: tuple[Reader, ...], packed: Any) -> Any:
+    why: Exception | None = None
+    for read in readers:
+        try:
+            return read(packed)
+        except (TypeError, ValueError, KeyError) as error:
+            why = error
+    raise TypeError(f"{packed!r} is none of what it may be") from why
+
+
+def _many(made: type, read: Reader, packed: Any) -> Any:
+    if not isinstance(packed, list):
+        raise TypeError(f"{packed!r} is no list")
+    return made(read(one) for one in packed)
+
+
+def _mapping(read: Reader, packed: Any) -> dict[str, Any]:
+    if not isinstance(packed, dict) or not all(isinstance(key, str) for key in packed):
+        raise TypeError(f"{packed!r} is no map")
+    return {key: read(one) for key, one in packed.items()}
+
+
+def _named(kind: Any) -> Reader:
+    hints = typing.get_type_hints(kind)
+    readers = [_reader(hints[name]) for name in kind._fields]
+    least = len(kind._fields) - len(kind._field_defaults)
+
+    def read(packed: Any) -> Any:
+        if not isinstance(packed, list) or len(packed) < least:
+            raise TypeError(f"it has {len(packed)} fields" if isinstance(packed, list) else "none")
+        return kind(*(one(part) for one, part in zip(readers, packed, strict=False)))
+
+    return read
