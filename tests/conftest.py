@@ -19,6 +19,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "lab" in metafunc.fixturenames:
         bare = "contract" in metafunc.definition.path.parts
         labs = LABS if bare else PRODUCT_LABS
+        if bare and metafunc.definition.get_closest_marker("in_process") is not None:
+            # Steps are seen in their own process only.
+            labs = [name for name in labs if not name.startswith("lab_remote")]
         assert labs, "no lab was found: the suite would test nothing"
         metafunc.parametrize("lab", labs, indirect=True)
     if "world" in metafunc.fixturenames and "integration" in metafunc.definition.path.parts:

@@ -135,6 +135,7 @@ class DataChannel:
         self._settings = settings
         self._token = token
         self._listener: object | None = None
+        self._attached = threading.Semaphore(0)
 
     def open(self, certificate: object) -> list[object]:
         """Listen for a peer that shows `certificate` (PEM); the port and our certificate."""
@@ -165,13 +166,20 @@ class DataChannel:
                 # The client sends over it as soon as it is greeted: read first.
                 greeting.say(lane, _ours(self._settings, theirs))
                 self._session.attach(lane)
+                self._attached.release()
         except (MirrordError, OSError):
             return  # nobody came (any more): the client knows, and goes on without
         finally:
             listener.close()
 
-    def widened(self) -> None:
+    def widened(self, count: object) -> None:
         """The client has all the lanes it wanted: send over them, too."""
+        if not isinstance(count, int) or not 0 < count <= _LANES_MAX:
+            raise ProtocolError("a data channel cannot be widened like that")
+        for _ in range(count):
+            # The client was greeted a moment before we count its lane.
+            if not self._attached.acquire(timeout=_GREETING_S):
+                raise ProtocolError("not all lanes of the data channel are there")
         self.close()
         self._session.widen()
 

@@ -159,6 +159,7 @@ def _send(
     checkpoint: dict[str, int | str] | None,
 ) -> None:  # fmt: skip
     with opened.driver.send(base, incremental, checkpoint=checkpoint) as stream:
+        exchange.opened()
         while chunk := stream.read():
             exchange.send(chunk)
         exchange.end()
@@ -169,6 +170,7 @@ def _receive(opened: _Opened, exchange: Exchange, request: ReceiveRequest) -> St
     whose digest both ends agree on.
     """
     with opened.driver.receive(request) as receiver:
+        exchange.opened()
         while chunk := exchange.read():
             receiver.write(chunk)
         return receiver.finish()

@@ -133,7 +133,7 @@ class Link:
             return
         # The other end reads them since it greeted; it sends over them from this call on.
         session.widen()
-        session.call("widened", timeout_s=10.0)
+        session.call("widened", count, timeout_s=10.0)
 
 
 _links: dict[RemoteHost, Link] = {}

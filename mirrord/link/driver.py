@@ -105,6 +105,21 @@ class RemoteDriver(Driver):
             lambda session, number: session.call(method, number, *packed, timeout_s=timeout_s)
         )
 
+    def _begin(self, method: str, *packed: Any) -> tuple[Session, Exchange]:
+        """A call with data, once the other end has begun it."""
+
+        def begin(session: Session, number: int) -> tuple[Session, Exchange]:
+            exchange = session.begin(method, number, *packed)
+            try:
+                exchange.await_opened()
+            except BaseException:
+                session.forget(exchange)
+                raise
+            return session, exchange
+
+        begun: tuple[Session, Exchange] = self._try(begin)
+        return begun
+
     def _placed(self, error: MirrordError) -> MirrordError:
         """The error, which says at which end it was."""
         where = error.where
@@ -193,26 +208,17 @@ class RemoteDriver(Driver):
     ) -> SendStream:
         """See `Driver.send`."""
         words = [pack(word) for word in (base, incremental, checkpoint)]
-        return self._try(
-            lambda session, number: _RemoteSend(
-                session, session.begin("send", number, *words), self._placed
-            )
-        )
+        session, exchange = self._begin("send", *words)
+        return _RemoteSend(session, exchange, self._placed)
 
     def prepare(self, mirror_id: str, *, in_place: bool = False) -> None:
         """See `Driver.prepare`."""
         self._call("prepare", mirror_id, in_place)
 
     def receive(self, request: ReceiveRequest) -> Receiver:
-        """See `Driver.receive`. It does not wait for the other end to have opened its own: what
-        that has against it, the first `write` or `finish` raises.
-        """
-        word = pack(request)
-        return self._try(
-            lambda session, number: _RemoteReceiver(
-                session, session.begin("receive", number, word), self._placed
-            )
-        )
+        """See `Driver.receive`."""
+        session, exchange = self._begin("receive", pack(request))
+        return _RemoteReceiver(session, exchange, self._placed)
 
     def stagings(self) -> list[Staging]:
         """See `Driver.stagings`."""

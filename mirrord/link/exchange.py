@@ -55,6 +55,7 @@ class Exchange:
         self._error: MirrordError | None = None
         self._answer: tuple[Any] | None = None
         self._cancelled = False
+        self._opened = False
         # Receiving.
         self._pieces: dict[int, bytes] = {}
         self._next = 0
@@ -91,6 +92,8 @@ class Exchange:
                 self._credit += granted
             elif frame.type is Type.CANCEL:
                 self._cancelled = True
+            elif frame.type is Type.OPENED:
+                self._opened = True
             self._changed.notify_all()
 
     def _take_piece(self, body: bytes) -> None:
@@ -128,6 +131,19 @@ class Exchange:
             "the other end does not answer",
             why=f"it took longer than {timeout_s:.0f} s; perhaps its disk hangs",
         )
+
+    def opened(self) -> None:
+        """Tell the other end that what it called for has begun."""
+        self._carrier.control_lane().tell(Type.OPENED, self.number, None)
+
+    def await_opened(self) -> None:
+        """Wait until it has; raises why it could not."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._opened or self._answer is not None or self._error is not None
+            )
+            if not self._opened and self._error is not None:
+                raise _copied(self._error)
 
     # Receiving
 

@@ -46,6 +46,7 @@ class Type(enum.IntEnum):
     CANCEL = 9  # nobody wants the rest
     GOODBYE = 10  # the session ends, and why
     PART = 11  # the next part of a control body that goes on in another frame of its stream
+    OPENED = 12  # what was called has begun: data may flow
 
 
 class Frame(NamedTuple):
@@ -173,5 +174,5 @@ def _check(magic: bytes, version: int, kind: int, length: int) -> None:
         )
     if length > BODY_BYTES_MAX:
         raise ProtocolError(f"a frame of {length} bytes is longer than any may be")
-    if not Type.HELLO <= kind <= Type.PART:
+    if not Type.HELLO <= kind <= Type.OPENED:
         raise ProtocolError(f"a frame is of the unknown type {kind}")

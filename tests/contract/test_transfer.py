@@ -251,6 +251,7 @@ class Crash(BaseException):
     """Stands for the end of the process: nothing catches it."""
 
 
+@pytest.mark.in_process
 def test_a_crash_at_any_step_is_mended_by_doing_it_again(lab: Lab) -> None:
     """Crash at each labelled step of an update in turn; the repeated update must succeed, and
     until then the view shows either the old or the new content, whole.

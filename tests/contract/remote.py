@@ -1,0 +1,61 @@
+"""Any lab with both ends behind an agent: what a driver promises holds over a link, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mirrord.core.model import Endpoint
+from mirrord.drivers.base import Driver
+from mirrord.link.driver import RemoteDriver
+from tests.contract.lab import Lab
+from tests.support.agents import Agents, agents
+from tests.support.labs import open_lab
+
+
+class RemoteLab:
+    """See `tests.contract.lab.Lab`: the places are the inner lab's."""
+
+    def __init__(self, inner: Lab, others: Agents) -> None:
+        self.kind = inner.kind
+        self._inner = inner
+        self.others = others
+
+    def _remote(self, local: Driver) -> Driver:
+        return RemoteDriver(Endpoint(local.kind, local.location, "there"), self.others)
+
+    def source(self) -> Driver:
+        return self._remote(self._inner.source())
+
+    def destination(self) -> Driver:
+        return self._remote(self._inner.destination())
+
+    def foreign(self) -> Driver:
+        return self._remote(self._inner.foreign())
+
+    def change(self, driver: Driver, seed: int) -> None:
+        self._inner.change(self._local(driver), seed)
+
+    def content(self, driver: Driver) -> str:
+        return self._inner.content(self._local(driver))
+
+    def snapshot_content(self, driver: Driver, guid: str) -> str:
+        return self._inner.snapshot_content(self._local(driver), guid)
+
+    def own_snapshot(self, driver: Driver, name: str) -> None:
+        self._inner.own_snapshot(self._local(driver), name)
+
+    def sound(self, driver: Driver) -> None:
+        self._inner.sound(self._local(driver))
+
+    def _local(self, driver: Driver) -> Driver:
+        every = (self._inner.source(), self._inner.destination(), self._inner.foreign())
+        [found] = [one for one in every if one.location == driver.location]
+        return found
+
+
+@contextmanager
+def remote(name: str, folder: Path) -> Iterator[Lab]:
+    with open_lab(name, folder) as inner, agents(folder / "there") as others:
+        yield RemoteLab(inner, others)
