@@ -137,6 +137,9 @@ class Driver(abc.ABC):
     def __str__(self) -> str:
         return f"{self.kind}:{self.location}"
 
+    def detach(self) -> None:  # noqa: B027 - most hold nothing
+        """Whoever made this driver is done with it. It may be used again."""
+
     @abc.abstractmethod
     def facts(self) -> VolumeFacts:
         """What is at the location, changing nothing. An absent place is a fact, not an error.

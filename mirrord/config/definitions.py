@@ -414,6 +414,8 @@ def _check_ends(definition: Definition) -> None:
         )
     if source == destination:
         raise ConfigError("source and destination are the same", where=where, why=str(source))
+    if source.host != destination.host:
+        return
     inner, outer = destination.location + "/", source.location.rstrip("/") + "/"
     if inner.startswith(outer):
         raise ConfigError(

@@ -27,10 +27,12 @@ from mirrord.core.errors import (
     Refused,
     UsageError,
 )
-from mirrord.core.model import Definition, Pace, Promise, Timing
+from mirrord.core.model import Definition, Endpoint, Pace, Promise, Timing
 from mirrord.core.names import check_mirror_name
 from mirrord.core.results import Result, Silent, Watcher
 from mirrord.core.states import State, Verb
+from mirrord.drivers.base import Driver
+from mirrord.drivers.registry import open_driver
 from mirrord.engine.mirror import Mirror, open_mirror
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.recovery import Turned
@@ -112,18 +114,34 @@ class Service:
             limits=self._limits_for(definition),
             zone=self.host.zone,
             danger=lambda: self.in_danger(name),
+            opener=self._driver,
         )
+
+    def _driver(self, endpoint: Endpoint) -> Driver:
+        """The driver of an endpoint, wherever that is."""
+        if not endpoint.host:
+            return open_driver(endpoint)
+        from mirrord.engine.endpoints import remote_driver
+
+        return remote_driver(endpoint, self.paths)
 
     def _with(self, name: str, work: Callable[[Mirror], T]) -> T:
         with explained():
             try:
                 try:
-                    return work(self._open(self.definitions.load(name)))
+                    return self._at(self.definitions.load(name), work)
                 except Turned:
-                    return work(self._open(self.definitions.load(name)))
+                    return self._at(self.definitions.load(name), work)
             except MirrordError as error:
                 error.hint = re.sub(r"(mirrord [a-z]+) NAME\b", rf"\1 {name}", error.hint)
                 raise
+
+    def _at(self, definition: Definition, work: Callable[[Mirror], T]) -> T:
+        mirror = self._open(definition)
+        try:
+            return work(mirror)
+        finally:
+            mirror.detach()
 
     def update_known(self, definition: Definition) -> Result:
         """Update by a definition as it was read once, whatever its file says now."""
@@ -131,7 +149,7 @@ class Service:
 
         with explained():
             try:
-                return update.update(self._open(definition))
+                return self._at(definition, update.update)
             except Turned:
                 return self.update(definition.name)
 

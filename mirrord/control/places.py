@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mirrord.core.errors import IoFailed, NoSpace, PermissionMissing, Refused
-from mirrord.core.model import Role
+from mirrord.core.model import Role, VolumeFacts
 from mirrord.drivers.base import not_empty, other_mirror
 from mirrord.engine.mirror import Mirror, check_source
 
@@ -61,12 +61,18 @@ def check_places(mirror: Mirror) -> tuple[str, ...]:
         raise not_empty(where, "it is a live volume")
     if destination.role is Role.FOREIGN:
         raise not_empty(where, destination.notes[0])
+    if mirror.source.remote or mirror.destination.remote:
+        return _notes(source, destination)
     real = os.path.realpath(mirror.destination.location) + "/"
     if real.startswith(os.path.realpath(source.view).rstrip("/") + "/"):
         raise Refused(
             "the destination lies inside the source", where=where, why=f"it is really {real}",
             hint="Give a destination outside of it, best on another disk.",
         )  # fmt: skip
+    return _notes(source, destination)
+
+
+def _notes(source: VolumeFacts, destination: VolumeFacts) -> tuple[str, ...]:
     notes = [*source.notes, *(note for note in destination.notes if "not there" in note)]
     if source.filesystem == destination.filesystem:
         notes.append(

@@ -34,7 +34,7 @@ from mirrord.schedules.schedule import Schedule
 from mirrord.system import clock
 from mirrord.system.paths import Paths, local_zone
 
-_HERE = "localhost"  # whose limits all transfers count against while both ends are here
+_HERE = "localhost"  # whose limits a transfer counts against when both ends are here
 _DANGER = 0.9  # a promise is in danger when its run would end later than this part of it
 
 
@@ -134,7 +134,7 @@ class Daemon:
             self.board.put(name, each.row)
             definition = each.definition
             watched = self.scheduler.define(
-                definition, each.schedule, _standing(each.row), host=_HERE,
+                definition, each.schedule, _standing(each.row), host=_host_of(definition),
                 filesystem=each.row["filesystem"], runs=each.runs,
             )  # fmt: skip
             watched.base_risk = each.row["base_risk"]
@@ -286,7 +286,8 @@ class Daemon:
             return
         self.board.put(name, known.row)
         watched = self.scheduler.define(
-            known.definition, known.schedule, _standing(known.row), host=_HERE,
+            known.definition, known.schedule, _standing(known.row),
+            host=_host_of(known.definition),
             filesystem=known.row["filesystem"], runs=known.runs,
         )  # fmt: skip
         watched.base_risk = known.row["base_risk"]
@@ -421,3 +422,8 @@ def _last_transfer(service: Service, name: str) -> dict[str, Any]:
     shown = rows[0].name if rows else ""
     return {"last_transfer": last, "shown": shown, "problems": [], "healthy": True,
             "base_risk": "", "checkpoint_bytes": 0}  # fmt: skip
+
+
+def _host_of(definition: Definition) -> str:
+    """The other host of a mirror: the limit of transfers per host is that link's."""
+    return definition.destination.host or definition.source.host or _HERE

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mirrord.catalogue.store import Catalogue, MirrorRow
 from mirrord.config.definitions import Definitions
 from mirrord.core.errors import Busy, MirrordError, Refused
-from mirrord.core.model import Definition, Role, Snapshot, VolumeFacts
+from mirrord.core.model import Definition, Endpoint, Role, Snapshot, VolumeFacts
 from mirrord.core.results import Watcher
 from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
 from mirrord.drivers.base import Driver, other_mirror
@@ -59,6 +59,11 @@ class Mirror:
     def id(self) -> str:
         """The mirror's id."""
         return self.definition.id
+
+    def detach(self) -> None:
+        """Be done with both ends."""
+        self.source.detach()
+        self.destination.detach()
 
     def swapped(self, definition: Definition) -> Mirror:
         """The same mirror the other way round, after its definition was."""
@@ -169,16 +174,17 @@ def open_mirror(
     limits: Limits | None = None,
     zone: str = "UTC",
     danger: Callable[[], bool] = _never,
+    opener: Callable[[Endpoint], Driver] = open_driver,
 ) -> Mirror:
-    """A mirror by its definition."""
+    """A mirror by its definition. opener: gives the driver of an endpoint."""
     return Mirror(
         definition=definition,
         definitions=definitions,
         catalogue=catalogue,
         run=run,
         watcher=watcher,
-        source=open_driver(definition.source),
-        destination=open_driver(definition.destination),
+        source=opener(definition.source),
+        destination=opener(definition.destination),
         limits=limits,
         zone=zone,
         danger=danger,

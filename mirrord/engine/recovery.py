@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mirrord.catalogue.store import Operation
-from mirrord.core.errors import Aborted, MirrordError
+from mirrord.core.errors import Aborted, LinkLost, MirrordError, Unreachable
 from mirrord.core.model import Snapshot, Staging
 from mirrord.core.states import State, Verb
 from mirrord.drivers.base import Capability
@@ -136,7 +136,13 @@ def _settle_transfer(
     if error is not None:
         columns["stream_bytes"] = mirror.run.moved_bytes
         columns["duration_ms"] = round((clock.monotonic_s() - mirror.run.moved_since_s) * 1000)
-    pending = _pending(mirror, operation, staging)
+    try:
+        pending = _pending(mirror, operation, staging)
+    except (LinkLost, Unreachable):
+        # What was received stays: the next command finds the source again.
+        if not _is_kept(mirror, operation):
+            mirror.catalogue.finish_transfer(transfer_id, result, **columns)
+        raise
     if pending is not None:
         if not _is_kept(mirror, operation):
             mirror.catalogue.finish_transfer(transfer_id, result, **columns)
@@ -172,6 +178,8 @@ def _pending(mirror: Mirror, operation: Operation, staging: Staging | None) -> P
     try:
         every = mirror.source.snapshots()
         every += mirror.source.own_snapshots(mirror.definition.snapshots)
+    except (LinkLost, Unreachable):
+        raise
     except (MirrordError, OSError):
         return None
     here = {snapshot.guid: snapshot for snapshot in every if snapshot.intact}

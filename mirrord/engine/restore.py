@@ -52,6 +52,13 @@ def restore_files(
     refused, or with `overwrite` kept beside under the name `NAME.before-restore`.
     """
     mirror.permit(Verb.RESTORE)
+    if mirror.destination.remote or (into is None and mirror.source.remote):
+        raise Unsupported(
+            "single files can be restored only where both volumes are on this host",
+            where=str(mirror.destination if mirror.destination.remote else mirror.source),
+            hint=f"'mirrord snapshots {mirror.name}' shows where each can be read: copy them from "
+            "there (scp, rsync). 'mirrord restore NAME --all' brings back the whole volume.",
+        )
     if Capability.FILES not in mirror.destination.capabilities:
         raise Unsupported(
             f"single files cannot be restored from a {mirror.destination.kind} volume",

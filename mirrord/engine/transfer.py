@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from mirrord.core.errors import NoSpace
+from mirrord.core.errors import LinkLost, MirrordError, NoSpace, Unreachable
 from mirrord.core.model import Delta, ReceiveRequest, Snapshot, Staging
 from mirrord.core.results import Watcher
 from mirrord.core.states import Activity
@@ -19,6 +19,10 @@ from mirrord.engine.throttle import Throttle
 from mirrord.system import clock
 from mirrord.system.native import StreamChecksum
 
+#: Pauses before a broken link is tried again, and how long without a byte is too long.
+_PAUSE_FIRST_S = 0.1
+_PAUSE_MAX_S = 10.0
+_PATIENCE_S = 60.0
 #: What a transfer needs beside its data: one part in so many, for metadata.
 _METADATA_SHARE = 64
 
@@ -69,9 +73,55 @@ class Route(NamedTuple):
 def carry(route: Route, transfer_id: str, base: str | None, snapshot: Snapshot) -> Outcome:
     """Bring `snapshot` into a complete staging `transfer_id` at the receiver.
 
-    Goes on from the staging's checkpoint when there is one. Raises what the drivers raise, and
-    `NoSpace` before a byte moves when the receiver is short of what the delta needs.
+    Goes on from the staging's checkpoint when there is one, also when a link breaks meanwhile:
+    then it connects again, with growing pauses, as long as that helps. Raises what the drivers
+    raise, and `NoSpace` before a byte moves when the receiver is short of what the delta needs.
     """
+    again = _Again(route)
+    while True:
+        try:
+            outcome = _carry_once(route, transfer_id, base, snapshot)
+        except (LinkLost, Unreachable) as error:
+            again.after(error)
+            continue
+        return outcome._replace(
+            stream_bytes=outcome.stream_bytes + again.moved_bytes,
+            duration_s=clock.monotonic_s() - again.began_s,
+        )
+
+
+class _Again:
+    """When a broken transfer is taken up again: at once, then after growing pauses, and no more
+    when nothing has moved for so long.
+    """
+
+    def __init__(self, route: Route) -> None:
+        self._route = route
+        self._pause_s = _PAUSE_FIRST_S
+        self.began_s = self._moved_s = clock.monotonic_s()
+        #: What the tries that broke off had moved.
+        self.moved_bytes = 0
+
+    def after(self, error: MirrordError) -> None:
+        """Wait before the next try; raises `error` when there is to be none, `Aborted`."""
+        route, now_s = self._route, clock.monotonic_s()
+        if not (route.sender.remote or route.receiver.remote):
+            raise error
+        if route.run.moved_bytes:
+            self.moved_bytes += route.run.moved_bytes
+            route.run.moved_bytes = 0
+            self._moved_s, self._pause_s = now_s, _PAUSE_FIRST_S
+        if now_s + self._pause_s > self._moved_s + _PATIENCE_S:
+            raise error
+        route.watcher.activity(Activity.TRANSFERRING, f"{error.where} lost, connecting again")
+        until_s = now_s + self._pause_s
+        while clock.monotonic_s() < until_s:
+            route.run.check_abort()
+            clock.sleep_s(min(0.05, self._pause_s))
+        self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
+
+
+def _carry_once(route: Route, transfer_id: str, base: str | None, snapshot: Snapshot) -> Outcome:
     started_s = clock.monotonic_s()
     left = {staging.transfer_id: staging for staging in route.receiver.stagings()}
     staging = left.get(transfer_id)

@@ -135,7 +135,7 @@ class RemoteDriver(Driver):
             session, self._session = self._session, None
         if session is not None and session.alive:
             try:
-                session.call("close", self._handle, timeout_s=_QUICK_S)
+                session.forget(session.begin("close", self._handle))
             except MirrordError:
                 return  # the session ends, and with it what it had open
 
