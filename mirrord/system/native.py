@@ -7,6 +7,7 @@ from mirrord._native import (
     BtrfsExtents,
     BtrfsStreamScanner,
     StreamChecksum,
+    StreamDigest,
     bitmap_runs,
     block_checksums,
     btrfs_rewrite_beginning,
@@ -17,13 +18,8 @@ __all__ = [
     "BtrfsExtents",
     "BtrfsStreamScanner",
     "StreamChecksum",
+    "StreamDigest",
     "bitmap_runs",
     "block_checksums",
     "btrfs_rewrite_beginning",
 ]
-import hashlib
-class StreamDigest:
-    """temporary"""
-    def __init__(self) -> None: self._h = hashlib.blake2b(digest_size=32)
-    def update(self, data) -> None: self._h.update(data)
-    def hexdigest(self) -> str: return self._h.hexdigest()

@@ -1,4 +1,4 @@
-//! Checksums of blocks and streams (XXH3, seed 0).
+//! Checksums of blocks and streams (XXH3, seed 0), and the digest that two hosts agree on (BLAKE3).
 
 use xxhash_rust::xxh3::{xxh3_64, Xxh3};
 
@@ -13,6 +13,20 @@ impl StreamChecksum {
 
     pub fn digest(&self) -> [u8; 16] {
         self.0.digest128().to_be_bytes()
+    }
+}
+
+/// A running BLAKE3 digest: strong, so that equal digests mean equal streams.
+#[derive(Default)]
+pub struct StreamDigest(blake3::Hasher);
+
+impl StreamDigest {
+    pub fn update(&mut self, data: &[u8]) {
+        self.0.update(data);
+    }
+
+    pub fn digest(&self) -> [u8; 32] {
+        *self.0.finalize().as_bytes()
     }
 }
 
@@ -38,6 +52,17 @@ mod tests {
         assert_eq!(whole.digest(), pieces.digest());
         pieces.update(b"x");
         assert_ne!(whole.digest(), pieces.digest());
+    }
+
+    #[test]
+    fn a_digest_is_that_of_blake3_and_can_be_asked_for_on_the_way() {
+        let mut digest = StreamDigest::default();
+        assert_eq!(digest.digest(), *blake3::hash(b"").as_bytes());
+        digest.update(b"ab");
+        assert_eq!(digest.digest(), *blake3::hash(b"ab").as_bytes());
+        digest.update(b"c");
+        let known = "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85";
+        assert_eq!(blake3::Hash::from_bytes(digest.digest()).to_hex().as_str(), known);
     }
 
     #[test]

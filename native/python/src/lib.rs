@@ -38,6 +38,32 @@ impl StreamChecksum {
     }
 }
 
+/// A running BLAKE3 digest of a stream; other threads run meanwhile.
+#[pyclass]
+struct StreamDigest(checksum::StreamDigest);
+
+#[pymethods]
+impl StreamDigest {
+    #[new]
+    fn new() -> Self {
+        Self(checksum::StreamDigest::default())
+    }
+
+    fn update(&mut self, py: Python<'_>, data: PyBuffer<u8>) -> PyResult<()> {
+        let bytes = bytes_of(&data)?;
+        if bytes.len() < 64 << 10 {
+            self.0.update(bytes);
+        } else {
+            py.detach(|| self.0.update(bytes));
+        }
+        Ok(())
+    }
+
+    fn hexdigest(&self) -> String {
+        self.0.digest().iter().map(|b| format!("{b:02x}")).collect()
+    }
+}
+
 /// XXH3-64 of each block of `data`, as little-endian u64 in one bytes object.
 #[pyfunction]
 fn block_checksums<'py>(
@@ -59,6 +85,7 @@ fn bitmap_runs(bits: PyBuffer<u8>) -> PyResult<Vec<(u64, u64)>> {
 #[pymodule]
 fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<StreamChecksum>()?;
+    m.add_class::<StreamDigest>()?;
     m.add_function(wrap_pyfunction!(block_checksums, m)?)?;
     m.add_function(wrap_pyfunction!(bitmap_runs, m)?)?;
     m.add_class::<btrfs::BtrfsStreamScanner>()?;
