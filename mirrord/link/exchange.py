@@ -14,9 +14,10 @@ from typing import Any, Protocol
 
 from mirrord.core.errors import Damaged, LinkLost, MirrordError, ProtocolError, unpack_error
 from mirrord.link.lane import Lane
+from mirrord.link.packer import Packer
 from mirrord.system import clock
 from mirrord.system.native import StreamDigest
-from mirrord.wire.compress import Packer, unpack
+from mirrord.wire.compress import unpack
 from mirrord.wire.frames import CHUNK_BYTES, Frame, Type, value_of
 
 #: What may be on its way or unread, in raw bytes: what a cut can cost, too.
@@ -67,6 +68,7 @@ class Exchange:
         # Sending.
         self._credit = WINDOW_BYTES
         self._outflow: _Outflow | None = None
+        self._packer: Packer | None = None
         self._digest_out = StreamDigest()
         self._pieces_out = 0
         self._bytes_out = 0
@@ -147,7 +149,7 @@ class Exchange:
 
     # Receiving
 
-    def read(self) -> bytes:
+    def read(self) -> bytes | memoryview:
         """The next raw bytes; b"" when the stream is whole and verified.
 
         Raises `Damaged` when its digest is wrong, what the other end raised, `LinkLost`.
@@ -202,11 +204,15 @@ class Exchange:
     def send(self, chunk: bytes | memoryview) -> None:
         """Send raw bytes, in pieces; waits for credit. Raises what the other end raised."""
         view = memoryview(chunk)
+        if self._packer is None:
+            self._packer = self._carrier.packer()
+        self._packer.came(len(view))
         self._digest_out.update(view)
         for start in range(0, len(view), CHUNK_BYTES):
-            self._send_piece(view[start : start + CHUNK_BYTES])
+            self._send_piece(view[start : start + CHUNK_BYTES], self._packer)
+        self._packer.asked()
 
-    def _send_piece(self, piece: memoryview) -> None:
+    def _send_piece(self, piece: memoryview, packer: Packer) -> None:
         with self._changed:
             self._changed.wait_for(
                 lambda: self._credit >= len(piece) or self._error is not None or self._cancelled
@@ -221,12 +227,11 @@ class Exchange:
         self._pieces_out += 1
         self._bytes_out += len(piece)
         if self._outflow is None and self._bytes_out > _THREADS_FROM_BYTES:
-            self._outflow = _Outflow(self, self._carrier)
+            self._outflow = _Outflow(self, self._carrier.data_lanes(), packer)
         if self._outflow is not None:
             self._outflow.put(number, bytes(piece))
         else:
-            send_piece(self._carrier.data_lanes()[0], self._carrier.packer(), self.number,
-                       number, piece)  # fmt: skip
+            send_piece(self._carrier.data_lanes()[0], packer, self.number, number, piece)
 
     def end(self) -> None:
         """Say that the stream is whole."""
@@ -254,12 +259,10 @@ class Exchange:
 class _Outflow:
     """Packs and sends pieces in threads, one a lane, while the next ones are made."""
 
-    def __init__(self, exchange: Exchange, carrier: Carrier) -> None:
-        lanes = carrier.data_lanes()
+    def __init__(self, exchange: Exchange, lanes: list[Lane], packer: Packer) -> None:
         self._exchange = exchange
         self._queue: queue.Queue[tuple[int, bytes] | None] = queue.Queue(2 * len(lanes))
         self._stopped = False
-        packer = carrier.packer()
         self._threads = [
             threading.Thread(target=self._run, args=(lane, packer), name="outflow", daemon=True)
             for lane in lanes

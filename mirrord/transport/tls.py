@@ -70,9 +70,8 @@ class OneTime(NamedTuple):
         secret = key.private_bytes(
             pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        return cls(
-            made.public_bytes(pem).decode(), secret.decode(), made.fingerprint(hashes.SHA256()).hex()
-        )
+        fingerprint = made.fingerprint(hashes.SHA256()).hex()
+        return cls(made.public_bytes(pem).decode(), secret.decode(), fingerprint)
 
 
 def fingerprint_of_pem(certificate: str) -> str:
@@ -261,7 +260,7 @@ class _Stranger:
         self._bytes_left = HANDSHAKE_BYTES_MAX
 
     def advance(self) -> bool:
-        """Take what came; True when the handshake is done. `OSError` (also of ssl): turn it away."""
+        """Take what came; True when the handshake is done. `OSError`: turn it away."""
         received = self.connection.recv(min(RECEIVED_BYTES, self._bytes_left))
         if not received:
             raise ConnectionResetError("it hung up")

@@ -1,14 +1,314 @@
-"""stub to be replaced"""
+"""Compression of data frames, and the choice of how hard to compress.
+
+Each frame is a zstd frame by itself, or raw: so the level may change at any frame, and frames may
+go over several sockets. Nothing here has a clock or a thread; who packs passes the times in.
+"""
+
 from __future__ import annotations
-from collections.abc import Callable
-class Packer:
-    """x"""
-    def __init__(self, setting: str, *, lanes: int, now_s: Callable[[], float]) -> None: ...
-    def pack(self, piece: bytes | memoryview) -> tuple[int, bytes | memoryview]:
-        """x"""
-        return 0, piece
-    def sent(self, count: int, seconds: float) -> None:
-        """x"""
-def unpack(flag: int, payload: bytes | memoryview, size_max: int) -> bytes:
-    """x"""
-    return bytes(payload)
+
+import threading
+from typing import NamedTuple
+
+import zstandard
+
+from mirrord.core.errors import Damaged, UsageError
+
+#: What a payload is.
+RAW, ZSTD = 0, 1
+
+#: The levels there are to choose from, 0 for off, with what to expect before anything was
+#: measured, in relation to level 1: its speed, and what it saves (ratio - 1) of text. The order is
+#: that of their cost.
+LEVELS = (0, 1, 3, 6, 9, 12, 19)
+_EXPECTED = {
+    1: (1.0, 1.0), 3: (0.9, 1.13), 6: (0.3, 1.26), 9: (0.19, 1.29), 12: (0.13, 1.31),
+    19: (0.018, 1.42),
+}  # fmt: skip
+LEVEL_MAX = 19
+#: Of text on one core at level 1: bytes per second, and the ratio less 1.
+_FIRST_SPEED, _FIRST_GAIN = 300e6, 1.5
+
+#: A sample: so many pieces of so many bytes, spread over the chunk. It is worth compressing when
+#: level 1 makes it smaller by more than this share.
+_SAMPLE_PIECES, _SAMPLE_BYTES = 4, 4 << 10
+_WORTH = 0.06
+#: A chunk that is not made smaller by this share is sent as it is: unpacking costs time, too.
+_KEPT = 0.03
+
+
+class Packed(NamedTuple):
+    """A chunk as it travels.
+
+    flag: RAW or ZSTD. level: at which it was compressed; 0: it was not even tried.
+    """
+
+    flag: int
+    payload: bytes | memoryview
+    level: int
+
+
+class Compressor:
+    """Packs chunks; one thread uses it at a time, and other threads run meanwhile."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, zstandard.ZstdCompressor] = {}
+
+    def _at(self, level: int) -> zstandard.ZstdCompressor:
+        found = self._made.get(level)
+        if found is None:
+            found = zstandard.ZstdCompressor(level=level, write_content_size=True)
+            self._made[level] = found
+        return found
+
+    def worth(self, chunk: bytes | memoryview) -> bool:
+        """Whether a sample of it can be compressed: costs microseconds, also of a large chunk."""
+        size = _SAMPLE_PIECES * _SAMPLE_BYTES
+        sample: bytes | memoryview = chunk
+        if len(chunk) > size:
+            step = (len(chunk) - _SAMPLE_BYTES) // (_SAMPLE_PIECES - 1)
+            starts = range(0, _SAMPLE_PIECES * step, step)
+            sample = b"".join([chunk[at : at + _SAMPLE_BYTES] for at in starts])
+        return len(self._at(1).compress(sample)) < len(sample) * (1 - _WORTH)
+
+    def pack(self, chunk: bytes | memoryview, level: int) -> Packed:
+        """The chunk at that level (0: off), or as it is when that is hardly larger.
+
+        Of data that does not compress (also because the file system has compressed it already)
+        only a sample is tried.
+        """
+        if level <= 0 or not len(chunk) or not self.worth(chunk):
+            return Packed(RAW, chunk, 0)
+        packed = self._at(level).compress(chunk)
+        if len(packed) > len(chunk) * (1 - _KEPT):
+            return Packed(RAW, chunk, level)
+        return Packed(ZSTD, packed, level)
+
+
+def unpack(flag: int, payload: bytes | memoryview, size_max: int) -> bytes | memoryview:
+    """The chunk; `Damaged` when it is none, or would be larger than `size_max` bytes.
+
+    Memory for at most `size_max` bytes is taken, whatever the payload says of itself.
+    """
+    if flag == RAW:
+        if len(payload) > size_max:
+            raise Damaged("a chunk is too large", why=f"{len(payload)} bytes of {size_max}")
+        return payload
+    if flag != ZSTD:
+        raise Damaged("a chunk is packed in an unknown way", why=f"{flag}")
+    try:
+        size = zstandard.frame_content_size(payload)
+        if not 0 <= size <= size_max:
+            raise Damaged(
+                "a packed chunk is too large", why=f"{size} bytes of {size_max}"
+                if size >= 0 else "it does not say how large it is",
+            )  # fmt: skip
+        chunk = zstandard.ZstdDecompressor().decompress(
+            payload, max_output_size=size, allow_extra_data=False
+        )
+    except zstandard.ZstdError as error:
+        raise Damaged("a packed chunk makes no sense", why=str(error)) from None
+    if len(chunk) != size:
+        raise Damaged("a packed chunk is not as large as it says", why=f"{len(chunk)}, not {size}")
+    return chunk
+
+
+class Rate:
+    """How fast something can go (a link, a source), from how fast it went and how long somebody
+    waited for it.
+
+    Only who waits most of the time sees the limit itself. Otherwise it lies somewhere above: what
+    is known of it stays, and is doubted more and more as time goes by.
+    """
+
+    _WINDOW_S = 0.2
+    _FIRST = 3
+    _WAITED, _FREE = 0.75, 0.5
+    _DOUBT, _DOUBT_MAX = 0.02, 1.0
+    #: Windows without a doubt after one that was wrong; twice as many each time.
+    _SURE, _SURE_MAX = 4, 64
+
+    def __init__(self) -> None:
+        #: Bytes per second; infinite while nobody ever waited.
+        self.limit = float("inf")
+        #: Windows until something is known: at first all goes into the buffers of the kernel.
+        self._unknown = self._FIRST
+        self._since_s: float | None = None
+        self._bytes = 0
+        self._waited_s = 0.0
+        self._doubt = self._DOUBT
+        #: What was seen last while somebody waited; how sure that is, and for how long yet.
+        self._seen = 0.0
+        self._sure = self._sure_yet = 0
+
+    def told(self, count: int, waited_s: float, now_s: float) -> None:
+        """`count` bytes went, for which somebody waited so long, up to now (monotonic)."""
+        if self._since_s is None:
+            self._since_s = now_s - waited_s
+        self._bytes += count
+        self._waited_s += waited_s
+        elapsed_s = now_s - self._since_s
+        if elapsed_s < self._WINDOW_S or not self._bytes:
+            return
+        self._unknown -= 1
+        seen, share = self._bytes / elapsed_s, self._waited_s / elapsed_s
+        if share >= self._WAITED:
+            self._waiting(seen)
+        elif share < self._FREE:
+            # No faster than it was while somebody waited.
+            most = self._bytes / self._waited_s if self._waited_s > 0 else float("inf")
+            self._free(seen, most)
+        self._since_s, self._bytes, self._waited_s = now_s, 0, 0.0
+
+    @property
+    def known(self) -> bool:
+        """Whether it was seen long enough to say anything."""
+        return self._unknown <= 0
+
+    def _waiting(self, seen: float) -> None:
+        self._unknown = 0
+        near = 0.5 < seen / self.limit < 2
+        if self._seen and self.limit > 1.1 * seen and 0.8 < seen / self._seen < 1.25:
+            self._sure = min(max(2 * self._sure, self._SURE), self._SURE_MAX)
+        elif not 0.8 < seen / (self._seen or 1) < 1.25:
+            self._sure = 0
+        self.limit = (self.limit + seen) / 2 if near and self._sure == 0 else seen
+        self._seen, self._sure_yet, self._doubt = seen, self._sure, self._DOUBT
+
+    def _free(self, seen: float, most: float) -> None:
+        self._sure_yet -= 1
+        doubt = 0.0
+        if self._sure_yet < 0:
+            doubt = self._doubt
+            self._doubt = min(2 * doubt, self._DOUBT_MAX)
+        self.limit = max(seen, min(self.limit * (1 + doubt), most))
+
+
+class Chooser:
+    """Chooses the level of each chunk: the one that moves the most of the source's bytes.
+
+    That is min(link's rate x ratio, speed of compression, source's rate). The ratio and the speed
+    are measured on this very stream, of the level in use with each chunk, of its neighbours now
+    and then. May be used by several threads.
+    """
+
+    #: After so many chunks and so long a neighbour is tried
+    _TRY_EVERY = 16
+    _TRY_AFTER_S = 0.5
+    #: that promises at least this share of what the level in use gives.
+    _TRY_FROM = 0.6
+    #: Each step of a level must be worth so much: it costs processor time that others can use.
+    _STEP_COST = 0.01
+    #: A better level must be better by so much.
+    _BETTER = 1.03
+    _STEP_LOSS = 0.95
+    _NEW = 0.25
+
+    def __init__(self, fixed: int | None = None, *, workers: int = 1) -> None:
+        """fixed: always this level. workers: how many threads pack at the same time."""
+        self._fixed = fixed
+        self._workers = workers
+        self.link, self.source = Rate(), Rate()
+        self._lock = threading.Lock()
+        #: Place in LEVELS of the level in use.
+        self._at = 1
+        self._speed, self._gain = _FIRST_SPEED, _FIRST_GAIN
+        self._measured = False
+        self._relative = {level: list(pair) for level, pair in _EXPECTED.items()}
+        #: Chunks since a neighbour was tried; when the next may be; which way.
+        self._chunks, self._try_s, self._upwards = 0, 0.0, False
+
+    @classmethod
+    def of(cls, setting: str, *, workers: int = 1) -> Chooser:
+        """As a host's `compress` says it: "auto", "off", or a level. `UsageError` otherwise."""
+        if setting == "auto":
+            return cls(workers=workers)
+        if setting == "off":
+            return cls(0)
+        if setting.isascii() and setting.isdigit() and 1 <= int(setting) <= LEVEL_MAX:
+            return cls(int(setting))
+        raise UsageError(
+            f"'{setting}' is no compression",
+            hint=f'Write "auto", "off", or a zstd level from "1" to "{LEVEL_MAX}".',
+        )
+
+    def sent(self, count: int, blocked_s: float, now_s: float) -> None:
+        """So many packed bytes left, and the writer was blocked so long (the mean of several)."""
+        with self._lock:
+            self.link.told(count, blocked_s, now_s)
+
+    def came(self, count: int, waited_s: float, now_s: float) -> None:
+        """The source gave so many bytes, and was waited for so long."""
+        with self._lock:
+            self.source.told(count, waited_s, now_s)
+
+    def packed(self, level: int, size: int, packed_size: int, seconds: float) -> None:
+        """A chunk was compressed from `size` bytes to `packed_size` in so long (not what a sample
+        kept from being compressed: its `level` is 0).
+        """
+        if self._fixed is not None or level not in self._relative or size < 1024:
+            return
+        speed, gain = size / max(seconds, 1e-9), max(size / max(packed_size, 1) - 1, 0.001)
+        with self._lock:
+            relative, used = self._relative[level], LEVELS[self._at]
+            if used in (level, 0) or not self._measured:
+                new = self._NEW if self._measured else 1.0
+                self._measured = True
+                self._speed += new * (speed / relative[0] - self._speed)
+                self._gain += new * (gain / relative[1] - self._gain)
+            else:
+                # Seen beside the level in use: what it is in relation to it.
+                relative[0] += 0.5 * (speed / self._speed - relative[0])
+                relative[1] += 0.5 * (gain / self._gain - relative[1])
+            if level != used:
+                self._move(LEVELS.index(level))
+
+    def _worth(self, at: int) -> float:
+        """What a level moves, less what it costs."""
+        level = LEVELS[at]
+        speed, ratio = float("inf"), 1.0
+        if level:
+            relative = self._relative[level]
+            speed = self._speed * relative[0] * self._workers
+            ratio = 1 + self._gain * relative[1]
+        moved = min(self.link.limit * ratio, speed, self.source.limit)
+        return min(moved, 1e12) * (1 - self._STEP_COST * at)
+
+    def _best(self) -> int:
+        return max(range(len(LEVELS)), key=self._worth)
+
+    def _move(self, tried: int) -> None:
+        """Take a neighbour that was tried when it is on the way to the best."""
+        best, here = self._best(), self._worth(self._at)
+        on_the_way = (tried - self._at) * (best - self._at) > 0
+        # A step may lose a little when the one after it gains more.
+        loss = self._STEP_LOSS if self._worth(best) > self._BETTER * here else 1.0
+        if on_the_way and abs(tried - self._at) == 1 and self._worth(tried) >= loss * here:
+            self._at = tried
+
+    def level(self, now_s: float) -> int:
+        """The level for the next chunk; 0: off. now_s: monotonic seconds."""
+        if self._fixed is not None:
+            return self._fixed
+        with self._lock:
+            self._chunks += 1
+            if not self.link.known:
+                return LEVELS[self._at]
+            best, here = self._best(), self._worth(self._at)
+            if best != self._at and self._worth(best) > self._BETTER * here:
+                near = self._at + (1 if best > self._at else -1)
+                if near == 0:
+                    self._at = 0  # off needs no trial
+                return LEVELS[near]
+            if self._chunks >= self._TRY_EVERY and now_s >= self._try_s:
+                return LEVELS[self._neighbour(now_s)]
+            return LEVELS[self._at]
+
+    def _neighbour(self, now_s: float) -> int:
+        """A place beside the one in use that may be worth a trial, or that one."""
+        self._chunks, self._try_s = 0, now_s + self._TRY_AFTER_S
+        self._upwards = not self._upwards
+        near = self._at + (1 if self._upwards else -1)
+        likely = 0 < near < len(LEVELS) and (
+            self._worth(near) > self._TRY_FROM * self._worth(self._at)
+        )
+        return near if likely else self._at
