@@ -25,6 +25,8 @@ WINDOW_BYTES = 8 << 20
 _GRANT_BYTES = WINDOW_BYTES // 4
 #: From so many bytes on, threads send while the next piece is read.
 _THREADS_FROM_BYTES = 1 << 20
+#: How long what was handed over may still take when a stream is cancelled.
+_LAST_S = 2.0
 #: Before the payload of a data frame: number, raw length, how it is packed.
 _PIECE = struct.Struct("<IIB3x")
 
@@ -241,9 +243,11 @@ class Exchange:
         self._carrier.control_lane().tell(Type.END, self.number, ending)
 
     def cancel(self) -> None:
-        """Tell the other end that nobody wants the rest, and stop sending."""
+        """Tell the other end that nobody wants the rest, and stop sending. What was handed over
+        already still goes, if that is quickly done: it need not be sent again.
+        """
         if self._outflow is not None:
-            self._outflow.stop()
+            self._outflow.stop(_LAST_S)
         try:
             self._carrier.control_lane().tell(Type.CANCEL, self.number, None)
         except LinkLost:
@@ -292,15 +296,19 @@ class _Outflow:
         if self._stopped:
             raise LinkLost("the connection is lost", why="a part of the stream could not be sent")
 
-    def stop(self) -> None:
-        """Send no more of it; does not wait."""
-        self._stopped = True
+    def stop(self, within_s: float) -> None:
+        """Send what is here if it can be done in time, and nothing more."""
+        until_s = clock.monotonic_s() + within_s
         for _ in self._threads:
             try:
-                self._queue.put_nowait(None)
+                self._queue.put(None, timeout=max(0.0, until_s - clock.monotonic_s()))
             except queue.Full:
+                self._stopped = True
                 _drain(self._queue)
                 self._queue.put_nowait(None)
+        for thread in self._threads:
+            thread.join(max(0.0, until_s - clock.monotonic_s()))
+        self._stopped = True
 
 
 def _drain(pieces: queue.Queue[Any]) -> None:
