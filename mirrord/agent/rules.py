@@ -61,9 +61,7 @@ def parse_rules(allow: Sequence[str], *, append_only: bool) -> Rules:
                 f"--allow '{word}' is not an absolute path", hint="Write the whole path, plainly."
             )
         folders[verb].append(os.path.normpath(folder))
-    return Rules(
-        tuple(folders["send"]), tuple(folders["receive"]), append_only, free=not allow
-    )
+    return Rules(tuple(folders["send"]), tuple(folders["receive"]), append_only, free=not allow)
 
 
 def rights_at(rules: Rules, location: str) -> Right:

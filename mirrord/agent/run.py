@@ -79,18 +79,14 @@ def _ours(settings: Settings, theirs: Hello) -> Hello:
 
 def _admitted(lane: Lane, theirs: Hello, paths: Paths) -> AbstractContextManager[None]:
     """The session's place; what is against it, the other end is told before it is raised."""
-    try:
-        if not set(VERSIONS) & set(theirs.versions):
-            # It says so itself, with both versions: it must only learn ours.
-            greeting.say(lane, Hello(mirrord.__version__, VERSIONS))
-            greeting.agree(VERSIONS, theirs, lane.stream.peer)
-        return _told(lane, only_agent(paths, theirs.token))
-    except ProtocolError as error:
-        greeting.refuse(lane, error)
-        raise
+    if not set(VERSIONS) & set(theirs.versions):
+        # It says so itself, with both versions: it must only learn ours.
+        greeting.say(lane, Hello(mirrord.__version__, VERSIONS))
+        greeting.agree(VERSIONS, theirs, lane.stream.peer)
+    return _told(lane, only_agent(paths, theirs.token))
 
 
-class _told(AbstractContextManager[None]):  # noqa: N801 - a decorator of a context manager
+class _told(AbstractContextManager[None]):
     """Tells the other end why it could not be entered."""
 
     def __init__(self, lane: Lane, inner: AbstractContextManager[None]) -> None:

@@ -218,9 +218,7 @@ METHODS: dict[str, Method] = {
         _S, (tuple[str, ...],), _plain("own_snapshots"), "list the owner's snapshots"
     ),
     "take_snapshot": Method(_S, (str,), _plain("take_snapshot"), "take snapshots"),
-    "delete_snapshot": Method(
-        _S | Right.REMOVE, (str,), _delete_snapshot, "delete snapshots"
-    ),
+    "delete_snapshot": Method(_S | Right.REMOVE, (str,), _delete_snapshot, "delete snapshots"),
     "reclaim": Method(_ANY, (), _plain("reclaim"), "reclaim space"),
     "changed_since": Method(_ANY, (str,), _plain("changed_since"), "compare snapshots"),
     "delta": Method(_S, (_MAYBE, str, bool, bool), _delta, "compute deltas"),
@@ -232,8 +230,6 @@ METHODS: dict[str, Method] = {
     "discard": Method(_R, (str,), _plain("discard"), "discard a transfer"),
     "promote": Method(Right.REMOVE, (), _plain("promote"), "make a destination writable"),
     "divergence": Method(_ANY, (str, int), _divergence, "compare snapshots"),
-    "rollback": Method(
-        Right.REMOVE, (str, str, _MAYBE), _rollback, "turn a volume back"
-    ),
+    "rollback": Method(Right.REMOVE, (str, str, _MAYBE), _rollback, "turn a volume back"),
     "forget": Method(Right.REMOVE, (), _plain("forget"), "forget a mirror"),
 }

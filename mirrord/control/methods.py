@@ -49,6 +49,7 @@ METHODS: Mapping[str, Method] = {
     "reload": Method("act"),
 }
 
+
 def pack(value: Any) -> dict[str, Any]:
     """What a method returned, as JSON takes it."""
     if isinstance(value, Result):

@@ -69,6 +69,10 @@ def serve_agent(allow: list[str], *, append_only: bool, data_ports: str, compres
 
     rules = parse_rules(allow, append_only=append_only)
     ports = _ports(data_ports)
+    if compress not in ("auto", "off"):
+        from mirrord.wire.compress import Chooser
+
+        Chooser.of(compress)
     settings = Settings(rules, ports or (0, 0), ports is not None, compress)
     serve_stdio(settings, paths.standard())
 

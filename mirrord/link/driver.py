@@ -163,9 +163,7 @@ class RemoteDriver(Driver):
 
     def snapshots(self) -> list[Snapshot]:
         """See `Driver.snapshots`."""
-        listed: list[Snapshot] = unpack(
-            list[Snapshot], self._call("snapshots", timeout_s=_QUICK_S)
-        )
+        listed: list[Snapshot] = unpack(list[Snapshot], self._call("snapshots", timeout_s=_QUICK_S))
         return listed
 
     def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:

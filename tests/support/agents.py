@@ -39,7 +39,7 @@ class Agents:
         ours, theirs = socket.socketpair()
         process = subprocess.Popen(
             [sys.executable, "-m", "mirrord", "agent", *self._arguments],
-            stdin=theirs, stdout=theirs,
+            stdin=theirs.fileno(), stdout=theirs.fileno(),
             env={**os.environ, "MIRRORD_HOME": str(self._home)},
         )  # fmt: skip
         theirs.close()

@@ -27,7 +27,9 @@ from mirrord.wire.values import pack, unpack
 SNAPSHOT = Snapshot("u:1", "n", SnapshotKind.OWN, 3, 1_700_000_000_000_000_000, "/x", False, ("a",))
 EVERY: list[Any] = [
     SNAPSHOT,
-    VolumeFacts("btrfs", "/a", Role.MIRROR, "", "f", "/a/current", None, "m", None, 1, 2, "", ("n",)),
+    VolumeFacts(
+        "btrfs", "/a", Role.MIRROR, "", "f", "/a/current", None, "m", None, 1, 2, "", ("n",)
+    ),
     Delta("b", "i", 4096, BlockStates(1, 2, 3, 4), 5, 6, True, (FileChange("p", "added", 7),)),
     Delta(None, "i", 4096, None, 5, 6),
     Divergence("b", 1, None, 0, ("x",)),
@@ -44,7 +46,7 @@ def test_a_value_travels_whole(value: Any) -> None:
 
 def test_an_older_and_a_newer_peer_are_understood() -> None:
     packed = pack(SNAPSHOT)
-    assert unpack(Snapshot, packed[:5]) == SNAPSHOT[:5] + ("", True, ())
+    assert unpack(Snapshot, packed[:5]) == (*SNAPSHOT[:5], "", True, ())
     assert unpack(Snapshot, [*packed, "something new"]) == SNAPSHOT
     with pytest.raises(ProtocolError):
         unpack(Snapshot, packed[:4])

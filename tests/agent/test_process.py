@@ -1,0 +1,176 @@
+"""The agent as a process: started in a wrong way, spoken to in a wrong way, left, cut off, killed."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mirrord.core.errors import Busy, LinkLost
+from mirrord.core.model import Endpoint, ReceiveRequest
+from mirrord.drivers.block.owner import Volume
+from mirrord.drivers.registry import open_driver
+from mirrord.link import hello as greeting
+from mirrord.link.driver import RemoteDriver
+from mirrord.link.hello import Hello
+from mirrord.transport.fds import FdStream
+from mirrord.wire.frames import control
+from tests.support.agents import Agents, agents
+
+AGENT = [sys.executable, "-m", "mirrord", "agent"]
+
+
+def run(home: Path, data: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [*AGENT, *arguments], input=data, capture_output=True, timeout=20, check=False,
+        env={**os.environ, "MIRRORD_HOME": str(home)},
+    )  # fmt: skip
+
+
+def test_started_by_hand_it_explains_itself(tmp_path: Path) -> None:
+    leader, follower = pty.openpty()
+    done = subprocess.run(
+        AGENT, stdin=follower, stdout=follower, stderr=subprocess.PIPE, timeout=20, check=False,
+        env={**os.environ, "MIRRORD_HOME": str(tmp_path)},
+    )  # fmt: skip
+    os.close(leader)
+    os.close(follower)
+    assert done.returncode == 2
+    assert b"speaks to another mirrord, not to a person" in done.stderr
+    assert b"mirrord host add" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"hello there\r\n", os.urandom(70_000), b"GET / HTTP/1.0\r\n\r\n",
+     b"".join(control(1, 0, "no map")), b"".join(control(2, 1, ["facts", []]))],  # type: ignore[arg-type]
+    ids=["nothing", "a word", "noise", "http", "no map", "a call first"],
+)  # fmt: skip
+def test_who_does_not_greet_is_left_in_a_line(tmp_path: Path, data: bytes) -> None:
+    done = run(tmp_path, data)
+    assert done.returncode == 1
+    lines = done.stderr.decode().splitlines()
+    assert lines[0].startswith("error: ") and "unexpected" not in lines[0] and len(lines) <= 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--allow", "x"], ["--data-ports", "x"], ["--data-ports", "9-3"], ["--compress", "99"]],
+)
+def test_a_wrong_argument_is_said_at_once(tmp_path: Path, arguments: list[str]) -> None:
+    done = run(tmp_path, b"", *arguments)
+    assert done.returncode == 2 and done.stderr.startswith(b"error: ")
+
+
+def test_another_version_learns_ours(tmp_path: Path) -> None:
+    made = Agents(tmp_path)
+    lane = greeting.new_lane(made.stream())
+    greeting.say(lane, Hello("99.0", (99,), "0" * 32))
+    theirs = greeting.expect(lane, timeout_s=10)
+    assert theirs.versions == greeting.VERSIONS
+    assert made.processes[0].wait(10) == 1
+    lane.close()
+
+
+def block(folder: Path, name: str) -> Path:
+    path = folder / name
+    with Volume.create(path, 64 << 20) as volume:
+        for at in range(0, 48 << 20, 1 << 20):
+            volume.write(at, os.urandom(1 << 20))
+    return path
+
+
+def remote(others: Agents, path: Path) -> RemoteDriver:
+    return RemoteDriver(Endpoint("block", str(path), "there"), others)
+
+
+def test_the_agent_ends_with_its_client(tmp_path: Path) -> None:
+    with agents(tmp_path / "home") as others:
+        remote(others, tmp_path / "none").facts()
+        process = others.processes[0]
+        stream = others.session()._lanes[0].stream
+        assert isinstance(stream, FdStream)
+        stream.close()  # as when the client's host loses its power, and TCP says so
+        assert process.wait(10) in (0, 1)
+
+
+def test_a_killed_agent_is_replaced_and_its_lock_taken_again(tmp_path: Path) -> None:
+    path = block(tmp_path, "v")
+    with agents(tmp_path / "home") as others:
+        driver = remote(others, path)
+        with driver.lock("mirrord update x"):
+            others.kill()
+            deadline = time.monotonic() + 10
+            while others.session.__self__._current.alive:  # type: ignore[attr-defined]
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            assert driver.facts().identity
+            with pytest.raises(Busy), open_driver(Endpoint("block", str(path))).lock("other"):
+                pass
+        with open_driver(Endpoint("block", str(path))).lock("other"):
+            pass
+
+
+def test_a_client_that_comes_back_ends_its_old_agent_that_hangs(tmp_path: Path) -> None:
+    path = block(tmp_path, "v")
+    with agents(tmp_path / "home") as others:
+        driver = remote(others, path)
+        with driver.lock("mirrord update x"):
+            old = others.processes[0]
+            old.send_signal(signal.SIGSTOP)  # a link that was cut without a word looks like this
+            others._current = None
+            began = time.monotonic()
+            assert driver.facts().identity
+            assert time.monotonic() - began < 12
+            assert old.wait(10) != 0
+    assert not list((tmp_path / "home/run/agents").iterdir())
+
+
+def test_a_client_that_comes_back_at_once_takes_over_quickly(tmp_path: Path) -> None:
+    path = block(tmp_path, "v")
+    with agents(tmp_path / "home") as others:
+        driver = remote(others, path)
+        with driver.lock("mirrord update x"):
+            others._current = None  # the old connection still stands, and its agent lives
+            began = time.monotonic()
+            assert driver.facts().identity
+            assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_kill_in_the_middle_costs_no_more_than_a_checkpoint(tmp_path: Path, share: float) -> None:
+    source = open_driver(Endpoint("block", str(block(tmp_path, "v"))))
+    snapshot = source.take_snapshot("s")
+    whole = source.delta(None, snapshot.guid).send_bytes
+    with agents(tmp_path / "home") as others:
+        there = remote(others, tmp_path / "copy")
+        there.prepare("m")
+        request = ReceiveRequest("t", "m", None, snapshot)
+        sent = 0
+        with pytest.raises(LinkLost), source.send(None, snapshot.guid) as stream:
+            with there.receive(request) as receiver:
+                while chunk := stream.read():
+                    receiver.write(chunk)
+                    sent += len(chunk)
+                    if sent > share * whole:
+                        others.kill()
+        [staging] = there.stagings()
+        assert not staging.complete
+        # What had not been told to be there is sent again: a checkpoint, and what was under way.
+        assert sent - staging.received_bytes <= 24 << 20
+        checkpoint = dict(staging.checkpoint) if staging.checkpoint else None
+        with (
+            there.receive(request) as receiver,
+            source.send(None, snapshot.guid, checkpoint=checkpoint) as stream,
+        ):
+            while chunk := stream.read():
+                receiver.write(chunk)
+            assert receiver.finish().complete
+        there.commit("t", show=True)
+        assert there.facts().shown == snapshot.guid
