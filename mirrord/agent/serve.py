@@ -1,4 +1,4 @@
-"""Serves the drivers of this host: each method of the contract, for the volumes that a peer may use.
+"""Serves this host's drivers: each method of the contract, for the volumes that a peer may use.
 
 What a peer says is checked before anything is done with it: the method, the types of its words,
 and its right to use the volume in that way (rules.py).

@@ -1,4 +1,4 @@
-"""The agent as a process: started in a wrong way, spoken to in a wrong way, left, cut off, killed."""
+"""The agent as a process: started wrongly, spoken to wrongly, left, cut off, killed."""
 
 from __future__ import annotations
 
@@ -153,13 +153,16 @@ def test_a_kill_in_the_middle_costs_no_more_than_a_checkpoint(tmp_path: Path, sh
         there.prepare("m")
         request = ReceiveRequest("t", "m", None, snapshot)
         sent = 0
-        with pytest.raises(LinkLost), source.send(None, snapshot.guid) as stream:
-            with there.receive(request) as receiver:
-                while chunk := stream.read():
-                    receiver.write(chunk)
-                    sent += len(chunk)
-                    if sent > share * whole:
-                        others.kill()
+        with (
+            pytest.raises(LinkLost),
+            source.send(None, snapshot.guid) as stream,
+            there.receive(request) as receiver,
+        ):
+            while chunk := stream.read():
+                receiver.write(chunk)
+                sent += len(chunk)
+                if sent > share * whole:
+                    others.kill()
         [staging] = there.stagings()
         assert not staging.complete
         # What had not been told to be there is sent again: a checkpoint, and what was under way.

@@ -130,9 +130,12 @@ def test_who_may_receive_cannot_read_what_is_there(tmp_path: Path) -> None:
 
 
 def test_who_may_append_cannot_delete_or_turn_back(tmp_path: Path) -> None:
-    with agents(tmp_path / "home", "--allow", f"receive={tmp_path}", "--append-only") as others:
-        with pytest.raises(Untrusted, match="may only append"):
-            driver(others, tmp_path / "copy").facts()  # a block volume drops what is in the way
+    allow = ["--allow", f"receive={tmp_path}", "--append-only"]
+    with (
+        agents(tmp_path / "home", *allow) as others,
+        pytest.raises(Untrusted, match="may only append"),
+    ):
+        driver(others, tmp_path / "copy").facts()  # a block volume drops what is in the way
 
 
 def test_a_peer_cannot_invent_methods_or_words(tmp_path: Path) -> None:

@@ -106,8 +106,8 @@ def test_parts_without_an_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_a_login_shell_prints_is_passed_over() -> None:
     reader = FrameReader(stray_bytes_max=1000)
     assert reader.feed(b"Welcome to mRoot!\r\n") == []
-    assert reader.feed(hello()) == [Frame(Type.HELLO, 0, control(Type.HELLO, 0,
-                                                                  {"versions": [1]})[1])]  # fmt: skip
+    said = control(Type.HELLO, 0, {"versions": [1]})[1]
+    assert reader.feed(hello()) == [Frame(Type.HELLO, 0, said)]
     assert reader.stray == b"Welcome to mRoot!\r\n"
     with pytest.raises(ProtocolError, match="not mirrord's protocol"):
         FrameReader(stray_bytes_max=100).feed(b"x" * 200)

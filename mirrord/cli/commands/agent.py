@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import typer
 
+_ALLOW = typer.Option(
+    [],
+    "--allow",
+    metavar="VERB=/FOLDER",
+    help="The peer may only receive=/FOLDER (keep copies in it) or send=/FOLDER (have its "
+    "volumes sent). May be given several times; without it, it may do what the user may.",
+)
+
 
 def register(app: typer.Typer, name: str, panel: str) -> None:
     """Add the command to the application."""
@@ -11,13 +19,7 @@ def register(app: typer.Typer, name: str, panel: str) -> None:
 
 
 def agent(
-    allow: list[str] = typer.Option(
-        [],
-        "--allow",
-        metavar="VERB=/FOLDER",
-        help="The peer may only receive=/FOLDER (keep copies in it) or send=/FOLDER (have its "
-        "volumes sent). May be given several times; without it, it may do what the user may.",
-    ),
+    allow: list[str] = _ALLOW,
     append_only: bool = typer.Option(
         False, "--append-only", help="Nothing that was committed is deleted or turned back."
     ),
