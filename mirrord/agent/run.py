@@ -83,6 +83,9 @@ def _admitted(lane: Lane, theirs: Hello, paths: Paths) -> AbstractContextManager
         # It says so itself, with both versions: it must only learn ours.
         greeting.say(lane, Hello(mirrord.__version__, VERSIONS))
         greeting.agree(VERSIONS, theirs, lane.stream.peer)
+    former = _sessions.get(theirs.token)
+    if former is not None:
+        former.close()
     return _told(lane, only_agent(paths, theirs.token))
 
 
@@ -103,6 +106,10 @@ class _told(AbstractContextManager[None]):
         self._inner.__exit__(*what)  # type: ignore[arg-type]
 
 
+#: The sessions of this process by their client's token: a listening agent has many.
+_sessions: dict[str, Session] = {}
+
+
 def _serve_session(lane: Lane, settings: Settings, theirs: Hello) -> MirrordError | None:
     agent = Agent(settings.rules)
     session = Session(lane, handler=agent.handle, compress=settings.compress)
@@ -113,11 +120,13 @@ def _serve_session(lane: Lane, settings: Settings, theirs: Hello) -> MirrordErro
         "narrow": channel.narrow,
         "ping": lambda: None,
     }
+    _sessions[theirs.token] = session
     session.start()
     try:
         return session.wait()
     finally:
         session.close()
+        _sessions.pop(theirs.token, None)
         channel.close()
         session.drain()
         agent.close()

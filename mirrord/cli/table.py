@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reload": ("reload", _SERVICE),
     "daemon": ("daemon", _SERVICE),
     "agent": ("agent", _SERVICE),
+    "pki": ("pki", _SERVICE),
     "config": ("config", _OTHER),
     "volume": ("volume", _OTHER),
     "demo": ("demo", _OTHER),

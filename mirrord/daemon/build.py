@@ -77,6 +77,24 @@ def serve_agent(allow: list[str], *, append_only: bool, data_ports: str, compres
     serve_stdio(settings, paths.standard())
 
 
+def serve_peers(listen: str, ruled: object, *, compress: str) -> None:
+    """Serve peers over TLS until SIGTERM. ruled: rules that were given for all of them."""
+    from mirrord.agent.listen import serve_tls
+
+    if ruled:
+        raise UsageError(
+            "--listen takes no --allow and no --append-only",
+            hint="Each peer's rules are in its file in peers.d ('mirrord pki issue').",
+        )
+    host, _, port = listen.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise UsageError(
+            f"--listen '{listen}' is not an address and a port",
+            hint="Write it as 0.0.0.0:9745 or [::]:9745.",
+        )
+    serve_tls((host.strip("[]"), int(port)), paths.standard(), compress=compress)
+
+
 def _ports(text: str) -> tuple[int, int] | None:
     """Lowest and highest; (0, 0) for any, None for none."""
     if text in ("", "none"):

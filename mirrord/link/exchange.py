@@ -14,10 +14,9 @@ from typing import Any, Protocol
 
 from mirrord.core.errors import Damaged, LinkLost, MirrordError, ProtocolError, unpack_error
 from mirrord.link.lane import Lane
-from mirrord.link.packer import Packer
 from mirrord.system import clock
 from mirrord.system.native import StreamDigest
-from mirrord.wire.compress import unpack
+from mirrord.wire.compress import Packer, unpack
 from mirrord.wire.frames import CHUNK_BYTES, Frame, Type, value_of
 
 #: What may be on its way or unread, in raw bytes: what a cut can cost, too.
@@ -151,7 +150,7 @@ class Exchange:
 
     # Receiving
 
-    def read(self) -> bytes | memoryview:
+    def read(self) -> bytes:
         """The next raw bytes; b"" when the stream is whole and verified.
 
         Raises `Damaged` when its digest is wrong, what the other end raised, `LinkLost`.
@@ -208,11 +207,9 @@ class Exchange:
         view = memoryview(chunk)
         if self._packer is None:
             self._packer = self._carrier.packer()
-        self._packer.came(len(view))
         self._digest_out.update(view)
         for start in range(0, len(view), CHUNK_BYTES):
             self._send_piece(view[start : start + CHUNK_BYTES], self._packer)
-        self._packer.asked()
 
     def _send_piece(self, piece: memoryview, packer: Packer) -> None:
         with self._changed:

@@ -16,7 +16,8 @@ from mirrord.core.errors import (
 )
 from mirrord.link.exchange import Cancelled, Exchange
 from mirrord.link.lane import Lane
-from mirrord.link.packer import Packer
+from mirrord.system import clock
+from mirrord.wire.compress import Packer
 from mirrord.wire.frames import Frame, Type, value_of
 
 #: Calls of a peer at once: each may hold a window of data.
@@ -160,7 +161,7 @@ class Session:
 
     def packer(self) -> Packer:
         """A packer for one stream."""
-        return Packer(self._compress, workers=len(self.data_lanes()))
+        return Packer(self._compress, lanes=len(self.data_lanes()), now_s=clock.monotonic_s)
 
     # Calls
 

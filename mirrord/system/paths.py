@@ -34,6 +34,16 @@ class Paths(NamedTuple):
         return self.config / "schedules.d"
 
     @property
+    def pki(self) -> Path:
+        """The folder of this host's authority for TLS."""
+        return self.config / "pki"
+
+    @property
+    def peers(self) -> Path:
+        """The folder of who may connect over TLS."""
+        return self.config / "peers.d"
+
+    @property
     def act_socket(self) -> Path:
         """The daemon's socket for who may change things."""
         return self.run / "control.sock"

@@ -158,12 +158,12 @@ def open_stream(
         _shake_hands(connection, tls, deadline_s)
         stream = TlsStream(connection, tls, where)
         if not right(stream.fingerprint):
-            raise _somebody_else(where, port)
+            raise _somebody_else(where, port, "it is not the one that was agreed on")
         _await_greeting(stream, connection, deadline_s)
         connection.settimeout(None)
-    except ssl.SSLCertVerificationError:
+    except ssl.SSLCertVerificationError as error:
         connection.close()
-        raise _somebody_else(where, port) from None
+        raise _somebody_else(where, port, error.verify_message) from None
     except ssl.SSLError as error:
         connection.close()
         if "ALERT" in (error.reason or ""):
@@ -229,10 +229,10 @@ def _unreachable(where: str, port: int, error: OSError) -> Unreachable:
     return Unreachable(f"port {port} cannot be reached", where=where, why=why)
 
 
-def _somebody_else(where: str, port: int) -> Untrusted:
+def _somebody_else(where: str, port: int, why: str) -> Untrusted:
     return Untrusted(
         f"somebody else answers at port {port}", where=where,
-        why="it shows another certificate than was agreed on",
+        why=f"its certificate is not accepted: {why}",
         hint="Look what listens there, and whether something in between takes TLS apart.",
     )  # fmt: skip
 

@@ -7,6 +7,7 @@ go over several sockets. Nothing here has a clock or a thread; who packs passes 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import NamedTuple
 
 import zstandard
@@ -84,7 +85,7 @@ class Compressor:
         return Packed(ZSTD, packed, level)
 
 
-def unpack(flag: int, payload: bytes | memoryview, size_max: int) -> bytes | memoryview:
+def unpack(flag: int, payload: bytes | memoryview, size_max: int) -> bytes:
     """The chunk; `Damaged` when it is none, or would be larger than `size_max` bytes.
 
     Memory for at most `size_max` bytes is taken, whatever the payload says of itself.
@@ -92,7 +93,7 @@ def unpack(flag: int, payload: bytes | memoryview, size_max: int) -> bytes | mem
     if flag == RAW:
         if len(payload) > size_max:
             raise Damaged("a chunk is too large", why=f"{len(payload)} bytes of {size_max}")
-        return payload
+        return bytes(payload)
     if flag != ZSTD:
         raise Damaged("a chunk is packed in an unknown way", why=f"{flag}")
     try:
@@ -116,13 +117,13 @@ class Rate:
     """How fast something can go (a link, a source), from how fast it went and how long somebody
     waited for it.
 
-    Only who waits most of the time sees the limit itself. Otherwise it lies somewhere above: what
-    is known of it stays, and is doubted more and more as time goes by.
+    Only who waits sees the limit itself: the buffers before a link are full then. Otherwise it lies
+    somewhere above: what is known of it stays, and is doubted more and more as time goes by.
     """
 
     _WINDOW_S = 0.2
     _FIRST = 3
-    _WAITED, _FREE = 0.75, 0.5
+    _WAITED, _FREE = 0.25, 0.1
     _DOUBT, _DOUBT_MAX = 0.02, 1.0
     #: Windows without a doubt after one that was wrong; twice as many each time.
     _SURE, _SURE_MAX = 4, 64
@@ -312,3 +313,35 @@ class Chooser:
             self._worth(near) > self._TRY_FROM * self._worth(self._at)
         )
         return near if likely else self._at
+
+
+class Packer:
+    """A chooser with compressors: packs the pieces of one stream, in any number of threads."""
+
+    #: What a write takes that waits for nobody: copies and encryption, seconds a byte.
+    _COPY_S = 0.8e-9
+
+    def __init__(self, setting: str, *, lanes: int = 1, now_s: Callable[[], float]) -> None:
+        """setting: a host's `compress`. lanes: threads that pack and send at the same time.
+        now_s: the monotonic clock. `UsageError` as `Chooser.of`.
+        """
+        self.chooser = Chooser.of(setting, workers=lanes)
+        self._lanes = lanes
+        self._now_s = now_s
+        self._mine = threading.local()
+
+    def pack(self, piece: bytes | memoryview) -> tuple[int, bytes | memoryview]:
+        """The piece as it travels: what it is (RAW, ZSTD), and its bytes."""
+        compressor: Compressor | None = getattr(self._mine, "compressor", None)
+        if compressor is None:
+            compressor = self._mine.compressor = Compressor()
+        began_s = self._now_s()
+        flag, payload, level = compressor.pack(piece, self.chooser.level(began_s))
+        if level:
+            self.chooser.packed(level, len(piece), len(payload), self._now_s() - began_s)
+        return flag, payload
+
+    def sent(self, count: int, seconds: float) -> None:
+        """So many packed bytes were written, which took so long."""
+        blocked_s = max(0.0, seconds - count * self._COPY_S) / self._lanes
+        self.chooser.sent(count, blocked_s, self._now_s())

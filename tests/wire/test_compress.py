@@ -6,6 +6,7 @@ import os
 import random
 import time
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import zstandard
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirrord.core.errors import Damaged
-from mirrord.wire.compress import LEVELS, RAW, ZSTD, Compressor, unpack
+from mirrord.wire.compress import LEVELS, RAW, ZSTD, Compressor, Packer, unpack
 
 CHUNK = 512 << 10
 WORDS = [b"mirror", b"volume", b"snapshot", b"destination", b"the", b"of", b"is", b"42", b"\n"]
@@ -152,3 +153,17 @@ def test_noise_costs_next_to_nothing() -> None:
         best_s = min(best_s, (time.thread_time() - began_s) / len(chunks))
     assert best_s * 400e6 / CHUNK < 0.03, f"{best_s * 1e6:.1f} µs a chunk"
     print(f"{best_s * 1e6:.1f} µs a chunk")
+
+
+def test_a_packer_packs_in_several_threads() -> None:
+    packer = Packer("auto", lanes=3, now_s=time.monotonic)
+    chunks = [text(100_000, seed) for seed in range(6)] + [os.urandom(100_000) for _ in range(6)]
+
+    def work(chunk: bytes) -> bool:
+        flag, payload = packer.pack(chunk)
+        packer.sent(len(payload), 0.001)
+        return flag == ZSTD and unpack(flag, payload, CHUNK) == chunk
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(work, chunks)) == [True] * 6 + [False] * 6
+    assert Packer("off", now_s=time.monotonic).pack(chunks[0]) == (RAW, chunks[0])

@@ -26,11 +26,20 @@ def agent(
     data_ports: str = typer.Option(
         "", "--data-ports", metavar="LOW-HIGH", help="Ports of the data channel ('none': no such)."
     ),
+    listen: str = typer.Option(
+        "",
+        "--listen",
+        metavar="ADDRESS:PORT",
+        help="Serve peers over TLS there, each as its file in peers.d allows (mirrord pki issue).",
+    ),
     compress: str = typer.Option(
         "auto", "--compress", help="How this end packs what it sends: auto, off, or 1 to 19."
     ),
 ) -> None:
-    """Serve this host's volumes to a mirrord on another host, over SSH (docs/hosts.md)."""
-    from mirrord.daemon.build import serve_agent
+    """Serve this host's volumes to a mirrord on another host, over SSH or TLS (docs/hosts.md)."""
+    from mirrord.daemon import build
 
-    serve_agent(allow, append_only=append_only, data_ports=data_ports, compress=compress)
+    if listen:
+        build.serve_peers(listen, allow or append_only, compress=compress)
+        return
+    build.serve_agent(allow, append_only=append_only, data_ports=data_ports, compress=compress)

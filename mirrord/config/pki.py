@@ -1,0 +1,182 @@
+"""A small certificate authority for hosts that talk over TLS without SSH (docs/security.md).
+
+`pki/` in the folder of the configuration: `ca.key` and `ca.pem` make and know certificates,
+`server.pem` (key and certificate) is what this host shows to its peers. A peer's own key leaves
+this host in its bundle and is not kept.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mirrord.config.peers import Peer, Peers, check_allowed, check_name
+from mirrord.core.errors import IoFailed, NotFound, Refused
+from mirrord.system import clock, files
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+#: How long all of them hold. Who is not welcome any more is shut out by peers.d, not by time.
+_VALID = timedelta(days=3653)
+#: The clocks of the two hosts may differ by so much.
+_BEFORE = timedelta(days=2)
+
+
+class Issued(NamedTuple):
+    """peer: as it stands in peers.d, in `file`. bundle: what to carry to it: it has a key in it."""
+
+    peer: Peer
+    file: Path
+    bundle: Path
+
+
+class Authority:
+    """The authority in `folder`, which need not exist yet."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.certificate, self.key = folder / "ca.pem", folder / "ca.key"
+        self.server = folder / "server.pem"
+
+    def init(self) -> None:
+        """Make keys and certificates of the authority and of this host. `Refused`: there are."""
+        if self.certificate.exists():
+            raise Refused(
+                "this host has an authority already", where=str(self.folder),
+                why="a new one would shut out every peer",
+                hint=f"To begin anew, move the folder {self.folder} away first.",
+            )  # fmt: skip
+        key, made = _made("mirrord of this host", None)
+        server_key, server = _made("mirrord", (key, made), server=True)
+        try:
+            files.make_directory("PKI:FOLDER", self.folder, mode=0o700)
+            _write("PKI:KEY", self.key, _pem(key))
+            _write("PKI:SERVER", self.server, _pem(server_key) + _pem(server))
+            # The last: what stands here before it was the beginning of an attempt.
+            _write("PKI:AUTHORITY", self.certificate, _pem(made))
+        except OSError as error:
+            raise _failed(self.folder, error) from error
+
+    def issue(
+        self, name: str, allow: list[str], bundle: Path, peers: Peers, *, append_only: bool = False
+    ) -> Issued:
+        """A key and a certificate for a new peer, into the new file `bundle`; lets it in.
+
+        `NotFound`: there is no authority. `Refused`: there is such a peer, or such a file.
+        """
+        allowed, file = check_allowed(allow), peers.file(check_name(name))
+        if file.exists():
+            raise Refused(
+                f"there is a peer '{name}'", where=str(file),
+                hint=f"To give it a new certificate, delete {file} first.",
+            )  # fmt: skip
+        key, made = _made(name, self._load())
+        peer = Peer(name, _fingerprint(made), allowed, append_only)
+        try:
+            descriptor = os.open(bundle, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as opened:
+                opened.write(_pem(key) + _pem(made) + self.certificate.read_bytes())
+                opened.flush()
+                os.fsync(descriptor)
+            peers.write(peer)
+        except FileExistsError:
+            raise Refused(
+                "the file of the bundle exists", where=str(bundle),
+                hint="Name another one with --output.",
+            ) from None  # fmt: skip
+        except OSError as error:
+            raise _failed(bundle, error) from error
+        return Issued(peer, file, bundle)
+
+    def _load(self) -> tuple[Any, x509.Certificate]:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import serialization
+
+        try:
+            key = serialization.load_pem_private_key(self.key.read_bytes(), None)
+            return key, x509.load_pem_x509_certificate(self.certificate.read_bytes())
+        except FileNotFoundError:
+            raise NotFound(
+                "this host has no authority", where=str(self.folder), hint="Run: mirrord pki init"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise _failed(self.folder, error) from error
+
+
+def _failed(path: Path, error: OSError | ValueError) -> IoFailed:
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return IoFailed("the keys cannot be read or written", where=str(path), why=why)
+
+
+def _write(op: str, path: Path, data: bytes) -> None:
+    files.write_atomic(op, path, data, mode=0o600)
+
+
+def _made(
+    name: str, issuer: tuple[Any, x509.Certificate] | None, *, server: bool = False
+) -> tuple[Any, x509.Certificate]:
+    """A new key and its certificate. issuer None: of an authority; server: for the end that
+    listens: the one of a peer is good for nothing but to connect.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.fromtimestamp(clock.now_ns() / 1e9, UTC).replace(microsecond=0)
+    signer, above = issuer or (key, None)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(above.subject if above else subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BEFORE)
+        .not_valid_after(now + _VALID)
+        .add_extension(
+            x509.BasicConstraints(ca=above is None, path_length=None if above else 0), critical=True
+        )
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(_usage(authority=above is None), critical=True)
+    )
+    if above is not None:
+        usages = x509.oid.ExtendedKeyUsageOID
+        use = usages.SERVER_AUTH if server else usages.CLIENT_AUTH
+        builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=True).add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
+        )
+    return key, builder.sign(signer, hashes.SHA256())
+
+
+def _usage(*, authority: bool) -> x509.KeyUsage:
+    from cryptography import x509
+
+    return x509.KeyUsage(
+        digital_signature=not authority, key_cert_sign=authority, crl_sign=authority,
+        content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+
+
+def _pem(made: Any) -> bytes:
+    """Of a key or a certificate."""
+    from cryptography.hazmat.primitives import serialization
+
+    encoding = serialization.Encoding.PEM
+    if hasattr(made, "private_bytes"):
+        found: bytes = made.private_bytes(
+            encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    else:
+        found = made.public_bytes(encoding)
+    return found
+
+
+def _fingerprint(certificate: x509.Certificate) -> str:
+    from cryptography.hazmat.primitives import hashes
+
+    return certificate.fingerprint(hashes.SHA256()).hex()
