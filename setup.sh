@@ -18,7 +18,8 @@ as_root() {
 # 1. Debian packages
 missing=
 need() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'ok installed' || missing="$missing $1"; }
-for package in btrfs-progs libbtrfsutil-dev gcc libc6-dev pkg-config rsync kmod util-linux curl; do need "$package"; done
+for package in btrfs-progs libbtrfsutil-dev gcc libc6-dev pkg-config rsync kmod util-linux curl \
+    openssh-server openssh-client; do need "$package"; done
 
 python=
 for candidate in python3 python3.13 python3.12 python3.11; do
@@ -60,6 +61,13 @@ if [ -n "$missing" ]; then
     command -v apt-get >/dev/null || fail "this is not a Debian system" \
         "Install the equivalents of:$missing"
     say "installing Debian packages:$missing"
+    case "$missing" in *openssh-server*)
+        # It is here for a server of the tests' own: the machine shall not begin to listen by it.
+        if command -v systemctl >/dev/null; then
+            say "openssh-server's own service stays off ('systemctl unmask ssh' lets it run)"
+            as_root systemctl -q mask ssh.service ssh.socket || true
+        fi ;;
+    esac
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -q update >/dev/null
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends \
         $missing >/dev/null

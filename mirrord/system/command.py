@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,8 @@ _OUTPUT_BYTES_MAX = 64 << 10
 
 #: For `start`: neither input nor a place for what it says.
 NO_INPUT = subprocess.DEVNULL
+#: For `start`: a pipe, to be found in the process.
+PIPE = subprocess.PIPE
 Process = subprocess.Popen[bytes]
 
 
@@ -55,24 +58,45 @@ def run(
     try:
         output, errors = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        _end_session(process)  # the program may be over, and what it left behind go on
+        end_session(process)  # the program may be over, and what it left behind go on
         raise IoFailed(f"'{arguments[0]}' did not end within {timeout_s:g} s") from None
     finally:
         if process.poll() is None:
-            _end_session(process)
+            end_session(process)
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
     return Result(process.returncode, _tail(output), _tail(errors))
 
 
-def _end_session(process: Process) -> None:
-    """Kill a program with all that it started."""
+def end_session(process: Process) -> None:
+    """Kill a program with all that it started, and wait for it. Once only: its number may be
+    another's afterwards.
+    """
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
     process.wait()
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
+
+
+def ended(process: Process, *, timeout_s: float) -> int | None:
+    """The status of a program that is over or ends within that time (negative: the signal that
+    ended it); None while it runs. Its number stays its own, for `end_session`.
+    """
+    if process.returncode is not None:
+        return process.returncode
+    watched = os.pidfd_open(process.pid)
+    try:
+        waiting = select.poll()
+        waiting.register(watched, select.POLLIN)
+        waiting.poll(timeout_s * 1000)
+        found = os.waitid(os.P_PIDFD, watched, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    finally:
+        os.close(watched)
+    if found is None:
+        return None
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
 
 def start(
@@ -80,6 +104,7 @@ def start(
     *,
     stdin: int,
     stderr: int,
+    stdout: int = subprocess.DEVNULL,
     environment: Mapping[str, str] | None = None,
 ) -> Process:
     """Start a program that reads `stdin`; the caller waits for it and kills it if need be.
@@ -90,7 +115,7 @@ def start(
     return subprocess.Popen(
         list(arguments),
         stdin=stdin,
-        stdout=subprocess.DEVNULL,
+        stdout=stdout,
         stderr=stderr,
         start_new_session=True,
         env=_environment(environment),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 
+from mirrord.core.errors import LinkLost, MirrordError
+
 #: What a transport says to a person on its way ("the data port cannot be reached: …").
 Say = Callable[[str], None]
 
@@ -37,3 +39,7 @@ class ByteStream(abc.ABC):
     def said(self) -> str:
         """What the other end's program complained of on its way (its standard error), or ""."""
         return ""
+
+    def failure(self, heard: bytes = b"") -> MirrordError:
+        """Why the peer never spoke as mirrord's agent: it ended, or said `heard` instead."""
+        return LinkLost("the other end is gone, or is no mirrord", where=self.peer)

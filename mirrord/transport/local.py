@@ -1,0 +1,146 @@
+"""Byte streams on this host: a unix socket, and the two pipes of a program that is started."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mirrord.core.errors import PermissionMissing, Unreachable
+from mirrord.system import command, sockets
+from mirrord.transport.base import ByteStream
+
+#: How much of what the other end's program complains of is kept: the end of it.
+SAID_BYTES_MAX = 8 << 10
+
+#: How long `said` waits for the rest of it once the stream is over, seconds.
+_SAID_WAIT_S = 0.5
+
+
+class SocketStream(ByteStream):
+    """A connected stream socket."""
+
+    def __init__(self, connected: socket.socket, peer: str) -> None:
+        self.peer = peer
+        self.socket = connected
+        self._reading, self._writing = threading.Lock(), threading.Lock()
+        self._closed = False
+
+    def read(self, most: int) -> bytes:
+        """At least one byte and at most `most`; b"" at the end."""
+        with self._reading:
+            return b"" if self._closed else self.socket.recv(most)
+
+    def write(self, *parts: bytes | memoryview) -> None:
+        """All of the parts, in one system call as long as the socket takes them."""
+        with self._writing:
+            left = [memoryview(part).cast("B") for part in parts if len(part)]
+            while left:
+                sent = self.socket.sendmsg(left)
+                while left and sent >= len(left[0]):
+                    sent -= len(left.pop(0))
+                if sent:
+                    left[0] = left[0][sent:]
+
+    def close(self) -> None:
+        """End it at once, from any thread."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            # Wakes the threads that wait in it. Its number is given back when they are out of it,
+            # so that they never meet another file under the same number.
+            self.socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        with self._reading, self._writing:
+            self.socket.close()
+
+
+class ProcessStream(SocketStream):
+    """Standard input and output of a program; what it complains of is kept for `said`."""
+
+    def __init__(self, ours: socket.socket, process: command.Process, peer: str) -> None:
+        super().__init__(ours, peer)
+        self._process = process
+        self._closing = threading.Lock()
+        self._kept = bytearray()
+        self._listener = threading.Thread(target=self._listen, name=f"said {peer}", daemon=True)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as pipe:
+            while part := os.read(pipe.fileno(), 4096):
+                self._kept += part
+                del self._kept[:-SAID_BYTES_MAX]
+
+    def said(self) -> str:
+        """The end of its standard error."""
+        if self.status() is not None:
+            self._listener.join(_SAID_WAIT_S)
+        return bytes(self._kept).decode(errors="replace").strip()
+
+    def status(self, *, wait_s: float = 0.0) -> int | None:
+        """How the program ended (negative: by that signal), None while it runs."""
+        return command.ended(self._process, timeout_s=wait_s)
+
+    def close(self) -> None:
+        """End it at once, and the program with all that it started."""
+        with self._closing:
+            if self._closed:
+                return
+            command.end_session(self._process)
+            super().close()
+        self._listener.join(_SAID_WAIT_S)
+
+
+def open_unix(path: str | Path, *, timeout_s: float = 10.0) -> SocketStream:
+    """A connection to the unix socket at `path`; `Unreachable`, `PermissionMissing`."""
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connected.settimeout(timeout_s)
+        with sockets.address(Path(path)) as address:
+            connected.connect(address)
+        connected.settimeout(None)
+    except OSError as error:
+        connected.close()
+        if isinstance(error, PermissionError):
+            raise PermissionMissing(
+                f"the socket {path} may not be used", why=error.strerror or str(error),
+                hint="Run it as root, or as who started the program that listens there.",
+            ) from None  # fmt: skip
+        raise Unreachable(
+            f"nothing listens on the socket {path}", why=error.strerror or str(error),
+            hint="Start the program that listens there, or correct the address in hosts.d.",
+        ) from None  # fmt: skip
+    return SocketStream(connected, str(path))
+
+
+def open_process(
+    arguments: Sequence[str],
+    *,
+    peer: str = "",
+    environment: Mapping[str, str] | None = None,
+    hint: str = "Install it, or correct its path.",
+) -> ProcessStream:
+    """Start a program and speak with it; closing the stream kills it and its whole session.
+
+    peer: the name of the other end, "" for the program's. environment: variables set in addition
+    to those of this process. `Unsupported` with `hint` when there is no such program.
+    """
+    program = command.find(arguments[0], hint=hint)
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs:
+            process = command.start(
+                [program, *arguments[1:]],
+                stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=command.PIPE,
+                environment=environment,
+            )  # fmt: skip
+    except BaseException:
+        ours.close()
+        raise
+    return ProcessStream(ours, process, peer or os.path.basename(program))

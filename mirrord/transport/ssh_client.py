@@ -1,0 +1,338 @@
+"""SSH connections by Paramiko: to one server or through others, never to one that is not known.
+
+Each stage has its own plain error (mirrord.transport.failures); what Paramiko itself would log is
+kept quiet.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import select
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import paramiko
+from paramiko.transport import Transport
+
+from mirrord.core.errors import MirrordError, Unreachable, Unsupported, Untrusted
+from mirrord.core.model import RemoteHost
+from mirrord.system import clock
+from mirrord.transport import failures, ssh_keys
+from mirrord.transport.known_hosts import fingerprint, look_up, name_of
+from mirrord.transport.target import Target, resolve
+
+#: So much may be on its way to us unread: 100 MB/s over 80 ms.
+WINDOW_BYTES = 8 << 20
+PACKET_BYTES_MAX = 256 << 10
+
+#: AES-GCM runs at the speed of memory; CBC is left out.
+_CIPHERS = (
+    "aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr",
+)  # fmt: skip
+_DIGESTS = (
+    "hmac-sha2-256-etm@openssh.com", "hmac-sha2-512-etm@openssh.com",
+    "hmac-sha2-256", "hmac-sha2-512",
+)  # fmt: skip
+_JUMPS_MAX = 8
+
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
+
+
+class Hop(NamedTuple):
+    """One connection of a route: carrier is the socket or channel that its bytes travel on."""
+
+    name: str
+    transport: Transport
+    carrier: Any
+
+
+class Route:
+    """A logged-in connection, and those that it goes through, the first one first."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.hops: list[Hop] = []
+
+    @property
+    def last(self) -> Transport:
+        """The connection to the target itself."""
+        return self.hops[-1].transport
+
+    def close(self) -> None:
+        """End all of it at once."""
+        if self.hops:
+            try:
+                self.hops[0].carrier.shutdown(socket.SHUT_RDWR)  # wakes Paramiko's threads
+            except OSError:
+                pass
+        while self.hops:
+            self.drop()
+
+    def drop(self) -> None:
+        """End the last connection."""
+        hop = self.hops.pop()
+        hop.transport.close()
+        hop.carrier.close()
+
+    def carrier(self, target: Target, deadline_s: float) -> Any:
+        """What the bytes of the next hop travel on: a socket, or a channel through the last."""
+        if not self.hops:
+            return _connect(target, deadline_s)
+        try:
+            return self.last.open_channel(
+                "direct-tcpip", (target.address, target.port), ("127.0.0.1", 0),
+                window_size=WINDOW_BYTES, max_packet_size=PACKET_BYTES_MAX,
+                timeout=max(0.1, deadline_s - clock.monotonic_s()),
+            )  # fmt: skip
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            why = error.text if isinstance(error, paramiko.ChannelException) else str(error)
+            raise failures.jump_failed(target, self.hops[-1].name, why) from None
+
+
+def connect(
+    host: RemoteHost, jumps: Sequence[RemoteHost], *, meet: Callable[[Any], None] | None = None
+) -> Route:
+    """Log in at `host` by way of `jumps`, the first hop first. `Unreachable`, `Untrusted`, …
+
+    meet: is given the host key instead of judging it, and nobody logs in there afterwards.
+    """
+    target = resolve(host)
+    route = Route(target)
+    try:
+        for hop in [*_way(jumps or target.jumps, 0), target]:
+            last = hop is target
+            _join(route, hop, meet if last else None)
+    except BaseException:
+        route.close()
+        raise
+    return route
+
+
+def _way(jumps: Sequence[RemoteHost], depth: int) -> list[Target]:
+    """Jumps with the jumps that ~/.ssh/config says the first of them needs itself."""
+    targets = [resolve(jump) for jump in jumps]
+    if targets and targets[0].jumps:
+        if depth >= _JUMPS_MAX:
+            raise Unreachable(
+                "the jump hosts of ~/.ssh/config lead in a circle", where=targets[0].name,
+                hint="Correct its ProxyJump lines.",
+            )  # fmt: skip
+        return _way(targets[0].jumps, depth + 1) + targets
+    return targets
+
+
+def _join(route: Route, target: Target, meet: Callable[[Any], None] | None) -> None:
+    """Add one hop to a route: connect, check the host key, log in."""
+    excluded: list[str] = []
+    first: MirrordError | None = None
+    while True:
+        deadline_s = clock.monotonic_s() + target.connect_s
+        carrier = route.carrier(target, deadline_s)
+        try:
+            transport = _negotiate(target, carrier, deadline_s, excluded)
+        except BaseException as error:
+            carrier.close()
+            if first is not None and isinstance(error, MirrordError):
+                raise first from None  # it has no other key: what was wrong with the first counts
+            raise
+        route.hops.append(Hop(target.name, transport, carrier))
+        key = transport.get_remote_server_key()
+        if meet is not None:
+            meet(key)
+            return
+        try:
+            _judge(target, key)
+        except Untrusted as error:
+            # A server shows one of its keys: the pinned one may be of another kind.
+            if not target.fingerprint or key.get_name() in excluded:
+                raise
+            first = first or error
+            excluded.append(key.get_name())
+            route.drop()
+            continue
+        _log_in(transport, target, deadline_s)
+        return
+
+
+def _connect(target: Target, deadline_s: float) -> socket.socket:
+    """A TCP connection; each address of the name gets its share of the time."""
+    addresses = _addresses(target, deadline_s)
+    worst: OSError | None = None
+    for number, (family, kind, protocol, _, address) in enumerate(addresses):
+        left_s = deadline_s - clock.monotonic_s()
+        made = socket.socket(family, kind, protocol)
+        try:
+            made.settimeout(max(0.1, left_s / (len(addresses) - number)))
+            made.connect(address)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            made.close()
+            if worst is None or isinstance(error, ConnectionRefusedError):
+                worst = error
+            continue
+        except BaseException:
+            made.close()
+            raise
+        return made
+    if isinstance(worst, ConnectionRefusedError):
+        raise failures.refused(target)
+    if isinstance(worst, TimeoutError):
+        raise failures.silent(target, "the connection is not accepted")
+    raise failures.no_route(target, (worst and worst.strerror) or str(worst))
+
+
+def _addresses(target: Target, deadline_s: float) -> list[Any]:
+    """What the name means, within the time: a resolver that is gone takes longer by itself."""
+    answers: queue.SimpleQueue[list[Any] | OSError] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(socket.getaddrinfo(target.address, target.port, 0, socket.SOCK_STREAM))
+        except OSError as error:
+            answers.put(error)
+
+    threading.Thread(target=ask, name="resolver", daemon=True).start()
+    try:
+        found = answers.get(timeout=max(0.1, deadline_s - clock.monotonic_s()))
+    except queue.Empty:
+        raise failures.unresolved(target, "the resolver does not answer") from None
+    if isinstance(found, OSError):
+        raise failures.unresolved(target, found.strerror or str(found))
+    return found
+
+
+def _peek(target: Target, carrier: Any, deadline_s: float) -> bytes:
+    """The first bytes that a server says, which stay to be read; b"" for a jump's channel."""
+    if not isinstance(carrier, socket.socket):
+        return b""
+    ready, _, _ = select.select([carrier], [], [], max(0.0, deadline_s - clock.monotonic_s()))
+    if not ready:
+        raise failures.silent(target, "it takes the connection and says nothing")
+    try:
+        heard = carrier.recv(255, socket.MSG_PEEK)
+    except OSError:
+        heard = b""
+    if not heard:
+        raise failures.not_ssh(target, b"")
+    return heard
+
+
+def _negotiate(
+    target: Target, carrier: Any, deadline_s: float, excluded: Sequence[str]
+) -> Transport:
+    """Agree on keys with the server; nothing is trusted yet."""
+    heard = _peek(target, carrier, deadline_s)
+    transport = Transport(
+        carrier, default_window_size=WINDOW_BYTES, default_max_packet_size=PACKET_BYTES_MAX
+    )
+    _prefer(transport, target, excluded)
+    left_s = max(0.1, deadline_s - clock.monotonic_s())
+    transport.banner_timeout = transport.handshake_timeout = left_s
+    try:
+        transport.start_client(timeout=left_s + 0.5)
+        transport.get_remote_server_key()
+    except (paramiko.SSHException, EOFError, OSError) as error:
+        transport.close()
+        if isinstance(error, paramiko.IncompatiblePeer):
+            raise Unsupported(
+                f"{target.address} and this host have no way to encrypt in common",
+                where=target.name, why=str(error),
+                hint=f'Renew the server there, or set transport = "openssh" in hosts.d/'
+                f"{target.name}.toml.",
+            ) from None  # fmt: skip
+        if transport.remote_version or heard.startswith(b"SSH-"):
+            if clock.monotonic_s() >= deadline_s:
+                raise failures.silent(target, "it does not agree on keys") from None
+            raise Unreachable(
+                f"{target.address} breaks off before the log-in", where=target.name,
+                why=str(error) or type(error).__name__,
+                hint="Look at the log of the server there: journalctl -u ssh.",
+            ) from None  # fmt: skip
+        if not heard and clock.monotonic_s() >= deadline_s:
+            raise failures.silent(target, "it says nothing") from None
+        raise failures.not_ssh(target, heard) from None
+    return transport
+
+
+def _prefer(transport: Transport, target: Target, excluded: Sequence[str]) -> None:
+    """Fast ciphers, sound digests, and the kinds of host key that are known of this server."""
+    options = transport.get_security_options()
+    options.ciphers = [name for name in _CIPHERS if name in options.ciphers]
+    options.digests = [name for name in _DIGESTS if name in options.digests]
+    known = {key.kind for key in _known(target).keys} if not target.fingerprint else set()
+    kinds = [kind for kind in options.key_types if _base(kind) not in excluded]
+    # With none left the server's refusal ends it; an empty list is not allowed.
+    kinds.sort(key=lambda kind: _base(kind) not in known)
+    options.key_types = kinds or list(options.key_types)[:1]
+
+
+def _base(kind: str) -> str:
+    """The kind of key behind a kind of signature."""
+    return "ssh-rsa" if kind.startswith("rsa-sha2") else kind
+
+
+def _known(target: Target) -> Any:
+    return look_up(target.known_hosts, target.alias or name_of(target.address, target.port))
+
+
+def _judge(target: Target, key: Any) -> None:
+    """`Untrusted` unless the host key is the pinned one, or known_hosts has it."""
+    blob, kind = key.asbytes(), key.get_name()
+    shown, known = fingerprint(blob), _known(target)
+    for each in known.revoked:
+        if each.blob == blob:
+            raise failures.revoked_key(target, shown, each.place)
+    if target.fingerprint:
+        if shown != target.fingerprint:
+            raise failures.changed_key(target, shown, target.fingerprint, "")
+        return
+    if any(each.blob == blob for each in known.keys):
+        return
+    for each in sorted(known.keys, key=lambda each: each.kind != kind):
+        raise failures.changed_key(target, shown, fingerprint(each.blob), each.place)
+    why = "; ".join(known.unreadable)
+    if known.authority:
+        why = 'only an authority that signs it is known, which needs transport = "openssh"'
+    raise failures.unknown_key(target, kind, shown, why=why)
+
+
+def _log_in(transport: Transport, target: Target, deadline_s: float) -> None:
+    """Log in by a key."""
+    tried: list[str] = []
+    notes: list[str] = []
+    for what, key in ssh_keys.candidates(target, notes):
+        left_s = deadline_s - clock.monotonic_s()
+        transport.auth_timeout = max(1.0, left_s)
+        tried.append(f"{what} ({ssh_keys.shown(key)})")
+        try:
+            more = transport.auth_publickey(target.user, key)
+        except paramiko.BadAuthenticationType as error:
+            notes.append(f"that server lets nobody in by key, only by {', '.join(error.allowed_types)}")
+            break
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            if transport.is_active() and isinstance(error, paramiko.AuthenticationException):
+                if "timeout" in str(error).lower():
+                    raise failures.silent(target, "it does not answer the log-in") from None
+                continue
+            if transport.is_active():
+                notes.append(f"{what}: {error}")
+                continue
+            notes.append(
+                "then the server broke off: too many keys were tried; name the right one with --key"
+                if len(tried) > 1
+                else "then the server broke off"
+            )
+            break
+        if more:
+            raise Untrusted(
+                f"the log-in as '{target.user}' wants more than a key", where=target.name,
+                why=", ".join(more),
+                hint="Nobody is there to answer: let that user in by key alone there "
+                "(AuthenticationMethods publickey).",
+            )  # fmt: skip
+        return
+    raise failures.login_refused(target, tried, notes)

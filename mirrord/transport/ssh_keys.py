@@ -1,0 +1,183 @@
+"""Private keys for SSH: reading them, finding them with the agent, making one."""
+
+from __future__ import annotations
+
+import base64
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mirrord.core.errors import MirrordError, Refused
+from mirrord.system import files
+from mirrord.transport import failures
+from mirrord.transport.known_hosts import fingerprint
+from mirrord.transport.target import Target
+
+_OPENSSH_MAGIC = b"openssh-key-v1\0"
+
+
+class Locked(Exception):
+    """A key with a passphrase. blob: its public part, b"" when that is not known."""
+
+    def __init__(self, blob: bytes) -> None:
+        super().__init__("locked")
+        self.blob = blob
+
+
+class Unusable(Exception):
+    """A key file that cannot be read, or is none; the text says why."""
+
+
+def load(file: str) -> Any:
+    """The Paramiko key in `file`; `Locked`, `Unusable`."""
+    import paramiko
+
+    try:
+        found = os.stat(file)
+        data = Path(file).read_bytes()
+    except OSError as error:
+        raise Unusable(error.strerror or str(error)) from None
+    if found.st_uid == os.geteuid() and found.st_mode & 0o077:
+        raise Unusable(f"others may read it (mode {found.st_mode & 0o777:04o})")
+    if b"PRIVATE KEY" not in data:
+        raise Unusable("it is no private key")
+    locked, blob = _lock(file, data)
+    if locked:
+        raise Locked(blob)
+    try:
+        return paramiko.PKey.from_path(file)
+    except Exception as error:  # the libraries below raise of all kinds for a damaged key
+        raise Unusable(f"it is damaged, or of an unknown kind: {error}") from None
+
+
+def _lock(file: str, data: bytes) -> tuple[bool, bytes]:
+    """Whether a key has a passphrase, and its public part as far as it can be known."""
+    body = b"".join(line for line in data.splitlines() if not line.startswith(b"-----"))
+    try:
+        raw = base64.b64decode(body, validate=True)
+    except ValueError:
+        raw = b""
+    if raw.startswith(_OPENSSH_MAGIC):
+        try:
+            strings = _strings(raw, len(_OPENSSH_MAGIC))
+            cipher, _method, _options = (next(strings) for _ in range(3))
+            start = len(_OPENSSH_MAGIC) + 16 + len(cipher) + len(_method) + len(_options)
+            return cipher != b"none", next(_strings(raw, start))
+        except (struct.error, StopIteration):
+            return False, b""
+    if b"ENCRYPTED" not in data:
+        return False, b""
+    try:
+        return True, base64.b64decode(Path(f"{file}.pub").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return True, b""
+
+
+def _strings(raw: bytes, at: int) -> Iterator[bytes]:
+    """The strings that stand one after another in an SSH structure."""
+    while at < len(raw):
+        (length,) = struct.unpack_from(">I", raw, at)
+        yield raw[at + 4 : at + 4 + length]
+        at += 4 + length
+
+
+def candidates(target: Target, notes: list[str]) -> Iterator[tuple[str, Any]]:
+    """(what it is, key) of each key to try, in order; what cannot be tried goes into `notes`.
+
+    With a key that is named in hosts.d there is only that one: `Untrusted` when it is of no use.
+    """
+    if target.key:
+        yield from _named(target)
+        return
+    agent = {key.asbytes(): key for key in agent_keys()}
+    own: list[tuple[str, Any]] = []
+    offered: set[bytes] = set()
+    for file in target.keys:
+        try:
+            key = load(file)
+            own.append((file, key))
+            offered.add(key.asbytes())
+        except Locked as locked:
+            if locked.blob in agent:
+                own.append((f"{file} by the agent", agent[locked.blob]))
+                offered.add(locked.blob)
+            else:
+                notes.append(f"{file} has a passphrase and is not in the agent (ssh-add {file})")
+        except Unusable as error:
+            if os.path.lexists(file):
+                notes.append(f"{file} cannot be used: {error}")
+    if not target.only:
+        for blob, key in agent.items():
+            if blob not in offered:
+                yield "the agent's", key
+    yield from own
+
+
+def _named(target: Target) -> Iterator[tuple[str, Any]]:
+    try:
+        yield target.key, load(target.key)
+    except Locked as locked:
+        held = {key.asbytes(): key for key in agent_keys()}.get(locked.blob)
+        if held is None:
+            raise failures.key_locked(target, target.key) from None
+        yield f"{target.key} by the agent", held
+    except Unusable as error:
+        raise failures.key_unreadable(target, target.key, str(error)) from None
+
+
+def agent_keys() -> list[Any]:
+    """The keys of the agent at SSH_AUTH_SOCK; none when there is none."""
+    if not os.environ.get("SSH_AUTH_SOCK"):
+        return []
+    import paramiko
+
+    try:
+        return list(paramiko.Agent().get_keys())
+    except (paramiko.SSHException, OSError):
+        return []
+
+
+def make(file: Path, comment: str) -> str:
+    """Make an ed25519 key in `file` (0600), unless it is there; its public line either way."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+
+    if not file.exists():
+        private = ed25519.Ed25519PrivateKey.generate()
+        data = private.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.OpenSSH,
+            serialization.NoEncryption(),
+        )
+        files.make_directory("HOST:KEYS", file.parent, mode=0o700)
+        files.write_atomic("HOST:KEY", file, data, mode=0o600)
+    return public_line(str(file), comment)
+
+
+def public_line(file: str, comment: str) -> str:
+    """`ssh-ed25519 AAAA… comment` of a private key; `Refused` when the key is of no use."""
+    try:
+        key = load(file)
+        kind, blob = key.get_name(), key.asbytes()
+    except Locked as locked:
+        if not locked.blob:
+            raise _no_public(file, f"it has a passphrase, and {file}.pub is not there") from None
+        blob = locked.blob
+        kind = next(_strings(blob, 0)).decode()
+    except Unusable as error:
+        raise _no_public(file, str(error)) from None
+    return f"{kind} {base64.b64encode(blob).decode()} {comment}"
+
+
+def _no_public(file: str, why: str) -> MirrordError:
+    return Refused(
+        f"the key {file} cannot be used", why=why,
+        hint="Name another with --key, or leave --key out: then one of its own is made.",
+    )  # fmt: skip
+
+
+def shown(key: Any) -> str:
+    """The fingerprint of a Paramiko key."""
+    return fingerprint(key.asbytes())

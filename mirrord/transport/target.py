@@ -1,0 +1,158 @@
+"""Where an SSH connection goes and what it may use: hosts.d, and ~/.ssh/config for the rest."""
+
+from __future__ import annotations
+
+import getpass
+import glob
+import os
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mirrord.core.errors import ConfigError, Unsupported
+from mirrord.core.model import RemoteHost
+
+_DEPTH_MAX = 16
+_DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
+_SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
+
+
+class Target(NamedTuple):
+    """One server as it is connected to.
+
+    name: as messages name it. key: the one private key to use, or "" for those of the agent and
+    `keys`. only: no key of the agent beyond those of `keys`. alias: its name in known_hosts.
+    jumps: what ~/.ssh/config says to go through.
+    """
+
+    name: str
+    address: str
+    port: int
+    user: str
+    key: str
+    keys: tuple[str, ...]
+    only: bool
+    fingerprint: str
+    alias: str
+    known_hosts: tuple[Path, ...]
+    connect_s: float
+    jumps: tuple[RemoteHost, ...] = ()
+
+    @property
+    def login(self) -> str:
+        """`user@address` with the port where it is not the usual one."""
+        return f"{self.user}@{self.address}" + (f" port {self.port}" if self.port != 22 else "")
+
+
+def resolve(host: RemoteHost) -> Target:
+    """The target of `host`; `ConfigError` for an ssh configuration that cannot be understood."""
+    found = _configured(host.address)
+    address = found.get("hostname", host.address)
+    usual = RemoteHost("", "").connect_s
+    connect_s = host.connect_s
+    if connect_s == usual and str(found.get("connecttimeout", "")).isdigit():
+        connect_s = float(found["connecttimeout"]) or usual
+    if found.get("proxycommand") and not host.jump:
+        raise Unsupported(
+            "~/.ssh/config has a ProxyCommand for it", where=host.name,
+            hint=f'Use ProxyJump there, or set transport = "openssh" in hosts.d/{host.name}.toml.',
+        )  # fmt: skip
+    files = [_expanded(word) for word in str(found.get("userknownhostsfile", "")).split()]
+    shared = [_expanded(word) for word in str(found.get("globalknownhostsfile", "")).split()]
+    named = tuple(_expanded(name) for name in found.get("identityfile", ()) if name != "none")
+    return Target(
+        name=host.name,
+        address=address,
+        port=host.port or _port(found, host),
+        user=host.user or found.get("user") or getpass.getuser(),
+        key=_expanded(host.key) if host.key else "",
+        keys=named or tuple(_expanded(name) for name in _DEFAULT_KEYS),
+        only=str(found.get("identitiesonly", "no")).lower() == "yes",
+        fingerprint=host.fingerprint,
+        alias=str(found.get("hostkeyalias", "")).lower(),
+        known_hosts=tuple(
+            Path(name)
+            for name in (
+                *(files or [_expanded("~/.ssh/known_hosts"), _expanded("~/.ssh/known_hosts2")]),
+                *(shared or ["/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2"]),
+            )
+        ),
+        connect_s=connect_s,
+        jumps=_jumps(str(found.get("proxyjump", "none"))),
+    )
+
+
+def _port(found: Any, host: RemoteHost) -> int:
+    text = str(found.get("port", 22))
+    if not text.isdigit() or not 0 < int(text) < 65536:
+        raise ConfigError(f"~/.ssh/config has a port that cannot be one: '{text}'", where=host.name)
+    return int(text)
+
+
+def _jumps(text: str) -> tuple[RemoteHost, ...]:
+    """The hosts of a ProxyJump line: `[user@]host[:port]`, one after another."""
+    if text.lower() == "none":
+        return ()
+    jumps = []
+    for word in text.split(","):
+        parts = re.fullmatch(r"(?:ssh://)?(?:([^@]+)@)?(\[[^]]+\]|[^:]+)(?::(\d+))?/?", word.strip())
+        if parts is None:
+            raise ConfigError(f"~/.ssh/config has a ProxyJump that cannot be one: '{word}'")
+        address = parts[2].strip("[]")
+        jumps.append(RemoteHost(address, address, port=int(parts[3] or 0), user=parts[1] or ""))
+    return tuple(jumps)
+
+
+def _expanded(name: str) -> str:
+    """A file's name without `~`: the folder of HOME, as it is for all other settings."""
+    return os.path.expanduser(name)
+
+
+def _configured(address: str) -> Any:
+    """What ~/.ssh/config and then the system's ssh_config say of an address (keys: lower case)."""
+    own = Path(_expanded("~/.ssh/config"))
+    text = _read(own, own.parent, 0) + "\nHost *\n" + _read(_SYSTEM_CONFIG, Path("/etc/ssh"), 0)
+    if not re.search(r"(?im)^\s*[a-z]", text.replace("Host *", "")):
+        return {}
+    import paramiko
+
+    try:
+        return paramiko.SSHConfig.from_text(text).lookup(address)
+    except (paramiko.SSHException, KeyError, ValueError, ImportError) as error:
+        raise ConfigError(
+            "~/.ssh/config cannot be understood", why=str(error) or type(error).__name__,
+            hint=f"'ssh -G {address}' shows what ssh makes of it; or set transport = "
+            '"openssh" in hosts.d.',
+        ) from None  # fmt: skip
+
+
+def _read(file: Path, folder: Path, depth: int) -> str:
+    """A configuration with its `Include` lines replaced by what they include."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("it cannot be read", where=str(file), why=str(error)) from None
+    if depth > _DEPTH_MAX:
+        raise ConfigError("it includes itself, or too many others", where=str(file))
+    lines, block = [], "Host *"
+    for line in text.splitlines():
+        words = line.strip().replace("=", " ", 1).split()
+        if words and words[0].lower() in ("host", "match"):
+            block = line
+        if not words or words[0].lower() != "include":
+            lines.append(line)
+            continue
+        for pattern in words[1:]:
+            path = folder / _expanded(pattern.strip('"'))
+            for name in sorted(glob.glob(str(path))):
+                included = _read(Path(name), folder, depth + 1)
+                if block != "Host *" and re.search(r"(?im)^\s*(host|match)\b", included):
+                    raise ConfigError(
+                        f"'{block.strip()}' includes a file with blocks of its own", where=str(file),
+                        hint="Include it before the first Host line, or set transport = "
+                        '"openssh" in hosts.d.',
+                    )  # fmt: skip
+                lines += [included, block]
+    return "\n".join(lines)

@@ -1,0 +1,114 @@
+"""Streams on this host: whole, in order, and over for good when they are closed."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from mirrord.core.errors import Unreachable, Unsupported
+from mirrord.transport.base import ByteStream
+from mirrord.transport.local import SAID_BYTES_MAX, open_process, open_unix
+from tests.transport.echo import lives, read_all, round_trip
+
+
+def test_a_process_gives_back_what_it_got() -> None:
+    stream = open_process(["cat"], peer="here")
+    assert stream.peer == "here"
+    round_trip(stream, 8 << 20)
+    stream.close()
+    stream.close()
+
+
+def test_a_socket_gives_back_what_it_got(tmp_path: Path) -> None:
+    path = tmp_path / ("long" * 30) / "socket"
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        folder = os.open(path.parent, os.O_RDONLY)
+        listener.bind(f"/proc/self/fd/{folder}/socket")
+        os.close(folder)
+        listener.listen()
+
+        def echo() -> None:
+            taken, _ = listener.accept()
+            with taken:
+                while part := taken.recv(1 << 16):
+                    taken.sendall(part)
+
+        thread = threading.Thread(target=echo)
+        thread.start()
+        stream = open_unix(path)
+        round_trip(stream, 8 << 20)
+        stream.close()
+        thread.join()
+
+
+def test_closing_wakes_who_reads_and_who_writes() -> None:
+    stream = open_process(["sleep", "60"])
+    ended: list[str] = []
+
+    def reads() -> None:
+        assert stream.read(1) == b""
+        ended.append("read")
+
+    def writes() -> None:
+        with pytest.raises(OSError):
+            for _ in range(1000):
+                stream.write(bytes(1 << 20))
+        ended.append("write")
+
+    threads = [threading.Thread(target=work) for work in (reads, writes)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    stream.close()
+    for thread in threads:
+        thread.join(5)
+    assert sorted(ended) == ["read", "write"]
+    with pytest.raises(OSError):
+        stream.write(b"more")
+    assert stream.read(1) == b""
+
+
+def test_closing_kills_all_that_the_program_started(tmp_path: Path) -> None:
+    note = tmp_path / "children"
+    stream = open_process(
+        ["/bin/sh", "-c", f"sleep 60 & echo $$ $! > {note}; echo up; trap '' TERM HUP; wait"]
+    )
+    assert stream.read(10) == b"up\n"
+    children = [int(word) for word in note.read_text().split()]
+    assert all(lives(child) for child in children)
+    stream.close()
+    deadline_s = time.monotonic() + 5
+    while any(lives(child) for child in children):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def test_what_the_program_complains_of_is_kept_and_bounded() -> None:
+    stream: ByteStream = open_process(["/bin/sh", "-c", "seq 1 9999 >&2; echo it broke >&2"])
+    assert read_all(stream) == b""
+    said = stream.said()
+    stream.close()
+    assert said.endswith("9999\nit broke") and SAID_BYTES_MAX - 2 <= len(said) <= SAID_BYTES_MAX
+
+
+def test_how_the_program_ended() -> None:
+    stream = open_process(["/bin/sh", "-c", "read x; exit 7"])
+    assert stream.status() is None
+    stream.write(b"go\n")
+    assert stream.status(wait_s=5) == 7
+    assert stream.status() == 7
+    stream.close()
+    assert stream.status() == 7
+
+
+def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(Unreachable, match="nothing listens on the socket"):
+        open_unix(tmp_path / "none")
+    with pytest.raises(Unsupported, match="'no-such-program' is not installed"):
+        open_process(["no-such-program"])
