@@ -227,6 +227,16 @@ class Catalogue(Watchbook):
             )
         }
 
+    def others(self, mirror_id: str, guids: Iterable[str]) -> set[str]:
+        """Which of these snapshots are another mirror's, too (or only)."""
+        rows = self._rows(
+            "SELECT guid FROM snapshot WHERE mirror_id <> ? "
+            "AND guid IN (SELECT value FROM json_each(?))",
+            mirror_id,
+            json.dumps(list(guids)),
+        )
+        return {guid for (guid,) in rows}
+
     def remove_snapshots(self, mirror_id: str, guids: list[str]) -> None:
         """Snapshots that are nowhere any more."""
         if guids:

@@ -201,6 +201,16 @@ def unpack_error(packed: Mapping[str, Any]) -> MirrordError:
     return error
 
 
+def copy_of(error: MirrordError) -> MirrordError:
+    """The same error for another thread to raise: each needs a traceback of its own."""
+    made = type(error).__new__(type(error))
+    MirrordError.__init__(made, error.what, where=error.where, why=error.why, hint=error.hint)
+    made.data = dict(error.data)
+    for note in getattr(error, "__notes__", ()):
+        made.add_note(note)
+    return made
+
+
 def _by_code() -> dict[str, type[MirrordError]]:
     return {
         each.code: each

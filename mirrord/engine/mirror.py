@@ -17,6 +17,7 @@ from mirrord.core.results import Watcher
 from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
 from mirrord.drivers.base import Driver, other_mirror
 from mirrord.drivers.registry import open_driver
+from mirrord.engine import fanout
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.throttle import Throttle
 from mirrord.engine.transfer import Route
@@ -49,6 +50,8 @@ class Mirror:
     zone: str = "UTC"
     #: Whether the promise of this mirror will be broken at the present rate.
     danger: Callable[[], bool] = _never
+    #: When the present verb began (monotonic).
+    began_s: float = 0.0
 
     @property
     def name(self) -> str:
@@ -120,6 +123,8 @@ class Mirror:
             )
             self.run.begin(activity)
             stack.callback(self.run.end)
+            self.began_s = clock.monotonic_s()
+            stack.enter_context(fanout.at_work(self.source))
             stack.enter_context(self.destination.lock(f"mirrord {verb.value} {self.name}"))
             yield stack
 
@@ -136,12 +141,24 @@ class Mirror:
             )
         return verdict
 
-    def take_snapshot(self, name: str) -> Snapshot:
-        """A snapshot of the source, waiting a while for another mirror of it to finish its own."""
+    def take_snapshot(self, name: str, *, alone: bool = False) -> Snapshot:
+        """A snapshot of the source, waiting a while for another mirror of it to finish its own.
+
+        Not `alone`: one that such a mirror has taken since this verb began will do, unless a hook
+        of our own has prepared the source for ours.
+        """
         self.watcher.activity(Activity.SNAPSHOTTING, name)
         self.run.tell(activity=Activity.SNAPSHOTTING.value)
+        alone = alone or bool(self.definition.hooks.before_snapshot)
         with self.source_locked():
-            return self.source.take_snapshot(name)
+            shared = None if alone else fanout.offered(self.source, self.began_s)
+            if shared is not None:
+                return shared
+            began_s = clock.monotonic_s()
+            taken = self.source.take_snapshot(name)
+            if not alone:
+                fanout.offer(self.source, taken, began_s)
+            return taken
 
     @contextmanager
     def source_locked(self) -> Iterator[None]:

@@ -149,8 +149,13 @@ def _delete(mirror: Mirror, end: End) -> None:
             end.driver.delete_snapshot(snapshot.guid)
         return
     with mirror.source_locked():
+        # One that several mirrors have taken together goes with the last of them.
+        others = mirror.catalogue.others(mirror.id, [snapshot.guid for snapshot in end.gone])
         for snapshot in end.gone:
-            end.driver.delete_snapshot(snapshot.guid)
+            if snapshot.guid not in others:
+                end.driver.delete_snapshot(snapshot.guid)
+        gone = [snapshot.guid for snapshot in end.gone if snapshot.guid in others]
+        mirror.catalogue.remove_snapshots(mirror.id, gone)
 
 
 def make_room(mirror: Mirror, need_bytes: int, *, base: str | None) -> None:

@@ -307,7 +307,7 @@ def _delta_to_now(mirror: Mirror, base: Snapshot | None, *, states: bool, files:
         name=lambda sequence: names.snapshot_name(mirror.id, moment_ns, sequence),
     )  # fmt: skip
     try:
-        snapshot = mirror.take_snapshot(str(arguments["name"]))
+        snapshot = mirror.take_snapshot(str(arguments["name"]), alone=True)
         return mirror.source.delta(
             base.guid if base else None, snapshot.guid, states=states, files=files
         )

@@ -139,6 +139,8 @@ def _drop_references(mirror: Mirror) -> int:
         )  # fmt: skip
     mine, count = mirror.catalogue.snapshots(mirror.id), 0
     with mirror.source_locked():
+        for guid in mirror.catalogue.others(mirror.id, mine):
+            del mine[guid]  # it goes with the last mirror that has it
         for snapshot in mirror.source.snapshots():
             if snapshot.kind is SnapshotKind.REFERENCE and snapshot.guid in mine:
                 mirror.source.delete_snapshot(snapshot.guid)

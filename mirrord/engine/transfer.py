@@ -14,6 +14,7 @@ from mirrord.core.results import Watcher
 from mirrord.core.states import Activity
 from mirrord.core.units import format_size
 from mirrord.drivers.base import Driver
+from mirrord.engine import fanout
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.throttle import Throttle
 from mirrord.system import clock
@@ -157,7 +158,7 @@ def _pump(
     checkpoint = dict(staging.checkpoint) if staging and staging.checkpoint else None
     with (
         route.receiver.receive(request) as receiver,
-        route.sender.send(request.base, guid, checkpoint=checkpoint) as stream,
+        fanout.send(route.sender, request.base, guid, checkpoint) as stream,
     ):
         while chunk := stream.read():
             checksum.update(chunk)

@@ -12,7 +12,14 @@ import struct
 import threading
 from typing import Any, Protocol
 
-from mirrord.core.errors import Damaged, LinkLost, MirrordError, ProtocolError, unpack_error
+from mirrord.core.errors import (
+    Damaged,
+    LinkLost,
+    MirrordError,
+    ProtocolError,
+    copy_of,
+    unpack_error,
+)
 from mirrord.link.lane import Lane
 from mirrord.system import clock
 from mirrord.system.native import StreamDigest
@@ -128,7 +135,7 @@ class Exchange:
             if self._answer is not None:
                 return self._answer[0]
             if self._error is not None:
-                raise _copied(self._error)
+                raise copy_of(self._error)
             assert not ready
         raise LinkLost(
             "the other end does not answer",
@@ -146,7 +153,7 @@ class Exchange:
                 lambda: self._opened or self._answer is not None or self._error is not None
             )
             if not self._opened and self._error is not None:
-                raise _copied(self._error)
+                raise copy_of(self._error)
 
     # Receiving
 
@@ -161,7 +168,7 @@ class Exchange:
             body = self._pieces.pop(self._next, None)
             if body is None:
                 if self._error is not None:
-                    raise _copied(self._error)
+                    raise copy_of(self._error)
                 if self._cancelled:
                     raise Cancelled
                 self._check_end()
@@ -218,7 +225,7 @@ class Exchange:
                 or self._answer is not None
             )  # fmt: skip
             if self._error is not None:
-                raise _copied(self._error)
+                raise copy_of(self._error)
             if self._cancelled or self._answer is not None:
                 raise Cancelled
             self._credit -= len(piece)
@@ -330,13 +337,3 @@ def _end_of(said: Any) -> tuple[int, int, str]:
     if not isinstance(said, list) or [type(one) for one in said] != [int, int, str]:
         raise ProtocolError("the end of a stream makes no sense")
     return said[0], said[1], said[2]
-
-
-def _copied(error: MirrordError) -> MirrordError:
-    """The same error for another thread: each has a traceback of its own."""
-    made = type(error).__new__(type(error))
-    MirrordError.__init__(made, error.what, where=error.where, why=error.why, hint=error.hint)
-    made.data = dict(error.data)
-    for note in getattr(error, "__notes__", ()):
-        made.add_note(note)
-    return made

@@ -311,7 +311,9 @@ def _log_in(transport: Transport, target: Target, deadline_s: float) -> None:
         try:
             more = transport.auth_publickey(target.user, key)
         except paramiko.BadAuthenticationType as error:
-            notes.append(f"that server lets nobody in by key, only by {', '.join(error.allowed_types)}")
+            notes.append(
+                f"that server lets nobody in by key, only by {', '.join(error.allowed_types)}"
+            )
             break
         except (paramiko.SSHException, EOFError, OSError) as error:
             if transport.is_active() and isinstance(error, paramiko.AuthenticationException):

@@ -1,0 +1,222 @@
+"""One source, several destinations: mirrors that run together take one snapshot and read it once.
+
+Nothing has to be said for it. A mirror whose verb had begun when another one of the same source
+took its reference snapshot takes that one; and while a stream from the same base to the same
+incremental has hardly begun, another mirror joins it instead of reading the source again. Both
+happen within one process, so it is a daemon (or one command for several mirrors) that gains.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mirrord.core.errors import MirrordError, TransferFailed, copy_of
+from mirrord.core.model import Snapshot
+from mirrord.drivers.base import Driver, SendStream
+from mirrord.system import clock
+
+#: The beginning of a stream that is kept for who comes late, and what a reader may lag behind.
+_KEPT_BYTES = 8 << 20
+#: So long the others wait for one that lags; then it reads for itself.
+_PATIENCE_S = 3.0
+
+_guard = threading.Lock()
+_busy: dict[str, int] = {}
+_taken: dict[str, tuple[Snapshot, float]] = {}
+_readings: dict[tuple[str, str | None, str], _Reading] = {}
+
+
+@contextmanager
+def at_work(source: Driver) -> Iterator[None]:
+    """A verb on a mirror of this source runs in this block."""
+    name = str(source)
+    with _guard:
+        _busy[name] = _busy.get(name, 0) + 1
+    try:
+        yield
+    finally:
+        with _guard:
+            _busy[name] -= 1
+            if not _busy[name]:
+                del _busy[name]
+                _taken.pop(name, None)
+                for key in [key for key in _readings if key[0] == name]:
+                    del _readings[key]
+
+
+def offered(source: Driver, since_s: float) -> Snapshot | None:
+    """A reference snapshot that another mirror began to take after that moment (monotonic)."""
+    with _guard:
+        found = _taken.get(str(source))
+    return found[0] if found is not None and found[1] >= since_s else None
+
+
+def offer(source: Driver, snapshot: Snapshot, began_s: float) -> None:
+    """A reference snapshot was taken, begun at that moment; whoever waits may have it."""
+    with _guard:
+        if _busy.get(str(source), 0) > 1:
+            _taken[str(source)] = snapshot, began_s
+
+
+def send(
+    source: Driver, base: str | None, guid: str, checkpoint: dict[str, int | str] | None
+) -> SendStream:
+    """`source.send`, shared with other mirrors that send the same at the same time."""
+    key = (str(source), base, guid)
+    made: _Reading | None = None
+    reader: _Reader | None = None
+    if checkpoint is None:
+        with _guard:
+            reading = _readings.get(key)
+            if reading is not None:
+                reader = reading.join(source)
+            elif _busy.get(key[0], 0) > 1:
+                made = _readings[key] = _Reading(key, source)
+                reader = made.join(source)
+    if made is not None:
+        made.start()
+    return reader or source.send(base, guid, checkpoint=checkpoint)
+
+
+class _Reading:
+    """One stream that is read once, in a thread, for several readers."""
+
+    def __init__(self, key: tuple[str, str | None, str], source: Driver) -> None:
+        self.key = key
+        self._source = source
+        self._changed = threading.Condition()
+        self._readers: list[_Reader] = []
+        #: The whole of it so far, while that is little; then None: nobody can join any more.
+        self._beginning: list[bytes] | None = []
+        self._bytes = 0
+        self._error: MirrordError | None = None
+        self._ended = False
+
+    def join(self, source: Driver) -> _Reader | None:
+        """A reader from the beginning on; None when that has passed."""
+        with self._changed:
+            if self._beginning is None or self._error is not None:
+                return None
+            reader = _Reader(self, source, list(self._beginning))
+            self._readers.append(reader)
+            return reader
+
+    def start(self) -> None:
+        """Read."""
+        threading.Thread(target=self._run, name="fanout", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            with self._source.send(self.key[1], self.key[2]) as stream:
+                while self._pass_on(bytes(stream.read())):
+                    pass
+        except MirrordError as error:
+            self._fail(error)
+        except Exception as error:  # whatever it is, those who wait must learn of it
+            self._fail(TransferFailed("the source stopped sending", why=f"{error}"))
+
+    def _fail(self, error: MirrordError) -> None:
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+
+    def _pass_on(self, chunk: bytes) -> bool:
+        """Give a chunk to all; whether anybody wants more."""
+        with self._changed:
+            if not chunk:
+                self._ended = True
+                self._changed.notify_all()
+                return False
+            self._bytes += len(chunk)
+            if self._beginning is not None:
+                self._beginning.append(chunk)
+                if self._bytes > _KEPT_BYTES:
+                    self._beginning = None  # nobody can join any more
+            for reader in self._readers:
+                reader.ahead.append(chunk)
+                reader.ahead_bytes += len(chunk)
+            self._changed.notify_all()
+            self._await_slowest()
+            return bool(self._readers) or self._beginning is not None
+
+    def _await_slowest(self) -> None:
+        """Wait until nobody lags too far behind; who does not come along reads for itself."""
+        until_s = clock.monotonic_s() + _PATIENCE_S
+        while slow := [one for one in self._readers if one.ahead_bytes > _KEPT_BYTES]:
+            left_s = until_s - clock.monotonic_s()
+            if left_s > 0 or len(slow) == len(self._readers):
+                self._changed.wait(max(left_s, 0.1))
+                continue
+            for one in slow:
+                self._drop(one)
+
+    def _drop(self, reader: _Reader) -> None:
+        reader.dropped = True
+        reader.ahead.clear()
+        self._readers.remove(reader)
+        self._changed.notify_all()
+
+    def next_for(self, reader: _Reader) -> bytes | None:
+        """The next chunk; b"" at the end; None: it was left behind."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: reader.ahead or reader.dropped or self._ended or self._error is not None
+            )
+            if reader.dropped:
+                return None
+            if reader.ahead:
+                chunk = reader.ahead.popleft()
+                reader.ahead_bytes -= len(chunk)
+                self._changed.notify_all()
+                return chunk
+            if self._error is not None:
+                raise copy_of(self._error)
+            return b""
+
+    def leave(self, reader: _Reader) -> None:
+        """It wants no more."""
+        with self._changed:
+            if reader in self._readers:
+                self._drop(reader)
+
+
+class _Reader(SendStream):
+    """What one mirror reads of it."""
+
+    def __init__(self, reading: _Reading, source: Driver, ahead: list[bytes]) -> None:
+        self._reading, self._source = reading, source
+        self._own: SendStream | None = None
+        self._bytes = 0
+        self.ahead = deque(ahead)
+        self.ahead_bytes = sum(map(len, ahead))
+        self.dropped = False
+
+    def read(self) -> bytes | memoryview:
+        """See `SendStream.read`."""
+        if self._own is None:
+            chunk = self._reading.next_for(self)
+            if chunk is not None:
+                self._bytes += len(chunk)
+                return chunk
+            return self._catch_up()
+        return self._own.read()
+
+    def _catch_up(self) -> bytes | memoryview:
+        """The stream is made anew (they are deterministic), from where this reader is."""
+        _, base, guid = self._reading.key
+        self._own = self._source.send(base, guid)
+        skip = self._bytes
+        while chunk := self._own.read():
+            if len(chunk) > skip:
+                return chunk[skip:]
+            skip -= len(chunk)
+        return b""
+
+    def close(self) -> None:
+        """See `SendStream.close`."""
+        self._reading.leave(self)
+        if self._own is not None:
+            self._own.close()

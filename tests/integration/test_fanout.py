@@ -1,0 +1,171 @@
+"""One source, several destinations: one snapshot, one reading, and nobody waits for a laggard."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirrord.control.api import Service
+from mirrord.drivers.base import SendStream
+from mirrord.engine import fanout
+from tests.contract.lab import Lab
+from tests.support.world import World
+
+NAMES = ("one", "two", "three")
+pytestmark = pytest.mark.in_process
+
+
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None, str]]:
+    """Every reading of a source that more than one mirror could have shared."""
+    found: list[tuple[str, str | None, str]] = []
+    inner = fanout.send
+
+    def send(source: Any, base: str | None, guid: str, checkpoint: Any) -> SendStream:
+        opened = source.send
+
+        def counted(*words: Any, **more: Any) -> SendStream:
+            found.append((str(source), base, guid))
+            stream: SendStream = opened(*words, **more)
+            return stream
+
+        monkeypatch.setattr(source, "send", counted, raising=False)
+        return inner(source, base, guid, checkpoint)
+
+    monkeypatch.setattr(fanout, "send", send)
+    return found
+
+
+def together(world: World, method: str) -> list[Any]:
+    """The verb on all three at the same time, each in a service of its own, as a daemon does."""
+    results: dict[str, Any] = {}
+    gate = threading.Barrier(len(NAMES))
+
+    def work(name: str) -> None:
+        service = Service(world.paths)
+        gate.wait()
+        try:
+            results[name] = getattr(service, method)(name)
+        finally:
+            service.close()
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in NAMES]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [results[name] for name in NAMES]
+
+
+@pytest.fixture
+def fan(world: World, lab: Lab, tmp_path: Path) -> World:
+    source = str(lab.source())
+    beside = Path(lab.destination().location).parent
+    kind = lab.destination().kind
+    for name in NAMES:
+        world.service.create(name, source, f"{kind}:{beside}/copy-{name}")
+    return world
+
+
+def shown(world: World, name: str) -> str:
+    [row] = world.service.status(name)
+    assert row["healthy"], row
+    return str(row["shown"])
+
+
+def test_mirrors_that_run_together_read_the_source_once(
+    fan: World, lab: Lab, readings: list[Any]
+) -> None:
+    together(fan, "initialize")
+    for seed in range(3):
+        lab.change(lab.source(), seed)
+        readings.clear()
+        results = together(fan, "update")
+        assert [result.status for result in results] == ["done"] * 3
+        names = {shown(fan, name) for name in NAMES}
+        if len(names) == 1:  # the three had all begun when the first took its snapshot
+            assert len(readings) == 1, readings
+            break
+    else:
+        pytest.fail(f"the mirrors never met: {names}")
+    # What they have together goes with the last of them only.
+    for seed in range(10, 16):
+        lab.change(lab.source(), seed)
+        together(fan, "update")
+    for name in NAMES:
+        fan.service.update(name)
+        assert fan.service.explain(name).data["findings"]
+        shown(fan, name)
+    assert len(lab.source().snapshots()) <= 2 * len(NAMES) + 1
+    for name in NAMES:
+        fan.service.break_off(name)
+        fan.service.delete(name, yes=True, keep_snapshots=False)
+    assert lab.source().snapshots() == [], "a shared snapshot was left behind"
+
+
+class _Slow(SendStream):
+    def __init__(self, chunks: int) -> None:
+        self.left = chunks
+
+    def read(self) -> bytes:
+        if not self.left:
+            return b""
+        self.left -= 1
+        return bytes([self.left % 251]) * (1 << 20)
+
+    def close(self) -> None:
+        pass
+
+
+class _Source:
+    def __init__(self) -> None:
+        self.opened = 0
+
+    def __str__(self) -> str:
+        return "block:/shared"
+
+    def send(self, _base: Any, _guid: str, *, checkpoint: Any = None) -> SendStream:
+        self.opened += 1
+        return _Slow(40)
+
+
+def test_who_falls_behind_reads_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fanout, "_PATIENCE_S", 0.3)
+    source: Any = _Source()
+    with fanout.at_work(source), fanout.at_work(source):
+        quick = fanout.send(source, None, "g", None)
+        slow = fanout.send(source, None, "g", None)
+        first = bytes(slow.read())
+        began, whole = time.monotonic(), b""
+        while chunk := quick.read():
+            whole += bytes(chunk)
+        assert time.monotonic() - began < 5 and len(whole) == 40 << 20
+        while chunk := slow.read():
+            first += bytes(chunk)
+        assert first == whole and source.opened == 2
+        quick.close()
+        slow.close()
+    assert not fanout._readings and not fanout._busy
+
+
+def test_a_failure_of_the_source_reaches_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(_Slow):
+        def read(self) -> bytes:
+            if self.left < 38:
+                raise fanout.TransferFailed("the disk is gone", where="block:/shared")
+            return super().read()
+
+    class Source(_Source):
+        def send(self, _base: Any, _guid: str, *, checkpoint: Any = None) -> SendStream:
+            return Broken(40)
+
+    source: Any = Source()
+    with fanout.at_work(source), fanout.at_work(source):
+        for reader in (fanout.send(source, None, "g", None), fanout.send(source, None, "g", None)):
+            with pytest.raises(fanout.TransferFailed, match="the disk is gone"), reader:
+                while reader.read():
+                    pass
