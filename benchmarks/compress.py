@@ -176,7 +176,8 @@ def measure() -> list[Row]:
                         way: max(size / once(words, file, size, way) / 1e6 for _ in range(2))
                         for way in ("mirrord", "off", "zstd --adapt")
                     }
-                target = 0.95 if kind == "noise" or not bits else 1.5
+                # Without a limit the processor is what is measured, and that varies.
+                target = 0.9 if not bits else 0.95 if kind == "noise" else 1.5
                 note = f"zstd --adapt: {speed['zstd --adapt']:.4g} MB/s"
                 rows.append(
                     Row(f"{kind}, {name}", speed["mirrord"], "MB/s", ">=", target * speed["off"],
