@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mirrord.catalogue.schema import MIGRATIONS
-from mirrord.config import definitions, host
+from mirrord.config import definitions, host, peers
 from mirrord.config.schedules import Schedules
 from mirrord.control.methods import METHODS
 from mirrord.scheduler.health import KINDS
@@ -25,7 +25,7 @@ def examples(name: str) -> list[str]:
     return re.findall(r"^```toml\n(.*?)^```$", document(name), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("key", [*definitions._KEYS, *definitions._HOOKS, *KEYS])
+@pytest.mark.parametrize("key", [*definitions._KEYS, *definitions._HOOKS, *KEYS, *peers._KEYS])
 def test_every_key_of_definitions_and_schedules_is_documented(key: str) -> None:
     assert re.search(rf"`\[?{key}\]?`", document("config.md"))
 
@@ -73,6 +73,12 @@ def test_the_named_schedule_in_the_example_is_right(tmp_path: Path) -> None:
     [example] = [each for each in examples("schedules.md") if "run =" in each]
     (tmp_path / "mine.toml").write_text(example)
     assert Schedules(tmp_path).named("mine").run == tuple(tomllib.loads(example)["run"])
+
+
+def test_the_peer_in_the_example_is_right(tmp_path: Path) -> None:
+    [example] = [each for each in examples("config.md") if "fingerprint =" in each]
+    (tmp_path / "berlin.toml").write_text(example)
+    assert peers.Peers(tmp_path).load("berlin").append_only
 
 
 def test_every_kind_of_alarm_is_documented() -> None:

@@ -346,3 +346,17 @@ def test_the_commands(
     assert (berlin["name"], berlin["allow"], berlin["append_only"]) == ("berlin", ["send=/a"], True)
     assert len(rome["fingerprint"]) == 64
     assert {each.name for each in tmp_path.glob("*.pem")} == {"berlin.pem", "r.pem"}
+
+
+def test_the_listening_hosts_certificate_is_no_peers(
+    place: Place, serving: Serving, tmp_path: Path
+) -> None:
+    server = (place.authority.folder / "server.pem").read_text()
+    bundle = tmp_path / "server-as-peer.pem"
+    bundle.write_text(server + place.authority.certificate.read_text())
+    bundle.chmod(0o600)
+    stream = connect_tls(serving.host(place.issue("berlin")))
+    place.peers.write(Peer("sly", stream.fingerprint, ("send=/",)))  # even when it is welcome
+    stream.close()
+    with pytest.raises(Untrusted, match="does not accept our certificate"):
+        connect_tls(serving.host(bundle))

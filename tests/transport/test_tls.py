@@ -416,6 +416,9 @@ def test_close_ends_the_waiting_and_frees_the_port(listener: Listener) -> None:
     time.sleep(0.1)
     listener.close()
     assert "was closed" in str(waiting())
+    listener.close()
+    with pytest.raises(Unreachable, match="was closed"):
+        listener.accept(5)
     with pytest.raises(Unreachable):
         connect("127.0.0.1", listener.port, PEER, OWN.certificate, 1)
 
