@@ -16,7 +16,9 @@ def quoted(heard: bytes | str) -> str:
     """What was heard, in a line that a terminal can bear."""
     text = heard.decode(errors="replace") if isinstance(heard, bytes) else heard
     line = " / ".join(part.strip() for part in text.splitlines() if part.strip())
-    plain = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
+    plain = "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line
+    )
     return plain if len(plain) <= _SHOWN_MAX else plain[:_SHOWN_MAX] + "…"
 
 
@@ -172,7 +174,8 @@ def no_agent(host: RemoteHost, status: int | None, said: str, heard: bytes) -> M
         )  # fmt: skip
     if "there is no command 'agent'" in said:
         return Unsupported(
-            "the mirrord there is too old: it has no agent", where=host.name,
+            "the mirrord there is too old: it has no agent",
+            where=host.name,
             hint="Install there what this host has ('mirrord --version').",
         )
     if shown and status is None:

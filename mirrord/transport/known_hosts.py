@@ -66,7 +66,9 @@ def look_up(files: Sequence[Path], name: str) -> Known:
             if len(words) < 3 or not _matches(words[0], name):
                 continue
             try:
-                key = KnownKey(words[1], base64.b64decode(words[2], validate=True), f"{file}:{number}")
+                key = KnownKey(
+                    words[1], base64.b64decode(words[2], validate=True), f"{file}:{number}"
+                )
             except (binascii.Error, ValueError):
                 continue  # as ssh does: a broken line makes nothing known
             if marker == "@revoked":

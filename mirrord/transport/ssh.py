@@ -32,7 +32,9 @@ class SshStream(ByteStream):
         self._writing, self._closing = threading.Lock(), threading.Lock()
         self._closed = False
         self._kept = bytearray()
-        self._listener = threading.Thread(target=self._listen, name=f"said {host.name}", daemon=True)
+        self._listener = threading.Thread(
+            target=self._listen, name=f"said {host.name}", daemon=True
+        )
         self._listener.start()
 
     def _listen(self) -> None:

@@ -95,7 +95,9 @@ def _jumps(text: str) -> tuple[RemoteHost, ...]:
         return ()
     jumps = []
     for word in text.split(","):
-        parts = re.fullmatch(r"(?:ssh://)?(?:([^@]+)@)?(\[[^]]+\]|[^:]+)(?::(\d+))?/?", word.strip())
+        parts = re.fullmatch(
+            r"(?:ssh://)?(?:([^@]+)@)?(\[[^]]+\]|[^:]+)(?::(\d+))?/?", word.strip()
+        )
         if parts is None:
             raise ConfigError(f"~/.ssh/config has a ProxyJump that cannot be one: '{word}'")
         address = parts[2].strip("[]")

@@ -133,7 +133,9 @@ class Sshd:
 
 
 @contextmanager
-def running(folder: Path, *, options: Sequence[str] = (), kinds: Sequence[str] = ("ed25519",)) -> Iterator[Sshd]:
+def running(
+    folder: Path, *, options: Sequence[str] = (), kinds: Sequence[str] = ("ed25519",)
+) -> Iterator[Sshd]:
     """A server for a block of code."""
     made = Sshd(folder, options=options, kinds=kinds).start()
     try:
