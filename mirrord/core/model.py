@@ -173,10 +173,8 @@ class Endpoint(NamedTuple):
     host: str = ""
 
     def __str__(self) -> str:
-        return (
-            f"{self.kind}://{self.host}{self.location}"
-            if self.host
-            else (f"{self.kind}:{self.location}")
+        return f"{self.kind}://{self.host}{self.location}" if self.host else (
+            f"{self.kind}:{self.location}"
         )
 
 

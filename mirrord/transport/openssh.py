@@ -105,7 +105,7 @@ def explained(host: RemoteHost, said: str) -> MirrordError:
 
 
 def _target(host: RemoteHost) -> Target:
-    """For messages: ssh itself knows better, so a configuration that we cannot read is no matter."""
+    """For messages only: ssh itself may understand what we cannot."""
     try:
         return resolve(host)
     except MirrordError:

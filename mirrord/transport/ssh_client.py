@@ -70,16 +70,20 @@ class Route:
             except OSError:
                 pass
         while self.hops:
-            self.drop()
+            # The first one first: those on it then have nobody to say good-bye to.
+            self._end(self.hops.pop(0))
 
     def drop(self) -> None:
         """End the last connection."""
-        hop = self.hops.pop()
-        hop.transport.close()
-        try:
-            hop.carrier.close()  # a channel says good-bye to a peer that may be gone
-        except (paramiko.SSHException, EOFError, OSError):
-            pass
+        self._end(self.hops.pop())
+
+    @staticmethod
+    def _end(hop: Hop) -> None:
+        for part in (hop.transport, hop.carrier):
+            try:
+                part.close()
+            except (paramiko.SSHException, EOFError, OSError):
+                pass  # a channel says good-bye, to a peer that may be gone
 
     def carrier(self, target: Target, deadline_s: float) -> Any:
         """What the bytes of the next hop travel on: a socket, or a channel through the last."""
