@@ -131,6 +131,14 @@ def open_process(
     peer: the name of the other end, "" for the program's. environment: variables set in addition
     to those of this process. `Unsupported` with `hint` when there is no such program.
     """
+    ours, process = spawn(arguments, environment=environment, hint=hint)
+    return ProcessStream(ours, process, peer or os.path.basename(arguments[0]))
+
+
+def spawn(
+    arguments: Sequence[str], *, environment: Mapping[str, str] | None = None, hint: str
+) -> tuple[socket.socket, command.Process]:
+    """A program that was started, and the socket that is its standard input and output."""
     program = command.find(arguments[0], hint=hint)
     ours, theirs = socket.socketpair()
     try:
@@ -143,4 +151,4 @@ def open_process(
     except BaseException:
         ours.close()
         raise
-    return ProcessStream(ours, process, peer or os.path.basename(program))
+    return ours, process

@@ -43,7 +43,7 @@ class SshStream(ByteStream):
             while part := self._channel.recv_stderr(4096):
                 self._kept += part
                 del self._kept[:-SAID_BYTES_MAX]
-        except Exception:  # noqa: BLE001 S110: the connection is gone, and `read` says so
+        except Exception:  # the connection is gone, and `read` says so
             return
 
     def read(self, most: int) -> bytes:

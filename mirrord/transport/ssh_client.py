@@ -70,13 +70,20 @@ class Route:
             except OSError:
                 pass
         while self.hops:
-            self.drop()
+            # The first one first: those on it then have nobody to say good-bye to.
+            self._end(self.hops.pop(0))
 
     def drop(self) -> None:
         """End the last connection."""
-        hop = self.hops.pop()
-        hop.transport.close()
-        hop.carrier.close()
+        self._end(self.hops.pop())
+
+    @staticmethod
+    def _end(hop: Hop) -> None:
+        for part in (hop.transport, hop.carrier):
+            try:
+                part.close()
+            except (paramiko.SSHException, EOFError, OSError):
+                pass  # a channel says good-bye, to a peer that may be gone
 
     def carrier(self, target: Target, deadline_s: float) -> Any:
         """What the bytes of the next hop travel on: a socket, or a channel through the last."""
@@ -301,40 +308,46 @@ def _judge(target: Target, key: Any) -> None:
 
 
 def _log_in(transport: Transport, target: Target, deadline_s: float) -> None:
-    """Log in by a key."""
+    """Log in by a key: the first that the server takes."""
     tried: list[str] = []
     notes: list[str] = []
-    for what, key in ssh_keys.candidates(target, notes):
-        left_s = deadline_s - clock.monotonic_s()
-        transport.auth_timeout = max(1.0, left_s)
-        tried.append(f"{what} ({ssh_keys.shown(key)})")
-        try:
-            more = transport.auth_publickey(target.user, key)
-        except paramiko.BadAuthenticationType as error:
-            notes.append(
-                f"that server lets nobody in by key, only by {', '.join(error.allowed_types)}"
-            )
-            break
-        except (paramiko.SSHException, EOFError, OSError) as error:
-            if transport.is_active() and isinstance(error, paramiko.AuthenticationException):
-                if "timeout" in str(error).lower():
-                    raise failures.silent(target, "it does not answer the log-in") from None
-                continue
-            if transport.is_active():
-                notes.append(f"{what}: {error}")
-                continue
-            notes.append(
-                "then the server broke off: too many keys were tried; name the right one with --key"
-                if len(tried) > 1
-                else "then the server broke off"
-            )
-            break
-        if more:
-            raise Untrusted(
-                f"the log-in as '{target.user}' wants more than a key", where=target.name,
-                why=", ".join(more),
-                hint="Nobody is there to answer: let that user in by key alone there "
-                "(AuthenticationMethods publickey).",
-            )  # fmt: skip
-        return
+    agent = ssh_keys.Agent()
+    try:
+        for what, key in ssh_keys.candidates(target, agent, notes):
+            transport.auth_timeout = max(1.0, deadline_s - clock.monotonic_s())
+            tried.append(f"{what} ({fingerprint(key.asbytes())})")
+            if _taken(transport, target, key, notes):
+                return
+            if not transport.is_active():
+                if len(tried) > 1:
+                    notes.append("too many keys for that server: name the right one with --key")
+                break
+    finally:
+        agent.close()
     raise failures.login_refused(target, tried, notes)
+
+
+def _taken(transport: Transport, target: Target, key: Any, notes: list[str]) -> bool:
+    """Whether the server lets this key in."""
+    try:
+        more = transport.auth_publickey(target.user, key)
+    except paramiko.BadAuthenticationType as error:
+        note = f"that server takes no keys, only {', '.join(error.allowed_types)}"
+        notes[:] = [*(each for each in notes if each != note), note]
+        return False
+    except (paramiko.SSHException, EOFError, OSError) as error:
+        if not transport.is_active():
+            notes.append("then the server broke off")
+        elif "timeout" in str(error).lower():
+            raise failures.silent(target, "it does not answer the log-in") from None
+        elif not isinstance(error, paramiko.AuthenticationException):
+            notes.append(str(error))
+        return False
+    if more:
+        raise Untrusted(
+            f"the log-in as '{target.user}' wants more than a key", where=target.name,
+            why=", ".join(more),
+            hint="Nobody is there to answer: let that user in by key alone there "
+            "(AuthenticationMethods publickey).",
+        )  # fmt: skip
+    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import os
 import struct
 from collections.abc import Iterator
@@ -12,7 +13,6 @@ from typing import Any
 from mirrord.core.errors import MirrordError, Refused
 from mirrord.system import files
 from mirrord.transport import failures
-from mirrord.transport.known_hosts import fingerprint
 from mirrord.transport.target import Target
 
 _OPENSSH_MAGIC = b"openssh-key-v1\0"
@@ -31,9 +31,7 @@ class Unusable(Exception):
 
 
 def load(file: str) -> Any:
-    """The Paramiko key in `file`; `Locked`, `Unusable`."""
-    import paramiko
-
+    """The Paramiko key in `file`, with its certificate if there is one; `Locked`, `Unusable`."""
     try:
         found = os.stat(file)
         data = Path(file).read_bytes()
@@ -47,9 +45,36 @@ def load(file: str) -> Any:
     if locked:
         raise Locked(blob)
     try:
-        return paramiko.PKey.from_path(file)
+        key = _parsed(data)
+        if os.path.exists(f"{file}-cert.pub"):
+            key.load_certificate(f"{file}-cert.pub")
     except Exception as error:  # the libraries below raise of all kinds for a damaged key
         raise Unusable(f"it is damaged, or of an unknown kind: {error}") from None
+    return key
+
+
+def _parsed(data: bytes) -> Any:
+    """A private key without passphrase: PEM or OpenSSH's own format."""
+    import paramiko
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+    own = b"BEGIN OPENSSH" in data
+    read = serialization.load_ssh_private_key if own else serialization.load_pem_private_key
+    found = read(data, None)
+    if isinstance(found, rsa.RSAPrivateKey):
+        return paramiko.RSAKey(key=found)
+    if isinstance(found, ec.EllipticCurvePrivateKey):
+        # (Paramiko's own reader of this kind refuses what ssh-keygen writes.)
+        return paramiko.ECDSAKey(vals=(found, found.public_key()))
+    if isinstance(found, ed25519.Ed25519PrivateKey):
+        text = found.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.OpenSSH,
+            serialization.NoEncryption(),
+        ).decode()
+        return paramiko.Ed25519Key.from_private_key(io.StringIO(text))
+    raise ValueError(type(found).__name__)
 
 
 def _lock(file: str, data: bytes) -> tuple[bool, bytes]:
@@ -83,15 +108,42 @@ def _strings(raw: bytes, at: int) -> Iterator[bytes]:
         at += 4 + length
 
 
-def candidates(target: Target, notes: list[str]) -> Iterator[tuple[str, Any]]:
+class Agent:
+    """The keys of the agent at SSH_AUTH_SOCK, asked for when they are needed; none without one.
+
+    Open until `close`, because the agent signs with them.
+    """
+
+    def __init__(self) -> None:
+        self._agent: Any = None
+
+    def keys(self) -> dict[bytes, Any]:
+        """Its keys by their public parts."""
+        if not os.environ.get("SSH_AUTH_SOCK"):
+            return {}
+        import paramiko
+
+        try:
+            self._agent = self._agent or paramiko.Agent()
+            return {key.asbytes(): key for key in self._agent.get_keys()}
+        except (paramiko.SSHException, OSError):
+            return {}
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self._agent is not None:
+            self._agent.close()
+
+
+def candidates(target: Target, agent: Agent, notes: list[str]) -> Iterator[tuple[str, Any]]:
     """(what it is, key) of each key to try, in order; what cannot be tried goes into `notes`.
 
     With a key that is named in hosts.d there is only that one: `Untrusted` when it is of no use.
     """
     if target.key:
-        yield from _named(target)
+        yield _named(target, agent)
         return
-    agent = {key.asbytes(): key for key in agent_keys()}
+    held = agent.keys()
     own: list[tuple[str, Any]] = []
     offered: set[bytes] = set()
     for file in target.keys:
@@ -100,8 +152,8 @@ def candidates(target: Target, notes: list[str]) -> Iterator[tuple[str, Any]]:
             own.append((file, key))
             offered.add(key.asbytes())
         except Locked as locked:
-            if locked.blob in agent:
-                own.append((f"{file} by the agent", agent[locked.blob]))
+            if locked.blob in held:
+                own.append((f"{file} by the agent", held[locked.blob]))
                 offered.add(locked.blob)
             else:
                 notes.append(f"{file} has a passphrase and is not in the agent (ssh-add {file})")
@@ -109,34 +161,22 @@ def candidates(target: Target, notes: list[str]) -> Iterator[tuple[str, Any]]:
             if os.path.lexists(file):
                 notes.append(f"{file} cannot be used: {error}")
     if not target.only:
-        for blob, key in agent.items():
+        for blob, key in held.items():
             if blob not in offered:
                 yield "the agent's", key
     yield from own
 
 
-def _named(target: Target) -> Iterator[tuple[str, Any]]:
+def _named(target: Target, agent: Agent) -> tuple[str, Any]:
     try:
-        yield target.key, load(target.key)
+        return target.key, load(target.key)
     except Locked as locked:
-        held = {key.asbytes(): key for key in agent_keys()}.get(locked.blob)
+        held = agent.keys().get(locked.blob)
         if held is None:
             raise failures.key_locked(target, target.key) from None
-        yield f"{target.key} by the agent", held
+        return f"{target.key} by the agent", held
     except Unusable as error:
         raise failures.key_unreadable(target, target.key, str(error)) from None
-
-
-def agent_keys() -> list[Any]:
-    """The keys of the agent at SSH_AUTH_SOCK; none when there is none."""
-    if not os.environ.get("SSH_AUTH_SOCK"):
-        return []
-    import paramiko
-
-    try:
-        return list(paramiko.Agent().get_keys())
-    except (paramiko.SSHException, OSError):
-        return []
 
 
 def make(file: Path, comment: str) -> str:
@@ -176,8 +216,3 @@ def _no_public(file: str, why: str) -> MirrordError:
         f"the key {file} cannot be used", why=why,
         hint="Name another with --key, or leave --key out: then one of its own is made.",
     )  # fmt: skip
-
-
-def shown(key: Any) -> str:
-    """The fingerprint of a Paramiko key."""
-    return fingerprint(key.asbytes())

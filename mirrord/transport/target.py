@@ -152,7 +152,8 @@ def _read(file: Path, folder: Path, depth: int) -> str:
                 included = _read(Path(name), folder, depth + 1)
                 if block != "Host *" and re.search(r"(?im)^\s*(host|match)\b", included):
                     raise ConfigError(
-                        f"'{block.strip()}' includes a file with blocks of its own", where=str(file),
+                        f"'{block.strip()}' includes a file with blocks of its own",
+                        where=str(file),
                         hint="Include it before the first Host line, or set transport = "
                         '"openssh" in hosts.d.',
                     )  # fmt: skip

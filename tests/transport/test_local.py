@@ -52,7 +52,10 @@ def test_closing_wakes_who_reads_and_who_writes() -> None:
     ended: list[str] = []
 
     def reads() -> None:
-        assert stream.read(1) == b""
+        try:
+            assert stream.read(1) == b""
+        except OSError:
+            pass
         ended.append("read")
 
     def writes() -> None:

@@ -1,0 +1,171 @@
+"""A byte stream to a program on another host through the program `ssh`, for who needs its features.
+
+It reads its own configuration; what hosts.d says goes before that. It never asks and never accepts
+a host key by itself.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import socket
+from collections.abc import Sequence
+
+from mirrord.core.errors import MirrordError, Unreachable
+from mirrord.core.model import RemoteHost
+from mirrord.system import command
+from mirrord.transport import failures
+from mirrord.transport.local import ProcessStream, spawn
+from mirrord.transport.target import Target, resolve
+
+#: ssh's own status when it is ssh that failed, not the program at the other end.
+_SSH_FAILED = 255
+_LAST_WORDS_S = 0.5
+
+#: Tells ssh the host key as a known one if it has the fingerprint, and nothing otherwise. ssh
+#: puts the key's fingerprint, the host's name, the key's type and the key for the last words.
+_PINNED = '/bin/sh -c \'[ "$1" = "$2" ] && echo "$3 $4 $5"; exit 0\' sh {fingerprint} %f %H %t %K'
+
+
+class OpensshStream(ProcessStream):
+    """Standard input and output of the program at the other end, by way of ssh's."""
+
+    def __init__(self, ours: socket.socket, process: command.Process, host: RemoteHost) -> None:
+        super().__init__(ours, process, host.name)
+        self.host = host
+
+    def failure(self, heard: bytes = b"") -> MirrordError:
+        """Why it never spoke as mirrord's agent: ssh's message, turned into ours."""
+        status, said = self.status(wait_s=_LAST_WORDS_S), self.said()
+        if status == _SSH_FAILED and not heard:
+            return explained(self.host, said)
+        return failures.no_agent(self.host, status, said, heard)
+
+
+def open_openssh(
+    host: RemoteHost, jumps: Sequence[RemoteHost] = (), arguments: Sequence[str] = ()
+) -> OpensshStream:
+    """Run the host's command with `arguments` there, through `jumps` (the first hop first).
+
+    ssh connects by itself: that it could not is known when the stream ends, by `failure`.
+    """
+    ours, process = spawn(
+        command_line(host, jumps, arguments),
+        hint='Install openssh-client, or set transport = "ssh" in hosts.d.',
+    )
+    return OpensshStream(ours, process, host)
+
+
+def command_line(
+    host: RemoteHost, jumps: Sequence[RemoteHost] = (), arguments: Sequence[str] = ()
+) -> list[str]:
+    """The words of the call of ssh."""
+    program = shlex.join([*host.command, *arguments])
+    return [*_to(host, jumps), "-T", "--", host.address, program]
+
+
+def _to(host: RemoteHost, jumps: Sequence[RemoteHost]) -> list[str]:
+    """ssh with all options that lead to a host, without the host."""
+    words = [
+        "ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes",
+        "-o", f"ConnectTimeout={max(1, round(host.connect_s))}",
+        "-o", "EscapeChar=none", "-o", "ClearAllForwardings=yes",
+        "-o", "Ciphers=^aes128-gcm@openssh.com", "-o", "LogLevel=INFO",
+    ]  # fmt: skip
+    if host.port:
+        words += ["-p", str(host.port)]
+    if host.user:
+        words += ["-l", host.user]
+    if host.key:
+        words += ["-i", host.key, "-o", "IdentitiesOnly=yes"]
+    if host.fingerprint:
+        words += [
+            "-o", "UserKnownHostsFile=/dev/null", "-o", "GlobalKnownHostsFile=/dev/null",
+            "-o", f"KnownHostsCommand={_PINNED.format(fingerprint=host.fingerprint)}",
+        ]  # fmt: skip
+    if jumps:
+        # Not -J: each hop has its own key and its own pinned host key.
+        last = jumps[-1]
+        inner = shlex.join([*_to(last, jumps[:-1]), "-T"]).replace("%", "%%")
+        words += ["-o", f"ProxyCommand={inner} -W '[%h]:%p' -- {shlex.quote(last.address)}"]
+    return words
+
+
+def explained(host: RemoteHost, said: str) -> MirrordError:
+    """ssh's complaints as the error that the other transport would give."""
+    target = _target(host)
+    for pattern, make in _MEANINGS:
+        found = re.search(pattern, said, re.IGNORECASE | re.DOTALL)
+        if found is not None:
+            return make(target, found, said)
+    return Unreachable(
+        "ssh ended", where=host.name, why=failures.quoted(said[-300:]),
+        hint=f"Try it by hand: ssh -v {shlex.quote(host.address)} true",
+    )  # fmt: skip
+
+
+def _target(host: RemoteHost) -> Target:
+    """For messages only: ssh itself may understand what we cannot."""
+    try:
+        return resolve(host)
+    except MirrordError:
+        return Target(
+            host.name, host.address, host.port or 22, host.user or "you", host.key, (), False,
+            host.fingerprint, "", (), host.connect_s,
+        )  # fmt: skip
+
+
+def _changed(target: Target, found: re.Match[str], said: str) -> MirrordError:
+    place = re.search(r"Offending \S+ key in (\S+)", said)
+    return failures.changed_key(
+        target, found[1].rstrip("."), target.fingerprint or "another", place[1] if place else ""
+    )
+
+
+def _unknown(target: Target, found: re.Match[str], said: str) -> MirrordError:
+    if target.fingerprint:
+        return failures.changed_key(target, f"another ({found[1]})", target.fingerprint, "")
+    return failures.unknown_key(target, found[1], "")
+
+
+def _key_file(target: Target, found: re.Match[str], said: str) -> MirrordError:
+    return failures.key_unreadable(target, target.key or found[1], failures.quoted(found[0]))
+
+
+def _denied(target: Target, found: re.Match[str], said: str) -> MirrordError:
+    if target.key:
+        from mirrord.transport import ssh_keys
+
+        try:
+            ssh_keys.load(target.key)
+        except ssh_keys.Locked:
+            return failures.key_locked(target, target.key)
+        except ssh_keys.Unusable as error:
+            return failures.key_unreadable(target, target.key, str(error))
+    notes = [failures.quoted(found[0])]
+    return failures.login_refused(target, [target.key] if target.key else [], notes)
+
+
+_MEANINGS = (
+    (r"Could not resolve hostname [^:]*: ([^\r\n]*)",
+     lambda target, found, said: failures.unresolved(target, found[1])),
+    (r"connect to (?:host|address) \S+ port \d+: Connection refused",
+     lambda target, found, said: failures.refused(target)),
+    (r"Connection timed out( during banner exchange)?",
+     lambda target, found, said: failures.silent(target, found[0].lower())),
+    (r"No route to host|Network is unreachable|Host is down",
+     lambda target, found, said: failures.no_route(target, found[0].lower())),
+    (r"REMOTE HOST IDENTIFICATION HAS CHANGED.*?(SHA256:\S+)", _changed),
+    (r"No (\S+) host key is known for", _unknown),
+    (r"Host key \S+ .*?revoked|marked as revoked",
+     lambda target, found, said: failures.revoked_key(target, "", failures.quoted(found[0]))),
+    (r"no such identity: (\S+): [^\r\n]*", _key_file),
+    (r"Permissions \d+ for '([^']*)' are too open", _key_file),
+    (r"Load key \"([^\"]*)\": (?!.*incorrect passphrase)[^\r\n]*", _key_file),
+    (r"(?:\S+: )?Permission denied \([^)]*\)|Too many authentication failures", _denied),
+    (r"stdio forwarding failed|channel \d+: open failed: [^\r\n]*",
+     lambda target, found, said: failures.jump_failed(target, "in between", found[0])),
+    (r"banner line contains invalid characters|Connection (?:closed|reset) by|"
+     r"Invalid SSH identification|kex_exchange_identification: [^\r\n]*",
+     lambda target, found, said: failures.not_ssh(target, b"")),
+)  # fmt: skip
