@@ -13,4 +13,5 @@ from mirrord.system.paths import Paths
 def remote_driver(endpoint: Endpoint, paths: Paths) -> Driver:
     """The driver of a volume on another host, over that host's one connection. `ConfigError`."""
     hosts = Hosts(paths.hosts)
-    return RemoteDriver(endpoint, link_to(hosts.find(endpoint.host), hosts.jumps(endpoint.host)))
+    host = hosts.find(endpoint.host)
+    return RemoteDriver(endpoint, link_to(host, hosts.jumps(host)))

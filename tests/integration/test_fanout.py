@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mirrord.control.api import Service
+from mirrord.core.errors import TransferFailed
 from mirrord.drivers.base import SendStream
 from mirrord.engine import fanout
 from tests.contract.lab import Lab
@@ -159,7 +160,7 @@ def test_a_failure_of_the_source_reaches_all(monkeypatch: pytest.MonkeyPatch) ->
     class Broken(_Slow):
         def read(self) -> bytes:
             if self.left < 38:
-                raise fanout.TransferFailed("the disk is gone", where="block:/shared")
+                raise TransferFailed("the disk is gone", where="block:/shared")
             return super().read()
 
     class Source(_Source):
@@ -169,6 +170,6 @@ def test_a_failure_of_the_source_reaches_all(monkeypatch: pytest.MonkeyPatch) ->
     source: Any = Source()
     with fanout.at_work(source), fanout.at_work(source):
         for reader in (fanout.send(source, None, "g", None), fanout.send(source, None, "g", None)):
-            with pytest.raises(fanout.TransferFailed, match="the disk is gone"), reader:
+            with pytest.raises(TransferFailed, match="the disk is gone"), reader:
                 while reader.read():
                     pass
