@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from mirrord.link.exchange import WINDOW_BYTES
@@ -23,7 +21,7 @@ def test_an_update_goes_on_by_itself(site: Remote, offset: int) -> None:
     site.create(f"block:{source}", f"block://dr{copy}")
     site.proxy.cut_at(offset)
     done = site.service.initialize("home")
-    assert site.proxy.cuts == 1
+    assert site.proxy.cuts == 1 and site.proxy.connections == 2
     assert content(copy) == content(source)
     assert site.proxy.passed["up"] - 49 * MIB < RESENT_MAX
     assert done.data["stream_bytes"] < 49 * MIB + RESENT_MAX
