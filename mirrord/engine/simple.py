@@ -19,7 +19,7 @@ def abort(mirror: Mirror, *, hard: bool) -> Result:
     stopped = stop_running(mirror)
     try:
         # Who ends a transfer because the line is dead shall not have to wait for the line.
-        with waiting.hurried(stopped and not hard):
+        with waiting.hurried(waiting.HURRY_S if stopped and not hard else 0):
             return _abort_held(mirror, hard=hard, stopped=stopped)
     except (LinkLost, Unreachable) as error:
         if not stopped or hard:

@@ -246,7 +246,7 @@ def _settle(mirror: Mirror, error: BaseException) -> None:
         mirror.run.begin(Activity.ABORTING)  # a request to abort is answered: go on cleaning up
         broken = isinstance(error, Aborted | KeyboardInterrupt | LinkLost | Unreachable)
         try:
-            with waiting.hurried(broken):
+            with waiting.hurried(waiting.HURRY_S if broken else 0):
                 recovery.recover(mirror, error)
         except (MirrordError, OSError) as second:
             error.add_note(f"cleaning up failed too, the next command will do it: {second}")

@@ -15,10 +15,13 @@ from mirrord.link import waiting
 from mirrord.link.hello import VERSIONS, Hello
 from mirrord.link.lane import Lane
 from mirrord.link.session import Session
+from mirrord.system import clock
 from mirrord.transport.base import ByteStream
 
 #: How long a data port may take to be reached before SSH carries the data, too.
 _DATA_CONNECT_S = 3.0
+#: So long what hindered a connection counts for who is in a hurry.
+_FRESH_S = 5.0
 #: Sockets of a long link, in which one alone would wait for its window.
 _LONG_SOCKETS = 4
 #: A round trip from which on a link is long.
@@ -34,6 +37,8 @@ class Link:
         self._guard = threading.Lock()
         self._session: Session | None = None
         self._making: _Making | None = None
+        #: When the last try to connect failed, and why.
+        self._failed: tuple[float, MirrordError] | None = None
         #: Names our sessions, so that a new one may take the place of one that hangs.
         self._token = secrets.token_hex(16)
         #: What a person should know of the present connection, each a full sentence.
@@ -47,9 +52,17 @@ class Link:
             if self._session is not None and self._session.alive:
                 return self._session
             if self._making is None:
+                self._refuse_the_hurried()
                 self._making = _Making(self)
             making = self._making
         return making.made()
+
+    def _refuse_the_hurried(self) -> None:
+        """Who only looks at many mirrors of a dead host does not wait anew for each."""
+        if waiting.hurry_s() and self._failed is not None:
+            failed_s, error = self._failed
+            if clock.monotonic_s() < failed_s + _FRESH_S:
+                raise copy_of(error)
 
     def close(self) -> None:
         """End the connection."""
@@ -58,9 +71,10 @@ class Link:
         if session is not None:
             session.close()
 
-    def take(self, making: _Making, session: Session | None) -> None:
+    def take(self, making: _Making, session: Session | None, error: MirrordError | None) -> None:
         """A connection was made, or could not be."""
         with self._guard:
+            self._failed = (clock.monotonic_s(), error) if error is not None else None
             wanted = self._making is making
             if wanted:
                 self._making = None
@@ -116,7 +130,6 @@ class Link:
 
     def _widen(self, session: Session) -> None:
         """Open the data channel: TLS connections with one-time certificates, agreed over SSH."""
-        from mirrord.system import clock
         from mirrord.transport import tls
 
         if self._jumps:
@@ -157,6 +170,7 @@ class _Making:
 
     def __init__(self, link: Link) -> None:
         self._link = link
+        self._began_s = clock.monotonic_s()
         self._over = threading.Event()
         self._session: Session | None = None
         self._error: MirrordError | None = None
@@ -169,13 +183,13 @@ class _Making:
             self._error = error
         except Exception as error:  # whatever it is, who waits must learn of it
             self._error = MirrordError(f"unexpected: {type(error).__name__}: {error}")
-        self._link.take(self, self._session)
+        self._link.take(self, self._session, self._error)
         self._over.set()
 
     def made(self) -> Session:
         """The session, as soon as there is one; raises what hindered it."""
-        if waiting.in_a_hurry():
-            with waiting.at_most(waiting.HURRY_S):
+        if hurry_s := waiting.hurry_s():
+            with waiting.at_most(self._began_s + hurry_s - clock.monotonic_s()):
                 waiting.until(self._over.wait)
         else:
             waiting.until(self._over.wait)

@@ -72,7 +72,7 @@ class RemoteDriver(Driver):
         """The session, and our number in it; what was locked is locked again in a new one."""
         with self._guard:
             session = self._sessions.session()
-            if waiting.in_a_hurry() and not session.probe(waiting.HURRY_S):
+            if (hurry_s := waiting.hurry_s()) and not session.probe(hurry_s):
                 raise LinkLost("the other end does not answer")
             if session is not self._session:
                 number, capabilities, keeps = session.call(
@@ -97,7 +97,7 @@ class RemoteDriver(Driver):
                 failure: MirrordError = error
                 # A connection that broke is made anew; one that could not be made is told at once.
                 known = known or isinstance(error, LinkLost)
-                if not known or waiting.in_a_hurry():
+                if not known or waiting.hurry_s():
                     break
             except MirrordError as error:
                 raise self._placed(error) from error
@@ -280,8 +280,7 @@ class _RemoteSend(SendStream):
             return
         self._closed = True
         if not self._exchange.settled:
-            with waiting.at_most(waiting.HURRY_S):
-                self._exchange.cancel()
+            self._exchange.cancel()
         self._session.forget(self._exchange)
 
 
@@ -316,11 +315,10 @@ class _RemoteReceiver(Receiver):
             return
         self._closed = True
         if not self._exchange.settled:
-            with waiting.at_most(waiting.HURRY_S):
-                self._exchange.cancel()
+            # A host that does not answer now does not keep us: it notices by itself.
+            told = self._exchange.cancel()
             try:
-                # A host that does not answer now does not keep us: it notices by itself.
-                if self._session.probe(waiting.HURRY_S):
+                if self._session.probe(waiting.HURRY_S if told else 0.0):
                     with waiting.at_most(_CLOSE_S):
                         self._exchange.result()
             except MirrordError:

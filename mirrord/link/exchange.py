@@ -34,7 +34,7 @@ _GRANT_BYTES = WINDOW_BYTES // 4
 #: From so many bytes on, threads send while the next piece is read.
 _THREADS_FROM_BYTES = 1 << 20
 #: How long what was handed over may still take when a stream is cancelled.
-_LAST_S = 1.0
+_LAST_S = 0.5
 #: Before the payload of a data frame: number, raw length, how it is packed.
 _PIECE = struct.Struct("<IIB3x")
 
@@ -249,16 +249,18 @@ class Exchange:
         ending = [self._pieces_out, self._bytes_out, self._digest_out.hexdigest()]
         self._carrier.control_lane().tell(Type.END, self.number, ending)
 
-    def cancel(self) -> None:
+    def cancel(self) -> bool:
         """Tell the other end that nobody wants the rest, and stop sending. What was handed over
-        already still goes, if that is quickly done: it need not be sent again.
+        already still goes, if that is quickly done: it need not be sent again. Whether it was told.
         """
         if self._outflow is not None:
             self._outflow.stop(_LAST_S)
         try:
-            self._carrier.control_lane().tell(Type.CANCEL, self.number, None)
+            with waiting.at_most(_LAST_S):
+                self._carrier.control_lane().tell(Type.CANCEL, self.number, None)
         except LinkLost:
-            return  # it has noticed, then
+            return False  # it has noticed, then, or will
+        return True
 
     @property
     def settled(self) -> bool:

@@ -12,15 +12,16 @@ from contextlib import contextmanager
 from mirrord.core.errors import LinkLost
 from mirrord.system import clock
 
-#: How often somebody who waits looks whether he shall go on.
-_LOOK_S = 0.1
-#: How long who is in a hurry waits for a sign of life.
+#: How often somebody who waits asks whether he shall go on.
+_ASK_S = 0.1
+#: How long who is in a hurry waits for a sign of life, and who only looks.
 HURRY_S = 1.0
+LOOK_S = 4.0
 
 
 class _Manner(threading.local):
     check: Callable[[], None] | None = None
-    hurried = False
+    hurry_s = 0.0
 
 
 _manner = _Manner()
@@ -44,8 +45,8 @@ def at_most(seconds: float) -> Iterator[None]:
     def check() -> None:
         if clock.monotonic_s() > until_s:
             raise LinkLost(
-                "the connection is lost",
-                why=f"nothing went over it for {seconds:g} s",
+                "the other end does not answer",
+                why="nothing came in time",
                 hint="Run the same command again: it goes on where this one stopped.",
             )
 
@@ -54,20 +55,20 @@ def at_most(seconds: float) -> Iterator[None]:
 
 
 @contextmanager
-def hurried(wanted: bool = True) -> Iterator[None]:
-    """Somebody waits for the end of what was broken off: a host that does not answer at once is
-    lost, and no second try is made.
+def hurried(seconds: float = HURRY_S) -> Iterator[None]:
+    """Somebody waits for the end of what was broken off, or only wants to look: a host that does
+    not answer within `seconds` is lost, and no second try is made. 0: no hurry.
     """
-    before, _manner.hurried = _manner.hurried, wanted or _manner.hurried
+    before, _manner.hurry_s = _manner.hurry_s, seconds or _manner.hurry_s
     try:
         yield
     finally:
-        _manner.hurried = before
+        _manner.hurry_s = before
 
 
-def in_a_hurry() -> bool:
-    """Whether this thread is."""
-    return _manner.hurried
+def hurry_s() -> float:
+    """How long this thread waits for a sign of life when it is in a hurry; 0 when it is not."""
+    return _manner.hurry_s
 
 
 def look() -> None:
@@ -81,7 +82,7 @@ def sleep_s(seconds: float) -> None:
     until_s = clock.monotonic_s() + seconds
     while (left_s := until_s - clock.monotonic_s()) > 0:
         look()
-        clock.sleep_s(min(left_s, _LOOK_S))
+        clock.sleep_s(min(left_s, _ASK_S))
 
 
 def until(wait: Callable[[float | None], bool], timeout_s: float | None = None) -> bool:
@@ -92,7 +93,7 @@ def until(wait: Callable[[float | None], bool], timeout_s: float | None = None) 
         return wait(timeout_s)
     until_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
     while True:
-        left_s = _LOOK_S if until_s is None else min(_LOOK_S, until_s - clock.monotonic_s())
+        left_s = _ASK_S if until_s is None else min(_ASK_S, until_s - clock.monotonic_s())
         if wait(max(0.0, left_s)):
             return True
         if until_s is not None and clock.monotonic_s() >= until_s:

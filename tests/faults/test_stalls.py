@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.core.errors import Aborted, LinkLost, MirrordError, Unreachable
-from mirrord.engine import transfer
+from mirrord.core.errors import Aborted, MirrordError
 from mirrord.link import lane
-from tests.support.remote import MIB, Remote, content, one_error
+from tests.support.remote import MIB, Remote, content
 
 
 class Updating(threading.Thread):
