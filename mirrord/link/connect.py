@@ -137,6 +137,8 @@ class Link:
             return
         own = tls.OneTime.make()
         began_s = clock.monotonic_s()
+        session.call("ping", timeout_s=10.0)
+        trip_s = clock.monotonic_s() - began_s
         try:
             port, certificate = session.call("data_channel", own.certificate, timeout_s=10.0)
         except LinkLost:
@@ -144,7 +146,6 @@ class Link:
         except MirrordError as error:
             self.notes = (f"The data go over SSH, too: {error}.",)
             return
-        trip_s = clock.monotonic_s() - began_s
         count = self.host.sockets or (_LONG_SOCKETS if trip_s > _LONG_S else 1)
         try:
             for number in range(1, count + 1):
