@@ -17,6 +17,7 @@ from mirrord.link import hello as greeting
 from mirrord.link.hello import VERSIONS, Hello
 from mirrord.link.lane import Lane
 from mirrord.link.session import Session
+from mirrord.system.explain import explained
 from mirrord.system.paths import Paths
 from mirrord.transport.base import ByteStream
 
@@ -65,7 +66,7 @@ def serve(stream: ByteStream, settings: Settings, paths: Paths) -> MirrordError 
     lane = greeting.new_lane(stream)
     try:
         theirs = greeting.expect(lane, timeout_s=_GREETING_S)
-        with _admitted(lane, theirs, paths):
+        with explained(), _admitted(lane, theirs, paths):
             greeting.say(lane, _ours(settings, theirs))
             return _serve_session(lane, settings, theirs)
     finally:
@@ -97,7 +98,8 @@ class _told(AbstractContextManager[None]):
 
     def __enter__(self) -> None:
         try:
-            self._inner.__enter__()
+            with explained():
+                self._inner.__enter__()
         except MirrordError as error:
             greeting.refuse(self._lane, error)
             raise

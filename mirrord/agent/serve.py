@@ -18,6 +18,7 @@ from mirrord.core.model import Endpoint, ReceiveRequest, SnapshotKind, Staging
 from mirrord.drivers.base import Capability, Driver
 from mirrord.drivers.registry import open_driver
 from mirrord.link.exchange import Exchange
+from mirrord.system.explain import explained
 from mirrord.wire.values import pack, unpack
 
 _HANDLES_MAX = 4096
@@ -80,13 +81,15 @@ class Agent:
             )
         opened = self._find(*_checked((int,), words[:1]))
         demand(self._rules, opened.rights, found.rights, found.what, str(opened.driver))
-        return pack(found.run(opened, exchange, *_checked(found.kinds, words[1:])))
+        with explained():
+            return pack(found.run(opened, exchange, *_checked(found.kinds, words[1:])))
 
     def _open(self, kind: str, location: str) -> list[Any]:
         if kind not in KINDS:
             raise Unsupported(f"the other end has no driver for volumes of the kind '{kind}'")
         rights = rights_at(self._rules, location)
-        driver = self._opener(Endpoint(kind, location))
+        with explained():
+            driver = self._opener(Endpoint(kind, location))
         if self._rules.append_only and Capability.BLOCK_FOR_BLOCK in driver.capabilities:
             raise Untrusted(
                 f"a {kind} volume cannot be kept by a peer that may only append",

@@ -18,7 +18,7 @@ from mirrord.config import strict
 from mirrord.config.definitions import Definitions, as_keep, as_rates, check_together
 from mirrord.config.host import Host, check_links
 from mirrord.config.host import load as load_host
-from mirrord.control.places import check_places, explained
+from mirrord.control.places import check_places
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import (
     ConfigError,
@@ -36,6 +36,7 @@ from mirrord.drivers.registry import open_driver
 from mirrord.engine.mirror import Mirror, open_mirror
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.recovery import Turned
+from mirrord.system.explain import explained
 from mirrord.system.paths import Paths, local_zone
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ import os
 import secrets
 import threading
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import mirrord
 from mirrord.core.errors import LinkLost, MirrordError, UsageError, copy_of
@@ -17,6 +18,7 @@ from mirrord.link.lane import Lane
 from mirrord.link.session import Session
 from mirrord.system import clock
 from mirrord.transport.base import ByteStream
+from mirrord.wire.values import unpack
 
 #: How long a data port may take to be reached before SSH carries the data, too.
 _DATA_CONNECT_S = 3.0
@@ -26,6 +28,13 @@ _FRESH_S = 5.0
 _LONG_SOCKETS = 4
 #: A round trip from which on a link is long.
 _LONG_S = 0.02
+
+
+class DataPort(NamedTuple):
+    """Where the other end waits for the data channel, and the certificate that it shows."""
+
+    port: int
+    certificate: str
 
 
 class Link:
@@ -140,7 +149,8 @@ class Link:
         session.call("ping", timeout_s=10.0)
         trip_s = clock.monotonic_s() - began_s
         try:
-            port, certificate = session.call("data_channel", own.certificate, timeout_s=10.0)
+            answer = session.call("data_channel", own.certificate, timeout_s=10.0)
+            port, certificate = unpack(DataPort, answer)
         except LinkLost:
             raise
         except MirrordError as error:
@@ -150,7 +160,7 @@ class Link:
         try:
             for number in range(1, count + 1):
                 stream = tls.connect(
-                    self.host.address, int(port), own, str(certificate), _DATA_CONNECT_S,
+                    self.host.address, port, own, certificate, _DATA_CONNECT_S,
                     name=self.host.name,
                 )  # fmt: skip
                 lane = greeting.new_lane(stream)

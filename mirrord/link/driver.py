@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from mirrord.core.errors import LinkLost, MirrordError, Unreachable
 from mirrord.core.model import (
@@ -31,6 +31,14 @@ _QUICK_S = 60.0
 _CLOSE_S = 20.0
 
 
+class Opened(NamedTuple):
+    """A volume at the other end: its number in the session, and what can be done with it."""
+
+    number: int
+    capabilities: int
+    append_only: bool
+
+
 class Sessions(Protocol):
     """Where the connection to the host comes from: one for all of its mirrors."""
 
@@ -53,6 +61,8 @@ class RemoteDriver(Driver):
         self._sessions = sessions
         self._guard = threading.RLock()
         self._session: Session | None = None
+        #: The one that was tried last, attached or not.
+        self._used: Session | None = None
         self._handle = 0
         self._capabilities = Capability.NONE
         self._purpose: str | None = None
@@ -71,17 +81,17 @@ class RemoteDriver(Driver):
     def _attached(self) -> tuple[Session, int]:
         """The session, and our number in it; what was locked is locked again in a new one."""
         with self._guard:
-            session = self._sessions.session()
+            self._used = None
+            self._used = session = self._sessions.session()
             if (hurry_s := waiting.hurry_s()) and not session.probe(hurry_s):
                 raise LinkLost("the other end does not answer")
             if session is not self._session:
-                number, capabilities, keeps = session.call(
-                    "open", self.kind, self.location, timeout_s=_QUICK_S
-                )
+                answer = session.call("open", self.kind, self.location, timeout_s=_QUICK_S)
+                number, capabilities, keeps = unpack(Opened, answer)
                 if self._purpose is not None:
                     session.call("lock", number, self._purpose, timeout_s=_QUICK_S)
-                self._session, self._handle = session, int(number)
-                self._capabilities = Capability(int(capabilities))
+                self._session, self._handle = session, number
+                self._capabilities = Capability(capabilities)
                 if keeps:
                     self._capabilities |= Capability.APPEND_ONLY
             return session, self._handle
@@ -96,7 +106,7 @@ class RemoteDriver(Driver):
             except (LinkLost, Unreachable) as error:
                 failure: MirrordError = error
                 # A connection that broke is made anew; one that could not be made is told at once.
-                known = known or isinstance(error, LinkLost)
+                known = known or (self._used is not None and self._used.answered)
                 if not known or waiting.hurry_s():
                     break
             except MirrordError as error:

@@ -13,9 +13,9 @@ from mirrord.core.errors import (
     Unreachable,
     unpack_error,
 )
-from mirrord.link.lane import Lane
+from mirrord.link.lane import DAMAGED_HINT, Lane
 from mirrord.transport.base import ByteStream
-from mirrord.wire.frames import FrameReader, Type, value_of
+from mirrord.wire.frames import MAGIC, FrameReader, Type, value_of
 
 #: Versions of what the frames say that are spoken here, newest first.
 VERSIONS = (1,)
@@ -80,8 +80,11 @@ def expect(lane: Lane, *, timeout_s: float) -> Hello:
     except LinkLost as error:
         raise _unheard(lane, timeout_s if overdue.is_set() else None) from error
     except ProtocolError as error:
-        stray = lane.reader.stray or lane.reader.pending()
         error.where = lane.stream.peer
+        stray = lane.reader.stray or lane.reader.pending()
+        if stray.startswith(MAGIC):
+            error.hint = error.hint or DAMAGED_HINT
+            raise
         error.why = f"it begins with {shown(stray)}"
         error.hint = (
             "Is it mirrord that answers there? A login shell must print nothing when it is not "
@@ -115,7 +118,8 @@ def _unheard(lane: Lane, timeout_s: float | None) -> MirrordError:
 
 def shown(stray: bytes) -> str:
     """Bytes of a stranger's as a person may read them."""
-    return repr(stray[:60].decode("ascii", "replace"))
+    text = stray[:60].decode("ascii", "replace")
+    return repr("".join(letter if letter.isprintable() else "?" for letter in text))
 
 
 def agree(ours: tuple[int, ...], theirs: Hello, where: str) -> int:

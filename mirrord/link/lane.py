@@ -12,6 +12,11 @@ from mirrord.system import clock
 from mirrord.transport.base import ByteStream
 from mirrord.wire.frames import Frame, FrameReader, Type, control, header
 
+#: What to do when frames make no sense: TCP and encryption let no error of the network through.
+DAMAGED_HINT = (
+    "Nothing of it was applied. Run the same command again; if it comes again, install the same "
+    "version of mirrord at both ends, and test the memory of both."
+)
 _READ_BYTES = 256 << 10
 #: Each end says something at least so often, so that silence means something.
 BEAT_S = 3.0
@@ -108,8 +113,9 @@ class Lane:
                     for frame in self.read():
                         deliver(frame)
             except MirrordError as error:
-                if isinstance(error, ProtocolError) and not error.where:
-                    error.where = self.stream.peer
+                if isinstance(error, ProtocolError):
+                    error.where = error.where or self.stream.peer
+                    error.hint = error.hint or DAMAGED_HINT
                 failed(error)
             except Exception as error:  # whatever it is, those who wait must learn of it
                 failed(lost(self.stream, f"{type(error).__name__}: {error}"))

@@ -56,6 +56,8 @@ class Session:
         self._over = threading.Event()
         self._workers = ThreadPoolExecutor(CALLS_MAX, "call") if handler else None
         self.peer = lane.stream.peer
+        #: Whether the other end ever answered a call.
+        self.answered = False
 
     def start(self) -> None:
         """Greetings were exchanged: read, and show signs of life."""
@@ -213,9 +215,13 @@ class Session:
         if frame.type is Type.BEAT:
             return
         if frame.type is Type.GOODBYE:
-            why = value_of(frame.body)
-            raise LinkLost("the other end ended the connection", where=self.peer,
-                           why=str(why)[:500])  # fmt: skip
+            why = str(value_of(frame.body))[:500]
+            if not why:
+                raise LinkLost(
+                    "the other end ended the connection", where=self.peer,
+                    hint="Run the same command again: it goes on where this one stopped.",
+                )  # fmt: skip
+            raise ProtocolError("the other end could not make sense of what was sent", why=why)
         if frame.type is Type.CALL:
             self._called(frame)
             return
@@ -227,6 +233,7 @@ class Session:
                 exchange = self._early(frame.stream)
         if exchange is not None:
             exchange.deliver(frame)
+            self.answered = True
 
     def _early(self, number: int) -> Exchange:
         """Data on one lane may overtake their call on another."""

@@ -37,7 +37,10 @@ def unpack(kind: Any, packed: Any) -> Any:
         return _reader(kind)(packed)
     except (TypeError, ValueError, KeyError, RecursionError) as error:
         name = getattr(kind, "__name__", str(kind))
-        raise ProtocolError(f"what the other end says is no {name}", why=str(error)) from error
+        raise ProtocolError(
+            f"what the other end says is no {name}", why=str(error)[:200],
+            hint="Install the same version of mirrord at both ends.",
+        ) from error  # fmt: skip
 
 
 @functools.cache

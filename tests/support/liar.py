@@ -1,7 +1,7 @@
 """Stands in the agent's place at the other end of an SSH connection, and does not behave.
 
-    liar.py WORD            says what no agent says (see `ODD`)
-    liar.py flip up|down N COMMAND…   is the agent, but one bit of its N-th byte is turned
+liar.py WORD            says what no agent says (see `ODD`)
+liar.py flip up|down N COMMAND…   is the agent, but one bit of its N-th byte is turned
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 from mirrord.wire.frames import HEADER, MAGIC, Type, control, header
 
 
 def put(*parts: bytes) -> None:
-    data = b"".join(parts)
+    data: bytes = b"".join(parts)
     while data:
         data = data[os.write(1, data) :]
 
@@ -124,4 +125,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "flip":
         flip(sys.argv[2], int(sys.argv[3]), sys.argv[4:])
     else:
-        ODD[sys.argv[1]]()
+        odd: Callable[[], None] = ODD[sys.argv[1]]
+        odd()

@@ -39,9 +39,10 @@ class Remote:
         self.home, self.there_home = folder / "here", folder / "there"
         self.sshd = Sshd(folder / "sshd").start()
         self.proxy = Proxy((self.sshd.address, self.sshd.port))
-        self.command: tuple[str, ...] = (
-            "exec", "env", f"MIRRORD_HOME={self.there_home}", f"PYTHONPATH={ROOT}", *AGENT, *allow,
+        self.prefix = (
+            "exec", "env", f"MIRRORD_HOME={self.there_home}", f"PYTHONPATH={ROOT}",
         )  # fmt: skip
+        self.command: tuple[str, ...] = (*self.prefix, *AGENT, *allow)
         self.paths = Paths(self.home / "etc", self.home / "state", self.home / "run")
         self.set_host(data=data)
         self.service = Service(self.paths)
