@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resync": ("resync", _FAILOVER),
     "reverse": ("reverse", _FAILOVER),
     "restore": ("restore", _FAILOVER),
+    "attach": ("attach", _FAILOVER),
     "status": ("status", _LOOK),
     "history": ("history", _LOOK),
     "snapshots": ("snapshots", _LOOK),

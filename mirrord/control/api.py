@@ -315,6 +315,18 @@ class Service:
             name, lambda mirror: simple.delete(mirror, yes=yes, keep_snapshots=keep_snapshots)
         )
 
+    def attach(self, name: str, source: str) -> Result:
+        """See `mirrord.engine.cascade.attach`."""
+        from mirrord.engine import cascade
+
+        endpoint = parse_endpoint(source, what="source")
+        definition = self.definitions.load(name)
+        others = [one for one in self.definitions.all() if one.name != name]
+        check_together([*others, definition._replace(source=endpoint)])
+        return self._with(
+            name, lambda mirror: cascade.attach(mirror, endpoint, self._driver(endpoint))
+        )
+
     def throttle(self, name: str, rate: str) -> Result:
         """Set how fast a mirror may transfer, for the running transfer too; docs/schedules.md."""
         with explained():

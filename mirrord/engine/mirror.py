@@ -216,7 +216,7 @@ def live_source(mirror: Mirror) -> VolumeFacts:
 
 
 def check_source(facts: VolumeFacts, where: str) -> None:
-    """Raise `Refused` when there is no live volume to mirror."""
+    """Raise `Refused` when there is nothing to mirror."""
     if facts.role is Role.LIVE:
         return
     note = facts.notes[0] if facts.notes else ""
@@ -227,11 +227,13 @@ def check_source(facts: VolumeFacts, where: str) -> None:
             "'mirrord volume create' makes a new one; 'mirrord restore NAME --all' brings a lost "
             "one back.",
         )  # fmt: skip
+    if facts.role is Role.MIRROR and facts.shown:
+        return  # a cascade: what it shows goes on from there
     if facts.role is Role.MIRROR:
         raise Refused(
-            "the source is the destination of another mirror", where=where,
+            "the source is the destination of another mirror, and shows nothing yet", where=where,
             why=f"it is kept by the mirror with the id {facts.mirror_id}",
-            hint="Mirror the original, or break that mirror first.",
+            hint="Initialize that mirror first.",
         )  # fmt: skip
     raise Refused(
         "the source is not a volume that can be mirrored", where=where, why=note,

@@ -210,7 +210,7 @@ def _drop_snapshot(mirror: Mirror, operation: Operation) -> bool:
         for snapshot in mirror.source.snapshots():
             if snapshot.name == name and snapshot.guid not in there:
                 with mirror.source_locked():
-                    if not mirror.catalogue.others(mirror.id, [snapshot.guid]):
+                    if not mirror.catalogue.others(mirror.id, str(mirror.source), [snapshot.guid]):
                         mirror.source.delete_snapshot(snapshot.guid)
     except (MirrordError, OSError) as error:
         mirror.catalogue.add_event(
