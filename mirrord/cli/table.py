@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "monitor": ("monitor", _SERVICE),
     "reload": ("reload", _SERVICE),
     "daemon": ("daemon", _SERVICE),
+    "host": ("host", _SERVICE),
     "config": ("config", _OTHER),
     "volume": ("volume", _OTHER),
     "demo": ("demo", _OTHER),

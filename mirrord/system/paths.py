@@ -29,6 +29,16 @@ class Paths(NamedTuple):
         return self.config / "mirrord.toml"
 
     @property
+    def hosts(self) -> Path:
+        """The folder of the settings of other hosts."""
+        return self.config / "hosts.d"
+
+    @property
+    def keys(self) -> Path:
+        """The folder of the private keys that mirrord made for other hosts."""
+        return self.config / "keys"
+
+    @property
     def schedules(self) -> Path:
         """The folder of the owner's named schedules."""
         return self.config / "schedules.d"

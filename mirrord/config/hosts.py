@@ -1,0 +1,251 @@
+"""Other hosts in `hosts.d/NAME.toml`: how each is reached (docs/config.md describes each key).
+
+A host without a file is reached by its name with the usual settings.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mirrord.config import strict
+from mirrord.config.definitions import quoted
+from mirrord.core.endpoint import split_host
+from mirrord.core.errors import ConfigError, MirrordError, NotFound, UsageError
+from mirrord.core.model import RemoteHost
+from mirrord.core.names import MIRROR_NAME, nearest
+from mirrord.system import files
+
+TRANSPORTS = ("ssh", "openssh", "tls", "unix")
+SOCKETS_MAX = 64
+
+
+def fingerprint(value: Any) -> str:
+    """A host key's fingerprint, as `ssh-keygen -l` shows it."""
+    if not re.fullmatch(r"SHA256:[A-Za-z0-9+/]{43}", strict.text(value)):
+        raise ValueError("a fingerprint as 'ssh-keygen -l' shows it is needed: SHA256:…")
+    return str(value)
+
+
+def address(value: Any) -> str:
+    """A host's name or IP address, or the path of a socket."""
+    found = strict.text(value).strip("[]")
+    if re.search(r"[\s\0@]", found) or found.startswith("-"):
+        raise ValueError("the name or the IP address of a host is needed, alone")
+    return found
+
+
+def user(value: Any) -> str:
+    """A user's name."""
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+@-]*", strict.text(value)):
+        raise ValueError("the name of a user is needed")
+    return str(value)
+
+
+def _key(value: Any) -> str:
+    if not strict.text(value).startswith(("/", "~")):
+        raise ValueError("the whole path of a private key's file is needed")
+    return str(value)
+
+
+def _command(value: Any) -> tuple[str, ...]:
+    if (
+        not isinstance(value, list)
+        or not value
+        or not all(isinstance(word, str) and word and "\0" not in word for word in value)
+    ):
+        raise ValueError('a list of words is needed, for example ["/opt/bin/mirrord", "agent"]')
+    return tuple(value)
+
+
+def _compress(value: Any) -> str:
+    text = str(value)
+    if isinstance(value, bool) or (text not in ("auto", "off") and not _is_level(text)):
+        raise ValueError('"auto", "off", or a zstd level from 1 to 19 is needed')
+    return text
+
+
+def _is_level(text: str) -> bool:
+    return re.fullmatch(r"[1-9]|1[0-9]", text) is not None
+
+
+_KEYS: strict.Keys = {
+    "address": address,
+    "port": strict.whole(1, 65535),
+    "user": user,
+    "transport": strict.one_of(*TRANSPORTS),
+    "key": _key,
+    "fingerprint": fingerprint,
+    "jump": strict.text,
+    "command": _command,
+    "data": strict.one_of("auto", "ssh"),
+    "sockets": strict.whole(0, SOCKETS_MAX),
+    "compress": _compress,
+    "connect": strict.duration,
+}
+
+
+def checked(key: str, value: Any) -> Any:
+    """The value of one key of a file, given some other way; `UsageError` when it is wrong."""
+    check: Any = _KEYS[key]
+    try:
+        return check(value)
+    except ValueError as error:
+        raise UsageError(f"'{value}' is no {key}", why=str(error)) from None
+
+
+def check_name(name: str) -> str:
+    """`name` when it can name a host's file; `UsageError` otherwise."""
+    if MIRROR_NAME.fullmatch(name) is None:
+        raise UsageError(
+            f"'{name}' cannot name a host",
+            why="a name has 1 to 64 letters, digits, dots, dashes or underscores and begins with "
+            "a letter or digit",
+            hint="Choose a short name, and give what reaches it with --address.",
+        )
+    return name
+
+
+def parse(name: str, text: str, file: str) -> RemoteHost:
+    """The host that `text` describes; `ConfigError` with file and line when it is wrong."""
+    values = strict.read(text, file, _KEYS)
+    if "connect" in values:
+        values["connect_s"] = values.pop("connect")
+    if values.get("transport") == "unix" and not values.get("address", "").startswith("/"):
+        raise ConfigError(
+            "'address' is wrong", where=f"{file}:{strict.line_of(text, 'address')}",
+            why='transport = "unix" needs the whole path of a socket',
+        )  # fmt: skip
+    return RemoteHost(**{"name": name, "address": name, **values})
+
+
+def render(host: RemoteHost) -> str:
+    """A host as its file's text: what is not as usual."""
+    usual = RemoteHost(host.name, "")
+    lines = [f"# The host '{host.name}'. Each key: docs/config.md. Try it: mirrord host check "
+             f"{host.name}"]  # fmt: skip
+    for key in _KEYS:
+        field = "connect_s" if key == "connect" else key
+        value = getattr(host, field)
+        if value == getattr(usual, field):
+            continue
+        if key == "connect":
+            lines.append(f'connect = "{value:g}s"')
+        elif isinstance(value, tuple):
+            lines.append(f"{key} = [{', '.join(quoted(word) for word in value)}]")
+        else:
+            lines.append(f"{key} = {value if isinstance(value, int) else quoted(value)}")
+    return "\n".join(lines) + "\n"
+
+
+class Hosts:
+    """The folder of other hosts' settings."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def file(self, name: str) -> Path:
+        """Where the settings of a host lie, or would lie."""
+        return self.folder / f"{check_name(name)}.toml"
+
+    def names(self) -> list[str]:
+        """All that have a file, whether right or wrong."""
+        found = self.folder.glob("*.toml")
+        return sorted(path.stem for path in found if not path.name.startswith("."))
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file of that name."""
+        return MIRROR_NAME.fullmatch(name) is not None and self.file(name).is_file()
+
+    def load(self, name: str) -> RemoteHost:
+        """The settings in a host's file; `NotFound` with the nearest name when there is none."""
+        path = self.file(name)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            near = nearest(name, self.names())
+            raise NotFound(
+                f"no host is called '{name}'", where=str(path),
+                hint=f"Did you mean '{near[0]}'?" if near
+                else f"Make it with 'mirrord host add {name} --address …'.",
+            ) from None  # fmt: skip
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                "the host's settings cannot be read", where=str(path), why=str(error)
+            ) from error
+        return parse(name, text, str(path))
+
+    def find(self, authority: str) -> RemoteHost:
+        """The host of an endpoint, `[user@]name[:port]`: its file's settings, or the usual ones.
+
+        User and port that are said here go before those of the file.
+        """
+        said_user, name, said_port = split_host(authority, what="the endpoint")
+        host = self.load(name) if self.has(name) else RemoteHost(name, name.strip("[]"))
+        return host._replace(user=said_user or host.user, port=said_port or host.port)
+
+    def jumps(self, host: RemoteHost) -> tuple[RemoteHost, ...]:
+        """The hosts to go through, the first hop first; `ConfigError` when they form a loop."""
+        found: list[RemoteHost] = []
+        seen = [host.name]
+        while host.jump:
+            try:
+                host = self.find(host.jump)
+            except UsageError as error:
+                file = self.folder / f"{seen[-1]}.toml"
+                raise ConfigError(
+                    f"'jump' is wrong: {error.what}", where=str(file), hint=error.hint
+                ) from None
+            if host.name in seen:
+                file = self.folder / f"{seen[-1]}.toml"
+                raise ConfigError(
+                    "the jump hosts lead in a circle", where=self._place(file, "jump"),
+                    why=" → ".join([*seen, host.name]), hint="Take one 'jump' out.",
+                )  # fmt: skip
+            if host.transport not in ("ssh", "openssh"):
+                raise ConfigError(
+                    f"'{host.name}' cannot be a jump host",
+                    where=self._place(self.folder / f"{seen[-1]}.toml", "jump"),
+                    why=f"it is reached by {host.transport}, not by SSH",
+                )
+            seen.append(host.name)
+            found.insert(0, host)
+        return tuple(found)
+
+    def _place(self, file: Path, key: str) -> str:
+        try:
+            return f"{file}:{strict.line_of(file.read_text(encoding='utf-8'), key)}"
+        except OSError:
+            return str(file)
+
+    def all(self) -> list[RemoteHost]:
+        """All of them, checked with their jumps; `ConfigError` at the first wrong one."""
+        found = []
+        for name in self.names():
+            try:
+                found.append(self.load(name))
+            except UsageError as error:
+                raise ConfigError(error.what, where=str(self.folder / f"{name}.toml")) from None
+        for host in found:
+            self.jumps(host)
+        return found
+
+    def add(self, host: RemoteHost) -> Path:
+        """Write a host's file, in place of one that was there, unless it says the same already."""
+        path, text = self.file(host.name), render(host)
+        try:
+            if self.load(host.name) == host:
+                return path
+        except MirrordError:
+            pass  # there was none, or a wrong one
+        parse(host.name, text, str(path))  # what cannot be read back must not be written
+        files.make_directory("HOST:FOLDER", self.folder, mode=0o700)
+        files.write_atomic("HOST:ADD", path, text.encode())
+        return path
+
+    def remove(self, name: str) -> None:
+        """Remove a host's file; `NotFound` when there is none."""
+        if not self.has(name):
+            self.load(name)
+        files.remove_file("HOST:REMOVE", self.file(name))
