@@ -33,9 +33,9 @@ def by_ssh(host: RemoteHost, jumps: Sequence[RemoteHost] = ()) -> MirrordError:
     except MirrordError as error:
         return error
     heard = read_all(stream)
-    error = stream.failure(heard)
+    failed = stream.failure(heard)
     stream.close()
-    return error
+    return failed
 
 
 def by_openssh(host: RemoteHost, jumps: Sequence[RemoteHost] = ()) -> MirrordError:
