@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "daemon": ("daemon", _SERVICE),
     "agent": ("agent", _SERVICE),
     "pki": ("pki", _SERVICE),
+    "host": ("host", _SERVICE),
     "config": ("config", _OTHER),
     "volume": ("volume", _OTHER),
     "demo": ("demo", _OTHER),

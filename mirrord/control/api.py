@@ -18,6 +18,7 @@ from mirrord.config import strict
 from mirrord.config.definitions import Definitions, as_keep, as_rates, check_together
 from mirrord.config.host import Host, check_links
 from mirrord.config.host import load as load_host
+from mirrord.config.hosts import Hosts
 from mirrord.control.places import check_places, explained
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import (
@@ -202,6 +203,7 @@ class Service:
         with explained():
             found = self.definitions.all()
             check_links(found, load_host(self.paths.host), str(self.paths.host))
+            Hosts(self.paths.hosts).all()
             if any(definition.timing.rules for definition in found):
                 from mirrord.config.schedules import Schedules
 
