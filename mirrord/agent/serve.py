@@ -160,6 +160,8 @@ def _send(
 ) -> None:  # fmt: skip
     with opened.driver.send(base, incremental, checkpoint=checkpoint) as stream:
         exchange.opened()
+        while stream.skip():
+            exchange.check()
         while chunk := stream.read():
             exchange.send(chunk)
         exchange.end()
@@ -171,6 +173,8 @@ def _receive(opened: _Opened, exchange: Exchange, request: ReceiveRequest) -> St
     """
     with opened.driver.receive(request) as receiver:
         exchange.opened()
+        while receiver.catch_up():
+            exchange.check()
         while chunk := exchange.read():
             receiver.write(chunk)
         return receiver.finish()

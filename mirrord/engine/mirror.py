@@ -81,7 +81,10 @@ class Mirror:
             throttle = self.limits.throttle(
                 self.definition, self.definitions, check=self.run.check_abort, danger=self.danger
             )
-        route = Route(self.source, self.destination, self.id, self.run, self.watcher, throttle)
+        route = Route(
+            self.source, self.destination, self.id, self.run, self.watcher, throttle,
+            tell=lambda text: self.catalogue.add_event(self.id, "warning", text),
+        )  # fmt: skip
         return route if make_room is None else route._replace(make_room=make_room)
 
     def row(self) -> MirrorRow:
