@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import queue
 import shlex
-import threading
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from mirrord.config.definitions import Definitions
 from mirrord.config.hosts import Hosts, check_name, checked
 from mirrord.core.endpoint import split_host
-from mirrord.core.errors import MirrordError, Refused, Unsupported, UsageError
+from mirrord.core.errors import MirrordError, Refused, UsageError
 from mirrord.core.model import RemoteHost
 from mirrord.core.results import Result
 from mirrord.system import clock
 from mirrord.system.paths import Paths
 
-if TYPE_CHECKING:
-    from mirrord.transport.base import ByteStream
 
-#: How long a program that is no agent has to end or to say something, seconds.
-_PROBE_S = 0.5
 
 
 class Allowed(NamedTuple):
@@ -115,57 +108,33 @@ def listing(paths: Paths) -> list[RemoteHost]:
 
 def check(paths: Paths, authority: str) -> Result:
     """Connect to a host as mirrors do, and tell what is there; raises what is in the way."""
+    from mirrord.link.connect import Link
+
     hosts = Hosts(paths.hosts)
     host = hosts.find(authority)
     begun_s = clock.monotonic_s()
-    stream = open_stream(host, hosts.jumps(host))
+    link = Link(host, hosts.jumps(host))
     try:
-        found = probe(stream)
+        session = link.session()
         took_s = clock.monotonic_s() - begun_s
+        begun_s = clock.monotonic_s()
+        session.call("ping", timeout_s=10.0)
+        trip_s = clock.monotonic_s() - begun_s
+        there, allowed, notes = link.peer.software, link.peer.about, link.notes
     finally:
-        stream.close()
+        link.close()
+    how = "TLS beside SSH" if host.transport in ("ssh", "openssh") else host.transport.upper()
+    text = (
+        f"'{authority}' can be reached by {host.transport} ({took_s:.2f} s): mirrord {there}, a "
+        f"round trip takes {1000 * trip_s:.1f} ms.\nIt lets us use: {allowed}."
+    )
+    text += "".join(f"\n{note}" for note in notes) or f"\nThe data go over {how}."
     return Result(
-        "done", f"'{authority}' can be reached by {host.transport} ({took_s:.2f} s): {found}.",
+        "done", text,
         {"host": authority, "transport": host.transport, "took_s": round(took_s, 3),
-         "found": found},
+         "software": there, "allowed": allowed, "round_trip_s": round(trip_s, 6),
+         "notes": list(notes)},
     )  # fmt: skip
-
-
-def open_stream(
-    host: RemoteHost, jumps: Sequence[RemoteHost], arguments: Sequence[str] = ()
-) -> ByteStream:
-    """A stream to the host's agent, by its transport."""
-    if host.transport == "ssh":
-        from mirrord.transport.ssh import open_ssh
-
-        return open_ssh(host, jumps, arguments)
-    if host.transport == "openssh":
-        from mirrord.transport.openssh import open_openssh
-
-        return open_openssh(host, jumps, arguments)
-    if host.transport == "unix":
-        from mirrord.transport.local import open_unix
-
-        return open_unix(host.address, timeout_s=host.connect_s)
-    raise Unsupported(f"'{host.transport}' is no way to a host", where=host.name)
-
-
-def probe(stream: ByteStream) -> str:
-    """What the program at the other end is, as a clause; raises why it is no agent of mirrord."""
-    first: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-
-    def listen() -> None:
-        try:
-            first.put(stream.read(4096))
-        except OSError:
-            first.put(b"")
-
-    threading.Thread(target=listen, name="probe", daemon=True).start()
-    try:
-        heard = first.get(timeout=_PROBE_S)
-    except queue.Empty:
-        return "its program runs"
-    raise stream.failure(heard)
 
 
 def remove(paths: Paths, name: str) -> Path:

@@ -75,6 +75,9 @@ def expect(lane: Lane, *, timeout_s: float) -> Hello:
         raise _unheard(lane, error, timeout_s if overdue.is_set() else None) from error
     except ProtocolError as error:
         stray = lane.reader.stray or lane.reader.pending()
+        known = lane.stream.failure(stray)
+        if not isinstance(known, LinkLost):
+            raise known from error
         error.where = lane.stream.peer
         error.why = f"it begins with {shown(stray)}"
         error.hint = (
@@ -93,7 +96,11 @@ def expect(lane: Lane, *, timeout_s: float) -> Hello:
         raise
 
 
-def _unheard(lane: Lane, error: LinkLost, timeout_s: float | None) -> LinkLost:
+def _unheard(lane: Lane, error: LinkLost, timeout_s: float | None) -> MirrordError:
+    if timeout_s is None:
+        known = lane.stream.failure(lane.reader.pending())
+        if not isinstance(known, LinkLost):
+            return known
     said = lane.stream.said().strip().splitlines()
     stray = lane.reader.pending()
     why = f"it said nothing for {timeout_s:.0f} s" if timeout_s is not None else "it ended at once"

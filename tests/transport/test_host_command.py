@@ -69,10 +69,11 @@ def test_from_nothing_to_a_connection(
     assert "'mirrord' is not found there" in capsys.readouterr().err
     # With a program that runs; running it again keeps key, pin and settings.
     file = etc / "hosts.d/dr.toml"
-    file.write_text(file.read_text() + 'command = ["sh", "-c", "cat"]\n')
-    assert run(["host", "add", "dr"]) == 1
+    agent = ["env", f"MIRRORD_HOME={etc.parent}/there", sys.executable, "-m", "mirrord", "agent"]
+    file.write_text(file.read_text() + f"command = {json.dumps(agent)}\n")
+    assert run(["host", "add", "dr", *bounds]) == 1
     again = line_of(capsys.readouterr().out)
-    assert again == f'restrict,command="sh -c cat" {public}'
+    assert again.startswith(f'restrict,command="{shlex.join(agent)} --allow receive=/backup/a')
     sshd.authorized.write_text(again + "\n")
     assert run(["host", "add", "dr", *bounds]) == 0
     said = capsys.readouterr()
@@ -80,6 +81,7 @@ def test_from_nothing_to_a_connection(
     assert run(["host", "check", "dr", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["status"] == "done" and found["took_s"] < 5
+    assert found["allowed"] == "send=/data/a b, receive=/backup/a, append-only"
 
 
 def test_the_forced_command_is_quoted_as_sshd_takes_it(sshd: Sshd) -> None:
