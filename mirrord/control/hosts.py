@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mirrord.transport.base import ByteStream
 
 #: How long a program that is no agent has to end or to say something, seconds.
-_PROBE_S = 0.5
+_PROBE_S = 1.5
 
 
 class Allowed(NamedTuple):
@@ -84,7 +84,7 @@ def with_key(paths: Paths, host: RemoteHost) -> tuple[RemoteHost, str]:
 def authorized_line(host: RemoteHost, public: str, allowed: Allowed) -> str:
     """The line of authorized_keys that lets the key do just this."""
     command = shlex.join([*host.command, *allowed.words()])
-    escaped = command.replace("\\", "\\\\").replace('"', '\\"')
+    escaped = command.replace('"', '\\"')  # all that sshd takes back; a backslash is itself
     return f'restrict,command="{escaped}" {public}'
 
 
