@@ -4,6 +4,7 @@ _MIRROR = "Mirrors"
 _FAILOVER = "Failing over and back"
 _LOOK = "Looking"
 _SERVICE = "The service"
+_HOSTS = "Other hosts"
 _OTHER = "Other"
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -33,9 +34,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "monitor": ("monitor", _SERVICE),
     "reload": ("reload", _SERVICE),
     "daemon": ("daemon", _SERVICE),
-    "agent": ("agent", _SERVICE),
-    "pki": ("pki", _SERVICE),
-    "host": ("host", _SERVICE),
+    "agent": ("agent", _HOSTS),
+    "pki": ("pki", _HOSTS),
+    "host": ("host", _HOSTS),
     "config": ("config", _OTHER),
     "volume": ("volume", _OTHER),
     "demo": ("demo", _OTHER),

@@ -16,8 +16,6 @@ from mirrord.system import clock
 from mirrord.system.paths import Paths
 
 
-
-
 class Allowed(NamedTuple):
     """What the other end's forced command lets this host do there: folders, and no deletion."""
 
@@ -77,7 +75,7 @@ def with_key(paths: Paths, host: RemoteHost) -> tuple[RemoteHost, str]:
 def authorized_line(host: RemoteHost, public: str, allowed: Allowed) -> str:
     """The line of authorized_keys that lets the key do just this."""
     command = shlex.join([*host.command, *allowed.words()])
-    escaped = command.replace("\\", "\\\\").replace('"', '\\"')
+    escaped = command.replace('"', '\\"')  # all that sshd takes back; a backslash is itself
     return f'restrict,command="{escaped}" {public}'
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mirrord.cli.output import Json, print_json, show
-from mirrord.core.errors import MirrordError, Refused
+from mirrord.core.errors import MirrordError, Refused, Untrusted
 from mirrord.system import paths
 
 if TYPE_CHECKING:
@@ -99,6 +99,9 @@ def add(
         result = hosts.check(found, name)
     except MirrordError as error:
         error.data.update(facts)
+        if isinstance(error, Untrusted) and "log-in" in error.what:
+            # The usual hint would print a line without the bounds of this one.
+            error.hint = f"Append the line above to ~{login}/.ssh/authorized_keys on {at}."
         error.add_note(f"once that is mended: mirrord host check {name}")
         sys.stdout.flush()
         raise
