@@ -32,7 +32,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
-    with open_lab(request.param, tmp_path) as made:
+    large = request.node.get_closest_marker("large") is not None
+    with open_lab(request.param, tmp_path, large=large) as made:
         yield made
 
 

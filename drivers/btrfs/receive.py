@@ -12,8 +12,6 @@ It cannot go on from its middle either. So a transfer that may break off is kept
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import functools
 import os
 import threading
@@ -21,17 +19,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from mirrord.core.errors import Busy, Damaged, MirrordError, TransferFailed, Unsupported
+from mirrord.core.errors import Damaged, MirrordError, TransferFailed, Unsupported
 from mirrord.core.model import ReceiveRequest, Snapshot, SnapshotKind, Staging
 from mirrord.drivers import base
 from mirrord.drivers.base import Receiver
 from mirrord.drivers.btrfs import layout, spool, store, subvolume
+from mirrord.drivers.btrfs.alone import alone
 from mirrord.drivers.btrfs.ioctl import guarded
 from mirrord.drivers.btrfs.layout import Layout, Record
 from mirrord.drivers.btrfs.spool import Spool
 from mirrord.drivers.btrfs.store import Kept
 from mirrord.drivers.btrfs.stream import make_pipe
-from mirrord.system import clock, command, files, steps
+from mirrord.system import command, files, steps
 from mirrord.system.native import BtrfsStreamScanner, btrfs_rewrite_beginning
 
 if TYPE_CHECKING:
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 
 _ERROR_BYTES_MAX = 4096
 _CATCH_UP_S = 0.2
-_ALONE_S = 20.0
-_ALONE_POLL_S = 0.02
 _PROGS_HINT = "Install the package btrfs-progs (Debian: apt-get install btrfs-progs)."
 
 
@@ -83,7 +80,7 @@ class BtrfsReceiver(Receiver):
             raise
 
     def _begin(self) -> None:
-        self._alone = _alone(self._place, self._where)
+        self._alone = alone(self._place, self._where)
         remove_staging(self._folder)
         steps.reached("BTRFS:RECEIVE:STAGE")
         self._folder.mkdir(mode=0o700)
@@ -329,30 +326,6 @@ class BtrfsReceiver(Receiver):
         if self._errors is not None:
             self._errors.close()
             self._errors = None
-
-
-def _alone(place: Layout, where: str) -> int:
-    """A descriptor with a lock that 'btrfs receive' holds as long as it lives: the one of a process
-    that was killed may still write into what a new one makes under the same name. `Busy`.
-    """
-    descriptor = os.open(place.staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    until_s = clock.monotonic_s() + _ALONE_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return descriptor
-        except OSError as error:
-            if error.errno != errno.EWOULDBLOCK or clock.monotonic_s() > until_s:
-                os.close(descriptor)
-                if error.errno != errno.EWOULDBLOCK:
-                    raise
-                raise Busy(
-                    "the 'btrfs receive' of an earlier transfer has not ended yet",
-                    where=where,
-                    why="it was left alone, and its disk is slow or hangs",
-                    hint="Look for it with 'pgrep -af btrfs', and run the same command again.",
-                ) from None
-            clock.sleep_s(_ALONE_POLL_S)
 
 
 def _ending(status: int) -> str:

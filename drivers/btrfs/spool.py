@@ -19,6 +19,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import mmap
 import os
 import struct
 import threading
@@ -43,7 +44,7 @@ _SYNC_SLOTS = 3
 #: What is worth a file when a transfer breaks off that has none yet.
 _KEEP_BYTES = 1 << 20
 SLOT_BYTES = 1 << 20
-_HEAD_BYTES = 4096
+_HEAD_BYTES = _ALIGN_BYTES = 4096
 _MAGIC = b"mrspool1"
 _HEAD = struct.Struct("<8sI16s")
 #: magic, length, number, digest of the stream up to here, checksum of all that and the bytes.
@@ -220,11 +221,12 @@ class Spool:
         self._descriptor = -1
         self._digest = StreamDigest()
         #: The slot that is being filled, from the place of its bytes on.
-        self._slot = bytearray(SLOT_BYTES)
+        self._slot = _buffer(SLOT_BYTES)
         self._used = 0
         self._kept_used = 0  # of which a file has so many already
-        self._full: deque[bytearray] = deque()
-        self._spare: deque[bytearray] = deque()
+        self._full: deque[mmap.mmap] = deque()
+        self._spare: deque[mmap.mmap] = deque()
+        self._direct_tried = False
         self._number = 0  # of the next slot to be written
         self._handed = 0  # slots that were filled
         self._durable = 0
@@ -262,6 +264,8 @@ class Spool:
                     if number == full - 1 and self._digest.hexdigest() != digest:
                         raise self._cut(descriptor, 0)
                 yield payload
+                first = _HEAD_BYTES + number * SLOT_BYTES
+                os.posix_fadvise(descriptor, first, SLOT_BYTES, os.POSIX_FADV_DONTNEED)
             self._take_up(descriptor, full, payload if part else None)
             descriptor = -1
         finally:
@@ -335,8 +339,8 @@ class Spool:
         if self._error is not None:
             self._give_up()
 
-    def _empty(self) -> bytearray:
-        return self._spare.popleft() if self._spare else bytearray(SLOT_BYTES)
+    def _empty(self) -> mmap.mmap:
+        return self._spare.popleft() if self._spare else _buffer(SLOT_BYTES)
 
     def _give_up(self) -> None:
         """The spool could not be written: without it, then."""
@@ -375,23 +379,39 @@ class Spool:
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         self._descriptor = os.open(self._path, flags, 0o600)
         _set_nocow(self._descriptor)
-        os.pwrite(self._descriptor, _head_of(self._request), 0)
+        head = _buffer(_HEAD_BYTES)
+        head[:] = _head_of(self._request)
+        self._put(memoryview(head), 0)
         files.sync_directory(self._path.parent)
 
-    def _write(self, slot: bytearray, length: int) -> None:
+    def _write(self, slot: mmap.mmap, length: int) -> None:
         steps.reached("BTRFS:SPOOL:WRITE")
-        view = memoryview(slot)[: _SLOT.size + length]
-        payload = view[_SLOT.size :]
+        view = memoryview(slot)
+        payload = view[_SLOT.size : _SLOT.size + length]
         self._digest.update(payload)
         digest = bytes.fromhex(self._digest.hexdigest())
         _SLOT.pack_into(slot, 0, _SLOT_MAGIC, length, self._number, digest, bytes(16))
         view[_SUMMED_BYTES : _SLOT.size] = _summed(view[:_SUMMED_BYTES], payload)
-        offset = _HEAD_BYTES + self._number * SLOT_BYTES
-        while view:
-            written = os.pwrite(self._descriptor, view, offset)
-            view, offset = view[written:], offset + written
+        end, whole = _SLOT.size + length, _aligned(_SLOT.size + length)
+        view[end:whole] = bytes(whole - end)
+        self._put(view[:whole], _HEAD_BYTES + self._number * SLOT_BYTES)
         if length == PAYLOAD_BYTES:
             self._number += 1
+
+    def _put(self, view: memoryview, offset: int) -> None:
+        """Write past the page cache: that costs a quarter, and takes nobody's memory."""
+        if not self._direct_tried:
+            self._direct_tried = True
+            _set_direct(self._descriptor, True)
+        while view:
+            try:
+                written = os.pwrite(self._descriptor, view, offset)
+            except OSError as error:
+                if error.errno != errno.EINVAL or not _is_direct(self._descriptor):
+                    raise
+                _set_direct(self._descriptor, False)  # a device with larger blocks, for example
+                continue
+            view, offset = view[written:], offset + written
 
     def _sync(self) -> None:
         steps.reached("BTRFS:SPOOL:SYNC")
@@ -401,9 +421,7 @@ class Spool:
             self._durable = self._number
             self._changed.notify_all()
         # It is read again only if the transfer breaks off: others need the memory more.
-        os.posix_fadvise(
-            self._descriptor, first, _end_of(self._number, 0) - first, os.POSIX_FADV_DONTNEED
-        )
+        os.posix_fadvise(self._descriptor, first, 0, os.POSIX_FADV_DONTNEED)
 
     # The end
 
@@ -454,7 +472,29 @@ class Spool:
 
 def _end_of(full: int, used: int) -> int:
     """Where a file of so many full slots ends, and one with so many bytes."""
-    return _HEAD_BYTES + full * SLOT_BYTES + (_SLOT.size + used if used else 0)
+    return _HEAD_BYTES + full * SLOT_BYTES + (_aligned(_SLOT.size + used) if used else 0)
+
+
+def _aligned(length: int) -> int:
+    """As much as is written at once for it."""
+    return -(-length // _ALIGN_BYTES) * _ALIGN_BYTES
+
+
+def _buffer(size: int) -> mmap.mmap:
+    """Memory that can be written past the page cache: whole pages."""
+    return mmap.mmap(-1, size)
+
+
+def _is_direct(descriptor: int) -> bool:
+    return bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT)
+
+
+def _set_direct(descriptor: int, wanted: bool) -> None:
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    with contextlib.suppress(OSError):  # where it cannot be: only slower
+        fcntl.fcntl(
+            descriptor, fcntl.F_SETFL, flags | os.O_DIRECT if wanted else flags & ~os.O_DIRECT
+        )
 
 
 def _set_nocow(descriptor: int) -> None:
