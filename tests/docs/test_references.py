@@ -84,7 +84,7 @@ def test_the_named_schedule_in_the_example_is_right(tmp_path: Path) -> None:
 
 
 def test_the_peer_in_the_example_is_right(tmp_path: Path) -> None:
-    [example] = [each for each in examples("config.md") if "fingerprint =" in each]
+    [example] = [each for each in examples("config.md") if "append_only =" in each]
     (tmp_path / "berlin.toml").write_text(example)
     assert peers.Peers(tmp_path).load("berlin").append_only
 
