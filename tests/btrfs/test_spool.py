@@ -206,7 +206,7 @@ def test_a_power_cut_costs_no_more_than_it_may(pair: Pair, tmp_path: Path) -> No
         cut = Pair(pair.home, mount / "backup")
         base, snapshot, whole = grown(cut, mib=40)
         copies = [tmp_path / "early", tmp_path / "late"]
-        written = []
+        written: list[bytes] = []
         with cut.destination.receive(wanted(base, snapshot)) as receiver:
             for copy, end in zip(copies, (17 << 20, 38_000_001), strict=True):
                 start = written[-1] if written else 0
