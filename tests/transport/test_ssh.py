@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -288,3 +289,13 @@ class TestKeys:
 def test_the_host_key_is_shown_without_a_log_in(sshd: Sshd) -> None:
     host = sshd.host(fingerprint="", key="/nowhere", user="nobody-there")
     assert host_key(host) == ("ssh-ed25519", sshd.fingerprint)
+
+
+def test_only_who_connects_pays_for_ssh() -> None:
+    program = (
+        "import sys, mirrord.control.api, mirrord.control.hosts, mirrord.cli.commands.host, "
+        "mirrord.transport.ssh, mirrord.transport.local; "
+        "print([name for name in ('paramiko', 'cryptography') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout == b"[]\n"

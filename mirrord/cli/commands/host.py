@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,7 @@ from mirrord.core.errors import MirrordError, Refused, Untrusted
 from mirrord.system import paths
 
 if TYPE_CHECKING:
+    from mirrord.control.hosts import Allowed
     from mirrord.core.model import RemoteHost
 
 Host = Annotated[str, typer.Argument(metavar="NAME", help="The host's name.")]
@@ -64,26 +65,29 @@ def add(
 
     May be run again, to go on or to change something.
     """
-    from mirrord.control import hosts
+    from mirrord.control.hosts import Allowed
 
-    found = paths.standard()
-    allowed = hosts.Allowed(tuple(allow_receive or ()), tuple(allow_send or ()), append_only)
     wanted = {
         "address": address, "user": user, "port": port, "key": _absolute(key), "jump": jump,
         "transport": transport, "fingerprint": fingerprint,
     }  # fmt: skip
-    again = ["mirrord", "host", "add", name]
-    again += [word for key, value in wanted.items() if value for word in (f"--{key}", str(value))]
-    again += ["--append-only"] if append_only else []
-    for verb, folders in (("receive", allowed.receive), ("send", allowed.send)):
-        again += [word for folder in folders for word in (f"--allow-{verb}", folder)]
+    allowed = Allowed(tuple(allow_receive or ()), tuple(allow_send or ()), append_only)
+    _walk(name, wanted, allowed, as_json=as_json)
+
+
+def _walk(name: str, wanted: dict[str, Any], allowed: Allowed, *, as_json: bool) -> None:
+    """From step to step; what is there already stays as it is."""
+    from mirrord.control import hosts
+
+    found = paths.standard()
     say = (lambda _text: None) if as_json else print
     host = hosts.plan(found, name, wanted)
     host, public = hosts.with_key(found, host)
     line = hosts.authorized_line(host, public, allowed)
     say(f"1. The key {host.key}: {public.split()[0]}.")
     if not host.fingerprint:
-        host = host._replace(fingerprint=_accepted(host, hosts.shown_key(found, host), again))
+        shown = hosts.shown_key(found, host)
+        host = host._replace(fingerprint=_accepted(host, shown, _again(name, wanted, allowed)))
     say(f"2. Its host key, the only one that is accepted from now on: {host.fingerprint}.")
     file = hosts.write(found, host)
     say(f"3. Its settings: {file}.")
@@ -109,6 +113,15 @@ def add(
         print_json({"status": result.status, **facts, **result.data})
     else:
         print(f"5. {result.text}")
+
+
+def _again(name: str, wanted: dict[str, Any], allowed: Allowed) -> list[str]:
+    """The command that was given, word by word."""
+    words = ["mirrord", "host", "add", name]
+    words += [word for key, value in wanted.items() if value for word in (f"--{key}", str(value))]
+    for verb, folders in (("receive", allowed.receive), ("send", allowed.send)):
+        words += [word for folder in folders for word in (f"--allow-{verb}", folder)]
+    return words + (["--append-only"] if allowed.append_only else [])
 
 
 def _absolute(key: str | None) -> str | None:
