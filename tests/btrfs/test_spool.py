@@ -118,7 +118,7 @@ def test_a_finished_transfer_leaves_no_file(pair: Pair) -> None:
         assert not spool_of(pair).exists()
 
 
-@pytest.mark.parametrize("cut", [1, 63, 64, 5000, SLOT_BYTES, SLOT_BYTES + 1, 3 * SLOT_BYTES])
+@pytest.mark.parametrize("cut", [1, 5000, SLOT_BYTES + 1])
 def test_a_torn_tail_is_cut_off_at_the_last_good_chunk(pair: Pair, cut: int) -> None:
     base, snapshot, whole = grown(pair)
     part = 10 * PAYLOAD_BYTES + 700_000
@@ -156,7 +156,7 @@ def test_a_damaged_chunk_in_the_middle_is_found_and_what_is_before_it_used(pair:
     assert go_on(pair, base, snapshot) == len(whole) - 4 * PAYLOAD_BYTES
 
 
-@pytest.mark.parametrize("where", [0, 20, 200])
+@pytest.mark.parametrize("where", [0, 9, 60])
 def test_a_damaged_head_holds_nothing(pair: Pair, where: int) -> None:
     base, snapshot, whole = grown(pair)
     interrupted(pair, base, snapshot, whole[: 6 * PAYLOAD_BYTES])
@@ -206,7 +206,7 @@ def test_a_power_cut_costs_no_more_than_it_may(pair: Pair, tmp_path: Path) -> No
         cut = Pair(pair.home, mount / "backup")
         base, snapshot, whole = grown(cut, mib=40)
         copies = [tmp_path / "early", tmp_path / "late"]
-        written: list[bytes] = []
+        written: list[int] = []
         with cut.destination.receive(wanted(base, snapshot)) as receiver:
             for copy, end in zip(copies, (17 << 20, 38_000_001), strict=True):
                 start = written[-1] if written else 0
@@ -246,7 +246,7 @@ def test_a_discarded_or_forgotten_transfer_leaves_no_file(pair: Pair) -> None:
 
 def test_a_receive_that_goes_on_can_be_ended_at_any_moment(pair: Pair) -> None:
     """While the spool is applied again, too: nothing hangs, and nothing is lost."""
-    base, snapshot, whole = grown(pair, mib=60)
+    base, snapshot, whole = grown(pair, mib=40)
     size = interrupted(pair, base, snapshot, whole[:-1])
     for pause_s in (0.0, 0.01, 0.05, 0.2):
         receiver = pair.destination.receive(wanted(base, snapshot))
