@@ -186,10 +186,11 @@ class BlockReceiver(Receiver):
         for address, count in table:
             if address < self._next_address or not number_of(address) or not count:
                 raise stream_damaged(self._where, "its blocks are not in order")
-            self._next_address = address + count
             if self._collisions.clear_the_way(address, count):
                 piece = data[at * BLOCK_BYTES : (at + count) * BLOCK_BYTES]
                 self._store.write("BLOCK:RECEIVE:WRITE", address, piece)
+            # Only now: should the write fail, the checkpoint must not claim it.
+            self._next_address = address + count
             at += count
         self._blocks += blocks
         self._unkept_bytes += len(body)
