@@ -21,6 +21,7 @@ from mirrord.engine import fanout
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.throttle import Throttle
 from mirrord.engine.transfer import Route
+from mirrord.link import waiting
 from mirrord.system import clock, locks
 
 if TYPE_CHECKING:
@@ -128,7 +129,8 @@ class Mirror:
             stack.callback(self.run.end)
             self.began_s = clock.monotonic_s()
             stack.enter_context(fanout.at_work(self.source))
-            stack.enter_context(self.destination.lock(f"mirrord {verb.value} {self.name}"))
+            with waiting.heeding(self.run.check_abort):
+                stack.enter_context(self.destination.lock(f"mirrord {verb.value} {self.name}"))
             yield stack
 
     def permit(self, verb: Verb) -> Already | State:

@@ -18,6 +18,7 @@ from mirrord.core.units import format_duration, format_size
 from mirrord.drivers.base import Driver
 from mirrord.engine import plan, recovery
 from mirrord.engine.mirror import Mirror, live_source, one_line
+from mirrord.link import waiting
 from mirrord.system import clock, locks
 
 #: Of a mirror that nothing was interrupted of.
@@ -120,7 +121,8 @@ def _sentence(text: str) -> str:
 
 def _facts(driver: Driver) -> tuple[VolumeFacts | None, str]:
     try:
-        return driver.facts(), ""
+        with waiting.hurried(waiting.LOOK_S):
+            return driver.facts(), ""
     except (MirrordError, OSError) as error:
         return None, one_line(error)
 

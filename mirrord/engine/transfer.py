@@ -23,6 +23,7 @@ from mirrord.drivers.base import Capability, Driver
 from mirrord.engine import fanout
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.throttle import Throttle
+from mirrord.link import waiting
 from mirrord.system import clock
 from mirrord.system.native import StreamChecksum
 
@@ -98,7 +99,8 @@ def carry(route: Route, transfer_id: str, base: str | None, snapshot: Snapshot) 
     again = _Again(route)
     while True:
         try:
-            outcome = _carry_once(route, transfer_id, base, snapshot)
+            with waiting.heeding(route.run.check_abort):
+                outcome = _carry_once(route, transfer_id, base, snapshot)
         except (LinkLost, Unreachable) as error:
             again.after(error)
             continue

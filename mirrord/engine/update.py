@@ -15,12 +15,15 @@ from dataclasses import dataclass, field
 from mirrord.catalogue.store import TransferBegin
 from mirrord.core import names
 from mirrord.core.errors import (
+    Aborted,
     Diverged,
     InvariantError,
+    LinkLost,
     MirrordError,
     NotFound,
     Refused,
     TransferFailed,
+    Unreachable,
 )
 from mirrord.core.model import BlockStates, Role, Snapshot
 from mirrord.core.results import Result
@@ -31,6 +34,7 @@ from mirrord.engine import cascade, hooks, plan, prune, recovery
 from mirrord.engine.mirror import Mirror, check_destination, live_source, one_line
 from mirrord.engine.recovery import Pending, Recovered
 from mirrord.engine.transfer import Outcome, carry
+from mirrord.link import waiting
 from mirrord.system import clock
 
 _NAME_TRIES = 1000
@@ -242,8 +246,10 @@ def _settle(mirror: Mirror, error: BaseException) -> None:
     """Clean up after a failure now, by the same code that does it after a crash."""
     if isinstance(error, Exception | KeyboardInterrupt):
         mirror.run.begin(Activity.ABORTING)  # a request to abort is answered: go on cleaning up
+        broken = isinstance(error, Aborted | KeyboardInterrupt | LinkLost | Unreachable)
         try:
-            recovery.recover(mirror, error)
+            with waiting.hurried(waiting.HURRY_S if broken else 0):
+                recovery.recover(mirror, error)
         except (MirrordError, OSError) as second:
             error.add_note(f"cleaning up failed too, the next command will do it: {second}")
 

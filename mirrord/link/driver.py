@@ -18,9 +18,9 @@ from mirrord.core.model import (
     VolumeFacts,
 )
 from mirrord.drivers.base import Capability, Driver, Receiver, SendStream
+from mirrord.link import waiting
 from mirrord.link.exchange import Cancelled, Exchange
 from mirrord.link.session import Session
-from mirrord.system import clock
 from mirrord.wire.values import pack, unpack
 
 #: Pauses before a call over a broken connection is tried again over a new one.
@@ -72,6 +72,8 @@ class RemoteDriver(Driver):
         """The session, and our number in it; what was locked is locked again in a new one."""
         with self._guard:
             session = self._sessions.session()
+            if (hurry_s := waiting.hurry_s()) and not session.probe(hurry_s):
+                raise LinkLost("the other end does not answer")
             if session is not self._session:
                 number, capabilities, keeps = session.call(
                     "open", self.kind, self.location, timeout_s=_QUICK_S
@@ -88,12 +90,14 @@ class RemoteDriver(Driver):
         """Do it, and once more over a new connection when the old one breaks."""
         known = self._session is not None
         for pause_s in _PAUSES_S:
-            clock.sleep_s(pause_s)
+            waiting.sleep_s(pause_s)
             try:
                 return work(*self._attached())
             except (LinkLost, Unreachable) as error:
                 failure: MirrordError = error
-                if not known:
+                # A connection that broke is made anew; one that could not be made is told at once.
+                known = known or isinstance(error, LinkLost)
+                if not known or waiting.hurry_s():
                     break
             except MirrordError as error:
                 raise self._placed(error) from error
@@ -311,9 +315,12 @@ class _RemoteReceiver(Receiver):
             return
         self._closed = True
         if not self._exchange.settled:
-            self._exchange.cancel()
+            # A host that does not answer now does not keep us: it notices by itself.
+            told = self._exchange.cancel()
             try:
-                self._exchange.result(_CLOSE_S)
+                if self._session.probe(waiting.HURRY_S if told else 0.0):
+                    with waiting.at_most(_CLOSE_S):
+                        self._exchange.result()
             except MirrordError:
                 pass  # why it ended is known, or does not matter
         self._session.forget(self._exchange)

@@ -6,7 +6,13 @@ import threading
 from typing import Any, NamedTuple
 
 import mirrord
-from mirrord.core.errors import LinkLost, MirrordError, ProtocolError, unpack_error
+from mirrord.core.errors import (
+    LinkLost,
+    MirrordError,
+    ProtocolError,
+    Unreachable,
+    unpack_error,
+)
 from mirrord.link.lane import Lane
 from mirrord.transport.base import ByteStream
 from mirrord.wire.frames import FrameReader, Type, value_of
@@ -72,7 +78,7 @@ def expect(lane: Lane, *, timeout_s: float) -> Hello:
     try:
         frames = lane.read()
     except LinkLost as error:
-        raise _unheard(lane, error, timeout_s if overdue.is_set() else None) from error
+        raise _unheard(lane, timeout_s if overdue.is_set() else None) from error
     except ProtocolError as error:
         stray = lane.reader.stray or lane.reader.pending()
         known = lane.stream.failure(stray)
@@ -96,24 +102,18 @@ def expect(lane: Lane, *, timeout_s: float) -> Hello:
         raise
 
 
-def _unheard(lane: Lane, error: LinkLost, timeout_s: float | None) -> MirrordError:
-    if timeout_s is None:
-        known = lane.stream.failure(lane.reader.pending())
-        if not isinstance(known, LinkLost):
-            return known
-    said = lane.stream.said().strip().splitlines()
+def _unheard(lane: Lane, timeout_s: float | None) -> MirrordError:
     stray = lane.reader.pending()
-    why = f"it said nothing for {timeout_s:.0f} s" if timeout_s is not None else "it ended at once"
-    if said:
-        why = said[-1]
-    elif stray:
-        why = f"it said {shown(stray)}"
-    del error
-    return LinkLost(
-        "mirrord does not answer there", where=lane.stream.peer, why=why,
-        hint="Log in there by hand and run 'mirrord agent --help': it must be installed, and on "
-        "the PATH of a login without a terminal (or named by 'command' in hosts.d).",
-    )  # fmt: skip
+    if timeout_s is not None and not stray:
+        said = lane.stream.said().strip().splitlines()
+        nothing = f"it said nothing for {timeout_s:g} s"
+        return Unreachable(
+            "mirrord does not answer there", where=lane.stream.peer,
+            why=f"{nothing} ({said[-1]})" if said else nothing,
+            hint="Log in there by hand and run 'mirrord agent --help': does it answer? A slow host "
+            "needs more time: connect = \"30s\" in its file in hosts.d.",
+        )  # fmt: skip
+    return lane.stream.failure(stray)
 
 
 def shown(stray: bytes) -> str:

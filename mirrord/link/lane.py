@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mirrord.core.errors import LinkLost, MirrordError, ProtocolError
+from mirrord.link import waiting
 from mirrord.system import clock
 from mirrord.transport.base import ByteStream
 from mirrord.wire.frames import Frame, FrameReader, Type, control, header
@@ -16,6 +17,8 @@ _READ_BYTES = 256 << 10
 BEAT_S = 3.0
 #: A peer that said nothing for so long is lost: noticed within 15 s.
 SILENCE_S = 12.0
+#: How long a lane waits for whom it says goodbye to.
+_LEAVE_S = 0.3
 #: So few bytes in that time, and no whole frame, are no sign of life either.
 _TRICKLE_BYTES = 16 << 10
 
@@ -44,15 +47,37 @@ class Lane:
         self._put(control(kind, stream, value))
 
     def _put(self, parts: list[Any]) -> None:
-        with self._writing:
+        waiting.acquire(self._writing)
+        try:
             began_s = clock.monotonic_s()
             try:
                 self.stream.write(*parts)
             except OSError as error:
                 raise lost(self.stream, str(error)) from error
+            except BaseException:
+                # A signal: perhaps half a frame is out, and nothing can come behind that.
+                self.stream.close()
+                raise
             self._wrote_s = clock.monotonic_s()
             self.sent_bytes += sum(len(part) for part in parts)
             self.sent_s += self._wrote_s - began_s
+        finally:
+            self._writing.release()
+
+    def take_leave(self, why: str) -> None:
+        """The last frame, if the other end takes it at once."""
+        if not self._writing.acquire(timeout=_LEAVE_S):
+            return
+        overdue = threading.Timer(_LEAVE_S, self.stream.close)
+        overdue.daemon = True
+        overdue.start()
+        try:
+            self.stream.write(*control(Type.GOODBYE, 0, why))
+        except OSError:
+            return
+        finally:
+            overdue.cancel()
+            self._writing.release()
 
     def read(self) -> list[Frame]:
         """The next frames, at least one; `LinkLost` at the end, `ProtocolError`."""

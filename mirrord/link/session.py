@@ -14,8 +14,9 @@ from mirrord.core.errors import (
     ProtocolError,
     pack_error,
 )
+from mirrord.link import waiting
 from mirrord.link.exchange import Cancelled, Exchange
-from mirrord.link.lane import Lane
+from mirrord.link.lane import Lane, lost
 from mirrord.system import clock
 from mirrord.wire.compress import Packer
 from mirrord.wire.frames import Frame, Type, value_of
@@ -136,10 +137,7 @@ class Session:
 
     def _goodbye(self, why: str) -> None:
         for lane in self._lanes[:1]:
-            try:
-                lane.tell(Type.GOODBYE, 0, why)
-            except LinkLost:
-                return
+            lane.take_leave(why)
 
     def _beat(self) -> None:
         while not self._over.wait(1.0):
@@ -173,9 +171,22 @@ class Session:
         finally:
             self.forget(exchange)
 
+    def probe(self, within_s: float) -> bool:
+        """Whether the other end answers in time; it is over when it does not."""
+        if self._error is not None:
+            return False
+        try:
+            with waiting.at_most(within_s):
+                self.call("ping")
+        except LinkLost:
+            self.fail(lost(self._lanes[0].stream, f"no answer came within {within_s:g} s"))
+            return False
+        return True
+
     def begin(self, method: str, *words: Any) -> Exchange:
         """Ask the other end, and do not wait: `forget` it when it is over."""
-        with self._calling:
+        waiting.acquire(self._calling)
+        try:
             with self._lock:
                 if self._error is not None:
                     raise lost_again(self._error)
@@ -183,9 +194,14 @@ class Session:
                 exchange = self._exchanges[self._last] = Exchange(self, self._last)
             try:
                 self.control_lane().tell(Type.CALL, exchange.number, [method, list(words)])
-            except MirrordError as error:
+            except LinkLost as error:
                 self.fail(error)
                 raise
+            except BaseException:
+                self.forget(exchange)
+                raise
+        finally:
+            self._calling.release()
         return exchange
 
     def forget(self, exchange: Exchange) -> None:

@@ -195,4 +195,7 @@ def no_agent(host: RemoteHost, status: int | None, said: str, heard: bytes) -> M
             hint="Look at the forced command of the key in ~/.ssh/authorized_keys there, and at "
             f"the user's shell: it must be 'mirrord agent --allow …' or let '{program}' run.",
         )  # fmt: skip
-    return LinkLost("the connection ended", where=host.name, why=quoted(said))
+    return LinkLost(
+        "the connection ended before mirrord answered", where=host.name, why=quoted(said),
+        hint=f"Run the same command again; if it stays so: mirrord host check {host.name}.",
+    )  # fmt: skip
