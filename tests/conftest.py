@@ -48,9 +48,7 @@ def way() -> str:
 
 
 @pytest.fixture
-def world(
-    lab: Lab, way: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> Iterator[World]:
+def world(lab: Lab, way: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
     made: World
     if way in AWAY:
         made = RemoteWorld(lab, tmp_path / "home", request.getfixturevalue("host"), AWAY[way])

@@ -34,6 +34,9 @@ _CLOSE_S = 20.0
 class Sessions(Protocol):
     """Where the connection to the host comes from: one for all of its mirrors."""
 
+    #: What a person should know of the connection, each a full sentence.
+    notes: tuple[str, ...]
+
     def session(self) -> Session:
         """A session that is alive; `Unreachable`, `Untrusted`, `ProtocolError`."""
 
@@ -163,7 +166,10 @@ class RemoteDriver(Driver):
     def facts(self) -> VolumeFacts:
         """See `Driver.facts`."""
         found: VolumeFacts = unpack(VolumeFacts, self._call("facts", timeout_s=_QUICK_S))
-        return found._replace(filesystem=f"{self._endpoint.host} {found.filesystem}")
+        return found._replace(
+            filesystem=f"{self._endpoint.host} {found.filesystem}",
+            notes=(*found.notes, *self._sessions.notes),
+        )
 
     def snapshots(self) -> list[Snapshot]:
         """See `Driver.snapshots`."""
