@@ -2,11 +2,7 @@
 
 `btrfs receive` cannot be taken up in its middle. So of a transfer that may break off, what came is
 written here, beside the staging, while it is applied; the next try applies it again from here, and
-only the rest is sent. In the file `spool/<transfer>`:
-
-    4 KiB        the head: what is received (JSON with a checksum)
-    1 MiB each   slots: a header with number, length, checksum of the slot, and BLAKE3 digest of the
-                 stream up to its end; then the stream's bytes. Only the last slot may be not full.
+only the rest is sent (the file `spool/<transfer>`: spool_format.py).
 
 The beginning of a stream stays in memory: a small update costs no file. From there on a thread
 writes, and makes durable, so that never more than `LAG_BYTES` can be lost. Whatever keeps the spool
@@ -18,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import json
 import mmap
 import os
 import struct
@@ -26,14 +21,27 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mirrord.core.errors import CheckpointUseless
 from mirrord.core.model import ReceiveRequest, Snapshot, SnapshotKind
 from mirrord.drivers.btrfs import layout
 from mirrord.drivers.btrfs.layout import Layout
+from mirrord.drivers.btrfs.spool_format import (
+    HEAD_BYTES,
+    PAYLOAD_BYTES,
+    SLOT_BYTES,
+    SLOT_HEADER_BYTES,
+    end_of,
+    head_of,
+    last_good,
+    read_head,
+    read_slot,
+    seal_slot,
+    slot_at,
+)
 from mirrord.system import files, steps
-from mirrord.system.native import StreamChecksum, StreamDigest
+from mirrord.system.native import StreamDigest
 
 #: What stays in memory before anything is written, in bytes of the stream.
 MEMORY_BYTES = 4 << 20
@@ -43,17 +51,6 @@ LAG_BYTES = 8 << 20
 _SYNC_SLOTS = 3
 #: What is worth a file when a transfer breaks off that has none yet.
 _KEEP_BYTES = 1 << 20
-SLOT_BYTES = 1 << 20
-_HEAD_BYTES = _ALIGN_BYTES = 4096
-_MAGIC = b"mrspool1"
-_HEAD = struct.Struct("<8sI16s")
-#: magic, length, number, digest of the stream up to here, checksum of all that and the bytes.
-_SLOT = struct.Struct("<4sIQ32s16s")
-_SLOT_MAGIC = b"slot"
-_SUMMED_BYTES = _SLOT.size - 16
-PAYLOAD_BYTES = SLOT_BYTES - _SLOT.size
-#: So many slots at the end are looked at to find the last good one: more than are ever not durable.
-_LOOK_SLOTS = LAG_BYTES // SLOT_BYTES + 2
 _IOC_GETFLAGS, _IOC_SETFLAGS, _NOCOW = 0x80086601, 0x40086602, 0x00800000
 
 
@@ -120,81 +117,15 @@ def look(path: Path) -> Spooled | None:
         known = _seen.get(path)
         if known is not None and known[0] == stamp:
             return known[1]
-        head = _read_head(descriptor)
+        head = read_head(descriptor)
         if head is None:
             return None
-        count, digest, length = _last_good(descriptor, now.st_size)
+        count, digest, length = last_good(descriptor, now.st_size)
         found = Spooled(path, *head, count * PAYLOAD_BYTES + length, digest)
         _seen[path] = stamp, found
         return found
     finally:
         os.close(descriptor)
-
-
-def _last_good(descriptor: int, size: int) -> tuple[int, str, int]:
-    """How many full slots are followed by the last good one, with its digest and length."""
-    end = max(0, -(-(size - _HEAD_BYTES) // SLOT_BYTES))
-    while end > 0:
-        start = max(0, end - _LOOK_SLOTS)
-        last: tuple[int, str, int] | None = None
-        for number in range(start, end):
-            slot = _read_slot(descriptor, number)
-            if slot is None:
-                break
-            last = number, slot[1], len(slot[0])
-            if len(slot[0]) < PAYLOAD_BYTES:
-                break
-        if last is not None:
-            return last
-        end = start
-    return 0, "", 0
-
-
-def _summed(header: bytes | memoryview, payload: bytes | memoryview) -> bytes:
-    checksum = StreamChecksum()
-    checksum.update(header)
-    checksum.update(payload)
-    return bytes.fromhex(checksum.hexdigest())
-
-
-def _read_slot(descriptor: int, number: int) -> tuple[memoryview, str] | None:
-    """The bytes of a slot and the digest of the stream up to there; None when it is not good."""
-    whole = memoryview(os.pread(descriptor, SLOT_BYTES, _HEAD_BYTES + number * SLOT_BYTES))
-    if len(whole) <= _SLOT.size:
-        return None
-    magic, length, said, digest, checksum = _SLOT.unpack_from(whole)
-    payload = whole[_SLOT.size : _SLOT.size + length]
-    if magic != _SLOT_MAGIC or said != number or len(payload) != length:
-        return None
-    if _summed(whole[:_SUMMED_BYTES], payload) != checksum:
-        return None
-    return payload, digest.hex()
-
-
-def _read_head(descriptor: int) -> tuple[str | None, Snapshot] | None:
-    data = os.pread(descriptor, _HEAD_BYTES, 0)
-    if len(data) < _HEAD_BYTES:
-        return None
-    magic, length, checksum = _HEAD.unpack_from(data)
-    text = data[_HEAD.size : _HEAD.size + length]
-    if magic != _MAGIC or _summed(b"", text) != checksum:
-        return None
-    said = json.loads(text)
-    guid, name, kind, order, taken_at_ns = said["snapshot"]
-    return said["base"], Snapshot(guid, name, SnapshotKind(kind), order, taken_at_ns)
-
-
-def _head_of(request: ReceiveRequest) -> bytes:
-    one = request.snapshot
-    words: dict[str, Any] = {
-        "base": request.base,
-        "snapshot": [one.guid, one.name, one.kind.value, one.order, one.taken_at_ns],
-    }
-    text = json.dumps(words).encode()
-    head = _HEAD.pack(_MAGIC, len(text), _summed(b"", text)) + text
-    if len(head) > _HEAD_BYTES:
-        raise OSError(errno.ENAMETOOLONG, "the names are too long for a spool")
-    return head.ljust(_HEAD_BYTES, b"\0")
 
 
 class Spool:
@@ -254,7 +185,7 @@ class Spool:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
             full, part = divmod(self._found.stream_bytes, PAYLOAD_BYTES)
             for number in range(full + (1 if part else 0)):
-                slot = _read_slot(descriptor, number)
+                slot = read_slot(descriptor, number)
                 wanted = PAYLOAD_BYTES if number < full else part
                 if slot is None or len(slot[0]) != wanted:
                     raise self._cut(descriptor, number)
@@ -264,7 +195,7 @@ class Spool:
                     if number == full - 1 and self._digest.hexdigest() != digest:
                         raise self._cut(descriptor, 0)
                 yield payload
-                first = _HEAD_BYTES + number * SLOT_BYTES
+                first = slot_at(number)
                 os.posix_fadvise(descriptor, first, SLOT_BYTES, os.POSIX_FADV_DONTNEED)
             self._take_up(descriptor, full, payload if part else None)
             descriptor = -1
@@ -275,9 +206,9 @@ class Spool:
     def _take_up(self, descriptor: int, full: int, part: memoryview | None) -> None:
         self._number = self._handed = self._durable = full
         if part is not None:
-            self._slot[_SLOT.size : _SLOT.size + len(part)] = part
+            self._slot[SLOT_HEADER_BYTES : SLOT_HEADER_BYTES + len(part)] = part
             self._used = self._kept_used = len(part)
-        end = _end_of(full, self._used)
+        end = end_of(full, self._used)
         if self._writing and os.fstat(descriptor).st_size > end:
             steps.reached("BTRFS:SPOOL:CUT")
             os.ftruncate(descriptor, end)
@@ -286,7 +217,7 @@ class Spool:
     def _cut(self, descriptor: int, number: int) -> CheckpointUseless:
         """End the spool before a slot that is not good."""
         steps.reached("BTRFS:SPOOL:CUT")
-        os.ftruncate(descriptor, _end_of(number, 0))
+        os.ftruncate(descriptor, end_of(number, 0))
         os.fdatasync(descriptor)
         _seen.pop(self._path, None)
         self._writing = False
@@ -308,7 +239,7 @@ class Spool:
             return
         view = memoryview(chunk)
         while view:
-            at = _SLOT.size + self._used
+            at = SLOT_HEADER_BYTES + self._used
             piece = view[: SLOT_BYTES - at]
             self._slot[at : at + len(piece)] = piece
             self._used += len(piece)
@@ -379,22 +310,17 @@ class Spool:
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         self._descriptor = os.open(self._path, flags, 0o600)
         _set_nocow(self._descriptor)
-        head = _buffer(_HEAD_BYTES)
-        head[:] = _head_of(self._request)
+        head = _buffer(HEAD_BYTES)
+        head[:] = head_of(self._request)
         self._put(memoryview(head), 0)
         files.sync_directory(self._path.parent)
 
     def _write(self, slot: mmap.mmap, length: int) -> None:
         steps.reached("BTRFS:SPOOL:WRITE")
         view = memoryview(slot)
-        payload = view[_SLOT.size : _SLOT.size + length]
-        self._digest.update(payload)
-        digest = bytes.fromhex(self._digest.hexdigest())
-        _SLOT.pack_into(slot, 0, _SLOT_MAGIC, length, self._number, digest, bytes(16))
-        view[_SUMMED_BYTES : _SLOT.size] = _summed(view[:_SUMMED_BYTES], payload)
-        end, whole = _SLOT.size + length, _aligned(_SLOT.size + length)
-        view[end:whole] = bytes(whole - end)
-        self._put(view[:whole], _HEAD_BYTES + self._number * SLOT_BYTES)
+        self._digest.update(view[SLOT_HEADER_BYTES : SLOT_HEADER_BYTES + length])
+        sealed = seal_slot(view, self._number, length, self._digest.hexdigest())
+        self._put(sealed, slot_at(self._number))
         if length == PAYLOAD_BYTES:
             self._number += 1
 
@@ -416,7 +342,7 @@ class Spool:
     def _sync(self) -> None:
         steps.reached("BTRFS:SPOOL:SYNC")
         os.fdatasync(self._descriptor)
-        first = _HEAD_BYTES + self._durable * SLOT_BYTES
+        first = slot_at(self._durable)
         with self._changed:
             self._durable = self._number
             self._changed.notify_all()
@@ -468,16 +394,6 @@ class Spool:
         if closing and self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-
-def _end_of(full: int, used: int) -> int:
-    """Where a file of so many full slots ends, and one with so many bytes."""
-    return _HEAD_BYTES + full * SLOT_BYTES + (_aligned(_SLOT.size + used) if used else 0)
-
-
-def _aligned(length: int) -> int:
-    """As much as is written at once for it."""
-    return -(-length // _ALIGN_BYTES) * _ALIGN_BYTES
 
 
 def _buffer(size: int) -> mmap.mmap:

@@ -14,12 +14,10 @@ from mirrord.core.errors import Busy, CheckpointUseless
 from mirrord.core.model import ReceiveRequest, Snapshot
 from mirrord.drivers.btrfs import alone, spool
 from mirrord.drivers.btrfs.driver import BtrfsDriver
-from mirrord.drivers.btrfs.spool import PAYLOAD_BYTES, SLOT_BYTES
+from mirrord.drivers.btrfs.spool_format import HEAD_BYTES, PAYLOAD_BYTES, SLOT_BYTES
 from mirrord.system import steps
 from tests.btrfs.pair import MIRROR, Pair, run, same, stream_of
 from tests.support import btrfs
-
-HEAD_BYTES = 4096
 
 
 def wanted(base: Snapshot | None, snapshot: Snapshot) -> ReceiveRequest:
@@ -136,6 +134,7 @@ def test_a_tail_that_was_never_written_is_cut_off(pair: Pair, junk: bytes) -> No
     base, snapshot, whole = grown(pair)
     part = 8 * PAYLOAD_BYTES
     assert interrupted(pair, base, snapshot, whole[:part]) == part
+    assert spool.LAG_BYTES <= 9 * SLOT_BYTES, "so far back is looked"
     with spool_of(pair).open("ab") as file:
         file.write((junk * SLOT_BYTES)[: 6 * SLOT_BYTES])
     assert kept(pair) == part

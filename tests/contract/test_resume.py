@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.core.errors import CheckpointUseless, Damaged, MirrordError
+from mirrord.core.errors import CheckpointUseless, Damaged, LinkLost, MirrordError
 from mirrord.core.model import Snapshot, Staging
 from mirrord.drivers.base import Capability, Driver
 from tests.contract.flows import initialized, request, stage, whole_stream
 from tests.contract.lab import Lab
+from tests.contract.remote import RemoteLab
 from tests.support.labs import open_lab
 
 pytestmark = pytest.mark.large
@@ -174,5 +175,30 @@ def test_a_receiver_that_is_killed_loses_little(name: str, tmp_path: Path) -> No
         rest = rest_of(source, base, snapshot, staging)
         assert len(rest) - (len(whole) - cut) <= KILLED_BYTES
         stage(source, lab.destination(), base, snapshot, "t", resumable=True)
+        lab.destination().commit("t", show=True)
+        assert lab.content(lab.destination()) == lab.content(source)
+
+
+@pytest.mark.parametrize("name", ["lab_remote_block", "lab_remote_btrfs"])
+def test_an_agent_that_is_killed_in_mid_transfer_costs_little(name: str, tmp_path: Path) -> None:
+    """What was on its way over the link is counted, too."""
+    with open_lab(name, tmp_path, large=True) as lab:
+        assert isinstance(lab, RemoteLab)
+        source, destination, base, snapshot, whole = changed(lab)
+        cut, sent = int(len(whole) * 0.8) | 1, 0
+        with (
+            pytest.raises(LinkLost),
+            destination.receive(request("t", base, snapshot, resumable=True)) as receiver,
+        ):
+            while True:  # until it is noticed
+                if sent >= cut:
+                    lab.others.kill()
+                receiver.write(whole[sent : sent + 100_003])
+                sent = min(sent + 100_003, len(whole))
+        [staging] = lab.destination().stagings()
+        rest = rest_of(lab.source(), base, snapshot, staging)
+        assert len(rest) - (len(whole) - sent) <= CUT_BYTES
+        assert len(rest) < len(whole)
+        stage(lab.source(), lab.destination(), base, snapshot, "t", resumable=True)
         lab.destination().commit("t", show=True)
         assert lab.content(lab.destination()) == lab.content(source)
