@@ -30,7 +30,7 @@ class Proxy:
         self._closed = False
         self._passing = threading.Event()
         self._passing.set()
-        self._cut_at: dict[str, int] = {}
+        self._cut_at: dict[str, list[int]] = {UP: [], DOWN: []}
         self._flip_at: dict[str, int] = {}
         self._rate: float = 0.0
         self._delay_s = 0.0
@@ -56,7 +56,7 @@ class Proxy:
     def cut_at(self, offset: int, way: str = UP) -> None:
         """Reset all connections once `offset` more bytes went that way: exactly so many arrive."""
         with self._guard:
-            self._cut_at[way] = self.passed[way] + offset
+            self._cut_at[way] = sorted([*self._cut_at[way], self.passed[way] + offset])
 
     def flip_at(self, offset: int, way: str = UP) -> None:
         """Turn one bit of the byte that is `offset` ahead."""
@@ -151,10 +151,8 @@ class Proxy:
         with self._guard:
             at = self.passed[way]
             last = False
-            cut_at = self._cut_at.get(way)
-            if cut_at is not None and at + len(data) >= cut_at:
-                data, last = data[: cut_at - at], True
-                del self._cut_at[way]
+            if self._cut_at[way] and at + len(data) >= self._cut_at[way][0]:
+                data, last = data[: self._cut_at[way].pop(0) - at], True
             flip_at = self._flip_at.get(way)
             if flip_at is not None and at <= flip_at < at + len(data):
                 spoilt = bytearray(data)

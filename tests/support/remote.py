@@ -40,7 +40,7 @@ class Remote:
         self.sshd = Sshd(folder / "sshd").start()
         self.proxy = Proxy((self.sshd.address, self.sshd.port))
         self.command: tuple[str, ...] = (
-            "env", f"MIRRORD_HOME={self.there_home}", f"PYTHONPATH={ROOT}", *AGENT, *allow,
+            "exec", "env", f"MIRRORD_HOME={self.there_home}", f"PYTHONPATH={ROOT}", *AGENT, *allow,
         )  # fmt: skip
         self.paths = Paths(self.home / "etc", self.home / "state", self.home / "run")
         self.set_host(data=data)
@@ -69,6 +69,11 @@ class Remote:
             self.proxy.close()
             self.sshd.stop()
         assert left == [], "agents outlived their clients"
+
+    def close_links(self) -> None:
+        """Our ends of all connections end, in order, and the agents with them."""
+        connect.close_all()
+        assert self.agents_after(15) == []
 
     # Processes
 
