@@ -49,7 +49,9 @@ def test_a_pull_goes_on_by_itself(site: Remote, offset: int) -> None:
 def test_a_relay_goes_on_by_itself_whichever_end_is_cut(site: Remote, tmp_path: Path) -> None:
     other = Proxy((site.sshd.address, site.sshd.port))
     try:
-        command = [w.replace(str(site.there_home), str(site.there_home / "2")) for w in site.command]
+        command = [
+            w.replace(str(site.there_home), str(site.there_home / "2")) for w in site.command
+        ]
         site.set_host("third", port=other.port, command=tuple(command))
         source, copy = site.volume(), site.folder / "copy"
         site.create(f"block://dr{source}", f"block://third{copy}")

@@ -1,7 +1,7 @@
 """Stands in the agent's place at the other end of an SSH connection, and does not behave.
 
-    liar.py WORD            says what no agent says (see `ODD`)
-    liar.py flip up|down N COMMAND…   is the agent, but one bit of its N-th byte is turned
+liar.py WORD            says what no agent says (see `ODD`)
+liar.py flip up|down N COMMAND…   is the agent, but one bit of its N-th byte is turned
 """
 
 from __future__ import annotations
