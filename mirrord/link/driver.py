@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from mirrord.core.endpoint import split_host
 from mirrord.core.errors import LinkLost, MirrordError, Unreachable
 from mirrord.core.model import (
     Delta,
@@ -23,6 +24,7 @@ from mirrord.link.exchange import Cancelled, Exchange
 from mirrord.link.session import Session
 from mirrord.wire.values import pack, unpack
 
+_EVERY = sum(each.value for each in Capability)
 #: Pauses before a call over a broken connection is tried again over a new one.
 _PAUSES_S = (0.0, 0.5, 2.0)
 #: What only looks must not wait for a disk that hangs.
@@ -84,7 +86,8 @@ class RemoteDriver(Driver):
                 if self._purpose is not None:
                     session.call("lock", number, self._purpose, timeout_s=_QUICK_S)
                 self._session, self._handle = session, int(number)
-                self._capabilities = Capability(int(capabilities))
+                # A newer peer may have some that are not known here.
+                self._capabilities = Capability(int(capabilities) & _EVERY)
                 if keeps:
                     self._capabilities |= Capability.APPEND_ONLY
             return session, self._handle
@@ -132,6 +135,8 @@ class RemoteDriver(Driver):
         where = error.where
         if where in ("", f"{self.kind}:{self.location}"):
             error.where = str(self)
+        elif where == split_host(self._endpoint.host, what="the endpoint")[1]:
+            error.where = self._endpoint.host
         elif self._endpoint.host not in where:
             error.where = f"{self._endpoint.host}: {where}"
         return error
