@@ -31,6 +31,16 @@ class _Opened:
         self.driver = driver
         self.rights = rights
         self.lock: ExitStack | None = None
+        self.guard = threading.Lock()
+        self.given_back = False
+
+    def close(self) -> None:
+        """The peer is done with it; a lock that is being taken is not kept either."""
+        with self.guard:
+            self.given_back = True
+            stack, self.lock = self.lock, None
+        if stack is not None:
+            stack.close()
 
 
 class Method(NamedTuple):
@@ -62,8 +72,7 @@ class Agent:
         with self._guard:
             opened, self._opened = list(self._opened.values()), {}
         for one in opened:
-            if one.lock is not None:
-                one.lock.close()
+            one.close()
 
     def handle(self, exchange: Exchange, method: str, words: list[Any]) -> Any:
         """Answer one call."""
@@ -110,8 +119,8 @@ class Agent:
     def _close(self, number: int) -> None:
         with self._guard:
             one = self._opened.pop(number, None)
-        if one is not None and one.lock is not None:
-            one.lock.close()
+        if one is not None:
+            one.close()
 
     def _find(self, number: int) -> _Opened:
         with self._guard:
@@ -130,16 +139,21 @@ def _checked(kinds: tuple[Any, ...], words: list[Any]) -> list[Any]:
 # The methods
 
 
-def _lock(opened: _Opened, _exchange: Exchange, purpose: str) -> None:
-    if opened.lock is not None:
-        return
-    stack = ExitStack()
-    stack.enter_context(opened.driver.lock(purpose[:200]))
-    opened.lock = stack
+def _lock(opened: _Opened, exchange: Exchange, purpose: str) -> bool:
+    """False: there is no place for a lock yet (`prepare` makes one), and nothing is held."""
+    if opened.lock is not None and opened.driver.locked:
+        return True
+    _unlock(opened, exchange)
+    with opened.guard, ExitStack() as stack:
+        stack.enter_context(opened.driver.lock(purpose[:200]))
+        if not opened.given_back:
+            opened.lock = stack.pop_all()
+    return opened.driver.locked
 
 
 def _unlock(opened: _Opened, _exchange: Exchange) -> None:
-    stack, opened.lock = opened.lock, None
+    with opened.guard:
+        stack, opened.lock = opened.lock, None
     if stack is not None:
         stack.close()
 
@@ -163,6 +177,8 @@ def _send(
 ) -> None:  # fmt: skip
     with opened.driver.send(base, incremental, checkpoint=checkpoint) as stream:
         exchange.opened()
+        while stream.skip():
+            exchange.check()
         while chunk := stream.read():
             exchange.send(chunk)
         exchange.end()
@@ -174,6 +190,8 @@ def _receive(opened: _Opened, exchange: Exchange, request: ReceiveRequest) -> St
     """
     with opened.driver.receive(request) as receiver:
         exchange.opened()
+        while receiver.catch_up():
+            exchange.check()
         while chunk := exchange.read():
             receiver.write(chunk)
         return receiver.finish()

@@ -82,7 +82,10 @@ class Mirror:
             throttle = self.limits.throttle(
                 self.definition, self.definitions, check=self.run.check_abort, danger=self.danger
             )
-        route = Route(self.source, self.destination, self.id, self.run, self.watcher, throttle)
+        route = Route(
+            self.source, self.destination, self.id, self.run, self.watcher, throttle,
+            tell=lambda text: self.catalogue.add_event(self.id, "warning", text),
+        )  # fmt: skip
         return route if make_room is None else route._replace(make_room=make_room)
 
     def row(self) -> MirrorRow:
@@ -218,7 +221,7 @@ def live_source(mirror: Mirror) -> VolumeFacts:
 
 
 def check_source(facts: VolumeFacts, where: str) -> None:
-    """Raise `Refused` when there is no live volume to mirror."""
+    """Raise `Refused` when there is nothing to mirror."""
     if facts.role is Role.LIVE:
         return
     note = facts.notes[0] if facts.notes else ""
@@ -229,11 +232,13 @@ def check_source(facts: VolumeFacts, where: str) -> None:
             "'mirrord volume create' makes a new one; 'mirrord restore NAME --all' brings a lost "
             "one back.",
         )  # fmt: skip
+    if facts.role is Role.MIRROR and facts.shown:
+        return  # a cascade: what it shows goes on from there
     if facts.role is Role.MIRROR:
         raise Refused(
-            "the source is the destination of another mirror", where=where,
+            "the source is the destination of another mirror, and shows nothing yet", where=where,
             why=f"it is kept by the mirror with the id {facts.mirror_id}",
-            hint="Mirror the original, or break that mirror first.",
+            hint="Initialize that mirror first.",
         )  # fmt: skip
     raise Refused(
         "the source is not a volume that can be mirrored", where=where, why=note,

@@ -147,8 +147,8 @@ def delete(mirror: Mirror, *, yes: bool, keep_snapshots: bool) -> Result:
 def _drop_references(mirror: Mirror) -> int:
     """Delete what this mirror took at the source; returns how many there were."""
     facts = mirror.source.facts()
-    if facts.role is Role.ABSENT:
-        return 0
+    if facts.role in (Role.ABSENT, Role.MIRROR):
+        return 0  # of a cascade, they are those of the mirror before
     if facts.role is not Role.LIVE:
         raise Refused(
             "the reference snapshots cannot be deleted", where=str(mirror.source),
@@ -156,7 +156,7 @@ def _drop_references(mirror: Mirror) -> int:
         )  # fmt: skip
     mine, count = mirror.catalogue.snapshots(mirror.id), 0
     with mirror.source_locked():
-        for guid in mirror.catalogue.others(mirror.id, mine):
+        for guid in mirror.catalogue.others(mirror.id, str(mirror.source), mine):
             del mine[guid]  # it goes with the last mirror that has it
         for snapshot in mirror.source.snapshots():
             if snapshot.kind is SnapshotKind.REFERENCE and snapshot.guid in mine:

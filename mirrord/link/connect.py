@@ -141,13 +141,14 @@ class Link:
         """Open the data channel: TLS connections with one-time certificates, agreed over SSH."""
         from mirrord.transport import tls
 
-        if self._jumps:
+        address = self._reached_at()
+        if not address:
             self.notes = ("The data go over SSH, too: a jump host is in between.",)
             return
-        own = tls.OneTime.make()
         began_s = clock.monotonic_s()
         session.call("ping", timeout_s=10.0)
         trip_s = clock.monotonic_s() - began_s
+        own = tls.OneTime.make()
         try:
             answer = session.call("data_channel", own.certificate, timeout_s=10.0)
             port, certificate = unpack(DataPort, answer)
@@ -160,7 +161,7 @@ class Link:
         try:
             for number in range(1, count + 1):
                 stream = tls.connect(
-                    self.host.address, port, own, certificate, _DATA_CONNECT_S,
+                    address, port, own, certificate, _DATA_CONNECT_S,
                     name=self.host.name,
                 )  # fmt: skip
                 lane = greeting.new_lane(stream)
@@ -174,6 +175,15 @@ class Link:
         # The other end reads them since it greeted; it sends over them from this call on.
         session.widen()
         session.call("widened", count, timeout_s=10.0)
+
+    def _reached_at(self) -> str:
+        """The address at which the host is reached straight away; "" when it is not."""
+        from mirrord.transport.target import resolve
+
+        if self._jumps:
+            return ""
+        target = resolve(self.host)
+        return "" if target.jumps else target.address
 
 
 class _Making:

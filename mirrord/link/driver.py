@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
+from mirrord.core.endpoint import split_host
 from mirrord.core.errors import LinkLost, MirrordError, Unreachable
 from mirrord.core.model import (
     Delta,
@@ -23,6 +24,7 @@ from mirrord.link.exchange import Cancelled, Exchange
 from mirrord.link.session import Session
 from mirrord.wire.values import pack, unpack
 
+_EVERY = sum(each.value for each in Capability)
 #: Pauses before a call over a broken connection is tried again over a new one.
 _PAUSES_S = (0.0, 0.5, 2.0)
 #: What only looks must not wait for a disk that hangs.
@@ -41,6 +43,9 @@ class Opened(NamedTuple):
 
 class Sessions(Protocol):
     """Where the connection to the host comes from: one for all of its mirrors."""
+
+    #: What a person should know of the connection, each a full sentence.
+    notes: tuple[str, ...]
 
     def session(self) -> Session:
         """A session that is alive; `Unreachable`, `Untrusted`, `ProtocolError`."""
@@ -91,7 +96,8 @@ class RemoteDriver(Driver):
                 if self._purpose is not None:
                     session.call("lock", number, self._purpose, timeout_s=_QUICK_S)
                 self._session, self._handle = session, number
-                self._capabilities = Capability(capabilities)
+                # A newer peer may have some that are not known here.
+                self._capabilities = Capability(capabilities & _EVERY)
                 if keeps:
                     self._capabilities |= Capability.APPEND_ONLY
             return session, self._handle
@@ -139,6 +145,8 @@ class RemoteDriver(Driver):
         where = error.where
         if where in ("", f"{self.kind}:{self.location}"):
             error.where = str(self)
+        elif where == split_host(self._endpoint.host, what="the endpoint")[1]:
+            error.where = self._endpoint.host
         elif self._endpoint.host not in where:
             error.where = f"{self._endpoint.host}: {where}"
         return error
@@ -155,10 +163,10 @@ class RemoteDriver(Driver):
 
     @contextmanager
     def _exclusive(self, purpose: str) -> Iterator[bool]:
-        self._call("lock", purpose, timeout_s=_QUICK_S)
+        held = self._call("lock", purpose, timeout_s=_QUICK_S) is not False
         self._purpose = purpose
         try:
-            yield True
+            yield held
         finally:
             self._purpose = None
             session = self._session
@@ -173,7 +181,10 @@ class RemoteDriver(Driver):
     def facts(self) -> VolumeFacts:
         """See `Driver.facts`."""
         found: VolumeFacts = unpack(VolumeFacts, self._call("facts", timeout_s=_QUICK_S))
-        return found._replace(filesystem=f"{self._endpoint.host} {found.filesystem}")
+        return found._replace(
+            filesystem=f"{self._endpoint.host} {found.filesystem}",
+            notes=(*found.notes, *self._sessions.notes),
+        )
 
     def snapshots(self) -> list[Snapshot]:
         """See `Driver.snapshots`."""

@@ -151,6 +151,14 @@ class Exchange:
         """Tell the other end that what it called for has begun."""
         self._carrier.control_lane().tell(Type.OPENED, self.number, None)
 
+    def check(self) -> None:
+        """Raise when nobody waits for this call any more: `Cancelled`, or why."""
+        with self._changed:
+            if self._error is not None:
+                raise copy_of(self._error)
+            if self._cancelled:
+                raise Cancelled
+
     def await_opened(self) -> None:
         """Wait until it has; raises why it could not."""
         with self._changed:

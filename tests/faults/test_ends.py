@@ -17,7 +17,9 @@ from tests.support import btrfs
 from tests.support.remote import MIB, Remote, content, one_error
 
 
-def under_way(site: Remote, share_bytes: int = 20 * MIB) -> tuple[Path, Path, subprocess.Popen[str]]:
+def under_way(
+    site: Remote, share_bytes: int = 20 * MIB
+) -> tuple[Path, Path, subprocess.Popen[str]]:
     """A first transfer by the command line, in the middle."""
     source, copy = site.volume(), site.folder / "copy"
     site.create(f"block:{source}", f"block://dr{copy}")
