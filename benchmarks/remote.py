@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import functools
 import os
+import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.harness import Row, median, mirrord_command, run, save, table, timed
 from benchmarks.remote_stage import Stage, stage
 from benchmarks.update_latency import _change, _visible
+from mirrord.control.api import Service
 from mirrord.link import connect
 
 ROUNDS = 25
 FILES = 200
+GIB = int(os.environ.get("MIRRORD_BENCH_REMOTE_GIB", "2"))
 
 
 def measure() -> list[Row]:
@@ -73,7 +75,76 @@ def latency() -> list[Row]:
     ]  # fmt: skip
 
 
-PARTS: dict[str, Callable[[], list[Row]]] = {"latency": latency}
+def bulk() -> list[Row]:
+    """Whole transfers of what does not compress: ours over TLS, plain pipes here and over ssh.
+
+    Each round has all three, begins with another, and deletes what it made. The connection of ours
+    is open, as the daemon's is; ssh makes its own.
+    """
+    with stage(2 * GIB + 3) as at:
+        home = at.one / "home"
+        run("btrfs", "subvolume", "create", home)
+        for number in range(GIB * 4):
+            _noise(home / f"file{number}", 256 << 20)
+        plain = at.one / "plain"
+        run("btrfs", "subvolume", "snapshot", "-r", home, plain)
+        api = at.service()
+        took: dict[str, list[float]] = {"mirrord": [], "local": [], "ssh": []}
+        for number in range(3):
+            for way in [*took][number:] + [*took][:number]:
+                os.sync()
+                if way == "mirrord":
+                    took[way].append(_initialize(at, api, f"m{number}", home))
+                    continue
+                over = at.ssh() if way == "ssh" else []
+                took[way].append(timed(functools.partial(_pipe, plain, at.two, over)))
+                _delete(at.two, at.two / plain.name)
+        api.close()
+    ours, local, ssh = (min(took[way]) for way in ("mirrord", "local", "ssh"))
+    size = GIB * 1024
+    all_of = "; ".join(f"{way}: {', '.join(f'{s:.1f}' for s in took[way])} s" for way in took)
+    return [
+        Row(f"{GIB} GiB through the data channel: speed against send | receive here", local / ours,
+            "x", ">=", 0.9, note=f"{size / ours:.0f} against {size / local:.0f} MiB/s; {all_of}"),
+        Row("  against send | ssh | receive", ssh / ours, "x", ">=", 1.3,
+            note=f"{size / ours:.0f} against {size / ssh:.0f} MiB/s"),
+    ]  # fmt: skip
+
+
+def _noise(file: Path, size: int) -> None:
+    with file.open("wb") as stream:
+        for _ in range(0, size, 4 << 20):
+            stream.write(os.urandom(4 << 20))
+
+
+def _initialize(at: Stage, api: Service, name: str, home: Path, host: str = "dr") -> float:
+    """Seconds of a first transfer over an open connection; what it made is deleted again."""
+    target = at.two / name
+    api.create(name, f"btrfs:{home}", f"btrfs://{host}{target}")
+    took = timed(lambda: api.initialize(name))
+    shown = (target / "current").resolve()
+    api.delete(name, yes=True, keep_snapshots=True)
+    _delete(at.two, shown)
+    return took
+
+
+def _delete(mount: Path, subvolume: Path) -> None:
+    run("btrfs", "subvolume", "delete", "-c", subvolume)
+    run("btrfs", "subvolume", "sync", mount)
+
+
+def _pipe(snapshot: Path, into: Path, over: list[str]) -> None:
+    """Plain send and receive, durable at the end, as a transfer of ours is."""
+    with subprocess.Popen(
+        ["btrfs", "send", "-q", str(snapshot)], stdout=subprocess.PIPE
+    ) as sender:
+        then = f"btrfs receive -q {into} && btrfs filesystem sync {into}"
+        words = [*over, then] if over else ["sh", "-c", then]
+        subprocess.run(words, stdin=sender.stdout, check=True, capture_output=True)
+    assert sender.returncode == 0
+
+
+PARTS: dict[str, Callable[[], list[Row]]] = {"latency": latency, "bulk": bulk}
 
 
 def main(names: list[str]) -> int:

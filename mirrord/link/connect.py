@@ -18,6 +18,8 @@ from mirrord.transport.base import ByteStream
 
 #: How long a data port may take to be reached before SSH carries the data, too.
 _DATA_CONNECT_S = 3.0
+#: How long what is quick may take at the other end.
+_QUICK_S = 10.0
 #: Sockets of a long link, in which one alone would wait for its window.
 _LONG_SOCKETS = 4
 #: A round trip from which on a link is long.
@@ -107,15 +109,21 @@ class Link:
             self.notes = ("The data go over SSH, too: a jump host is in between.",)
             return
         own = tls.OneTime.make()
-        began_s = clock.monotonic_s()
+        ping, began_s = session.begin("ping"), clock.monotonic_s()
+        asked = session.begin("data_channel", own.certificate)
         try:
-            port, certificate = session.call("data_channel", own.certificate, timeout_s=10.0)
+            # Only the ping measures the link: for a channel the other end has much to do first.
+            ping.result(_QUICK_S)
+            trip_s = clock.monotonic_s() - began_s
+            port, certificate = asked.result(_QUICK_S)
         except LinkLost:
             raise
         except MirrordError as error:
             self.notes = (f"The data go over SSH, too: {error}.",)
             return
-        trip_s = clock.monotonic_s() - began_s
+        finally:
+            session.forget(ping)
+            session.forget(asked)
         count = self.host.sockets or (_LONG_SOCKETS if trip_s > _LONG_S else 1)
         try:
             for number in range(1, count + 1):
@@ -129,11 +137,11 @@ class Link:
         except MirrordError as error:
             session.narrow()
             self.notes = (f"The data go over SSH, too: {error}.",)
-            session.call("narrow", timeout_s=10.0)
+            session.call("narrow", timeout_s=_QUICK_S)
             return
         # The other end reads them since it greeted; it sends over them from this call on.
         session.widen()
-        session.call("widened", count, timeout_s=10.0)
+        session.call("widened", count, timeout_s=_QUICK_S)
 
 
 _links: dict[RemoteHost, Link] = {}
