@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.compress import text
 from benchmarks.harness import Row, median, mirrord_command, run, save, table, timed
 from benchmarks.remote_stage import Stage, stage
 from benchmarks.update_latency import _change, _visible
@@ -22,6 +23,7 @@ from mirrord.link import connect
 ROUNDS = 25
 FILES = 200
 GIB = int(os.environ.get("MIRRORD_BENCH_REMOTE_GIB", "2"))
+TEXT_BYTES = 512 << 20
 
 
 def measure() -> list[Row]:
@@ -144,7 +146,36 @@ def _pipe(snapshot: Path, into: Path, over: list[str]) -> None:
     assert sender.returncode == 0
 
 
-PARTS: dict[str, Callable[[], list[Row]]] = {"latency": latency, "bulk": bulk}
+def compressed() -> list[Row]:
+    """Text over a link of 1 Gbit/s: packed as mirrord chooses, and as it is."""
+    with stage(6) as at:
+        home = at.one / "home"
+        run("btrfs", "subvolume", "create", home)
+        content = text(64 << 20)
+        for number in range(TEXT_BYTES // len(content)):
+            (home / f"file{number}").write_bytes(content)
+        at.describe(at.host._replace(name="plain", compress="off"))
+        api = at.service()
+        took: dict[str, list[float]] = {"dr": [], "plain": []}
+        with at.rate(1_000_000_000):
+            for number in range(2):
+                for host in [*took][number:] + [*took][:number]:
+                    os.sync()
+                    took[host].append(_initialize(at, api, f"{host}{number}", home, host))
+        api.close()
+    ours, plain = min(took["dr"]), min(took["plain"])
+    all_of = "; ".join(f"{host}: {', '.join(f'{s:.1f}' for s in took[host])} s" for host in took)
+    return [
+        Row(f"{TEXT_BYTES >> 20} MiB of text over 1 Gbit/s: speed against compress = off",
+            plain / ours, "x", ">=", 1.5,
+            note=f"{TEXT_BYTES / ours / (1 << 20):.0f} against "
+            f"{TEXT_BYTES / plain / (1 << 20):.0f} MiB/s; {all_of}"),
+    ]  # fmt: skip
+
+
+PARTS: dict[str, Callable[[], list[Row]]] = {
+    "latency": latency, "bulk": bulk, "text": compressed,
+}  # fmt: skip
 
 
 def main(names: list[str]) -> int:
