@@ -1,9 +1,8 @@
-"""What happens to the other host: its agent is killed, it restarts, its disk fills, others use it."""
+"""What happens to the other host: an agent is killed, it restarts, its disk fills, others use it."""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
