@@ -85,9 +85,6 @@ def expect(lane: Lane, *, timeout_s: float) -> Hello:
         if stray.startswith(MAGIC):
             error.hint = error.hint or DAMAGED_HINT
             raise
-        known = lane.stream.failure(stray)
-        if not isinstance(known, LinkLost):
-            raise known from error
         error.why = f"it begins with {shown(stray)}"
         error.hint = (
             "Is it mirrord that answers there? A login shell must print nothing when it is not "

@@ -1,4 +1,4 @@
-"""What happens to the other host: an agent is killed, it restarts, its disk fills, others use it."""
+"""What happens to the other host: its agent is killed, it restarts, its disk fills, two use it."""
 
 from __future__ import annotations
 
