@@ -10,6 +10,7 @@ from mirrord.core.errors import LinkLost, MirrordError, ProtocolError, unpack_er
 from mirrord.link.lane import Lane
 from mirrord.transport.base import ByteStream
 from mirrord.wire.frames import FrameReader, Type, value_of
+from mirrord.wire.values import printable
 
 #: Versions of what the frames say that are spoken here, newest first.
 VERSIONS = (1,)
@@ -90,7 +91,7 @@ def expect(lane: Lane, *, timeout_s: float) -> Hello:
     if len(frames) != 1 or frames[0].type is not Type.HELLO:
         raise ProtocolError("the other end does not greet first", where=lane.stream.peer)
     try:
-        return _of(value_of(frames[0].body))
+        return _of(printable(value_of(frames[0].body)))
     except MirrordError as error:
         error.where = error.where or lane.stream.peer
         raise
@@ -101,7 +102,7 @@ def _unheard(lane: Lane, error: LinkLost, timeout_s: float | None) -> MirrordErr
         known = lane.stream.failure(lane.reader.pending())
         if not isinstance(known, LinkLost):
             return known
-    said = lane.stream.said().strip().splitlines()
+    said = printable(lane.stream.said()).strip().splitlines()
     stray = lane.reader.pending()
     why = f"it said nothing for {timeout_s:.0f} s" if timeout_s is not None else "it ended at once"
     if said:

@@ -10,6 +10,7 @@ from mirrord.core.errors import LinkLost, MirrordError, ProtocolError
 from mirrord.system import clock
 from mirrord.transport.base import ByteStream
 from mirrord.wire.frames import Frame, FrameReader, Type, control, header
+from mirrord.wire.values import printable
 
 _READ_BYTES = 256 << 10
 #: Each end says something at least so often, so that silence means something.
@@ -108,7 +109,7 @@ class Lane:
 
 def lost(stream: ByteStream, why: str) -> LinkLost:
     """The error for a broken stream, with what the other end complained of."""
-    said = stream.said().strip().splitlines()
+    said = printable(stream.said()).strip().splitlines()
     return LinkLost(
         "the connection is lost",
         where=stream.peer,

@@ -19,6 +19,7 @@ from mirrord.link.lane import Lane
 from mirrord.system import clock
 from mirrord.wire.compress import Packer
 from mirrord.wire.frames import Frame, Type, value_of
+from mirrord.wire.values import printable
 
 #: Calls of a peer at once: each may hold a window of data.
 CALLS_MAX = 64
@@ -197,7 +198,7 @@ class Session:
         if frame.type is Type.BEAT:
             return
         if frame.type is Type.GOODBYE:
-            why = value_of(frame.body)
+            why = printable(value_of(frame.body))
             raise LinkLost("the other end ended the connection", where=self.peer,
                            why=str(why)[:500])  # fmt: skip
         if frame.type is Type.CALL:
