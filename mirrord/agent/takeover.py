@@ -44,7 +44,10 @@ def only_agent(paths: Paths, token: str, principal: str) -> Iterator[None]:
             held.__enter__()
         except Busy:
             waited_s = clock.monotonic_s() - began_s
-            signalled = _press(path, purpose, waited_s, signalled)
+            holder = locks.holder_of(path)
+            if holder is not None and holder.pid and holder.purpose != purpose:
+                raise
+            signalled = _press(holder, waited_s, signalled)
             if waited_s > _PATIENCE_S + _KILLED_S:
                 raise
             continue
@@ -56,12 +59,11 @@ def only_agent(paths: Paths, token: str, principal: str) -> Iterator[None]:
         held.__exit__(None, None, None)
 
 
-def _press(path: os.PathLike[str], purpose: str, waited_s: float, signalled: int) -> int:
-    """Ask the old agent to end, then end it; not one of another peer, nor a process of many."""
-    holder = locks.holder_of(os.fspath(path))
+def _press(holder: locks.Holder | None, waited_s: float, signalled: int) -> int:
+    """Ask the old agent to end, then end it; not a process that serves others, too."""
     wanted = signal.SIGKILL if waited_s > _PATIENCE_S else signal.SIGTERM
-    ours = holder is not None and holder.purpose == purpose and not holder.shared
-    if holder and ours and holder.pid > 1 and holder.pid != os.getpid() and signalled != wanted:
+    alone = holder is not None and not holder.shared and holder.pid != os.getpid()
+    if holder and alone and holder.pid > 1 and signalled != wanted:
         try:
             os.kill(holder.pid, wanted)
         except (ProcessLookupError, PermissionError):

@@ -13,6 +13,7 @@ from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.link.connect import Link
 from mirrord.link.driver import RemoteDriver
 from mirrord.link.session import Session
+from tests.support import btrfs
 from tests.support.sshd import Sshd
 
 MIRROR = "m1"
@@ -86,6 +87,37 @@ def deliver(
     with there.receive(request) as receiver:
         receiver.write(data)
         receiver.finish()
+
+
+class Backup:
+    """A destination with two snapshots."""
+
+    def __init__(self, root: Path, there: RemoteDriver) -> None:
+        self.root, self.there = root, there
+        self.source = BtrfsDriver(str(root / "home"))
+        there.prepare(MIRROR)
+        self.one = self.add("s1", None, "t1")
+        self.before = self.content()
+        (root / "home/file").write_text("second")
+        self.two = self.add("s2", self.one, "t2")
+        self.after = self.content()
+
+    def add(self, name: str, base: Snapshot | None, transfer: str) -> Snapshot:
+        snapshot = self.source.take_snapshot(name)
+        deliver(self.there, stream_of(self.source, snapshot, base), snapshot, transfer, base)
+        self.there.commit(transfer, show=True)
+        return snapshot
+
+    def content(self, name: str = "current") -> str:
+        path = self.root / "backup/home"
+        if name != "current":
+            path = path / f".mirrord/current/snapshots/{name}"
+        return btrfs.digest(path / name)
+
+    def intact(self) -> None:
+        assert self.content() == self.content("s2") == self.after
+        assert self.content("s1") == self.before
+        assert [one.intact for one in self.there.snapshots()] == [True, True]
 
 
 def listing(folder: Path) -> Mapping[str, tuple[int, int, bytes]]:
