@@ -28,6 +28,7 @@ from mirrord.system.memory import keep_buffers
 from mirrord.system.native import StreamDigest
 from mirrord.wire.compress import RAW, Packer, unpack
 from mirrord.wire.frames import CHUNK_BYTES, Frame, Type, value_of
+from mirrord.wire.values import printable
 
 #: What may be on its way or unread, in raw bytes: what a cut can cost, too.
 WINDOW_BYTES = 8 << 20
@@ -92,9 +93,9 @@ class Exchange:
             if frame.type is Type.DATA:
                 self._take_piece(frame.body)
             elif frame.type is Type.RETURN:
-                self._answer = (value_of(frame.body),)
+                self._answer = (printable(value_of(frame.body)),)
             elif frame.type is Type.ERROR:
-                found = value_of(frame.body)
+                found = printable(value_of(frame.body))
                 self._error = unpack_error(found if isinstance(found, dict) else {})
             elif frame.type is Type.END:
                 self._end = _end_of(value_of(frame.body))
