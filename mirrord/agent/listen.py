@@ -31,6 +31,7 @@ def serve_unix(path: Path, settings: Settings, paths: Paths) -> None:
     `Busy` when somebody listens there already.
     """
     locks.share_process()
+    os.umask(0o077)
     paths.make()
     with _bound(path) as listening:
         print(f"listening at {path}", flush=True)
