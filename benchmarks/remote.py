@@ -10,19 +10,24 @@ import functools
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from benchmarks import remote_cuts
 from benchmarks.compress import text
 from benchmarks.harness import Row, median, mirrord_command, run, save, table, timed
 from benchmarks.remote_stage import Stage, stage
 from benchmarks.update_latency import _change, _visible
 from mirrord.control.api import Service
+from mirrord.drivers.registry import block_volumes
 from mirrord.link import connect
 
 ROUNDS = 25
 FILES = 200
 GIB = int(os.environ.get("MIRRORD_BENCH_REMOTE_GIB", "2"))
+MIRRORS = 100
 TEXT_BYTES = 512 << 20
 
 
@@ -169,8 +174,63 @@ def compressed() -> list[Row]:
     ]  # fmt: skip
 
 
+def hundred() -> list[Row]:
+    """A hundred mirrors of either kind over one host pair, 4 KiB changed in each, eight at once."""
+    rows = []
+    for kind in ("btrfs", "block"):
+        with stage(6) as at:
+            api, names = at.service(), [f"m{number}" for number in range(MIRRORS)]
+            for name in names:
+                _small(kind, at.one / name)
+                api.create(name, f"{kind}:{at.one / name}", f"{kind}://dr{at.two / name}")
+                api.initialize(name)
+            took = []
+            for _ in range(3):
+                for name in names:
+                    _change_small(kind, at.one / name)
+                took.append(timed(functools.partial(_update_all, at, names)))
+            api.close()
+        rows.append(
+            Row(f"{MIRRORS} {kind} mirrors over one host pair, 4 KiB each", median(took), "s",
+                "<=", 5, note=f"three rounds: {', '.join(f'{s:.2f}' for s in took)} s")
+        )  # fmt: skip
+    return rows
+
+
+def _update_all(at: Stage, names: list[str]) -> None:
+    """As a daemon does it: a thread has a service of its own, and at most eight run at once."""
+    local = threading.local()
+
+    def one(name: str) -> str:
+        if not hasattr(local, "service"):
+            local.service = at.service()
+        return str(local.service.update(name).status)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(one, names)) == {"done"}
+
+
+def _small(kind: str, path: Path) -> None:
+    if kind == "btrfs":
+        run("btrfs", "subvolume", "create", path)
+        (path / "file").write_bytes(os.urandom(1 << 20))
+    else:
+        with block_volumes().Volume.create(path, 64 << 20) as volume:
+            volume.write(0, os.urandom(1 << 20))
+
+
+def _change_small(kind: str, path: Path) -> None:
+    if kind == "btrfs":
+        with (path / "file").open("r+b") as file:
+            file.write(os.urandom(4096))
+    else:
+        with block_volumes().Volume.open(path, writable=True) as volume:
+            volume.write(0, os.urandom(4096))
+
+
 PARTS: dict[str, Callable[[], list[Row]]] = {
-    "latency": latency, "bulk": bulk, "text": compressed,
+    "latency": latency, "bulk": bulk, "text": compressed, "cuts": remote_cuts.measure,
+    "hundred": hundred,
 }  # fmt: skip
 
 

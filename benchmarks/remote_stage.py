@@ -71,9 +71,9 @@ class Stage(NamedTuple):
         """Run a program in that environment; it must not fail."""
         subprocess.run(words, env=self.variables(), check=True, capture_output=True)
 
-    def cut(self, agent_pid: int) -> None:
-        """The connection is gone, and the agent with it, as when that host has no power."""
-        for pid in [agent_pid, *self.sshd.sessions()]:
+    def cut(self, *agents: int) -> None:
+        """The connection is gone, and these agents with it, as when that host has no power."""
+        for pid in [*agents, *self.sshd.sessions()]:
             with suppress(ProcessLookupError):
                 os.kill(pid, 9)
 
