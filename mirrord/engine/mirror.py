@@ -53,6 +53,8 @@ class Mirror:
     danger: Callable[[], bool] = _never
     #: When the present verb began (monotonic).
     began_s: float = 0.0
+    #: Whether it may share snapshots and readings with other mirrors of its source.
+    together: bool = False
 
     @property
     def name(self) -> str:
@@ -128,7 +130,8 @@ class Mirror:
             self.run.begin(activity)
             stack.callback(self.run.end)
             self.began_s = clock.monotonic_s()
-            stack.enter_context(fanout.at_work(self.source))
+            if self.together:
+                stack.enter_context(fanout.at_work(self.source))
             with waiting.heeding(self.run.check_abort):
                 stack.enter_context(self.destination.lock(f"mirrord {verb.value} {self.name}"))
             yield stack
@@ -210,6 +213,7 @@ def open_mirror(
         limits=limits,
         zone=zone,
         danger=danger,
+        together=True,
     )
 
 
