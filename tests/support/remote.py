@@ -147,6 +147,15 @@ class Remote:
             text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
+    def under_way(self, after_bytes: int = 20 * MIB) -> tuple[Path, Path, subprocess.Popen[str]]:
+        """A first transfer by the command line, in the middle: source, destination, process."""
+        source, copy = self.volume(), self.folder / "copy"
+        self.create(f"block:{source}", f"block://dr{copy}")
+        self.close_links()
+        process = self.start("initialize", "home")
+        self.await_passed(after_bytes)
+        return source, copy, process
+
     def status(self, name: str = "home") -> dict[str, Any]:
         return self.service.status(name)[0]
 
