@@ -140,6 +140,14 @@ def is_mount_point(path: Path) -> bool:
     return here != above or path == path.parent
 
 
+def mount_of(path: Path) -> Path:
+    """The mount point below which `path` lies."""
+    path = Path(os.path.realpath(path))
+    while not is_mount_point(path):
+        path = path.parent
+    return path
+
+
 def mount_points() -> dict[Path, tuple[str, str, str]]:
     """(root inside the file system, type, device) of everything that is mounted, by its path."""
     found = {}

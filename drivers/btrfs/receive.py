@@ -31,6 +31,7 @@ from mirrord.drivers.btrfs.spool import Spool
 from mirrord.drivers.btrfs.store import Kept
 from mirrord.drivers.btrfs.stream import make_pipe
 from mirrord.system import command, files, steps
+from mirrord.system.confine import start_confined
 from mirrord.system.native import BtrfsStreamScanner, btrfs_rewrite_beginning
 
 if TYPE_CHECKING:
@@ -92,13 +93,11 @@ class BtrfsReceiver(Receiver):
         steps.reached("BTRFS:RECEIVE:START")
         # In memory, without a name: the errors of a program are a line or two.
         self._errors = os.fdopen(os.memfd_create("errors", os.MFD_CLOEXEC), "w+b")
+        mount = str(layout.mount_of(self._wrapper))
         reading, self._writing = make_pipe()
         try:
-            self._child = command.start(
-                [_program(), "-q", "receive", "-e", str(self._wrapper)],
-                stdin=reading,
-                stderr=self._errors.fileno(),
-                keep=[self._alone],
+            self._child = start_confined(
+                str(self._wrapper), mount, lambda: self._start(reading, mount)
             )
         finally:
             os.close(reading)
@@ -108,6 +107,19 @@ class BtrfsReceiver(Receiver):
                 target=self._replay, args=(self._spool,), name="btrfs-replay", daemon=True
             )
             self._replaying.start()
+
+    def _start(self, reading: int, mount: str) -> Popen[bytes]:
+        """The program, which applies whatever a stream says: it believes in links and '..' and
+        writes to devices. So it can change nothing but the folder that it is to fill.
+        """
+        assert self._errors is not None
+        return command.start(
+            [_program(), "-q", "receive", "-e", "-m", mount, str(self._wrapper)],
+            stdin=reading,
+            stdout=self._errors.fileno(),  # no device can be opened there, nor /dev/null
+            stderr=self._errors.fileno(),
+            keep=[self._alone],
+        )
 
     def _open_spool(self) -> Spool | None:
         """What an earlier try left, and where this one's stream is kept."""

@@ -31,6 +31,7 @@ def serve_unix(path: Path, settings: Settings, paths: Paths) -> None:
     `Busy` when somebody listens there already.
     """
     locks.share_process()
+    os.umask(0o077)
     paths.make()
     with _bound(path) as listening:
         print(f"listening at {path}", flush=True)
@@ -87,8 +88,9 @@ def serve_tls(address: tuple[str, int], paths: Paths, *, compress: str = "auto")
     def one(stream: TlsStream, peer: Peer) -> None:
         rules = parse_rules(peer.allow, append_only=peer.append_only)
         # The connection itself is TLS: there is no need for another one beside it.
-        serve(stream, Settings(rules, data=False, compress=compress), paths)
+        serve(stream, Settings(rules, data=False, compress=compress, peer=peer.name), paths)
 
+    os.umask(0o077)
     paths.make()
     server = TlsServer(paths.pki, Peers(paths.peers).of, one, address, say=_log.warning)
     print(f"listening at {address[0] or '*'}:{server.port}", flush=True)

@@ -24,6 +24,8 @@ from mirrord.wire.values import unpack
 _DATA_CONNECT_S = 3.0
 #: So long what hindered a connection counts for who is in a hurry.
 _FRESH_S = 5.0
+#: How long what is quick may take at the other end.
+_QUICK_S = 10.0
 #: Sockets of a long link, in which one alone would wait for its window.
 _LONG_SOCKETS = 4
 #: A round trip from which on a link is long.
@@ -145,18 +147,22 @@ class Link:
         if not address:
             self.notes = ("The data go over SSH, too: a jump host is in between.",)
             return
-        began_s = clock.monotonic_s()
-        session.call("ping", timeout_s=10.0)
-        trip_s = clock.monotonic_s() - began_s
         own = tls.OneTime.make()
+        ping, began_s = session.begin("ping"), clock.monotonic_s()
+        asked = session.begin("data_channel", own.certificate)
         try:
-            answer = session.call("data_channel", own.certificate, timeout_s=10.0)
-            port, certificate = unpack(DataPort, answer)
+            # Only the ping measures the link: for a channel the other end has much to do first.
+            ping.result(_QUICK_S)
+            trip_s = clock.monotonic_s() - began_s
+            port, certificate = unpack(DataPort, asked.result(_QUICK_S))
         except LinkLost:
             raise
         except MirrordError as error:
             self.notes = (f"The data go over SSH, too: {error}.",)
             return
+        finally:
+            session.forget(ping)
+            session.forget(asked)
         count = self.host.sockets or (_LONG_SOCKETS if trip_s > _LONG_S else 1)
         try:
             for number in range(1, count + 1):
@@ -170,11 +176,11 @@ class Link:
         except MirrordError as error:
             session.narrow()
             self.notes = (f"The data go over SSH, too: {error}.",)
-            session.call("narrow", timeout_s=10.0)
+            session.call("narrow", timeout_s=_QUICK_S)
             return
         # The other end reads them since it greeted; it sends over them from this call on.
         session.widen()
-        session.call("widened", count, timeout_s=10.0)
+        session.call("widened", count, timeout_s=_QUICK_S)
 
     def _reached_at(self) -> str:
         """The address at which the host is reached straight away; "" when it is not."""

@@ -287,7 +287,7 @@ class _RemoteSend(SendStream):
         self._session, self._exchange, self._placed = session, exchange, placed
         self._closed = False
 
-    def read(self) -> bytes:
+    def read(self) -> bytes | memoryview:
         """The next piece; b"" when all of it has come and its digest is right."""
         try:
             data = self._exchange.read()

@@ -24,9 +24,11 @@ from mirrord.core.errors import (
 from mirrord.link import waiting
 from mirrord.link.lane import Lane
 from mirrord.system import clock
+from mirrord.system.memory import keep_buffers
 from mirrord.system.native import StreamDigest
-from mirrord.wire.compress import Packer, unpack
+from mirrord.wire.compress import RAW, Packer, unpack
 from mirrord.wire.frames import CHUNK_BYTES, Frame, Type, value_of
+from mirrord.wire.values import printable
 
 #: What may be on its way or unread, in raw bytes: what a cut can cost, too.
 WINDOW_BYTES = 8 << 20
@@ -91,9 +93,9 @@ class Exchange:
             if frame.type is Type.DATA:
                 self._take_piece(frame.body)
             elif frame.type is Type.RETURN:
-                self._answer = (value_of(frame.body),)
+                self._answer = (printable(value_of(frame.body)),)
             elif frame.type is Type.ERROR:
-                found = value_of(frame.body)
+                found = printable(value_of(frame.body))
                 self._error = unpack_error(found if isinstance(found, dict) else {})
             elif frame.type is Type.END:
                 self._end = _end_of(value_of(frame.body))
@@ -168,7 +170,7 @@ class Exchange:
 
     # Receiving
 
-    def read(self) -> bytes:
+    def read(self) -> bytes | memoryview:
         """The next raw bytes; b"" when the stream is whole and verified.
 
         Raises `Damaged` when its digest is wrong, what the other end raised, `LinkLost`.
@@ -186,9 +188,12 @@ class Exchange:
                 return b""
             self._next += 1
         _, raw_bytes, packing = _PIECE.unpack_from(body)
-        data = unpack(packing, memoryview(body)[_PIECE.size :], CHUNK_BYTES)
+        payload = memoryview(body)[_PIECE.size :]
+        data = payload if packing == RAW else unpack(packing, payload, CHUNK_BYTES)
         if len(data) != raw_bytes:
             raise ProtocolError("a piece of data has another length than it says")
+        if self._bytes_in > _THREADS_FROM_BYTES:
+            keep_buffers()
         self._digest_in.update(data)
         self._bytes_in += raw_bytes
         self._consumed += raw_bytes
@@ -244,11 +249,14 @@ class Exchange:
         self._pieces_out += 1
         self._bytes_out += len(piece)
         if self._outflow is None and self._bytes_out > _THREADS_FROM_BYTES:
+            keep_buffers()
             self._outflow = _Outflow(self, self._carrier.data_lanes(), packer)
+        # With room for what goes before it, as it travels when it is not compressed.
+        body = b"".join((_PIECE.pack(number, len(piece), RAW), piece))
         if self._outflow is not None:
-            self._outflow.put(number, bytes(piece))
+            self._outflow.put(body)
         else:
-            send_piece(self._carrier.data_lanes()[0], packer, self.number, number, piece)
+            send_piece(self._carrier.data_lanes()[0], packer, self.number, body)
 
     def end(self) -> None:
         """Say that the stream is whole."""
@@ -282,7 +290,7 @@ class _Outflow:
 
     def __init__(self, exchange: Exchange, lanes: list[Lane], packer: Packer) -> None:
         self._exchange = exchange
-        self._queue: queue.Queue[tuple[int, bytes] | None] = queue.Queue(2 * len(lanes))
+        self._queue: queue.Queue[bytes | None] = queue.Queue(2 * len(lanes))
         self._stopped = False
         self._threads = [
             threading.Thread(target=self._run, args=(lane, packer), name="outflow", daemon=True)
@@ -291,12 +299,12 @@ class _Outflow:
         for thread in self._threads:
             thread.start()
 
-    def put(self, number: int, piece: bytes) -> None:
-        waiting.until(lambda left_s: self._put((number, piece), left_s))
+    def put(self, body: bytes) -> None:
+        waiting.until(lambda left_s: self._put(body, left_s))
 
-    def _put(self, one: tuple[int, bytes], within_s: float | None) -> bool:
+    def _put(self, body: bytes, within_s: float | None) -> bool:
         try:
-            self._queue.put(one, timeout=within_s)
+            self._queue.put(body, timeout=within_s)
         except queue.Full:
             return False
         return True
@@ -306,7 +314,7 @@ class _Outflow:
             if self._stopped:
                 continue  # so that nobody waits for room in the queue
             try:
-                send_piece(lane, packer, self._exchange.number, *one)
+                send_piece(lane, packer, self._exchange.number, one)
             except MirrordError as error:
                 self._stopped = True
                 self._exchange.fail(error)
@@ -346,13 +354,15 @@ def _drain(pieces: queue.Queue[Any]) -> None:
             return
 
 
-def send_piece(
-    lane: Lane, packer: Packer, stream: int, number: int, piece: bytes | memoryview
-) -> None:
-    """Pack one piece and write it."""
-    packing, payload = packer.pack(piece)
+def send_piece(lane: Lane, packer: Packer, stream: int, body: bytes) -> None:
+    """Pack one piece, which comes as it would travel raw, and write it."""
+    packing, payload = packer.pack(memoryview(body)[_PIECE.size :])
     before_s = clock.monotonic_s()
-    lane.write(Type.DATA, stream, _PIECE.pack(number, len(piece), packing), payload)
+    if packing == RAW:
+        lane.write(Type.DATA, stream, body)
+    else:
+        number, raw_bytes, _ = _PIECE.unpack_from(body)
+        lane.write(Type.DATA, stream, _PIECE.pack(number, raw_bytes, packing), payload)
     packer.sent(len(payload), clock.monotonic_s() - before_s)
 
 

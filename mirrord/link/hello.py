@@ -16,6 +16,7 @@ from mirrord.core.errors import (
 from mirrord.link.lane import DAMAGED_HINT, Lane
 from mirrord.transport.base import ByteStream
 from mirrord.wire.frames import MAGIC, FrameReader, Type, value_of
+from mirrord.wire.values import printable
 
 #: Versions of what the frames say that are spoken here, newest first.
 VERSIONS = (1,)
@@ -85,9 +86,6 @@ def expect(lane: Lane, *, timeout_s: float) -> Hello:
         if stray.startswith(MAGIC):
             error.hint = error.hint or DAMAGED_HINT
             raise
-        known = lane.stream.failure(stray)
-        if not isinstance(known, LinkLost):
-            raise known from error
         error.why = f"it begins with {shown(stray)}"
         error.hint = (
             "Is it mirrord that answers there? A login shell must print nothing when it is not "
@@ -99,7 +97,7 @@ def expect(lane: Lane, *, timeout_s: float) -> Hello:
     if len(frames) != 1 or frames[0].type is not Type.HELLO:
         raise ProtocolError("the other end does not greet first", where=lane.stream.peer)
     try:
-        return _of(value_of(frames[0].body))
+        return _of(printable(value_of(frames[0].body)))
     except MirrordError as error:
         error.where = error.where or lane.stream.peer
         raise
@@ -108,7 +106,7 @@ def expect(lane: Lane, *, timeout_s: float) -> Hello:
 def _unheard(lane: Lane, timeout_s: float | None) -> MirrordError:
     stray = lane.reader.pending()
     if timeout_s is not None and not stray:
-        said = lane.stream.said().strip().splitlines()
+        said = printable(lane.stream.said()).strip().splitlines()
         nothing = f"it said nothing for {timeout_s:g} s"
         return Unreachable(
             "mirrord does not answer there", where=lane.stream.peer,

@@ -11,6 +11,7 @@ from mirrord.link import waiting
 from mirrord.system import clock
 from mirrord.transport.base import ByteStream
 from mirrord.wire.frames import Frame, FrameReader, Type, control, header
+from mirrord.wire.values import printable
 
 #: What to do when frames make no sense: TCP and encryption let no error of the network through.
 DAMAGED_HINT = (
@@ -139,7 +140,7 @@ class Lane:
 
 def lost(stream: ByteStream, why: str) -> LinkLost:
     """The error for a broken stream, with what the other end complained of."""
-    said = stream.said().strip().splitlines()
+    said = printable(stream.said()).strip().splitlines()
     return LinkLost(
         "the connection is lost",
         where=stream.peer,

@@ -20,6 +20,7 @@ from mirrord.link.lane import Lane, lost
 from mirrord.system import clock
 from mirrord.wire.compress import Packer
 from mirrord.wire.frames import Frame, Type, value_of
+from mirrord.wire.values import printable
 
 #: Calls of a peer at once: each may hold a window of data.
 CALLS_MAX = 64
@@ -215,7 +216,7 @@ class Session:
         if frame.type is Type.BEAT:
             return
         if frame.type is Type.GOODBYE:
-            why = str(value_of(frame.body))[:500]
+            why = str(printable(value_of(frame.body)))[:500]
             if not why:
                 raise LinkLost(
                     "the other end ended the connection", where=self.peer,

@@ -100,33 +100,63 @@ class FrameReader:
         self._begun = False
         #: What stood before the first frame.
         self.stray = b""
+        #: Of a frame whose body is not whole yet: its header, what is here, and how much is not.
+        self._header = b""
+        self._here: list[bytes] = []
+        self._missing = 0
         self._parts: dict[int, bytearray] = {}
         self._parts_bytes = 0
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that are whole now. `ProtocolError` says what is wrong with one."""
+        found: list[Frame] = []
+        if self._missing:
+            rest = self._go_on(data, found)
+            if rest is None:
+                return found
+            data = rest
         buffer = self._buffer
         buffer += data
         if not self._begun and not self._find_beginning():
-            return []
-        found: list[Frame] = []
+            return found
         at = 0
         while len(buffer) - at >= HEADER.size:
-            magic, version, kind, stream, length, checksum = HEADER.unpack_from(buffer, at)
+            magic, version, kind, _, length, _ = HEADER.unpack_from(buffer, at)
             _check(magic, version, kind, length)
-            end = at + HEADER.size + length
-            if len(buffer) < end:
-                break
-            body = bytes(memoryview(buffer)[at + HEADER.size : end])
-            if checksum != checksum_of(body) ^ checksum_of(bytes(buffer[at : at + _HEAD.size])):
-                raise ProtocolError("a frame's checksum does not match")
-            at = end
-            frame = self._whole(Frame(Type(kind), stream, body))
-            if frame is not None:
-                found.append(frame)
+            header, begin = bytes(buffer[at : at + HEADER.size]), at + HEADER.size
+            at = begin + length
+            if len(buffer) < at:
+                # A large body is put together once, when all of it is here.
+                self._header, self._here = header, [bytes(memoryview(buffer)[begin:])]
+                self._missing = at - len(buffer)
+                buffer.clear()
+                return found
+            self._checked(header, bytes(memoryview(buffer)[begin:at]), found)
         if at:
             del buffer[:at]
         return found
+
+    def _go_on(self, data: bytes, found: list[Frame]) -> bytes | None:
+        """More of a body that has begun; what comes after it, or None while it is not whole."""
+        if len(data) < self._missing:
+            self._here.append(data)
+            self._missing -= len(data)
+            return None
+        view = memoryview(data)
+        body = b"".join([*self._here, view[: self._missing]])
+        rest = bytes(view[self._missing :])
+        self._here, self._missing = [], 0
+        self._checked(self._header, body, found)
+        return rest
+
+    def _checked(self, header: bytes, body: bytes, found: list[Frame]) -> None:
+        """Add the frame if it is one, and whole."""
+        _, _, kind, stream, _, checksum = HEADER.unpack(header)
+        if checksum != checksum_of(body) ^ checksum_of(header[: _HEAD.size]):
+            raise ProtocolError("a frame's checksum does not match")
+        frame = self._whole(Frame(Type(kind), stream, body))
+        if frame is not None:
+            found.append(frame)
 
     def _find_beginning(self) -> bool:
         at = self._buffer.find(MAGIC + bytes([FORMAT, Type.HELLO]))

@@ -1,0 +1,142 @@
+"""Cuts of the connection at 10, 50 and 90 % of a transfer: what is sent again, what time is lost.
+
+Beside it btrbk over ssh, cut at the same shares of its time. A part of `benchmarks.remote`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from benchmarks.harness import Row, run, timed
+from benchmarks.remote_stage import Stage, stage
+from mirrord.core.results import Silent
+from mirrord.drivers.registry import block_volumes
+from mirrord.link import connect
+
+SIZE = 1 << 30
+SHARES = (10, 50, 90)
+#: Of what the mirrored volume is: `btrfs` or `block`.
+KIND = os.environ.get("MIRRORD_BENCH_CUT_KIND", "block")
+
+
+class Cut(NamedTuple):
+    """resent: bytes. lost_s: until the transfer was again where it was when it was cut."""
+
+    resent: int
+    lost_s: float
+
+
+class Cutting(Silent):
+    """Watches a transfer, and cuts when so many bytes have moved."""
+
+    def __init__(self, places: list[int], cut: Callable[[], None]) -> None:
+        self._places, self._cut = places, cut
+        self._at = 0
+        #: Where and when the last cut was, until the transfer is there again.
+        self._lost: tuple[int, float] | None = None
+        self._resent = 0
+        self.cuts: list[Cut] = []
+
+    def transfer(self, name: str, estimate_bytes: int, done_bytes: int) -> None:
+        """It begins, or goes on after so many bytes."""
+        if self._lost is not None:
+            self._resent = self._lost[0] - done_bytes
+        self._at = done_bytes
+
+    def moved(self, stream_bytes: int) -> None:
+        """So many bytes more."""
+        self._at += stream_bytes
+        if self._lost is not None and self._at > self._lost[0]:
+            self.cuts.append(Cut(self._resent, time.perf_counter() - self._lost[1]))
+            self._lost = None
+        if self._places and self._at >= self._places[0]:
+            self._places.pop(0)
+            self._lost = self._at, time.perf_counter()
+            self._cut()
+
+
+def measure() -> list[Row]:
+    """A transfer that is cut thrice; and runs of btrbk that are cut once each."""
+    with stage(8) as at:
+        places = [SIZE * share // 100 for share in SHARES]
+        watcher = Cutting(places, lambda: at.cut(_agent()))
+        api = at.service(watcher)
+        source, destination = _volume(at, KIND)
+        api.create("cut", source, destination)
+        whole = timed(lambda: api.initialize("cut"))
+        api.close()
+        peers = _btrbk(at)
+    assert len(watcher.cuts) == len(SHARES)
+    rows = []
+    for share, cut, (resent, lost_s) in zip(SHARES, watcher.cuts, peers, strict=True):
+        rows += [
+            Row(f"{KIND} volume, cut at {share} %: sent again", cut.resent / (1 << 20), "MiB",
+                "<=", 16, "btrbk", resent / (1 << 20)),
+            Row("  time lost", cut.lost_s, "s", "<=", 2, "btrbk", lost_s,
+                f"whole transfer of 1 GiB with its cuts: {whole:.1f} s" if share == 90 else ""),
+        ]  # fmt: skip
+    return rows
+
+
+def _agent() -> int:
+    [pid] = [link.peer.pid for link in connect._links.values()]
+    return pid
+
+
+def _volume(at: Stage, kind: str) -> tuple[str, str]:
+    """A volume of that kind, full of noise; its endpoint and its destination's."""
+    path = at.one / "home"
+    if kind == "btrfs":
+        run("btrfs", "subvolume", "create", path)
+        with (path / "file").open("wb") as file:
+            for _ in range(0, SIZE, 4 << 20):
+                file.write(os.urandom(4 << 20))
+    else:
+        with block_volumes().Volume.create(path, 2 * SIZE) as volume:
+            for offset in range(0, SIZE, 4 << 20):
+                volume.write(offset, os.urandom(4 << 20))
+    os.sync()
+    return f"{kind}:{path}", f"{kind}://dr{at.two / 'copy'}"
+
+
+def _btrbk(at: Stage) -> list[tuple[int, float]]:
+    """(bytes sent again, seconds lost) of a run that is cut when each share of it has arrived."""
+    source = at.one / "peer"
+    run("btrfs", "subvolume", "create", source)
+    with (source / "file").open("wb") as file:
+        for _ in range(0, SIZE, 4 << 20):
+            file.write(os.urandom(4 << 20))
+    os.sync()
+    whole = timed(lambda: at.run(at.btrbk("whole", ["peer"])))
+    found = []
+    for share in SHARES:
+        name = f"cut{share}"
+        words = at.btrbk(name, ["peer"])
+        os.sync()
+        began = time.perf_counter()
+        cutter = threading.Thread(target=_cut_later, args=(at, name, SIZE * share // 100))
+        cutter.start()
+        failed = subprocess.run(words, env=at.variables(), capture_output=True).returncode
+        cutter.join()
+        assert failed, "btrbk was done before it was cut"
+        sent = _received(at, name)
+        at.run(words)
+        found.append((sent, time.perf_counter() - began - whole))
+    return found
+
+
+def _cut_later(at: Stage, name: str, place: int) -> None:
+    until = time.perf_counter() + 120
+    while _received(at, name) < place and time.perf_counter() < until:
+        time.sleep(0.005)
+    at.cut()
+
+
+def _received(at: Stage, name: str) -> int:
+    """What lies there of a transfer, in bytes; after a cut all of it is sent anew."""
+    return sum(file.stat().st_size for file in (at.two / name).rglob("*") if file.is_file())
