@@ -17,6 +17,7 @@ from mirrord.engine import failover_steps, plan, recovery
 from mirrord.engine.mirror import Mirror, check_destination, check_source, one_line, stop_running
 from mirrord.engine.recovery import Recovered
 from mirrord.engine.update import update_held
+from mirrord.link import waiting
 from mirrord.system import clock
 
 _FILES_SHOWN = 20
@@ -54,8 +55,11 @@ class Turn(NamedTuple):
 def break_off(mirror: Mirror) -> Result:
     """Make the destination writable, now, without the source; ends a running transfer first."""
     stopped = stop_running(mirror)
-    with mirror.hold(Verb.BREAK):
-        pending = recovery.recover(mirror).pending
+    with mirror.hold(Verb.BREAK) as stack:
+        # A source that does not answer is the usual case here: it is not waited for.
+        apart = mirror.source.remote and not mirror.destination.remote
+        stack.enter_context(waiting.hurried(waiting.LOOK_S if apart else 0))
+        pending = recovery.recover(mirror, without_source=True).pending
         verdict = mirror.permit(Verb.BREAK)
         facts = mirror.destination.facts()
         view = facts.view

@@ -121,8 +121,8 @@ class Mirror:
         return row
 
     @contextmanager
-    def hold(self, verb: Verb, *, activity: Activity = Activity.IDLE) -> Iterator[ExitStack]:
-        """Hold the mirror, and the destination's volume, for one verb; `Busy` names the holder."""
+    def hold_here(self, verb: Verb, *, activity: Activity = Activity.IDLE) -> Iterator[ExitStack]:
+        """Hold the mirror on this host alone: for when the destination cannot be reached."""
         with ExitStack() as stack:
             stack.enter_context(
                 locks.exclusive(self.run.lock, verb.value, what=f"mirror '{self.name}'")
@@ -130,6 +130,12 @@ class Mirror:
             self.run.begin(activity)
             stack.callback(self.run.end)
             self.began_s = clock.monotonic_s()
+            yield stack
+
+    @contextmanager
+    def hold(self, verb: Verb, *, activity: Activity = Activity.IDLE) -> Iterator[ExitStack]:
+        """Hold the mirror, and the destination's volume, for one verb; `Busy` names the holder."""
+        with self.hold_here(verb, activity=activity) as stack:
             if self.together:
                 stack.enter_context(fanout.at_work(self.source))
             with waiting.heeding(self.run.check_abort):

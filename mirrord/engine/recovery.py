@@ -65,11 +65,14 @@ class Turned(Exception):
 _FAILOVER = frozenset({Verb.BREAK.value, Verb.RESYNC.value, Verb.REVERSE.value})
 
 
-def recover(mirror: Mirror, error: BaseException | None = None) -> Recovered:
+def recover(
+    mirror: Mirror, error: BaseException | None = None, *, without_source: bool = False
+) -> Recovered:
     """Settle the operation that the catalogue has for this mirror, if any.
 
-    error: why it ended, when the caller just saw it end; None after a crash. Raises `Turned` when
-    it was a reverse: the mirror then goes the other way, and has to be opened anew.
+    error: why it ended, when the caller just saw it end; None after a crash. without_source: a
+    transfer whose source cannot be reached is given up. Raises `Turned` when it was a reverse: the
+    mirror then goes the other way, and has to be opened anew.
     """
     operation = mirror.catalogue.operation(mirror.id)
     if operation is None:
@@ -92,7 +95,7 @@ def recover(mirror: Mirror, error: BaseException | None = None) -> Recovered:
         _drop_snapshot(mirror, operation)
         mirror.catalogue.end(mirror.id)
         return Recovered()
-    return _settle_transfer(mirror, operation, error)
+    return _settle_transfer(mirror, operation, error, without_source=without_source)
 
 
 def drop(mirror: Mirror, pending: Pending) -> None:
@@ -115,7 +118,7 @@ def end_owners(mirror: Mirror) -> None:
 
 
 def _settle_transfer(
-    mirror: Mirror, operation: Operation, error: BaseException | None
+    mirror: Mirror, operation: Operation, error: BaseException | None, *, without_source: bool
 ) -> Recovered:
     arguments = operation.arguments
     transfer_id, guid = str(arguments["transfer"]), str(arguments["guid"])
@@ -144,7 +147,9 @@ def _settle_transfer(
         # What was received stays: the next command finds the source again.
         if not _is_kept(mirror, operation):
             mirror.catalogue.finish_transfer(transfer_id, result, **columns)
-        raise
+        if not without_source:
+            raise
+        pending = None
     if pending is not None and staging is not None:
         if not _is_kept(mirror, operation):
             # The times are those of this host's clock; should it jump, that costs some sending.

@@ -183,7 +183,8 @@ def _base_risk(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None) -> str
 def _blocked(mirror: Mirror, shown: str) -> str:
     """Why the next update is not possible, or ""."""
     try:
-        here, there = mirror.source.snapshots(), mirror.destination.snapshots()
+        with waiting.hurried(waiting.LOOK_S):
+            here, there = mirror.source.snapshots(), mirror.destination.snapshots()
     except (MirrordError, OSError) as error:
         return f"the source cannot be reached: {one_line(error)}"
     base = plan.find_base(mirror.name, here, there, shown)
@@ -422,7 +423,8 @@ def _explain_base(mirror: Mirror, report: dict[str, Any]) -> list[str]:
     if report["state"] == State.UNINITIALIZED.value:
         return [f"Nothing was transferred yet: 'mirrord initialize {mirror.name}' does that."]
     try:
-        here, there = mirror.source.snapshots(), mirror.destination.snapshots()
+        with waiting.hurried(waiting.LOOK_S):
+            here, there = mirror.source.snapshots(), mirror.destination.snapshots()
     except (MirrordError, OSError) as error:
         return [f"The base cannot be checked: {one_line(error)}."]
     common = plan.newest_common(here, there)

@@ -17,12 +17,17 @@ from mirrord.link import waiting
 def abort(mirror: Mirror, *, hard: bool) -> Result:
     """End the running transfer. Its checkpoint stays where the driver can; `hard` drops it."""
     stopped = stop_running(mirror)
+    if not stopped and mirror.catalogue.operation(mirror.id) is None:
+        return _idle(mirror)
     try:
         # Who ends a transfer because the line is dead shall not have to wait for the line.
         with waiting.hurried(waiting.HURRY_S if stopped and not hard else 0):
             return _abort_held(mirror, hard=hard, stopped=stopped)
     except (LinkLost, Unreachable) as error:
-        if not stopped or hard:
+        if hard:
+            return _abort_here(mirror, error)
+        if not stopped:
+            error.hint = f"'mirrord abort {mirror.name} --hard' gives it up. {error.hint}"
             raise
         return Result(
             "done",
@@ -30,6 +35,24 @@ def abort(mirror: Mirror, *, hard: bool) -> Result:
             f"looks at what it has of '{mirror.name}', and goes on from there.",
             {"stopped": True, "checkpoint": True},
         )
+
+
+def _idle(mirror: Mirror) -> Result:
+    return Result("already_idle", f"No transfer of '{mirror.name}' is running.")
+
+
+def _abort_here(mirror: Mirror, error: MirrordError) -> Result:
+    """Give up what was begun, without the other end."""
+    with mirror.hold_here(Verb.ABORT):
+        mirror.catalogue.end(
+            mirror.id, event=("warning", f"gave up an unfinished operation: {error}")
+        )
+    return Result(
+        "done",
+        f"The unfinished operation was given up. The other end does not answer ({error}): what it "
+        "received stays there until the next transfer.",
+        {"stopped": True, "checkpoint": False},
+    )
 
 
 def _abort_held(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
@@ -56,7 +79,7 @@ def _abort_held(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
                 f"('mirrord abort {mirror.name} --hard' drops it)."
             )
         if not stopped and pending is None:
-            return Result("already_idle", f"No transfer of '{mirror.name}' is running.")
+            return _idle(mirror)
         head = "The transfer was ended" if stopped else "No transfer is running"
         return Result(
             "done" if stopped or hard else "already_idle",
@@ -113,8 +136,38 @@ def release(mirror: Mirror) -> Result:
 def delete(mirror: Mirror, *, yes: bool, keep_snapshots: bool) -> Result:
     """Remove the mirror: its definition, its records, its reference snapshots at the source.
 
-    The destination keeps what it has: live, or read-only as last shown.
+    The destination keeps what it has: live, or read-only as last shown. With `yes` it need not
+    even be there any more.
     """
+    try:
+        return _delete_held(mirror, yes=yes, keep_snapshots=keep_snapshots)
+    except (LinkLost, Unreachable) as error:
+        if not yes:
+            error.hint = f"With --yes the mirror is deleted all the same. {error.hint}"
+            raise
+        trouble = f" It could not be told: {one_line(error)}."
+    with mirror.hold_here(Verb.DELETE):
+        count = 0
+        if not keep_snapshots:
+            try:
+                count = _drop_references(mirror)
+            except (MirrordError, OSError) as error:
+                trouble += f" Snapshots stay at the source: {one_line(error)}."
+        return _deleted(mirror, count, trouble)
+
+
+def _deleted(mirror: Mirror, count: int, trouble: str) -> Result:
+    mirror.definitions.remove(mirror.name)
+    mirror.catalogue.remove_mirror(mirror.id)
+    return Result(
+        "done",
+        f"'{mirror.name}' is deleted ({count} reference snapshot{'' if count == 1 else 's'} "
+        f"removed at the source). What {mirror.destination} holds stays there.{trouble}",
+        {"deleted": count},
+    )
+
+
+def _delete_held(mirror: Mirror, *, yes: bool, keep_snapshots: bool) -> Result:
     with mirror.hold(Verb.DELETE):
         pending = recovery.recover(mirror).pending
         if not (yes and mirror.row().state is State.MIRRORED):
@@ -134,14 +187,7 @@ def delete(mirror: Mirror, *, yes: bool, keep_snapshots: bool) -> Result:
         facts = mirror.destination.facts()
         if facts.role in (Role.MIRROR, Role.LIVE) and facts.mirror_id in ("", mirror.id):
             mirror.destination.forget()
-        mirror.definitions.remove(mirror.name)
-        mirror.catalogue.remove_mirror(mirror.id)
-        return Result(
-            "done",
-            f"'{mirror.name}' is deleted ({count} reference snapshot{'' if count == 1 else 's'} "
-            f"removed at the source). What {mirror.destination} holds stays there.{trouble}",
-            {"deleted": count},
-        )
+        return _deleted(mirror, count, trouble)
 
 
 def _drop_references(mirror: Mirror) -> int:

@@ -160,7 +160,9 @@ class _Again:
 def _carry_once(route: Route, transfer_id: str, base: str | None, snapshot: Snapshot) -> Outcome:
     started_s = clock.monotonic_s()
     left = {staging.transfer_id: staging for staging in route.receiver.stagings()}
-    staging = left.get(transfer_id)
+    staging = left.pop(transfer_id, None)
+    for stale in left:  # of a transfer that was given up while this end could not be reached
+        route.receiver.discard(stale)
     if staging is not None and staging.complete:
         return Outcome(0, staging.received_bytes, 0, clock.monotonic_s() - started_s, "")
     delta = route.sender.delta(base, snapshot.guid)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 from mirrord.core.endpoint import split_host
-from mirrord.core.errors import LinkLost, MirrordError, Unreachable
+from mirrord.core.errors import Aborted, LinkLost, MirrordError, Unreachable
 from mirrord.core.model import (
     Delta,
     Divergence,
@@ -143,6 +143,8 @@ class RemoteDriver(Driver):
     def _placed(self, error: MirrordError) -> MirrordError:
         """The error, which says at which end it was."""
         where = error.where
+        if isinstance(error, Aborted):
+            return error  # somebody here wished it
         if where in ("", f"{self.kind}:{self.location}"):
             error.where = str(self)
         elif where == split_host(self._endpoint.host, what="the endpoint")[1]:

@@ -36,7 +36,7 @@ _GRANT_BYTES = WINDOW_BYTES // 4
 #: From so many bytes on, threads send while the next piece is read.
 _THREADS_FROM_BYTES = 1 << 20
 #: How long what was handed over may still take when a stream is cancelled.
-_LAST_S = 0.5
+_LAST_S = 0.3
 #: Before the payload of a data frame: number, raw length, how it is packed.
 _PIECE = struct.Struct("<IIB3x")
 

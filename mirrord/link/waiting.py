@@ -15,7 +15,7 @@ from mirrord.system import clock
 #: How often somebody who waits asks whether he shall go on.
 _ASK_S = 0.1
 #: How long who is in a hurry waits for a sign of life, and who only looks.
-HURRY_S = 1.0
+HURRY_S = 0.8
 LOOK_S = 4.0
 
 

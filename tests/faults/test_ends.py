@@ -1,4 +1,4 @@
-"""What happens to the other host: its agent is killed, it restarts, its disk fills, two use it."""
+"""What happens to the other host: killed agents, restarts, full disks, other users."""
 
 from __future__ import annotations
 
@@ -16,20 +16,8 @@ from tests.support import btrfs
 from tests.support.remote import MIB, Remote, content, one_error
 
 
-def under_way(
-    site: Remote, share_bytes: int = 20 * MIB
-) -> tuple[Path, Path, subprocess.Popen[str]]:
-    """A first transfer by the command line, in the middle."""
-    source, copy = site.volume(), site.folder / "copy"
-    site.create(f"block:{source}", f"block://dr{copy}")
-    site.close_links()
-    process = site.start("initialize", "home")
-    site.await_passed(share_bytes)
-    return source, copy, process
-
-
 def test_an_agent_that_is_killed_is_started_again(site: Remote) -> None:
-    source, copy, process = under_way(site)
+    source, copy, process = site.under_way()
     site.kill_agents()
     _out, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
@@ -39,7 +27,7 @@ def test_an_agent_that_is_killed_is_started_again(site: Remote) -> None:
 
 
 def test_a_host_that_restarts_is_waited_for(site: Remote) -> None:
-    source, copy, process = under_way(site)
+    source, copy, process = site.under_way()
     site.sshd.stop()
     site.kill_agents()
     site.proxy.cut()
@@ -149,7 +137,7 @@ def test_a_full_btrfs_there(site: Remote) -> None:
 
 def test_two_hosts_at_one_destination(site: Remote) -> None:
     """The second is told who is there; afterwards that it is another mirror's. Nothing is mixed."""
-    source, copy, process = under_way(site, 8 * MIB)
+    source, copy, process = site.under_way(8 * MIB)
     site.proxy.limit(4 * MIB)
     other_home = site.folder / "other"
     site.set_host(home=other_home)

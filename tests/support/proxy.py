@@ -14,6 +14,8 @@ UP, DOWN = "up", "down"
 _PART_BYTES = 16 << 10
 #: What the kernel may hold for a proxy that reads nothing: little, so that a stall is felt.
 _BUFFER_BYTES = 128 << 10
+#: How often a thread that waits looks whether it shall end.
+_LOOK_S = 0.02
 
 
 class Proxy:
@@ -26,7 +28,7 @@ class Proxy:
         self._listening = socket.create_server((address, 0))
         self.port: int = self._listening.getsockname()[1]
         self._guard = threading.Lock()
-        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._pairs: list[_Pair] = []
         self._closed = False
         self._passing = threading.Event()
         self._passing.set()
@@ -50,8 +52,7 @@ class Proxy:
             pairs, self._pairs = self._pairs, []
             self.cuts += bool(pairs)
         for pair in pairs:
-            for end in pair:
-                _reset(end)
+            pair.dead.set()
 
     def cut_at(self, offset: int, way: str = UP) -> None:
         """Reset all connections once `offset` more bytes went that way: exactly so many arrive."""
@@ -89,6 +90,8 @@ class Proxy:
     def close(self) -> None:
         """End it and its connections."""
         self._closed = True
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)  # a close alone does not wake `accept`
         self._listening.close()
         self.cut()
         self._passing.set()
@@ -112,39 +115,45 @@ class Proxy:
         except OSError:
             _reset(client)
             return
-        server.settimeout(None)
-        for end in (client, server):
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+        pair = _Pair(client, server)
         with self._guard:
-            self._pairs.append((client, server))
+            self._pairs.append(pair)
             self.connections += 1
-        threading.Thread(target=self._pass, args=(server, client, DOWN), daemon=True).start()
-        self._pass(client, server, UP)
+        threading.Thread(target=self._pass, args=(pair, server, client, DOWN), daemon=True).start()
+        self._pass(pair, client, server, UP)
 
-    def _pass(self, source: socket.socket, target: socket.socket, way: str) -> None:
+    def _pass(self, pair: _Pair, source: socket.socket, target: socket.socket, way: str) -> None:
         try:
-            while True:
-                self._passing.wait()
-                data = source.recv(_PART_BYTES if not self._rate else max(1, int(self._rate / 20)))
-                if not data:
-                    break
+            while data := self._take(pair, source):
                 if self._delay_s:
                     time.sleep(self._delay_s)
                 if self._rate:
                     time.sleep(len(data) / self._rate)
-                self._passing.wait()
+                self._await_passing(pair)
                 data, last = self._spoilt(data, way)
-                target.sendall(data)
+                pair.put(target, data)
                 if last:
                     time.sleep(0.05)  # a reset would overtake what it shall come behind
                     self.cut()
                     return
-            with contextlib.suppress(OSError):
-                target.shutdown(socket.SHUT_WR)
+            target.shutdown(socket.SHUT_WR)
         except OSError:
-            for end in (source, target):
-                _reset(end)
+            pair.dead.set()
+        finally:
+            pair.leave()
+
+    def _take(self, pair: _Pair, source: socket.socket) -> bytes:
+        while True:
+            self._await_passing(pair)
+            try:
+                return source.recv(_PART_BYTES if not self._rate else max(1, int(self._rate / 20)))
+            except TimeoutError:
+                continue
+
+    def _await_passing(self, pair: _Pair) -> None:
+        while not self._passing.wait(_LOOK_S):
+            pair.check()
+        pair.check()
 
     def _spoilt(self, data: bytes, way: str) -> tuple[bytes, bool]:
         """The bytes as they go on, and whether the connection ends behind them."""
@@ -164,13 +173,44 @@ class Proxy:
             return data, last
 
 
+class _Pair:
+    """Both connections of one client. Closed by the last of two threads that use them: a number
+    of a descriptor must not come to somebody else while they do.
+    """
+
+    def __init__(self, *ends: socket.socket) -> None:
+        self.dead = threading.Event()
+        self._ends = ends
+        self._users = 2
+        self._guard = threading.Lock()
+        for end in ends:
+            end.settimeout(_LOOK_S)
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+
+    def check(self) -> None:
+        if self.dead.is_set():
+            raise ConnectionResetError
+
+    def put(self, target: socket.socket, data: bytes) -> None:
+        while data:
+            self.check()
+            with contextlib.suppress(TimeoutError):
+                data = data[target.send(data) :]
+
+    def leave(self) -> None:
+        with self._guard:
+            self._users -= 1
+            if self._users:
+                return
+        for end in self._ends:
+            _reset(end) if self.dead.is_set() else end.close()
+
+
 def _reset(end: socket.socket) -> None:
-    """Close it with RST, whoever waits in it."""
+    """Close it with RST."""
     with contextlib.suppress(OSError):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    with contextlib.suppress(OSError):
-        # A close alone leaves a thread waiting in recv, and the kernel's socket open with it.
-        end.shutdown(socket.SHUT_RD)
     end.close()
 
 

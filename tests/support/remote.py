@@ -46,6 +46,7 @@ class Remote:
         self.paths = Paths(self.home / "etc", self.home / "state", self.home / "run")
         self.set_host(data=data)
         self.service = Service(self.paths)
+        self._started: list[subprocess.Popen[str]] = []
 
     def set_host(self, name: str = "dr", *, home: Path | None = None, **changes: object) -> None:
         """Write hosts.d: what is not said is right."""
@@ -59,6 +60,9 @@ class Remote:
     def close(self) -> None:
         """The test is over: nothing of it stays, and nothing of it had to be ended by us."""
         self.service.close()
+        for process in self._started:
+            process.kill()
+            process.communicate()
         self.proxy.go_on()
         connect.close_all()
         try:
@@ -142,10 +146,21 @@ class Remote:
 
     def start(self, *words: str, home: Path | None = None) -> subprocess.Popen[str]:
         """Start it, and go on."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "mirrord", *words], env=self.environment(home), cwd=ROOT,
             text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
         )  # fmt: skip
+        self._started.append(process)
+        return process
+
+    def under_way(self, after_bytes: int = 20 * MIB) -> tuple[Path, Path, subprocess.Popen[str]]:
+        """A first transfer by the command line, in the middle: source, destination, process."""
+        source, copy = self.volume(), self.folder / "copy"
+        self.create(f"block:{source}", f"block://dr{copy}")
+        self.close_links()
+        process = self.start("initialize", "home")
+        self.await_passed(after_bytes)
+        return source, copy, process
 
     def status(self, name: str = "home") -> dict[str, Any]:
         return self.service.status(name)[0]
