@@ -41,6 +41,12 @@ _LAST_S = 0.3
 _PIECE = struct.Struct("<IIB3x")
 
 
+#: What a piece counts at least: there is more to it than its bytes.
+_PIECE_BYTES_LEAST = 512
+#: What packing may add to a piece, beside 1/128 of it.
+_PACKING_BYTES_MAX = 64
+
+
 class Cancelled(Exception):
     """The other end does not want the rest. Never leaves the agent."""
 
@@ -114,8 +120,13 @@ class Exchange:
         if len(body) < _PIECE.size:
             raise ProtocolError("a data frame is too short")
         number, raw_bytes, _ = _PIECE.unpack_from(body)
-        self._held_bytes += raw_bytes
-        if raw_bytes > CHUNK_BYTES or self._held_bytes > WINDOW_BYTES:
+        self._held_bytes += _weight(raw_bytes)
+        packed_max = raw_bytes + (raw_bytes >> 7) + _PACKING_BYTES_MAX
+        if (
+            not 0 < raw_bytes <= CHUNK_BYTES
+            or self._held_bytes > WINDOW_BYTES
+            or len(body) - _PIECE.size > packed_max
+        ):
             raise ProtocolError("the other end sends more than it may")
         if number < self._next or number in self._pieces:
             raise ProtocolError("a piece of data came twice")
@@ -196,7 +207,7 @@ class Exchange:
             keep_buffers()
         self._digest_in.update(data)
         self._bytes_in += raw_bytes
-        self._consumed += raw_bytes
+        self._consumed += _weight(raw_bytes)
         return data
 
     def _readable(self) -> bool:
@@ -235,16 +246,17 @@ class Exchange:
             self._send_piece(view[start : start + CHUNK_BYTES], self._packer)
 
     def _send_piece(self, piece: memoryview, packer: Packer) -> None:
+        weight = _weight(len(piece))
         with self._changed:
             self._await(
-                lambda: self._credit >= len(piece) or self._error is not None or self._cancelled
+                lambda: self._credit >= weight or self._error is not None or self._cancelled
                 or self._answer is not None
             )  # fmt: skip
             if self._error is not None:
                 raise copy_of(self._error)
             if self._cancelled or self._answer is not None:
                 raise Cancelled
-            self._credit -= len(piece)
+            self._credit -= weight
         number = self._pieces_out
         self._pieces_out += 1
         self._bytes_out += len(piece)
@@ -352,6 +364,10 @@ def _drain(pieces: queue.Queue[Any]) -> None:
             pieces.get_nowait()
         except queue.Empty:
             return
+
+
+def _weight(raw_bytes: int) -> int:
+    return max(raw_bytes, _PIECE_BYTES_LEAST)
 
 
 def send_piece(lane: Lane, packer: Packer, stream: int, body: bytes) -> None:

@@ -14,6 +14,12 @@ from tests.support import btrfs
 _number = itertools.count()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tests/security" in str(item.path) and "filesystem" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.platform)
+
+
 @pytest.fixture(scope="session")
 def filesystem() -> Iterator[Path]:
     with btrfs.filesystem(size_mib=1024) as mount:

@@ -20,6 +20,7 @@ from mirrord.drivers.btrfs.spool import MEMORY_BYTES
 from mirrord.transport import ssh_keys
 from tests.security.sentences import breaks
 from tests.security.world import MIRROR, Host, stream_of
+from tests.support.service import ServiceProcess
 
 
 def modes(folder: Path) -> dict[str, int]:
@@ -98,6 +99,21 @@ def test_nothing_tells_a_secret(host: Host, root: Path) -> None:
     assert key[100:140] not in whole and "BEGIN PRIVATE KEY" not in whole
 
 
+@breaks("N1")
+def test_a_line_without_the_command_is_a_login(host: Host, root: Path) -> None:
+    host.sshd.authorize()
+    done = subprocess.run(
+        ["ssh", "-F", "/dev/null", "-i", str(host.sshd.key), "-p", str(host.sshd.port),
+         "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "LogLevel=ERROR",
+         "-o", "UserKnownHostsFile=/dev/null", "127.0.0.1", f"cat {root}/private/secret"],
+        capture_output=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert done.stdout == b"nobody's business"
+    with host.peer() as peer:
+        assert peer.link.peer.about == "everything (no --allow)"
+        assert peer.volume(root / "home").facts().identity
+
+
 @breaks("K1")
 def test_the_key_gets_the_agent_and_nothing_else(host: Host, root: Path) -> None:
     host.sshd.authorize(host.line("--allow", f"receive={root / 'backup'}"))
@@ -126,10 +142,8 @@ def test_the_key_gets_the_agent_and_nothing_else(host: Host, root: Path) -> None
 
 
 @breaks("K3")
+@pytest.mark.usefixtures("filesystem")  # it needs root as that does
 def test_another_user_cannot_use_the_services_sockets(tmp_path: Path) -> None:
-    from tests.support.service import ServiceProcess
-
-    assert os.geteuid() == 0
     tmp_path.chmod(0o755)
     service = ServiceProcess(tmp_path / "home").start()
     try:

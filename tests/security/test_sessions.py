@@ -143,7 +143,9 @@ def test_locks_end_with_the_session(host: Host, root: Path) -> None:
 
 
 @breaks("L1")
-@pytest.mark.parametrize("what", ["length", "parts", "window", "type", "stream", "hello"])
+@pytest.mark.parametrize(
+    "what", ["length", "parts", "window", "empty", "swollen", "small", "type", "stream", "hello"]
+)
 def test_a_peer_that_sends_more_than_it_may_is_ended(tmp_path: Path, what: str) -> None:
     others = Agents(tmp_path)
     lane = greeted(others, secrets.token_hex(16))
@@ -159,6 +161,12 @@ def test_a_peer_that_sends_more_than_it_may_is_ended(tmp_path: Path, what: str) 
             for number in range(WINDOW_BYTES // 500_000 + 2):
                 body = number.to_bytes(4, "little") + (500_000).to_bytes(4, "little") + piece[8:]
                 lane.write(Type.DATA, 2, body)
+        elif what in ("empty", "swollen", "small"):  # what says it is less than it is
+            raw_bytes = {"empty": 0, "swollen": 1, "small": 1}[what]
+            extra = 1 if what == "small" else 300
+            for number in range(1, WINDOW_BYTES // 512 + 3 if what == "small" else 2):
+                head = number.to_bytes(4, "little") + raw_bytes.to_bytes(4, "little") + bytes(4)
+                lane.write(Type.DATA, 2, head + bytes(extra))
         elif what == "type":
             lane.stream.write(HEADER.pack(MAGIC, 1, 99, 1, 0, 0))
         elif what == "stream":

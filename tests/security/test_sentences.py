@@ -1,0 +1,79 @@
+"""docs/security.md and the tests that try to break it match one to one."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from tests.security import test_append_only, test_secrets, test_sessions, test_streams, test_subtree
+from tests.security.sentences import MARKED
+
+ROOT = Path(__file__).parents[2]
+HERE = (test_append_only, test_secrets, test_sessions, test_streams, test_subtree)
+
+_FAILURES, _SESSION = "tests/transport/test_failures.py", "tests/link/test_session.py"
+_TLS, _PKI = "tests/transport/test_tls.py", "tests/transport/test_pki.py"
+#: Sentences that other tests attack.
+ELSEWHERE: dict[str, list[tuple[str, str]]] = {
+    "K4": [
+        (_FAILURES, "test_unknown"),
+        (_FAILURES, "test_other_than_the_pinned_one"),
+        (_FAILURES, "test_nobody_logs_in_before_the_host_key_is_known"),
+    ],
+    "L3": [
+        (_SESSION, "test_a_silent_peer_is_noticed"),
+        (_SESSION, "test_one_byte_a_second_is_no_life"),
+    ],
+    "T1": [
+        (_TLS, "test_a_client_with_another_certificate_is_told_and_the_right_one_gets_in"),
+        (_TLS, "test_a_client_without_a_certificate_is_turned_away"),
+        (_TLS, "test_a_listener_with_another_certificate_gets_no_byte"),
+    ],
+    "T2": [(_TLS, "test_only_tls_1_3")],
+    "T3": [
+        (_TLS, "test_the_right_one_gets_in_between_garbage_and_silence"),
+        (_TLS, "test_a_handshake_without_end_is_cut"),
+    ],
+    "T4": [
+        (_TLS, "test_a_changed_byte_ends_it"),
+        (_TLS, "test_an_announced_end_is_an_end_and_a_cut_is_an_error"),
+    ],
+    "T5": [(_TLS, "test_the_key_needs_no_file_and_leaves_no_descriptor")],
+    "T6": [(_TLS, "test_a_certificate_that_the_peers_key_signed_is_not_the_peers")],
+    "P1": [
+        (_PKI, "test_a_peer_cannot_pose_as_the_listening_host"),
+        (_PKI, "test_nor_can_it_make_certificates"),
+        (_PKI, "test_the_listening_hosts_certificate_is_no_peers"),
+    ],
+    "P2": [(_PKI, "test_deleting_the_file_shuts_out_and_ends_what_runs")],
+    "P3": [(_PKI, "test_other_rules_end_what_runs_by_the_old_ones")],
+    "P4": [
+        (_PKI, "test_rules_are_read_as_they_were_written"),
+        (_PKI, "test_what_cannot_be_issued"),
+    ],
+    "P5": [(_PKI, "test_a_wrong_file_lets_nobody_in_and_keeps_nobody_out")],
+    "P6": [(_PKI, "test_a_pinned_certificate_of_the_listening_host")],
+    "P7": [(_PKI, "test_bad_bundles")],
+}
+
+
+def test_each_sentence_is_attacked_and_each_attack_has_a_sentence() -> None:
+    text = (ROOT / "docs/security.md").read_text()
+    names = re.findall(r"^- \*\*([A-Z]\d+)\*\* ", text, re.MULTILINE)
+    assert len(names) == len(set(names)) > 30
+    assert len(names) == len(re.findall(r"\*\*[A-Z]\d+\*\*", text))
+    assert not MARKED.keys() & ELSEWHERE.keys()
+    assert sorted(names) == sorted([*MARKED, *ELSEWHERE])
+    for letter in {name[0] for name in names}:
+        numbers = [int(name[1:]) for name in names if name[0] == letter]
+        assert numbers == list(range(1, len(numbers) + 1)), letter
+
+
+def test_the_attacks_are_there() -> None:
+    here = {name for module in HERE for name in vars(module) if name.startswith("test_")}
+    assert {name for marked in MARKED.values() for name in marked} <= here
+    for tests in ELSEWHERE.values():
+        for file, test in tests:
+            nodes = ast.walk(ast.parse((ROOT / file).read_text()))
+            assert test in {n.name for n in nodes if isinstance(n, ast.FunctionDef)}, test
