@@ -99,7 +99,7 @@ def carry(route: Route, transfer_id: str, base: str | None, snapshot: Snapshot) 
     again = _Again(route)
     while True:
         try:
-            with waiting.heeding(route.run.check_abort):
+            with waiting.heeding(route.run.check_abort), waiting.once():
                 outcome = _carry_once(route, transfer_id, base, snapshot)
         except (LinkLost, Unreachable) as error:
             again.after(error)

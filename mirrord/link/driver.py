@@ -113,7 +113,7 @@ class RemoteDriver(Driver):
                 failure: MirrordError = error
                 # A connection that broke is made anew; one that could not be made is told at once.
                 known = known or (self._used is not None and self._used.answered)
-                if not known or waiting.hurry_s():
+                if not known or waiting.one_try():
                     break
             except MirrordError as error:
                 raise self._placed(error) from error

@@ -22,6 +22,7 @@ LOOK_S = 4.0
 class _Manner(threading.local):
     check: Callable[[], None] | None = None
     hurry_s = 0.0
+    once = False
 
 
 _manner = _Manner()
@@ -64,6 +65,21 @@ def hurried(seconds: float = HURRY_S) -> Iterator[None]:
         yield
     finally:
         _manner.hurry_s = before
+
+
+@contextmanager
+def once() -> Iterator[None]:
+    """The caller tries again itself, after pauses of its own: one try is enough."""
+    before, _manner.once = _manner.once, True
+    try:
+        yield
+    finally:
+        _manner.once = before
+
+
+def one_try() -> bool:
+    """Whether nobody wants a second try."""
+    return _manner.once or _manner.hurry_s > 0
 
 
 def hurry_s() -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,34 @@ def test_a_stall_is_noticed_and_the_transfer_goes_on(
     assert updating.ended(30) is None
     assert content(copy) == content(source)
     assert site.proxy.passed["up"] < 49 * MIB + 24 * MIB
+
+
+def test_who_is_slow_is_not_lost(site: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece takes longer than silence may, and a round trip is long."""
+    monkeypatch.setattr(lane, "SILENCE_S", 1.0)
+    monkeypatch.setattr(lane, "BEAT_S", 0.3)
+    source, copy = site.volume(data_bytes=300_000), site.folder / "copy"
+    site.create(f"block://dr{source}", f"block:{copy}")
+    site.proxy.limit(100_000)
+    site.proxy.delay(0.01)
+    site.service.initialize("home")
+    assert site.proxy.connections == 1
+    assert content(copy) == content(source)
+
+
+def test_pauses_grow_while_a_host_is_away(site: Remote) -> None:
+    source, copy = site.volume(), site.folder / "copy"
+    site.create(f"block:{source}", f"block://dr{copy}")
+    site.proxy.cut_at(20 * MIB)
+    site.proxy.refuse()
+    updating = Updating(site)
+    time.sleep(8)
+    tried_s = [b - a for a, b in pairwise(site.proxy.refused_s)]
+    assert 3 <= len(tried_s) < 20
+    assert max(tried_s[-2:]) > 4 * tried_s[0]
+    aborted = site.service.abort("home", hard=False)  # and nobody has to sit out a pause
+    assert aborted.status == "done"
+    assert isinstance(updating.ended(3), Aborted)
 
 
 def test_abort_in_a_stall_is_answered_soon(site: Remote) -> None:

@@ -42,6 +42,8 @@ class Proxy:
         self.connections = 0
         #: How often something was done to a connection.
         self.cuts = self.flips = 0
+        #: When connections were refused.
+        self.refused_s: list[float] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
     # What it does
@@ -105,6 +107,7 @@ class Proxy:
             except OSError:
                 return
             if self._closed or self._refusing:
+                self.refused_s.append(time.monotonic())
                 _reset(client)
                 continue
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
