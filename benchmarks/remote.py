@@ -59,9 +59,7 @@ def latency() -> list[Row]:
             connect.close_all()
             first.append(timed(lambda: api.status("home")))
             _change(home, 5 * number + 1)
-            command.append(
-                timed(functools.partial(at.run, mirrord_command("update", "home")))
-            )
+            command.append(timed(functools.partial(at.run, mirrord_command("update", "home"))))
             _change(home, 5 * number + 2)
             peer.append(timed(functools.partial(at.run, btrbk)))
             _change(home, 5 * number + 3)
@@ -142,9 +140,7 @@ def _delete(mount: Path, subvolume: Path) -> None:
 
 def _pipe(snapshot: Path, into: Path, over: list[str]) -> None:
     """Plain send and receive, durable at the end, as a transfer of ours is."""
-    with subprocess.Popen(
-        ["btrfs", "send", "-q", str(snapshot)], stdout=subprocess.PIPE
-    ) as sender:
+    with subprocess.Popen(["btrfs", "send", "-q", str(snapshot)], stdout=subprocess.PIPE) as sender:
         then = f"btrfs receive -q {into} && btrfs filesystem sync {into}"
         words = [*over, then] if over else ["sh", "-c", then]
         subprocess.run(words, stdin=sender.stdout, check=True, capture_output=True)

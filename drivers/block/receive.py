@@ -42,8 +42,9 @@ from mirrord.drivers.block.verify import verify_added
 from mirrord.drivers.block.volume import Volume
 from mirrord.system.native import StreamChecksum
 
-#: A checkpoint is kept at least this often.
-_CHECKPOINT_BYTES = 16 << 20
+#: A checkpoint is kept at least this often. With a frame more, and what may be on its way over a
+#: link (8 MiB), a host that fails costs at most 16 MiB that must be sent again.
+_CHECKPOINT_BYTES = 7 << 20
 
 
 class BlockReceiver(Receiver):
