@@ -19,7 +19,7 @@ as_root() {
 missing=
 need() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'ok installed' || missing="$missing $1"; }
 for package in btrfs-progs libbtrfsutil-dev gcc libc6-dev pkg-config rsync kmod util-linux curl \
-    openssh-server openssh-client; do need "$package"; done
+    openssh-server openssh-client iproute2; do need "$package"; done
 
 python=
 for candidate in python3 python3.13 python3.12 python3.11; do

@@ -50,12 +50,16 @@ class Capability(enum.Flag):
     """What a driver can do beyond what each must."""
 
     NONE = 0
-    #: An interrupted receive leaves a checkpoint from which a new send goes on.
+    #: A receive that is `resumable` leaves a checkpoint from which a new send goes on, whatever
+    #: ends it: at most 8 MiB of what was written are lost, also when the power fails.
     RESUME = enum.auto()
     #: Snapshots are directories of files (`Snapshot.path`): single files can be restored.
     FILES = enum.auto()
     #: The destination must have a source's snapshot set: older ones go when their blocks do.
     BLOCK_FOR_BLOCK = enum.auto()
+    #: What a `resumable` receive keeps is the stream itself, beside what it applies: until the end
+    #: it needs room for both, and what it kept before does not make what is applied less.
+    SPOOL = enum.auto()
     #: The other end refuses to delete or turn back what was committed: nothing is pruned there.
     APPEND_ONLY = enum.auto()
 
@@ -70,6 +74,14 @@ class SendStream(abc.ABC):
         A memoryview is valid until the next call. Raises `TransferFailed` when the source cannot
         go on, `Damaged` when what it reads fails its checksum; never ends silently short.
         """
+
+    def skip(self) -> bool:
+        """Make the stream again up to the checkpoint that it goes on from, for about a second at
+        most; False when it is there. `read` does what is left of it, but cannot be interrupted.
+
+        Raises what `read` raises.
+        """
+        return False
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -94,7 +106,17 @@ class Receiver(abc.ABC):
 
     @abc.abstractmethod
     def write(self, chunk: bytes | memoryview) -> None:
-        """Take the next chunk. Raises `NoSpace`, `Damaged`, `TransferFailed`."""
+        """Take the next chunk. Raises `NoSpace`, `Damaged`, `TransferFailed`; `CheckpointUseless`
+        when what an earlier try had brought cannot be read again.
+        """
+
+    def catch_up(self) -> bool:
+        """Apply what an earlier try had brought, for about a second at most; False when all of it
+        is applied. `write` does what is left of it, but cannot be interrupted.
+
+        Raises what `write` raises.
+        """
+        return False
 
     @abc.abstractmethod
     def finish(self) -> Staging:
@@ -104,8 +126,9 @@ class Receiver(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """End it at once. Not finished: with `Capability.RESUME` a checkpoint is kept. May be
-        called twice, and after `finish`.
+        """End it at once. Not finished: with `Capability.RESUME` a checkpoint is kept, of all that
+        was written (of a `resumable` one; others may keep less, or none). May be called twice, and
+        after `finish`.
         """
 
     def __enter__(self) -> Self:
@@ -147,6 +170,11 @@ class Driver(abc.ABC):
         Raises `Unsupported` when no volume of this kind could ever be there (a btrfs location on
         ext4), `PermissionMissing`, `Damaged`.
         """
+
+    @property
+    def locked(self) -> bool:
+        """Whether this object holds the volume's lock."""
+        return self._locked
 
     @contextmanager
     def lock(self, purpose: str) -> Iterator[None]:
@@ -224,7 +252,8 @@ class Driver(abc.ABC):
         checkpoint: dict[str, int | str] | None = None,
     ) -> SendStream:
         """The stream from base (None: from nothing) to incremental, deterministic. checkpoint:
-        go on where a `Staging` of the destination ended.
+        go on where a `Staging` of the destination ended; `CheckpointUseless` is raised, here or by
+        the stream, when that is not where this stream would have come by.
         """
 
     # Destination
@@ -241,7 +270,8 @@ class Driver(abc.ABC):
     @abc.abstractmethod
     def receive(self, request: ReceiveRequest) -> Receiver:
         """Open a receiver into the staging place of `request.transfer_id`; goes on from the
-        checkpoint if that staging has one. `Diverged` when the base is not here or not intact.
+        checkpoint if that staging has one (what is written then is what comes behind it; to begin
+        anew, `discard` it first). `Diverged` when the base is not here or not intact.
         """
 
     @abc.abstractmethod

@@ -10,9 +10,14 @@ import pytest
 from mirrord.system import clock, steps
 from tests.contract.lab import Lab
 from tests.support.labs import LABS, PRODUCT_LABS, open_lab
-from tests.support.world import DaemonWorld, World
+from tests.support.sshd import Sshd, running
+from tests.support.world import DaemonWorld, RemoteWorld, World
 
-WAYS = ("process", "daemon")
+WAYS = ("process", "daemon", "push", "pull")
+
+
+#: With one end on another host: which.
+AWAY = {"push": "destination", "pull": "source"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -32,7 +37,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
-    with open_lab(request.param, tmp_path) as made:
+    large = request.node.get_closest_marker("large") is not None
+    with open_lab(request.param, tmp_path, large=large) as made:
         yield made
 
 
@@ -42,10 +48,21 @@ def way() -> str:
 
 
 @pytest.fixture
-def world(lab: Lab, way: str, tmp_path: Path) -> Iterator[World]:
-    made = {"process": World, "daemon": DaemonWorld}[way](lab, tmp_path / "home")
+def world(lab: Lab, way: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
+    made: World
+    if way in AWAY:
+        made = RemoteWorld(lab, tmp_path / "home", request.getfixturevalue("host"), AWAY[way])
+    else:
+        made = {"process": World, "daemon": DaemonWorld}[way](lab, tmp_path / "home")
     yield made
     made.clean_up()
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    """Another host: a real sshd, which lets one key in."""
+    with running(tmp_path_factory.mktemp("host") / "sshd") as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)

@@ -205,7 +205,8 @@ class BlockDriver(Driver):
         state = StagingRecord(
             request.transfer_id, request.mirror_id, request.base, request.snapshot
         )
-        return BlockReceiver(self._path, record, open_state(self._path, state))
+        state = open_state(self._path, state)
+        return BlockReceiver(self._path, record, state, resumable=request.resumable)
 
     def stagings(self) -> list[Staging]:
         """From the staging records; those that were committed do not count."""

@@ -42,16 +42,20 @@ from mirrord.drivers.block.verify import verify_added
 from mirrord.drivers.block.volume import Volume
 from mirrord.system.native import StreamChecksum
 
-#: A checkpoint is kept at least this often. With a frame more, and what may be on its way over a
-#: link (8 MiB), a host that fails costs at most 16 MiB that must be sent again.
-_CHECKPOINT_BYTES = 7 << 20
+#: A checkpoint is kept at least this often: where a transfer may well break off, so often that
+#: with the frame that follows no more than 8 MiB are lost.
+_CHECKPOINT_BYTES = 16 << 20
+_RESUMABLE_BYTES = 6 << 20
 
 
 class BlockReceiver(Receiver):
     """Takes the stream of `BlockSendStream`, however it is cut into chunks."""
 
-    def __init__(self, path: Path, record: RootRecord, state: StagingRecord) -> None:
+    def __init__(
+        self, path: Path, record: RootRecord, state: StagingRecord, *, resumable: bool = False
+    ) -> None:
         self._path = path
+        self._checkpoint_bytes = _RESUMABLE_BYTES if resumable else _CHECKPOINT_BYTES
         self._where = str(path)
         self._state = state
         self._base = record.entry(state.base) if state.base is not None else None
@@ -182,14 +186,15 @@ class BlockReceiver(Receiver):
         for address, count in table:
             if address < self._next_address or not number_of(address) or not count:
                 raise stream_damaged(self._where, "its blocks are not in order")
-            self._next_address = address + count
             if self._collisions.clear_the_way(address, count):
                 piece = data[at * BLOCK_BYTES : (at + count) * BLOCK_BYTES]
                 self._store.write("BLOCK:RECEIVE:WRITE", address, piece)
+            # Only now: should the write fail, the checkpoint must not claim it.
+            self._next_address = address + count
             at += count
         self._blocks += blocks
         self._unkept_bytes += len(body)
-        if self._unkept_bytes >= _CHECKPOINT_BYTES:
+        if self._unkept_bytes >= self._checkpoint_bytes:
             self._checkpoint()
 
     def _done(self, body: memoryview) -> None:

@@ -204,7 +204,7 @@ class BlockStore:
             return file
         path = self.directory / data_file_name(segment)
         fresh = not path.exists()
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._files[segment] = file
         if fresh:
             files.sync_directory(self.directory)

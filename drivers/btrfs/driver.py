@@ -25,11 +25,11 @@ from mirrord.core.model import (
 )
 from mirrord.drivers import base
 from mirrord.drivers.base import Capability, Driver
-from mirrord.drivers.btrfs import failover, ioctl, layout, receive, store, subvolume, walk
+from mirrord.drivers.btrfs import failover, ioctl, layout, receive, spool, store, subvolume, walk
 from mirrord.drivers.btrfs.ioctl import guarded
 from mirrord.drivers.btrfs.layout import Layout
 from mirrord.drivers.btrfs.store import Kept
-from mirrord.drivers.btrfs.stream import BtrfsSendStream, Sending
+from mirrord.drivers.btrfs.stream import BtrfsSendStream, Checkpoint, Sending
 from mirrord.system import files, locks
 
 _NESTED_NOTES_MAX = 10
@@ -43,7 +43,7 @@ class BtrfsDriver(Driver):
     """
 
     kind: ClassVar[str] = "btrfs"
-    capabilities: ClassVar[Capability] = Capability.FILES
+    capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME | Capability.SPOOL
 
     def __init__(self, location: str, *, stream_version: int | None = None) -> None:
         super().__init__(location)
@@ -299,9 +299,9 @@ class BtrfsDriver(Driver):
         *,
         checkpoint: dict[str, int | str] | None = None,
     ) -> BtrfsSendStream:
-        """See `Driver.send`. There are no checkpoints: a btrfs stream is taken whole."""
-        if checkpoint:
-            raise Refused("a btrfs stream cannot go on from a checkpoint", where=str(self))
+        """See `Driver.send`. From a checkpoint: the stream is made again, and what was received
+        is passed over once it is proved to be the same.
+        """
         _place, older, newer = self._pair(base, incremental)
         # Debian 12's 'btrfs receive' finds what a clone command names only among received
         # subvolumes: not when the other end is where this base came from. Then data are sent.
@@ -314,7 +314,7 @@ class BtrfsDriver(Driver):
             version=self._version(),
             rewrite_ctransid=newer.info.stransid if newer.info.received_uuid else None,
         )
-        return BtrfsSendStream(sending, str(self))
+        return BtrfsSendStream(sending, str(self), Checkpoint.parse(checkpoint, str(self)))
 
     # Destination
 
@@ -379,6 +379,7 @@ class BtrfsDriver(Driver):
         """See `Driver.discard`."""
         place = self._place()
         receive.remove_staging(place.staging / layout.component(transfer_id, str(self)))
+        spool.remove("BTRFS:DISCARD:SPOOL", spool.path_of(place, transfer_id, str(self)))
 
     # Failing over and back
 
@@ -420,6 +421,8 @@ class BtrfsDriver(Driver):
             return
         for folder in place.staging.iterdir() if place.staging.is_dir() else ():
             receive.remove_staging(folder)
+        for kept in spool.held(place).values():
+            spool.remove("BTRFS:FORGET:SPOOL", kept.path)
         for path in (place.mirror_file, place.lock_file):
             if path.exists():
                 files.remove_file("BTRFS:FORGET:MARK", path)

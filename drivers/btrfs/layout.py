@@ -6,6 +6,7 @@
         snapshots/<name>/transfer.json    what is known of a received snapshot
         staging/<transfer>/<name>/<name>  what is being received
         diverged/<name>/<name>            the losing sides of resyncs
+        spool/<transfer>                  the stream of a transfer that may go on (spool.py)
         swap/                             what is about to change places with V
         mirror.json                       the mirror that a destination belongs to
         lock
@@ -56,6 +57,11 @@ class Layout(NamedTuple):
     def staging(self) -> Path:
         """The folder of what is being received; for root only."""
         return self.store / "staging"
+
+    @property
+    def spool(self) -> Path:
+        """The folder of streams that are kept while they are received; for root only."""
+        return self.store / "spool"
 
     @property
     def diverged(self) -> Path:
@@ -134,6 +140,14 @@ def is_mount_point(path: Path) -> bool:
     return here != above or path == path.parent
 
 
+def mount_of(path: Path) -> Path:
+    """The mount point below which `path` lies."""
+    path = Path(os.path.realpath(path))
+    while not is_mount_point(path):
+        path = path.parent
+    return path
+
+
 def mount_points() -> dict[Path, tuple[str, str, str]]:
     """(root inside the file system, type, device) of everything that is mounted, by its path."""
     found = {}
@@ -191,8 +205,8 @@ def make_store(op: str, layout: Layout, *, public: bool) -> None:
 
 def remove_empty_store(op: str, layout: Layout) -> None:
     """Remove the store as far as nothing is in it."""
-    folders = (layout.staging, layout.swap, layout.diverged, layout.snapshots, layout.store)
-    for folder in (*folders, layout.store.parent):
+    folders = (layout.staging, layout.spool, layout.swap, layout.diverged, layout.snapshots)
+    for folder in (*folders, layout.store, layout.store.parent):
         if folder.is_dir() and not os.listdir(folder):
             if subvolume.is_subvolume(folder):
                 subvolume.delete(op, folder)

@@ -4,6 +4,9 @@
 read-only and calls it received. So its word counts for nothing here: a staging is complete only
 when our own scanner saw the END command, the program ended well, and the subvolume has the very
 identity and parent that were announced; only then is its record marked complete.
+
+It cannot go on from its middle either. So a transfer that may break off is kept in a spool as well
+(spool.py), and applied again from there.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -18,18 +23,22 @@ from mirrord.core.errors import Damaged, MirrordError, TransferFailed, Unsupport
 from mirrord.core.model import ReceiveRequest, Snapshot, SnapshotKind, Staging
 from mirrord.drivers import base
 from mirrord.drivers.base import Receiver
-from mirrord.drivers.btrfs import layout, store, subvolume
+from mirrord.drivers.btrfs import layout, spool, store, subvolume
+from mirrord.drivers.btrfs.alone import alone
 from mirrord.drivers.btrfs.ioctl import guarded
 from mirrord.drivers.btrfs.layout import Layout, Record
+from mirrord.drivers.btrfs.spool import Spool
 from mirrord.drivers.btrfs.store import Kept
 from mirrord.drivers.btrfs.stream import make_pipe
 from mirrord.system import command, files, steps
+from mirrord.system.confine import start_confined
 from mirrord.system.native import BtrfsStreamScanner, btrfs_rewrite_beginning
 
 if TYPE_CHECKING:
     from subprocess import Popen  # noqa: TID251 - the type only
 
 _ERROR_BYTES_MAX = 4096
+_CATCH_UP_S = 0.2
 _PROGS_HINT = "Install the package btrfs-progs (Debian: apt-get install btrfs-progs)."
 
 
@@ -53,10 +62,15 @@ class BtrfsReceiver(Receiver):
         self._complete = False
         self._child: Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
-        self._writing = -1
+        self._writing = self._alone = -1
         self._folder = place.staging / layout.component(request.transfer_id, where)
         self._wrapper = self._folder / wrapper_name(place, request.snapshot, where)
         self._subvolume = self._wrapper / self._wrapper.name
+        self._spool = self._open_spool()
+        self._replaying: threading.Thread | None = None
+        self._replay_error: BaseException | None = None
+        self._stopped = False
+        self._spoiled = False
         try:
             self._begin()
         except BaseException as error:
@@ -67,6 +81,7 @@ class BtrfsReceiver(Receiver):
             raise
 
     def _begin(self) -> None:
+        self._alone = alone(self._place, self._where)
         remove_staging(self._folder)
         steps.reached("BTRFS:RECEIVE:STAGE")
         self._folder.mkdir(mode=0o700)
@@ -78,24 +93,98 @@ class BtrfsReceiver(Receiver):
         steps.reached("BTRFS:RECEIVE:START")
         # In memory, without a name: the errors of a program are a line or two.
         self._errors = os.fdopen(os.memfd_create("errors", os.MFD_CLOEXEC), "w+b")
+        mount = str(layout.mount_of(self._wrapper))
         reading, self._writing = make_pipe()
         try:
-            self._child = command.start(
-                [_program(), "-q", "receive", "-e", str(self._wrapper)],
-                stdin=reading,
-                stderr=self._errors.fileno(),
+            self._child = start_confined(
+                str(self._wrapper), mount, lambda: self._start(reading, mount)
             )
         finally:
             os.close(reading)
+        if self._spool is not None and self._spool.stream_bytes:
+            # It is applied while the source makes the stream again.
+            self._replaying = threading.Thread(
+                target=self._replay, args=(self._spool,), name="btrfs-replay", daemon=True
+            )
+            self._replaying.start()
+
+    def _start(self, reading: int, mount: str) -> Popen[bytes]:
+        """The program, which applies whatever a stream says: it believes in links and '..' and
+        writes to devices. So it can change nothing but the folder that it is to fill.
+        """
+        assert self._errors is not None
+        return command.start(
+            [_program(), "-q", "receive", "-e", "-m", mount, str(self._wrapper)],
+            stdin=reading,
+            stdout=self._errors.fileno(),  # no device can be opened there, nor /dev/null
+            stderr=self._errors.fileno(),
+            keep=[self._alone],
+        )
+
+    def _open_spool(self) -> Spool | None:
+        """What an earlier try left, and where this one's stream is kept."""
+        request = self._request
+        path = spool.path_of(self._place, request.transfer_id, self._where)
+        if not request.resumable and not path.exists():
+            return None
+        return Spool(path, request, self._where, writing=request.resumable)
 
     def __str__(self) -> str:
         return self._where
+
+    def _replay(self, kept: Spool) -> None:
+        """The thread: apply what is in the spool."""
+        try:
+            for piece in kept.replay():
+                if self._stopped:
+                    return
+                self._apply(piece)
+        except BaseException as error:
+            self._replay_error = error
+
+    @guarded
+    def catch_up(self) -> bool:
+        """See `Receiver.catch_up`."""
+        with self._judged():
+            return self._catch_up(_CATCH_UP_S)
+
+    def _catch_up(self, wait_s: float | None) -> bool:
+        if self._replaying is None:
+            return False
+        self._replaying.join(wait_s)
+        if self._replaying.is_alive():
+            return True
+        self._replaying = None
+        if self._replay_error is not None:
+            raise self._replay_error
+        return False
+
+    @contextlib.contextmanager
+    def _judged(self) -> Iterator[None]:
+        """Whether what was received is of any use after an error: not when it will come again."""
+        try:
+            yield
+        except MirrordError as error:
+            self._spoiled = not error.retryable
+            raise
+        except OSError:
+            self._spoiled = True
+            raise
 
     @guarded
     def write(self, chunk: bytes | memoryview) -> None:
         """See `Receiver.write`."""
         if self._writing < 0:
             raise TransferFailed("the receiver is closed", where=self._where)
+        if self._spool is None:
+            self._apply(chunk)
+            return
+        with self._judged():
+            self._catch_up(None)
+            self._spool.append(chunk)
+            self._apply(chunk)
+
+    def _apply(self, chunk: bytes | memoryview) -> None:
         if self._beginning is not None:
             self._beginning += bytes(chunk)
             changed = self._changed_beginning(self._beginning)
@@ -164,6 +253,14 @@ class BtrfsReceiver(Receiver):
         """See `Receiver.finish`."""
         if self._complete:
             return self._staging()
+        with self._judged():
+            self._finish()
+        if self._spool is not None:
+            self._spool.close(keep=False)
+        return self._staging()
+
+    def _finish(self) -> None:
+        self._catch_up(None)
         if not self._scanner.ended:
             raise base.stream_damaged(self._where, "it ends early")
         os.close(self._writing)
@@ -179,7 +276,6 @@ class BtrfsReceiver(Receiver):
         record = Record(request.transfer_id, request.base, request.snapshot, True, info.ctransid)
         layout.write_record("BTRFS:FINISH:RECORD", self._wrapper, record)
         self._complete = True
-        return self._staging()
 
     def _verified(self) -> subvolume.Info:
         try:
@@ -210,14 +306,24 @@ class BtrfsReceiver(Receiver):
         )
 
     def close(self) -> None:
-        """See `Receiver.close`: what is not finished is removed."""
+        """See `Receiver.close`: what is not finished is removed; its spool is kept."""
         if self._child is None:
             return
+        self._stopped = True
         self._end_child()
-        if not self._complete:
-            remove_staging(self._folder)
+        try:
+            if self._spool is not None:
+                self._spool.close(keep=not self._complete and not self._spoiled)
+        finally:
+            if not self._complete:
+                remove_staging(self._folder)
 
     def _end_child(self) -> None:
+        if self._replaying is not None:
+            assert self._child is not None
+            self._child.kill()
+            self._replaying.join()  # without a reader, its next write ends it
+            self._replaying = None
         if self._writing >= 0:
             os.close(self._writing)
             self._writing = -1
@@ -226,6 +332,9 @@ class BtrfsReceiver(Receiver):
                 self._child.kill()
             self._child.wait()
             self._child = None
+        if self._alone >= 0:
+            os.close(self._alone)
+            self._alone = -1
         if self._errors is not None:
             self._errors.close()
             self._errors = None
@@ -298,11 +407,28 @@ def stagings(place: Layout) -> list[Staging]:
     """What earlier transfers left. One whose snapshot has reached its place, but was perhaps not
     shown yet, counts as complete: a commit ends it.
     """
-    found = []
+    found = {staging.transfer_id: staging for staging in _staged(place)}
+    for name, kept in spool.held(place).items():
+        here = found.get(name)
+        moved = committed(place, name) if here is None else None
+        if here is not None and here.complete:
+            continue
+        found[name] = Staging(
+            name,
+            kept.base,
+            kept.snapshot,
+            complete=moved is not None,
+            checkpoint=kept.checkpoint,
+            received_bytes=kept.stream_bytes,
+        )
+    return [found[name] for name in sorted(found)]
+
+
+def _staged(place: Layout) -> Iterator[Staging]:
     try:
         folders = sorted(place.staging.iterdir())
     except FileNotFoundError:
-        return []
+        return
     for folder in folders:
         record, complete = None, False
         for wrapper in folder.iterdir():
@@ -314,15 +440,12 @@ def stagings(place: Layout) -> list[Staging]:
             record = moved.record if moved else None
             complete = moved is not None
         nothing = Snapshot("", "", SnapshotKind.REFERENCE, 0, 0, intact=False)
-        found.append(
-            Staging(
-                folder.name,
-                record.base if record else None,
-                record.snapshot if record else nothing,
-                complete=complete,
-            )
+        yield Staging(
+            folder.name,
+            record.base if record else None,
+            record.snapshot if record else nothing,
+            complete=complete,
         )
-    return found
 
 
 def committed(place: Layout, transfer_id: str) -> Kept | None:
@@ -357,6 +480,7 @@ def commit(place: Layout, transfer_id: str, *, show: bool, where: str) -> Snapsh
         raise base.staging_missing(where, transfer_id)
     if show:
         _show(place, done, again=not wrappers)
+    spool.remove("BTRFS:COMMIT:SPOOL", spool.path_of(place, transfer_id, where))
     if wrappers and record is not None and not any(folder.iterdir()):
         # Not made durable: should it come back, the next commit of it finds all done.
         steps.reached("BTRFS:COMMIT:CLEAN")

@@ -13,18 +13,20 @@ import fcntl
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from mirrord.core.errors import Damaged, MirrordError, TransferFailed
+from mirrord.core.errors import CheckpointUseless, Damaged, MirrordError, TransferFailed
 from mirrord.drivers.base import SendStream
 from mirrord.drivers.btrfs import ioctl
-from mirrord.system.native import BtrfsStreamScanner, btrfs_rewrite_beginning
+from mirrord.system import clock
+from mirrord.system.native import BtrfsStreamScanner, StreamDigest, btrfs_rewrite_beginning
 
 PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
 _JOIN_S = 60.0
+_SKIP_S = 0.5
 
 
 class Sending(NamedTuple):
@@ -44,6 +46,33 @@ class Sending(NamedTuple):
     rewrite_ctransid: int | None = None
 
 
+class Checkpoint(NamedTuple):
+    """What of a stream the other end has: so many bytes, with that BLAKE3 digest."""
+
+    stream_bytes: int
+    digest: str
+
+    @classmethod
+    def parse(cls, said: Mapping[str, int | str] | None, where: str) -> Self | None:
+        """From a `Staging`; `CheckpointUseless` when it is none of this driver's."""
+        if not said:
+            return None
+        stream_bytes, digest = said.get("bytes"), said.get("digest")
+        if not isinstance(stream_bytes, int) or not isinstance(digest, str) or stream_bytes < 1:
+            raise useless(where, f"{dict(said)} is no place in a btrfs stream")
+        return cls(stream_bytes, digest)
+
+
+def useless(where: str, why: str) -> CheckpointUseless:
+    """The other end holds something else than what is sent now."""
+    return CheckpointUseless(
+        "the transfer cannot go on where it was interrupted",
+        where=where,
+        why=why,
+        hint="Run the same command again: it begins anew.",
+    )
+
+
 def make_pipe() -> tuple[int, int]:
     """A pipe, as long as may be."""
     reading, writing = os.pipe()
@@ -53,10 +82,14 @@ def make_pipe() -> tuple[int, int]:
 
 
 class BtrfsSendStream(SendStream):
-    """The stream of one snapshot."""
+    """The stream of one snapshot. going_on: from what the other end has of it."""
 
-    def __init__(self, sending: Sending, where: str) -> None:
+    def __init__(self, sending: Sending, where: str, going_on: Checkpoint | None = None) -> None:
         self._sending = sending
+        self._going_on = going_on
+        self._left_bytes = going_on.stream_bytes if going_on else 0
+        self._digest = StreamDigest()
+        self._behind: bytes | memoryview = b""
         self._where = where
         self._scanner = BtrfsStreamScanner()
         self._buffer = bytearray(PIPE_BYTES)
@@ -97,8 +130,43 @@ class BtrfsSendStream(SendStream):
             os.close(writing)
             os.close(subvolume)
 
+    def skip(self) -> bool:
+        """See `SendStream.skip`."""
+        until_s = clock.monotonic_s() + _SKIP_S
+        while self._left_bytes:
+            if clock.monotonic_s() > until_s:
+                return True
+            self._skip_chunk()
+        return False
+
+    def _skip_chunk(self) -> None:
+        assert self._going_on is not None
+        chunk = self._read()
+        if not chunk:
+            raise useless(self._where, "the stream is shorter than what was received of it")
+        known = memoryview(chunk)[: self._left_bytes]
+        self._digest.update(known)
+        self._left_bytes -= len(known)
+        if self._left_bytes:
+            return
+        if self._digest.hexdigest() != self._going_on.digest:
+            raise useless(
+                self._where,
+                f"the first {self._going_on.stream_bytes} bytes of the stream are not what was "
+                "received",
+            )
+        self._behind = memoryview(chunk)[len(known) :]
+
     def read(self) -> bytes | memoryview:
         """See `SendStream.read`."""
+        while self._left_bytes:
+            self._skip_chunk()
+        if self._behind:
+            chunk, self._behind = self._behind, b""
+            return chunk
+        return self._read()
+
+    def _read(self) -> bytes | memoryview:
         if self._reading < 0 or self._ended:
             return b""
         first = self._scanner.stream_bytes == 0

@@ -2,17 +2,79 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from mirrord.agent.rules import parse_rules
 from mirrord.agent.run import Settings, serve
 from mirrord.config.peers import Peer, Peers
-from mirrord.system import locks
+from mirrord.core.errors import Busy, IoFailed, MirrordError
+from mirrord.system import locks, sockets
 from mirrord.system.paths import Paths
+from mirrord.transport.fds import FdStream
 from mirrord.transport.pki import TlsServer
 from mirrord.transport.tlsstream import TlsStream
 
 _log = logging.getLogger(__name__)
+
+
+def serve_unix(path: Path, settings: Settings, paths: Paths) -> None:
+    """Serve whoever may connect to the socket at `path`, until this thread is interrupted.
+
+    The socket is for its owner only; others may be let in by the rights of its folder and a chmod.
+    `Busy` when somebody listens there already.
+    """
+    locks.share_process()
+    os.umask(0o077)
+    paths.make()
+    with _bound(path) as listening:
+        print(f"listening at {path}", flush=True)
+        while True:
+            connected, _ = listening.accept()
+            descriptor = connected.detach()
+            stream = FdStream(descriptor, descriptor, "the client")
+            threading.Thread(
+                target=_serve_one, args=(stream, settings, paths), name="unix", daemon=True
+            ).start()
+
+
+def _serve_one(stream: FdStream, settings: Settings, paths: Paths) -> None:
+    try:
+        serve(stream, settings, paths)
+    except MirrordError as error:
+        _log.warning("%s", error)
+
+
+@contextmanager
+def _bound(path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
+        before = os.umask(0o177)
+        try:
+            with sockets.address(path) as where:
+                made.bind(where)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise IoFailed(
+                    "nothing can listen there", where=str(path), why=error.strerror or str(error)
+                ) from error
+            raise Busy(
+                "there is a socket already",
+                where=str(path),
+                hint="If no agent listens there (a crash left it), remove the file.",
+            ) from error
+        finally:
+            os.umask(before)
+        made.listen(64)
+        try:
+            yield made
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def serve_tls(address: tuple[str, int], paths: Paths, *, compress: str = "auto") -> None:
@@ -26,8 +88,9 @@ def serve_tls(address: tuple[str, int], paths: Paths, *, compress: str = "auto")
     def one(stream: TlsStream, peer: Peer) -> None:
         rules = parse_rules(peer.allow, append_only=peer.append_only)
         # The connection itself is TLS: there is no need for another one beside it.
-        serve(stream, Settings(rules, data=False, compress=compress), paths)
+        serve(stream, Settings(rules, data=False, compress=compress, peer=peer.name), paths)
 
+    os.umask(0o077)
     paths.make()
     server = TlsServer(paths.pki, Peers(paths.peers).of, one, address, say=_log.warning)
     print(f"listening at {address[0] or '*'}:{server.port}", flush=True)

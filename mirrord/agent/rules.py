@@ -80,21 +80,59 @@ def rights_at(rules: Rules, location: str) -> Right:
     remove = Right.NONE if rules.append_only else Right.REMOVE
     if rules.free:
         return Right.SEND | Right.RECEIVE | remove
-    real = os.path.realpath(location)
-    found = Right.NONE
+    real, found = _real(location), Right.NONE
+    if _STORE in real.split("/"):
+        raise _refused(rules, location, real, "it leads into a snapshot, or mirrord's own files")
     if any(_inside(real, folder) for folder in rules.send):
         found |= Right.SEND
-    if any(_inside(real, folder) for folder in rules.receive):
+    receiving = [folder for folder in rules.receive if _inside(real, folder)]
+    if receiving and not any(_in_volume(real, folder) for folder in receiving):
         found |= Right.RECEIVE | remove
-    if not found:
-        leads = f"it leads to {real}; " if real != os.path.normpath(location) else ""
-        raise Untrusted(
-            "this peer may not use that path", where=location,
-            why=f"{leads}it may use: {rules}",
-            hint="Add --allow receive=FOLDER or send=FOLDER for it at the other end (in "
-            "authorized_keys, or in peers.d).",
-        )  # fmt: skip
-    return found
+    if found:
+        return found
+    if receiving:
+        raise _refused(rules, location, real, "it is inside another volume of mirrord's")
+    raise _refused(rules, location, real, "")
+
+
+def _real(location: str) -> str:
+    """What the path leads to; a link that is a volume's view, into its own store, is the volume."""
+    folder, name = os.path.split(os.path.normpath(location))
+    plain, real = os.path.join(os.path.realpath(folder), name), os.path.realpath(location)
+    own = os.path.join(os.path.dirname(plain), _STORE, name, "snapshots", "")
+    return plain if name and real.startswith(own) else real
+
+
+def _refused(rules: Rules, location: str, real: str, why: str) -> Untrusted:
+    plain = os.path.normpath(location)
+    # Where links outside of its folders lead is none of its business.
+    told = any(_inside(plain, folder) for folder in (*rules.send, *rules.receive))
+    leads = f"it leads to {real}; " if told and real != plain and not why else ""
+    return Untrusted(
+        "this peer may not use that path", where=location,
+        why=f"{why or leads}{'; ' if why else ''}it may use: {rules}",
+        hint="Add --allow receive=FOLDER or send=FOLDER for it at the other end (in "
+        "authorized_keys, or in peers.d).",
+    )  # fmt: skip
+
+
+def _in_volume(real: str, folder: str) -> bool:
+    """Whether a volume with a store of mirrord's lies above `real`: what is in there, links too,
+    may be what a peer sent, and change from one moment to the next.
+    """
+    root = os.path.realpath(folder)
+    above = os.path.dirname(real)
+    while _inside(above, root):
+        parent, name = os.path.split(above)
+        stores = [f"{parent}/{_STORE}/{name}"]
+        if os.path.ismount(above):
+            stores.append(f"{above}/{_STORE}/{name or 'volume'}")
+        if any(os.path.lexists(store) for store in stores):
+            return True
+        if above == parent:
+            break
+        above = parent
+    return False
 
 
 def _inside(real: str, folder: str) -> bool:

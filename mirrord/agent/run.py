@@ -17,6 +17,7 @@ from mirrord.link import hello as greeting
 from mirrord.link.hello import VERSIONS, Hello
 from mirrord.link.lane import Lane
 from mirrord.link.session import Session
+from mirrord.system.explain import explained
 from mirrord.system.paths import Paths
 from mirrord.transport.base import ByteStream
 
@@ -28,13 +29,19 @@ _LANES_MAX = 16
 
 class Settings(NamedTuple):
     """rules: what the peer may do. ports: for the data channel, lowest and highest; 0: any.
-    data: whether there may be one. compress: of what we send.
+    data: whether there may be one. compress: of what we send. peer: its name, where it has one.
     """
 
     rules: Rules
     ports: tuple[int, int] = (0, 0)
     data: bool = True
     compress: str = "auto"
+    peer: str = ""
+
+    @property
+    def principal(self) -> str:
+        """As what the peer was let in."""
+        return f"{self.peer}: {self.rules}"
 
 
 def serve_stdio(settings: Settings, paths: Paths) -> None:
@@ -47,6 +54,8 @@ def serve_stdio(settings: Settings, paths: Paths) -> None:
         )
     from mirrord.transport.fds import FdStream
 
+    # What is made for a peer is nobody else's, but where a driver says so.
+    os.umask(0o077)
     reading, writing = os.dup(0), os.dup(1)
     # Whatever prints from now on must not get between the frames.
     os.dup2(2, 1)
@@ -65,7 +74,7 @@ def serve(stream: ByteStream, settings: Settings, paths: Paths) -> MirrordError 
     lane = greeting.new_lane(stream)
     try:
         theirs = greeting.expect(lane, timeout_s=_GREETING_S)
-        with _admitted(lane, theirs, paths):
+        with explained(), _admitted(lane, theirs, settings, paths):
             greeting.say(lane, _ours(settings, theirs))
             return _serve_session(lane, settings, theirs)
     finally:
@@ -77,16 +86,18 @@ def _ours(settings: Settings, theirs: Hello) -> Hello:
     return Hello(mirrord.__version__, VERSIONS, theirs.token, theirs.lane, os.getpid(), about)
 
 
-def _admitted(lane: Lane, theirs: Hello, paths: Paths) -> AbstractContextManager[None]:
+def _admitted(
+    lane: Lane, theirs: Hello, settings: Settings, paths: Paths
+) -> AbstractContextManager[None]:
     """The session's place; what is against it, the other end is told before it is raised."""
     if not set(VERSIONS) & set(theirs.versions):
         # It says so itself, with both versions: it must only learn ours.
         greeting.say(lane, Hello(mirrord.__version__, VERSIONS))
         greeting.agree(VERSIONS, theirs, lane.stream.peer)
-    former = _sessions.get(theirs.token)
+    former = _sessions.get((settings.principal, theirs.token))
     if former is not None:
         former.close()
-    return _told(lane, only_agent(paths, theirs.token))
+    return _told(lane, only_agent(paths, theirs.token, settings.principal))
 
 
 class _told(AbstractContextManager[None]):
@@ -97,7 +108,8 @@ class _told(AbstractContextManager[None]):
 
     def __enter__(self) -> None:
         try:
-            self._inner.__enter__()
+            with explained():
+                self._inner.__enter__()
         except MirrordError as error:
             greeting.refuse(self._lane, error)
             raise
@@ -106,8 +118,8 @@ class _told(AbstractContextManager[None]):
         self._inner.__exit__(*what)  # type: ignore[arg-type]
 
 
-#: The sessions of this process by their client's token: a listening agent has many.
-_sessions: dict[str, Session] = {}
+#: The sessions of this process by their client and its token: a listening agent has many.
+_sessions: dict[tuple[str, str], Session] = {}
 
 
 def _serve_session(lane: Lane, settings: Settings, theirs: Hello) -> MirrordError | None:
@@ -120,13 +132,14 @@ def _serve_session(lane: Lane, settings: Settings, theirs: Hello) -> MirrordErro
         "narrow": channel.narrow,
         "ping": lambda: None,
     }
-    _sessions[theirs.token] = session
+    name = settings.principal, theirs.token
+    _sessions[name] = session
     session.start()
     try:
         return session.wait()
     finally:
         session.close()
-        _sessions.pop(theirs.token, None)
+        _sessions.pop(name, None)
         channel.close()
         session.drain()
         agent.close()

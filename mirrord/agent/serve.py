@@ -7,6 +7,7 @@ and its right to use the volume in that way (rules.py).
 from __future__ import annotations
 
 import threading
+import unicodedata
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -14,22 +15,35 @@ from typing import Any, NamedTuple
 from mirrord.agent.rules import Right, Rules, demand, rights_at
 from mirrord.core.endpoint import KINDS
 from mirrord.core.errors import NotFound, ProtocolError, Refused, Unsupported, Untrusted
-from mirrord.core.model import Endpoint, ReceiveRequest, SnapshotKind, Staging
+from mirrord.core.model import Endpoint, ReceiveRequest, Role, SnapshotKind, Staging
 from mirrord.drivers.base import Capability, Driver
 from mirrord.drivers.registry import open_driver
 from mirrord.link.exchange import Exchange
+from mirrord.system.explain import explained
 from mirrord.wire.values import pack, unpack
 
 _HANDLES_MAX = 4096
+_NAME_BYTES_MAX = 200
 
 
 class _Opened:
     """A driver that a peer uses; `lock`: what it holds of it."""
 
-    def __init__(self, driver: Driver, rights: Right) -> None:
+    def __init__(self, driver: Driver, rights: Right, rules: Rules) -> None:
         self.driver = driver
         self.rights = rights
+        self.rules = rules
         self.lock: ExitStack | None = None
+        self.guard = threading.Lock()
+        self.given_back = False
+
+    def close(self) -> None:
+        """The peer is done with it; a lock that is being taken is not kept either."""
+        with self.guard:
+            self.given_back = True
+            stack, self.lock = self.lock, None
+        if stack is not None:
+            stack.close()
 
 
 class Method(NamedTuple):
@@ -61,8 +75,7 @@ class Agent:
         with self._guard:
             opened, self._opened = list(self._opened.values()), {}
         for one in opened:
-            if one.lock is not None:
-                one.lock.close()
+            one.close()
 
     def handle(self, exchange: Exchange, method: str, words: list[Any]) -> Any:
         """Answer one call."""
@@ -79,14 +92,18 @@ class Agent:
                 hint="Install the same version of mirrord at both ends.",
             )
         opened = self._find(*_checked((int,), words[:1]))
+        # Asked anew each time: a folder may have become a link since.
+        opened.rights = rights_at(self._rules, opened.driver.location)
         demand(self._rules, opened.rights, found.rights, found.what, str(opened.driver))
-        return pack(found.run(opened, exchange, *_checked(found.kinds, words[1:])))
+        with explained():
+            return pack(found.run(opened, exchange, *_checked(found.kinds, words[1:])))
 
     def _open(self, kind: str, location: str) -> list[Any]:
         if kind not in KINDS:
             raise Unsupported(f"the other end has no driver for volumes of the kind '{kind}'")
         rights = rights_at(self._rules, location)
-        driver = self._opener(Endpoint(kind, location))
+        with explained():
+            driver = self._opener(Endpoint(kind, location))
         if self._rules.append_only and Capability.BLOCK_FOR_BLOCK in driver.capabilities:
             raise Untrusted(
                 f"a {kind} volume cannot be kept by a peer that may only append",
@@ -98,7 +115,7 @@ class Agent:
             if len(self._opened) >= _HANDLES_MAX:
                 raise Refused("the peer holds too many volumes open")
             self._last += 1
-            self._opened[self._last] = _Opened(driver, rights)
+            self._opened[self._last] = _Opened(driver, rights, self._rules)
             number = self._last
         # A peer that may not delete must know: it does not prune here then.
         keeps = self._rules.append_only
@@ -107,8 +124,8 @@ class Agent:
     def _close(self, number: int) -> None:
         with self._guard:
             one = self._opened.pop(number, None)
-        if one is not None and one.lock is not None:
-            one.lock.close()
+        if one is not None:
+            one.close()
 
     def _find(self, number: int) -> _Opened:
         with self._guard:
@@ -127,31 +144,56 @@ def _checked(kinds: tuple[Any, ...], words: list[Any]) -> list[Any]:
 # The methods
 
 
-def _lock(opened: _Opened, _exchange: Exchange, purpose: str) -> None:
-    if opened.lock is not None:
-        return
-    stack = ExitStack()
-    stack.enter_context(opened.driver.lock(purpose[:200]))
-    opened.lock = stack
+def _lock(opened: _Opened, exchange: Exchange, purpose: str) -> bool:
+    """False: there is no place for a lock yet (`prepare` makes one), and nothing is held."""
+    if opened.lock is not None and opened.driver.locked:
+        return True
+    _unlock(opened, exchange)
+    # It is shown to whoever finds the volume locked, on a terminal.
+    shown = "".join(letter if letter.isprintable() else "?" for letter in purpose[:200])
+    with opened.guard, ExitStack() as stack:
+        stack.enter_context(opened.driver.lock(shown))
+        if not opened.given_back:
+            opened.lock = stack.pop_all()
+    return opened.driver.locked
 
 
 def _unlock(opened: _Opened, _exchange: Exchange) -> None:
-    stack, opened.lock = opened.lock, None
+    with opened.guard:
+        stack, opened.lock = opened.lock, None
     if stack is not None:
         stack.close()
 
 
 def _delete_snapshot(opened: _Opened, _exchange: Exchange, guid: str) -> None:
     if not opened.rights & Right.REMOVE:
-        # Who may only send may drop the reference snapshots that it took, and nothing else.
-        for snapshot in opened.driver.snapshots():
-            if snapshot.guid == guid and snapshot.kind is not SnapshotKind.REFERENCE:
-                raise Untrusted(
-                    "this peer may not delete that snapshot", where=str(opened.driver),
-                    why=f"{snapshot.name} is no reference snapshot",
-                    hint="Delete it on that host.",
-                )  # fmt: skip
+        _demand_own(opened, guid)
     opened.driver.delete_snapshot(guid)
+
+
+def _demand_own(opened: _Opened, guid: str) -> None:
+    """Who may only send may drop the reference snapshots of a live volume that were taken there,
+    and nothing else: what was received is somebody's backup.
+    """
+    why = "it was received there"
+    listed = {one.guid: one for one in opened.driver.snapshots()}
+    one = listed.get(guid)
+    if one is None:
+        return
+    facts = opened.driver.facts()
+    if opened.rules.append_only and opened.rights & Right.RECEIVE:
+        why = "this peer may only append"
+    elif one.kind is not SnapshotKind.REFERENCE:
+        why = f"{one.name} is no reference snapshot"
+    elif facts.role is Role.LIVE:
+        # A volume that was a destination once: up to the snapshot that it began as.
+        origin = listed.get(facts.origin or "")
+        if origin is None or one.order > origin.order:
+            return
+    raise Untrusted(
+        "this peer may not delete that snapshot", where=str(opened.driver), why=why,
+        hint="Delete it on that host.",
+    )  # fmt: skip
 
 
 def _send(
@@ -160,6 +202,8 @@ def _send(
 ) -> None:  # fmt: skip
     with opened.driver.send(base, incremental, checkpoint=checkpoint) as stream:
         exchange.opened()
+        while stream.skip():
+            exchange.check()
         while chunk := stream.read():
             exchange.send(chunk)
         exchange.end()
@@ -169,8 +213,12 @@ def _receive(opened: _Opened, exchange: Exchange, request: ReceiveRequest) -> St
     """Nothing reaches the driver but pieces that were checked, and it finishes only a stream
     whose digest both ends agree on.
     """
+    for name in (request.transfer_id, request.mirror_id, request.snapshot.name):
+        _checked_name(name, opened)
     with opened.driver.receive(request) as receiver:
         exchange.opened()
+        while receiver.catch_up():
+            exchange.check()
         while chunk := exchange.read():
             receiver.write(chunk)
         return receiver.finish()
@@ -189,19 +237,56 @@ def _delta(opened: _Opened, _e: Exchange, base: str | None, incremental: str,
 
 
 def _prepare(opened: _Opened, _e: Exchange, mirror_id: str, in_place: bool) -> None:
+    _checked_name(mirror_id, opened)
     opened.driver.prepare(mirror_id, in_place=in_place)
 
 
 def _commit(opened: _Opened, _e: Exchange, transfer_id: str, show: bool) -> Any:
+    _checked_name(transfer_id, opened)
+    if show and opened.rules.append_only:
+        _demand_forward(opened, transfer_id)
     return opened.driver.commit(transfer_id, show=show)
 
 
+def _demand_forward(opened: _Opened, transfer_id: str) -> None:
+    """A snapshot that is there already, older than what is shown, would turn the view back."""
+    listed = {one.guid: one for one in opened.driver.snapshots()}
+    shown = listed.get(opened.driver.facts().shown or "")
+    for staging in opened.driver.stagings():
+        there = listed.get(staging.snapshot.guid)
+        if staging.transfer_id == transfer_id and shown and there and there.order < shown.order:
+            demand(opened.rules, opened.rights, Right.REMOVE, "turn a view back", there.name)
+
+
+def _checked_name(name: str, opened: _Opened) -> None:
+    """`Refused` when what is to name something could be a path, or write on a terminal."""
+    if (
+        name in ("", ".", "..")
+        or len(name.encode(errors="replace")) > _NAME_BYTES_MAX
+        or any(letter == "/" or unicodedata.category(letter) in ("Cc", "Cs") for letter in name)
+    ):
+        raise Refused(f"{name[:100]!r} cannot name anything here", where=str(opened.driver))
+
+
+def _take_snapshot(opened: _Opened, _e: Exchange, name: str) -> Any:
+    _checked_name(name, opened)
+    return opened.driver.take_snapshot(name)
+
+
+def _discard(opened: _Opened, _e: Exchange, transfer_id: str) -> None:
+    _checked_name(transfer_id, opened)
+    opened.driver.discard(transfer_id)
+
+
 def _divergence(opened: _Opened, _e: Exchange, guid: str, limit: int) -> Any:
-    return opened.driver.divergence(guid, limit=min(limit, 10_000))
+    return opened.driver.divergence(guid, limit=max(0, min(limit, 10_000)))
 
 
 def _rollback(opened: _Opened, _e: Exchange, guid: str, mirror_id: str,
               keep_as: str | None) -> None:  # fmt: skip
+    for name in (mirror_id, keep_as):
+        if name is not None:
+            _checked_name(name, opened)
     opened.driver.rollback(guid, mirror_id=mirror_id, keep_as=keep_as)
 
 
@@ -217,7 +302,7 @@ METHODS: dict[str, Method] = {
     "own_snapshots": Method(
         _S, (tuple[str, ...],), _plain("own_snapshots"), "list the owner's snapshots"
     ),
-    "take_snapshot": Method(_S, (str,), _plain("take_snapshot"), "take snapshots"),
+    "take_snapshot": Method(_S, (str,), _take_snapshot, "take snapshots"),
     "delete_snapshot": Method(_S | Right.REMOVE, (str,), _delete_snapshot, "delete snapshots"),
     "reclaim": Method(_ANY, (), _plain("reclaim"), "reclaim space"),
     "changed_since": Method(_ANY, (str,), _plain("changed_since"), "compare snapshots"),
@@ -227,7 +312,7 @@ METHODS: dict[str, Method] = {
     "receive": Method(_R, (ReceiveRequest,), _receive, "receive into a volume"),
     "stagings": Method(_ANY, (), _plain("stagings"), "look at transfers"),
     "commit": Method(_R, (str, bool), _commit, "commit a transfer"),
-    "discard": Method(_R, (str,), _plain("discard"), "discard a transfer"),
+    "discard": Method(_R, (str,), _discard, "discard a transfer"),
     "promote": Method(Right.REMOVE, (), _plain("promote"), "make a destination writable"),
     "divergence": Method(_ANY, (str, int), _divergence, "compare snapshots"),
     "rollback": Method(Right.REMOVE, (str, str, _MAYBE), _rollback, "turn a volume back"),

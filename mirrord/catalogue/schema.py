@@ -135,4 +135,10 @@ MIGRATIONS = (
         value  TEXT NOT NULL
     ) STRICT;
     """,
+    """
+    -- source: the endpoint at which it was taken, or "" when that is not known: mirrors of one
+    -- source may have a snapshot together, and the last of them deletes it there.
+    ALTER TABLE snapshot ADD COLUMN source TEXT NOT NULL DEFAULT '';
+    CREATE INDEX snapshot_by_guid ON snapshot (guid);
+    """,
 )

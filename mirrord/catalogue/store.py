@@ -48,6 +48,7 @@ class TransferBegin(NamedTuple):
     snapshot: Snapshot
     sequence: int
     show: bool
+    source: str = ""
 
 
 class TransferRow(NamedTuple):
@@ -110,7 +111,7 @@ class Catalogue(Watchbook):
         """Record what a mirror's destination holds, after the catalogue was lost."""
         with self._transaction("MIRROR:ADOPT") as db:
             db.executemany(
-                "INSERT INTO snapshot VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                "INSERT INTO snapshot VALUES (?, ?, ?, ?, ?, ?, '') ON CONFLICT DO NOTHING",
                 [(mirror_id, s.guid, s.name, s.kind.value, 0, s.taken_at_ns) for s in snapshots],
             )
             db.execute("UPDATE mirror SET confirmed_ns = ? WHERE id = ?", (confirmed_ns, mirror_id))
@@ -227,13 +228,26 @@ class Catalogue(Watchbook):
             )
         }
 
-    def others(self, mirror_id: str, guids: Iterable[str]) -> set[str]:
-        """Which of these snapshots are another mirror's, too (or only)."""
+    def others(self, mirror_id: str, source: str, guids: Iterable[str]) -> set[str]:
+        """Which of these snapshots another mirror of the same source has, too (or alone)."""
         rows = self._rows(
-            "SELECT guid FROM snapshot WHERE mirror_id <> ? "
+            "SELECT guid FROM snapshot WHERE mirror_id <> ? AND source = ? "
             "AND guid IN (SELECT value FROM json_each(?))",
             mirror_id,
+            source,
             json.dumps(list(guids)),
+        )
+        return {guid for (guid,) in rows}
+
+    def bases_of_others(self, mirror_id: str) -> set[str]:
+        """Which of this mirror's snapshots are among the newest two of another one."""
+        rows = self._rows(
+            "SELECT guid FROM snapshot AS other WHERE mirror_id <> ? "
+            "AND guid IN (SELECT guid FROM snapshot WHERE mirror_id = ?) "
+            "AND (SELECT count(*) FROM snapshot AS newer WHERE newer.mirror_id = other.mirror_id "
+            "AND newer.sequence > other.sequence) < 2",
+            mirror_id,
+            mirror_id,
         )
         return {guid for (guid,) in rows}
 
@@ -253,9 +267,9 @@ class Catalogue(Watchbook):
         snapshot = begun.snapshot
         with self._transaction("TRANSFER:BEGIN") as db:
             db.execute(
-                "INSERT INTO snapshot VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                "INSERT INTO snapshot VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
                 (mirror_id, snapshot.guid, snapshot.name, snapshot.kind.value, begun.sequence,
-                 snapshot.taken_at_ns),
+                 snapshot.taken_at_ns, begun.source),
             )  # fmt: skip
             db.execute(
                 "INSERT INTO transfer (id, mirror_id, verb, base, why_whole, guid, name, result, "

@@ -4,6 +4,7 @@ _MIRROR = "Mirrors"
 _FAILOVER = "Failing over and back"
 _LOOK = "Looking"
 _SERVICE = "The service"
+_HOSTS = "Other hosts"
 _OTHER = "Other"
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -19,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resync": ("resync", _FAILOVER),
     "reverse": ("reverse", _FAILOVER),
     "restore": ("restore", _FAILOVER),
+    "attach": ("attach", _FAILOVER),
     "status": ("status", _LOOK),
     "history": ("history", _LOOK),
     "snapshots": ("snapshots", _LOOK),
@@ -32,8 +34,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "monitor": ("monitor", _SERVICE),
     "reload": ("reload", _SERVICE),
     "daemon": ("daemon", _SERVICE),
-    "agent": ("agent", _SERVICE),
-    "pki": ("pki", _SERVICE),
+    "agent": ("agent", _HOSTS),
+    "pki": ("pki", _HOSTS),
+    "host": ("host", _HOSTS),
     "config": ("config", _OTHER),
     "volume": ("volume", _OTHER),
     "demo": ("demo", _OTHER),

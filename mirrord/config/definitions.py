@@ -111,12 +111,13 @@ _KEYS: strict.Keys = {
     "link": strict.text,
     "prune_share": strict.number(0, 1),
     "retries": strict.whole(0, 1000),
+    "checkpoint_days": strict.whole(0, 36500),
     "hooks": _HOOKS,
 }
 _REQUIRED = ("id", "source", "destination")
 _DIRECT = (
     "id", "source", "destination", "policy", "keep_source", "keep_destination", "snapshots",
-    "prune_share", "retries",
+    "prune_share", "retries", "checkpoint_days",
 )  # fmt: skip
 
 

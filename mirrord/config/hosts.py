@@ -182,10 +182,7 @@ class Hosts:
         User and port that are said here go before those of the file.
         """
         said_user, name, said_port = split_host(authority, what="the endpoint")
-        if self.has(name):
-            host = self.load(name)
-        else:
-            host = RemoteHost(name, name.strip("[]"))
+        host = self.load(name) if self.has(name) else RemoteHost(name, name.strip("[]"))
         return host._replace(user=said_user or host.user, port=said_port or host.port)
 
     def jumps(self, host: RemoteHost) -> tuple[RemoteHost, ...]:

@@ -18,7 +18,8 @@ from mirrord.config import strict
 from mirrord.config.definitions import Definitions, as_keep, as_rates, check_together
 from mirrord.config.host import Host, check_links
 from mirrord.config.host import load as load_host
-from mirrord.control.places import check_places, explained
+from mirrord.config.hosts import Hosts
+from mirrord.control.places import check_places
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import (
     ConfigError,
@@ -36,6 +37,7 @@ from mirrord.drivers.registry import open_driver
 from mirrord.engine.mirror import Mirror, open_mirror
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.recovery import Turned
+from mirrord.system.explain import explained
 from mirrord.system.paths import Paths, local_zone
 
 if TYPE_CHECKING:
@@ -202,6 +204,7 @@ class Service:
         with explained():
             found = self.definitions.all()
             check_links(found, load_host(self.paths.host), str(self.paths.host))
+            Hosts(self.paths.hosts).all()
             if any(definition.timing.rules for definition in found):
                 from mirrord.config.schedules import Schedules
 
@@ -313,6 +316,18 @@ class Service:
 
         return self._with(
             name, lambda mirror: simple.delete(mirror, yes=yes, keep_snapshots=keep_snapshots)
+        )
+
+    def attach(self, name: str, source: str) -> Result:
+        """See `mirrord.engine.cascade.attach`."""
+        from mirrord.engine import cascade
+
+        endpoint = parse_endpoint(source, what="source")
+        definition = self.definitions.load(name)
+        others = [one for one in self.definitions.all() if one.name != name]
+        check_together([*others, definition._replace(source=endpoint)])
+        return self._with(
+            name, lambda mirror: cascade.attach(mirror, endpoint, self._driver(endpoint))
         )
 
     def throttle(self, name: str, rate: str) -> Result:

@@ -34,6 +34,7 @@ METHODS: Mapping[str, Method] = {
     "restore_all": Method("act", queued=True),
     "release": Method("act"),
     "delete": Method("act"),
+    "attach": Method("act"),
     "throttle": Method("act"),
     "prune": Method("act"),
     "status": Method("read"),

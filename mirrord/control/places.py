@@ -1,48 +1,13 @@
-"""Looking at the two ends of a new mirror, and what the operating system says put in words."""
+"""Looking at the two ends of a new mirror."""
 
 from __future__ import annotations
 
-import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from mirrord.core.errors import IoFailed, NoSpace, PermissionMissing, Refused
+from mirrord.core.errors import Refused
 from mirrord.core.model import Role, VolumeFacts
 from mirrord.drivers.base import not_empty, other_mirror
 from mirrord.engine.mirror import Mirror, check_source
-
-
-@contextmanager
-def explained() -> Iterator[None]:
-    """Turn operating-system errors that nobody explained into `MirrordError`."""
-    try:
-        yield
-    except OSError as error:
-        where = str(error.filename or "")
-        why = error.strerror or str(error)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoSpace(
-                "no space is left",
-                where=where,
-                why=why,
-                hint="Free space and run the same command again; nothing that was committed is "
-                "lost.",
-            ) from error
-        if error.errno in (errno.EPERM, errno.EACCES):
-            raise PermissionMissing(
-                "permission is missing",
-                where=where,
-                why=why,
-                hint="Run it as root (or with sudo).",
-            ) from error
-        if error.errno == errno.EROFS:
-            raise IoFailed(
-                "the file system is read-only",
-                where=where,
-                hint="Mount it writable; if the kernel made it read-only, look at 'dmesg' first.",
-            ) from error
-        raise IoFailed("an operation on files failed", where=where, why=why) from error
 
 
 def check_places(mirror: Mirror) -> tuple[str, ...]:

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mirrord.control.places import explained
 from mirrord.core.errors import UsageError
 from mirrord.drivers.registry import block_volumes
+from mirrord.system.explain import explained
 
 _PIECE = 4 << 20
 

@@ -121,6 +121,14 @@ class TransferFailed(MirrordError):
     retryable = True
 
 
+class CheckpointUseless(TransferFailed):
+    """What an earlier try brought cannot be gone on from: it is not what the source sends now, or
+    cannot be read. The data item `shortened` is there when what comes before the fault still can.
+    """
+
+    code = "checkpoint"
+
+
 class Aborted(MirrordError):
     """Somebody asked for the end of a transfer."""
 

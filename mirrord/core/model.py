@@ -137,12 +137,17 @@ class Divergence(NamedTuple):
 
 
 class ReceiveRequest(NamedTuple):
-    """What a receiver is about to get. `transfer_id` names the staging place."""
+    """What a receiver is about to get. `transfer_id` names the staging place.
+
+    resumable: it may well break off (it comes over a link): keep a checkpoint, also where that
+        costs something.
+    """
 
     transfer_id: str
     mirror_id: str
     base: str | None
     snapshot: Snapshot
+    resumable: bool = False
 
 
 class Staging(NamedTuple):
@@ -267,6 +272,7 @@ class Definition(NamedTuple):
     snapshots: glob patterns; the source's own snapshots whose names match go along.
     prune_share: a prune that would drop more than this share is refused.
     retries: how often the scheduler tries again what may be tried again.
+    checkpoint_days: how long what an interrupted transfer brought is kept.
     """
 
     name: str
@@ -284,3 +290,4 @@ class Definition(NamedTuple):
     hooks: HookCommands = HookCommands()
     prune_share: float = 0.5
     retries: int = 5
+    checkpoint_days: int = 7

@@ -48,6 +48,7 @@ class Verb(enum.Enum):
     REVERSE = "reverse"
     RESTORE = "restore"
     PRUNE = "prune"
+    ATTACH = "attach"
     RELEASE = "release"
     DELETE = "delete"
 
@@ -119,6 +120,9 @@ TABLE: dict[tuple[State, Verb], Verdict] = {
     (_U, Verb.PRUNE): _U,
     (_M, Verb.PRUNE): _M,
     (_B, Verb.PRUNE): _B,
+    (_U, Verb.ATTACH): _NOT_YET,
+    (_M, Verb.ATTACH): _M,
+    (_B, Verb.ATTACH): _B,
     (_U, Verb.RELEASE): _U,
     (_M, Verb.RELEASE): Refusal(
         "the mirror still needs its base snapshot at the source",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from mirrord.control.api import Service
-from mirrord.core.errors import UsageError
+from mirrord.core.errors import Aborted, UsageError
 from mirrord.core.results import Watcher
 from mirrord.system import paths
 from mirrord.system.paths import Paths
@@ -62,8 +62,13 @@ def serve() -> None:
     run(paths.standard())
 
 
-def serve_agent(allow: list[str], *, append_only: bool, data_ports: str, compress: str) -> None:
-    """Be the agent of a mirrord on another host, until that ends it. `UsageError`."""
+def serve_agent(
+    allow: list[str], *, append_only: bool, data_ports: str, compress: str, listen: str
+) -> None:
+    """Be the agent of a mirrord on another host, until that ends it; or, with `listen`, of all
+    that connect there, until SIGTERM. `UsageError`.
+    """
+    from mirrord.agent import listen as listening
     from mirrord.agent.rules import parse_rules
     from mirrord.agent.run import Settings, serve_stdio
 
@@ -74,25 +79,33 @@ def serve_agent(allow: list[str], *, append_only: bool, data_ports: str, compres
 
         Chooser.of(compress)
     settings = Settings(rules, ports or (0, 0), ports is not None, compress)
-    serve_stdio(settings, paths.standard())
+    found = paths.standard()
+    if not listen:
+        serve_stdio(settings, found)
+        return
+    try:
+        if listen.startswith("/"):
+            listening.serve_unix(Path(listen), settings._replace(data=False), found)
+        else:
+            listening.serve_tls(_address(listen, ruled=bool(allow) or append_only), found,
+                                compress=compress)  # fmt: skip
+    except Aborted:
+        return  # this is how it ends
 
 
-def serve_peers(listen: str, ruled: object, *, compress: str) -> None:
-    """Serve peers over TLS until SIGTERM. ruled: rules that were given for all of them."""
-    from mirrord.agent.listen import serve_tls
-
+def _address(listen: str, *, ruled: bool) -> tuple[str, int]:
     if ruled:
         raise UsageError(
-            "--listen takes no --allow and no --append-only",
+            "--listen at a port takes no --allow and no --append-only",
             hint="Each peer's rules are in its file in peers.d ('mirrord pki issue').",
         )
     host, _, port = listen.rpartition(":")
     if not port.isdigit() or int(port) > 65535:
         raise UsageError(
-            f"--listen '{listen}' is not an address and a port",
-            hint="Write it as 0.0.0.0:9745 or [::]:9745.",
+            f"--listen '{listen}' is not an address and a port, nor a path",
+            hint="Write it as 0.0.0.0:9745, [::]:9745 or /run/mirrord/agent.sock.",
         )
-    serve_tls((host.strip("[]"), int(port)), paths.standard(), compress=compress)
+    return host.strip("[]"), int(port)
 
 
 def _ports(text: str) -> tuple[int, int] | None:

@@ -27,6 +27,7 @@ from mirrord.daemon.timers import ApTimers
 from mirrord.daemon.workers import Workers
 from mirrord.engine.limits import Limits
 from mirrord.engine.progress import RunFiles
+from mirrord.engine.report import NO_CHECKPOINT
 from mirrord.scheduler.jobs import Caps, Job, Outcome
 from mirrord.scheduler.scheduler import Scheduler, Standing
 from mirrord.schedules.lag import Run
@@ -421,7 +422,7 @@ def _last_transfer(service: Service, name: str) -> dict[str, Any]:
     last = dict(rows[0]._asdict()) if rows else None
     shown = rows[0].name if rows else ""
     return {"last_transfer": last, "shown": shown, "problems": [], "healthy": True,
-            "base_risk": "", "checkpoint_bytes": 0}  # fmt: skip
+            "base_risk": "", **NO_CHECKPOINT}  # fmt: skip
 
 
 def _host_of(definition: Definition) -> str:

@@ -17,13 +17,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mirrord.config.host import Host
 from mirrord.config.host import load as load_host
-from mirrord.control.places import explained
 from mirrord.control.server import application
 from mirrord.core.errors import Busy, ConfigError, IoFailed, MirrordError
 from mirrord.daemon import journal
 from mirrord.daemon.daemon import Daemon
 from mirrord.daemon.journal import say
 from mirrord.system import locks, notify
+from mirrord.system.explain import explained
 from mirrord.system.paths import Paths, local_zone
 from mirrord.system.sockets import address
 

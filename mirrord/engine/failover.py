@@ -156,6 +156,11 @@ def _plan_reverse(mirror: Mirror, *, switchover: bool) -> Turn:
     facts = source.facts()
     check_source(facts, str(source))
     check_destination(destination.facts(), mirror)
+    if facts.role is Role.MIRROR:
+        raise Refused(
+            "the source cannot become a destination of this mirror", where=str(source),
+            why="it is that of another one", hint="'mirrord break' that one first.",
+        )  # fmt: skip
     if facts.fixed:
         raise MirrordError(
             "the source cannot become a destination", where=str(source), why=facts.fixed,

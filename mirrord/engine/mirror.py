@@ -21,6 +21,7 @@ from mirrord.engine import fanout
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.throttle import Throttle
 from mirrord.engine.transfer import Route
+from mirrord.link import waiting
 from mirrord.system import clock, locks
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class Mirror:
     danger: Callable[[], bool] = _never
     #: When the present verb began (monotonic).
     began_s: float = 0.0
+    #: Whether it may share snapshots and readings with other mirrors of its source.
+    together: bool = False
 
     @property
     def name(self) -> str:
@@ -81,7 +84,10 @@ class Mirror:
             throttle = self.limits.throttle(
                 self.definition, self.definitions, check=self.run.check_abort, danger=self.danger
             )
-        route = Route(self.source, self.destination, self.id, self.run, self.watcher, throttle)
+        route = Route(
+            self.source, self.destination, self.id, self.run, self.watcher, throttle,
+            tell=lambda text: self.catalogue.add_event(self.id, "warning", text),
+        )  # fmt: skip
         return route if make_room is None else route._replace(make_room=make_room)
 
     def row(self) -> MirrorRow:
@@ -124,8 +130,10 @@ class Mirror:
             self.run.begin(activity)
             stack.callback(self.run.end)
             self.began_s = clock.monotonic_s()
-            stack.enter_context(fanout.at_work(self.source))
-            stack.enter_context(self.destination.lock(f"mirrord {verb.value} {self.name}"))
+            if self.together:
+                stack.enter_context(fanout.at_work(self.source))
+            with waiting.heeding(self.run.check_abort):
+                stack.enter_context(self.destination.lock(f"mirrord {verb.value} {self.name}"))
             yield stack
 
     def permit(self, verb: Verb) -> Already | State:
@@ -205,6 +213,7 @@ def open_mirror(
         limits=limits,
         zone=zone,
         danger=danger,
+        together=True,
     )
 
 
@@ -216,7 +225,7 @@ def live_source(mirror: Mirror) -> VolumeFacts:
 
 
 def check_source(facts: VolumeFacts, where: str) -> None:
-    """Raise `Refused` when there is no live volume to mirror."""
+    """Raise `Refused` when there is nothing to mirror."""
     if facts.role is Role.LIVE:
         return
     note = facts.notes[0] if facts.notes else ""
@@ -227,11 +236,13 @@ def check_source(facts: VolumeFacts, where: str) -> None:
             "'mirrord volume create' makes a new one; 'mirrord restore NAME --all' brings a lost "
             "one back.",
         )  # fmt: skip
+    if facts.role is Role.MIRROR and facts.shown:
+        return  # a cascade: what it shows goes on from there
     if facts.role is Role.MIRROR:
         raise Refused(
-            "the source is the destination of another mirror", where=where,
+            "the source is the destination of another mirror, and shows nothing yet", where=where,
             why=f"it is kept by the mirror with the id {facts.mirror_id}",
-            hint="Mirror the original, or break that mirror first.",
+            hint="Initialize that mirror first.",
         )  # fmt: skip
     raise Refused(
         "the source is not a volume that can be mirrored", where=where, why=note,

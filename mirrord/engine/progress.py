@@ -24,7 +24,9 @@ class RunFiles:
         self._abort = folder / f"{name}.abort"
         self._state: dict[str, object] = {}
         self._written_s = 0.0
-        #: What this process's last transfer moved, in bytes and seconds, whole or not.
+        #: What this process's last transfer moved, in bytes and seconds, whole or not, and what
+        #: it was expected to.
+        self.estimate_bytes = 0
         self.moved_bytes = 0
         self.moved_since_s = clock.monotonic_s()
 
@@ -49,6 +51,7 @@ class RunFiles:
     def begin_transfer(self, name: str, estimate_bytes: int, done_bytes: int) -> None:
         """A transfer begins, or goes on after `done_bytes`."""
         self.moved_bytes, self.moved_since_s = 0, clock.monotonic_s()
+        self.estimate_bytes = estimate_bytes
         self.tell(
             activity=Activity.TRANSFERRING.value,
             snapshot=name,

@@ -49,6 +49,7 @@ def prune(mirror: Mirror, here: list[Snapshot], there: list[Snapshot], *, shown:
     "". A failure here is an event, not an error: the update is committed and the next one prunes.
     """
     protected = {shown: "it is the base of the next update"}
+    protected |= dict.fromkeys(_bases_of_others(mirror), "another mirror goes on from it")
     doubts: list[str] = []
     try:
         ends = [
@@ -148,9 +149,15 @@ def _delete(mirror: Mirror, end: End) -> None:
         for snapshot in end.gone:
             end.driver.delete_snapshot(snapshot.guid)
         return
+    if mirror.source.facts().role is not Role.LIVE:
+        # A cascade: those are the snapshots of the mirror before, which prunes them itself.
+        mirror.catalogue.remove_snapshots(mirror.id, [s.guid for s in end.gone])
+        return
     with mirror.source_locked():
         # One that several mirrors have taken together goes with the last of them.
-        others = mirror.catalogue.others(mirror.id, [snapshot.guid for snapshot in end.gone])
+        others = mirror.catalogue.others(
+            mirror.id, str(mirror.source), [snapshot.guid for snapshot in end.gone]
+        )
         for snapshot in end.gone:
             if snapshot.guid not in others:
                 end.driver.delete_snapshot(snapshot.guid)
@@ -223,6 +230,11 @@ def prune_now(mirror: Mirror, *, dry_run: bool, accept: bool) -> Result:
         return Result("refused" if refused else "done", "\n".join(lines), data)
 
 
+def _bases_of_others(mirror: Mirror) -> set[str]:
+    """What mirrors further down a cascade (or beside this one) have as their base."""
+    return mirror.catalogue.bases_of_others(mirror.id)
+
+
 def _check_there(mirror: Mirror) -> None:
     """Refuse while an end is not there: nobody can tell then which snapshot both have."""
     for driver in (mirror.source, mirror.destination):
@@ -238,7 +250,7 @@ def _check_there(mirror: Mirror) -> None:
 def _protected(
     mirror: Mirror, here: Sequence[Snapshot], there: Sequence[Snapshot]
 ) -> dict[str, str]:
-    protected = {}
+    protected = dict.fromkeys(_bases_of_others(mirror), "another mirror goes on from it")
     common = plan.newest_common(here, there)
     if common is not None:
         protected[common.guid] = "it is the base of the next update"

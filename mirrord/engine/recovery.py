@@ -26,11 +26,13 @@ from mirrord.catalogue.store import Operation
 from mirrord.core.errors import Aborted, LinkLost, MirrordError, Unreachable
 from mirrord.core.model import Snapshot, Staging
 from mirrord.core.states import State, Verb
+from mirrord.core.units import format_size
 from mirrord.drivers.base import Capability
 from mirrord.engine import failover_steps
 from mirrord.engine.mirror import Mirror, one_line
 from mirrord.system import clock
 
+_DAY_NS = 86400 * 1_000_000_000
 _INTERRUPTED = "interrupted: the process ended before the transfer did"
 
 
@@ -143,14 +145,37 @@ def _settle_transfer(
         if not _is_kept(mirror, operation):
             mirror.catalogue.finish_transfer(transfer_id, result, **columns)
         raise
-    if pending is not None:
+    if pending is not None and staging is not None:
         if not _is_kept(mirror, operation):
+            # The times are those of this host's clock; should it jump, that costs some sending.
+            mirror.catalogue.advance(
+                mirror.id, operation.phase, kept_ns=clock.now_ns(),
+                estimate_bytes=mirror.run.estimate_bytes if error else 0,
+            )  # fmt: skip
             mirror.catalogue.finish_transfer(transfer_id, result, **columns)
+        elif _is_expired(mirror, operation):
+            _expire(mirror, pending, staging)
+            return Recovered()
         return Recovered(pending=pending)
     mirror.destination.discard(transfer_id)
     gone = [guid] if _drop_snapshot(mirror, operation) else []
     mirror.catalogue.end(mirror.id, transfer=(transfer_id, result, columns), gone=gone)
     return Recovered()
+
+
+def _is_expired(mirror: Mirror, operation: Operation) -> bool:
+    kept_ns = int(operation.arguments.get("kept_ns", operation.started_ns))
+    return clock.now_ns() - kept_ns > mirror.definition.checkpoint_days * _DAY_NS
+
+
+def _expire(mirror: Mirror, pending: Pending, staging: Staging) -> None:
+    """What waits at the destination for so long is in the way, and what follows it has grown."""
+    drop(mirror, pending)
+    mirror.catalogue.add_event(
+        mirror.id, "warning",
+        f"the checkpoint of {pending.snapshot.name} ({format_size(staging.received_bytes)}) was "
+        f"older than {mirror.definition.checkpoint_days} days: discarded",
+    )  # fmt: skip
 
 
 def _is_kept(mirror: Mirror, operation: Operation) -> bool:
@@ -210,7 +235,7 @@ def _drop_snapshot(mirror: Mirror, operation: Operation) -> bool:
         for snapshot in mirror.source.snapshots():
             if snapshot.name == name and snapshot.guid not in there:
                 with mirror.source_locked():
-                    if not mirror.catalogue.others(mirror.id, [snapshot.guid]):
+                    if not mirror.catalogue.others(mirror.id, str(mirror.source), [snapshot.guid]):
                         mirror.source.delete_snapshot(snapshot.guid)
     except (MirrordError, OSError) as error:
         mirror.catalogue.add_event(

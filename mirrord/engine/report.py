@@ -4,6 +4,8 @@ which takes a snapshot of the source for as long as it looks).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from mirrord.catalogue.store import MirrorRow, TransferRow
@@ -16,7 +18,13 @@ from mirrord.core.units import format_duration, format_size
 from mirrord.drivers.base import Driver
 from mirrord.engine import plan, recovery
 from mirrord.engine.mirror import Mirror, live_source, one_line
+from mirrord.link import waiting
 from mirrord.system import clock, locks
+
+#: Of a mirror that nothing was interrupted of.
+NO_CHECKPOINT: Mapping[str, Any] = MappingProxyType(
+    {"checkpoint_bytes": 0, "checkpoint_of_bytes": None, "checkpoint_age_s": None}
+)
 
 
 def status(mirror: Mirror) -> dict[str, Any]:
@@ -54,7 +62,7 @@ def status(mirror: Mirror) -> dict[str, Any]:
         "view": facts.view if facts else "",
         "shown": _shown_name(mirror, facts),
         "running": {"pid": holder.pid, "purpose": holder.purpose, **progress} if holder else None,
-        "checkpoint_bytes": _checkpoint(mirror) if facts and not holder else 0,
+        **(_checkpoint(mirror, last) if facts and not holder else NO_CHECKPOINT),
         "last_transfer": _transfer_dict(last) if last else None,
         "notes": [_sentence(note) for note in facts.notes] if facts else [],
         "next_ns": None,
@@ -100,7 +108,7 @@ def unknown(name: str, problem: str) -> dict[str, Any]:
     return {
         "name": name, "id": "", "source": "", "destination": "", "state": "unknown",
         "activity": "idle", "healthy": False, "problems": [problem], "lag_s": None, "view": "",
-        "shown": "", "running": None, "checkpoint_bytes": 0, "last_transfer": None, "notes": [],
+        "shown": "", "running": None, **NO_CHECKPOINT, "last_transfer": None, "notes": [],
         "confirmed_ns": 0, "quiesced": False, "schedule": [], "filesystem": "", "base_risk": "",
         "next_ns": None, "alarms": [], "rpo_s": None, "rpo_used": None, "forecast": "",
     }  # fmt: skip
@@ -113,7 +121,8 @@ def _sentence(text: str) -> str:
 
 def _facts(driver: Driver) -> tuple[VolumeFacts | None, str]:
     try:
-        return driver.facts(), ""
+        with waiting.hurried(waiting.LOOK_S):
+            return driver.facts(), ""
     except (MirrordError, OSError) as error:
         return None, one_line(error)
 
@@ -188,11 +197,25 @@ def _shown_name(mirror: Mirror, facts: VolumeFacts | None) -> str:
     return known[0] if known else facts.shown
 
 
-def _checkpoint(mirror: Mirror) -> int:
+def _checkpoint(mirror: Mirror, last: TransferRow | None) -> dict[str, Any]:
+    """What an interrupted transfer left to go on from, of how much, and since when."""
     try:
-        return max((s.received_bytes for s in mirror.destination.stagings()), default=0)
+        here = max((s.received_bytes for s in mirror.destination.stagings()), default=0)
     except (MirrordError, OSError):
-        return 0
+        here = 0
+    operation = mirror.catalogue.operation(mirror.id) if here else None
+    if operation is None:
+        return {**NO_CHECKPOINT, "checkpoint_bytes": here}
+    said = operation.arguments
+    # After a crash nobody has written down yet when that was.
+    since_ns = said.get("kept_ns") or (last.started_ns if last else operation.started_ns)
+    return {
+        "checkpoint_bytes": here,
+        "checkpoint_of_bytes": max(int(said.get("estimate_bytes") or 0), here)
+        if said.get("estimate_bytes")
+        else None,
+        "checkpoint_age_s": round(max(0, clock.now_ns() - int(since_ns)) / 1e9, 3),
+    }
 
 
 def _transfer_dict(row: TransferRow) -> dict[str, Any]:

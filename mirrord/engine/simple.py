@@ -4,18 +4,35 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from mirrord.core.errors import MirrordError, NotFound, Refused
+from mirrord.core.errors import LinkLost, MirrordError, NotFound, Refused, Unreachable
 from mirrord.core.model import Role, SnapshotKind
 from mirrord.core.results import Result
 from mirrord.core.states import Already, State, Verb
 from mirrord.core.units import format_size
 from mirrord.engine import recovery
 from mirrord.engine.mirror import Mirror, one_line, stop_running
+from mirrord.link import waiting
 
 
 def abort(mirror: Mirror, *, hard: bool) -> Result:
     """End the running transfer. Its checkpoint stays where the driver can; `hard` drops it."""
     stopped = stop_running(mirror)
+    try:
+        # Who ends a transfer because the line is dead shall not have to wait for the line.
+        with waiting.hurried(waiting.HURRY_S if stopped and not hard else 0):
+            return _abort_held(mirror, hard=hard, stopped=stopped)
+    except (LinkLost, Unreachable) as error:
+        if not stopped or hard:
+            raise
+        return Result(
+            "done",
+            f"The transfer was ended. The other end does not answer ({error}): the next command "
+            f"looks at what it has of '{mirror.name}', and goes on from there.",
+            {"stopped": True, "checkpoint": True},
+        )
+
+
+def _abort_held(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
     with mirror.hold(Verb.ABORT):
         try:
             pending = recovery.recover(mirror).pending
@@ -130,8 +147,8 @@ def delete(mirror: Mirror, *, yes: bool, keep_snapshots: bool) -> Result:
 def _drop_references(mirror: Mirror) -> int:
     """Delete what this mirror took at the source; returns how many there were."""
     facts = mirror.source.facts()
-    if facts.role is Role.ABSENT:
-        return 0
+    if facts.role in (Role.ABSENT, Role.MIRROR):
+        return 0  # of a cascade, they are those of the mirror before
     if facts.role is not Role.LIVE:
         raise Refused(
             "the reference snapshots cannot be deleted", where=str(mirror.source),
@@ -139,7 +156,7 @@ def _drop_references(mirror: Mirror) -> int:
         )  # fmt: skip
     mine, count = mirror.catalogue.snapshots(mirror.id), 0
     with mirror.source_locked():
-        for guid in mirror.catalogue.others(mirror.id, mine):
+        for guid in mirror.catalogue.others(mirror.id, str(mirror.source), mine):
             del mine[guid]  # it goes with the last mirror that has it
         for snapshot in mirror.source.snapshots():
             if snapshot.kind is SnapshotKind.REFERENCE and snapshot.guid in mine:

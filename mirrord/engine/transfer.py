@@ -8,15 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from mirrord.core.errors import LinkLost, MirrordError, NoSpace, Unreachable
+from mirrord.core.errors import (
+    CheckpointUseless,
+    LinkLost,
+    MirrordError,
+    NoSpace,
+    Unreachable,
+)
 from mirrord.core.model import Delta, ReceiveRequest, Snapshot, Staging
 from mirrord.core.results import Watcher
 from mirrord.core.states import Activity
 from mirrord.core.units import format_size
-from mirrord.drivers.base import Driver
+from mirrord.drivers.base import Capability, Driver
 from mirrord.engine import fanout
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.throttle import Throttle
+from mirrord.link import waiting
 from mirrord.system import clock
 from mirrord.system.native import StreamChecksum
 
@@ -24,6 +31,11 @@ from mirrord.system.native import StreamChecksum
 _PAUSE_FIRST_S = 0.1
 _PAUSE_MAX_S = 10.0
 _PATIENCE_S = 60.0
+#: Smaller transfers keep nothing that would need room of its own.
+_SPOOL_BYTES = 4 << 20
+#: How often a checkpoint that is of no use is answered by beginning anew: where the first fault is
+#: in what was kept, all before it is tried, too.
+_USELESS_MAX = 2
 #: What a transfer needs beside its data: one part in so many, for metadata.
 _METADATA_SHARE = 64
 
@@ -56,10 +68,15 @@ def _no_room(_need_bytes: int) -> None:
     """Nothing can be pruned."""
 
 
+def _nobody(_text: str) -> None:
+    """Nobody listens."""
+
+
 class Route(NamedTuple):
     """The two ends of a transfer and who watches it.
 
-    make_room: is asked to prune the receiver when it is short of so many bytes.
+    make_room: is asked to prune the receiver when it is short of so many bytes. tell: is told
+    what the history should say.
     """
 
     sender: Driver
@@ -69,6 +86,7 @@ class Route(NamedTuple):
     watcher: Watcher
     throttle: Throttle
     make_room: Callable[[int], None] = _no_room
+    tell: Callable[[str], None] = _nobody
 
 
 def carry(route: Route, transfer_id: str, base: str | None, snapshot: Snapshot) -> Outcome:
@@ -81,9 +99,13 @@ def carry(route: Route, transfer_id: str, base: str | None, snapshot: Snapshot) 
     again = _Again(route)
     while True:
         try:
-            outcome = _carry_once(route, transfer_id, base, snapshot)
+            with waiting.heeding(route.run.check_abort):
+                outcome = _carry_once(route, transfer_id, base, snapshot)
         except (LinkLost, Unreachable) as error:
             again.after(error)
+            continue
+        except CheckpointUseless as error:
+            again.anew(error, transfer_id)
             continue
         return outcome._replace(
             stream_bytes=outcome.stream_bytes + again.moved_bytes,
@@ -100,8 +122,21 @@ class _Again:
         self._route = route
         self._pause_s = _PAUSE_FIRST_S
         self.began_s = self._moved_s = clock.monotonic_s()
+        self._useless = 0
         #: What the tries that broke off had moved.
         self.moved_bytes = 0
+
+    def anew(self, error: CheckpointUseless, transfer_id: str) -> None:
+        """Give up a checkpoint that nothing can go on from; raises `error` the next time."""
+        if self._useless == _USELESS_MAX:
+            raise error
+        if self._useless or "shortened" not in error.data:
+            self._useless = _USELESS_MAX - 1
+            self._route.receiver.discard(transfer_id)
+        self._useless += 1
+        self._route.tell(f"what an interrupted transfer had brought is of no use: {error}")
+        self.moved_bytes += self._route.run.moved_bytes
+        self._route.run.moved_bytes = 0
 
     def after(self, error: MirrordError) -> None:
         """Wait before the next try; raises `error` when there is to be none, `Aborted`."""
@@ -130,12 +165,17 @@ def _carry_once(route: Route, transfer_id: str, base: str | None, snapshot: Snap
         return Outcome(0, staging.received_bytes, 0, clock.monotonic_s() - started_s, "")
     delta = route.sender.delta(base, snapshot.guid)
     delta_s = clock.monotonic_s() - started_s
-    done_bytes = staging.received_bytes if staging else 0
-    _check_space(route, max(delta.added_bytes - done_bytes, 0), snapshot)
+    resumable = route.sender.remote or route.receiver.remote
+    if Capability.SPOOL in route.receiver.capabilities:
+        staging, resumable = _check_spool(route, delta, staging, snapshot, resumable=resumable)
+        done_bytes = staging.received_bytes if staging else 0
+    else:
+        done_bytes = staging.received_bytes if staging else 0
+        _check_space(route, max(delta.added_bytes - done_bytes, 0), snapshot)
     route.watcher.activity(Activity.TRANSFERRING, snapshot.name)
     route.watcher.transfer(snapshot.name, delta.send_bytes, done_bytes)
     route.run.begin_transfer(snapshot.name, delta.send_bytes, done_bytes)
-    request = ReceiveRequest(transfer_id, route.mirror_id, base, snapshot)
+    request = ReceiveRequest(transfer_id, route.mirror_id, base, snapshot, resumable)
     moved, checksum = _pump(route, request, staging, done_bytes)
     return Outcome(
         stream_bytes=moved,
@@ -160,6 +200,8 @@ def _pump(
         route.receiver.receive(request) as receiver,
         fanout.send(route.sender, request.base, guid, checkpoint) as stream,
     ):
+        while stream.skip() or receiver.catch_up():
+            route.run.check_abort()
         while chunk := stream.read():
             checksum.update(chunk)
             view, piece_bytes = memoryview(chunk), route.throttle.piece_bytes()
@@ -174,6 +216,37 @@ def _pump(
         route.run.check_abort()
         receiver.finish()
     return moved, checksum.hexdigest()
+
+
+def _check_spool(
+    route: Route, delta: Delta, staging: Staging | None, snapshot: Snapshot, *, resumable: bool
+) -> tuple[Staging | None, bool]:
+    """Make sure that what is applied fits; what is kept for another try must not be in its way.
+
+    Returns the checkpoint that is left, and whether there is room to keep what comes.
+    """
+    try:
+        _check_space(route, delta.added_bytes, snapshot)
+    except NoSpace:
+        if staging is None or not staging.checkpoint:
+            raise
+        route.tell(
+            f"what an interrupted transfer had brought ({format_size(staging.received_bytes)}) was "
+            f"discarded: {route.receiver} is too small to keep it"
+        )
+        route.receiver.discard(staging.transfer_id)
+        staging = None
+        _check_space(route, delta.added_bytes, snapshot)
+    kept_bytes = delta.send_bytes - (staging.received_bytes if staging else 0)
+    if resumable and kept_bytes > _SPOOL_BYTES:
+        need_bytes = delta.added_bytes + delta.added_bytes // _METADATA_SHARE + kept_bytes
+        if need_bytes > route.receiver.facts().free_bytes:
+            resumable = False
+            route.tell(
+                f"{route.receiver} has no room to keep what is received of {snapshot.name}: if the "
+                "transfer breaks off it begins anew"
+            )
+    return staging, resumable
 
 
 def _check_space(route: Route, added_bytes: int, snapshot: Snapshot) -> None:

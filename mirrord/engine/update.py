@@ -15,22 +15,26 @@ from dataclasses import dataclass, field
 from mirrord.catalogue.store import TransferBegin
 from mirrord.core import names
 from mirrord.core.errors import (
+    Aborted,
     Diverged,
     InvariantError,
+    LinkLost,
     MirrordError,
     NotFound,
     Refused,
     TransferFailed,
+    Unreachable,
 )
 from mirrord.core.model import BlockStates, Role, Snapshot
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_duration, format_size
 from mirrord.drivers.base import not_a_mirror
-from mirrord.engine import hooks, plan, prune, recovery
+from mirrord.engine import cascade, hooks, plan, prune, recovery
 from mirrord.engine.mirror import Mirror, check_destination, live_source, one_line
 from mirrord.engine.recovery import Pending, Recovered
 from mirrord.engine.transfer import Outcome, carry
+from mirrord.link import waiting
 from mirrord.system import clock
 
 _NAME_TRIES = 1000
@@ -161,6 +165,7 @@ def _transfer_all(mirror: Mirror, verb: Verb, recovered: Recovered, *, why_whole
                 begun = TransferBegin(
                     os.urandom(8).hex(), verb.value, step.base,
                     "" if step.base else why_whole, step.snapshot, sequence, step.show,
+                    str(mirror.source),
                 )  # fmt: skip
                 _one(mirror, begun, total)
             told["bytes"] = str(total.stream_bytes)
@@ -204,6 +209,7 @@ def _finish_pending(
     begun = TransferBegin(
         pending.transfer_id, verb.value, pending.base,
         "" if pending.base else why_whole, pending.snapshot, pending.sequence, pending.show,
+        str(mirror.source),
     )  # fmt: skip
     try:
         _one(mirror, begun, total)
@@ -240,8 +246,10 @@ def _settle(mirror: Mirror, error: BaseException) -> None:
     """Clean up after a failure now, by the same code that does it after a crash."""
     if isinstance(error, Exception | KeyboardInterrupt):
         mirror.run.begin(Activity.ABORTING)  # a request to abort is answered: go on cleaning up
+        broken = isinstance(error, Aborted | KeyboardInterrupt | LinkLost | Unreachable)
         try:
-            recovery.recover(mirror, error)
+            with waiting.hurried(waiting.HURRY_S if broken else 0):
+                recovery.recover(mirror, error)
         except (MirrordError, OSError) as second:
             error.add_note(f"cleaning up failed too, the next command will do it: {second}")
 
@@ -276,6 +284,9 @@ def _news(mirror: Mirror, base: Snapshot, own: list[Snapshot], there: set[str]) 
     try:
         return mirror.source.changed_since(base.guid)
     except Refused:
+        upstream = cascade.passed_on(mirror)
+        if upstream is not None:
+            return upstream.guid != base.guid
         live_source(mirror)
         raise
 
@@ -292,7 +303,9 @@ def _take(mirror: Mirror, verb: Verb, there: set[str]) -> tuple[Snapshot, int]:
             name=lambda sequence: names.snapshot_name(mirror.id, moment_ns, sequence),
         )  # fmt: skip
         try:
-            snapshot = mirror.take_snapshot(str(arguments["name"]))
+            snapshot, passed_on = _taken(mirror, str(arguments["name"]))
+            if passed_on and snapshot.guid in there:
+                raise cascade.went_back(mirror, snapshot)
         except BaseException as error:
             _settle(mirror, error)
             raise
@@ -300,6 +313,17 @@ def _take(mirror: Mirror, verb: Verb, there: set[str]) -> tuple[Snapshot, int]:
             return snapshot, int(arguments["sequence"])
         mirror.catalogue.end(mirror.id)
     raise InvariantError("no free snapshot name was found")
+
+
+def _taken(mirror: Mirror, name: str) -> tuple[Snapshot, bool]:
+    """The incremental; True: it was not taken for us, but is passed on in a cascade."""
+    try:
+        return mirror.take_snapshot(name), False
+    except Refused:
+        upstream = cascade.passed_on(mirror)
+        if upstream is None:
+            raise
+        return upstream, True
 
 
 def _done(mirror: Mirror, snapshot: Snapshot, total: _Total, started_s: float) -> Result:

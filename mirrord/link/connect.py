@@ -6,24 +6,37 @@ import os
 import secrets
 import threading
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import mirrord
-from mirrord.core.errors import LinkLost, MirrordError, UsageError
+from mirrord.core.errors import LinkLost, MirrordError, UsageError, copy_of
 from mirrord.core.model import RemoteHost
 from mirrord.link import hello as greeting
+from mirrord.link import waiting
 from mirrord.link.hello import VERSIONS, Hello
 from mirrord.link.lane import Lane
 from mirrord.link.session import Session
+from mirrord.system import clock
 from mirrord.transport.base import ByteStream
+from mirrord.wire.values import unpack
 
 #: How long a data port may take to be reached before SSH carries the data, too.
 _DATA_CONNECT_S = 3.0
+#: So long what hindered a connection counts for who is in a hurry.
+_FRESH_S = 5.0
 #: How long what is quick may take at the other end.
 _QUICK_S = 10.0
 #: Sockets of a long link, in which one alone would wait for its window.
 _LONG_SOCKETS = 4
 #: A round trip from which on a link is long.
 _LONG_S = 0.02
+
+
+class DataPort(NamedTuple):
+    """Where the other end waits for the data channel, and the certificate that it shows."""
+
+    port: int
+    certificate: str
 
 
 class Link:
@@ -34,6 +47,9 @@ class Link:
         self._jumps = tuple(jumps)
         self._guard = threading.Lock()
         self._session: Session | None = None
+        self._making: _Making | None = None
+        #: When the last try to connect failed, and why.
+        self._failed: tuple[float, MirrordError] | None = None
         #: Names our sessions, so that a new one may take the place of one that hangs.
         self._token = secrets.token_hex(16)
         #: What a person should know of the present connection, each a full sentence.
@@ -44,18 +60,41 @@ class Link:
     def session(self) -> Session:
         """A session that is alive; raises what hinders it."""
         with self._guard:
-            if self._session is None or not self._session.alive:
-                self._session = self._connect()
-            return self._session
+            if self._session is not None and self._session.alive:
+                return self._session
+            if self._making is None:
+                self._refuse_the_hurried()
+                self._making = _Making(self)
+            making = self._making
+        return making.made()
+
+    def _refuse_the_hurried(self) -> None:
+        """Who only looks at many mirrors of a dead host does not wait anew for each."""
+        if waiting.hurry_s() and self._failed is not None:
+            failed_s, error = self._failed
+            if clock.monotonic_s() < failed_s + _FRESH_S:
+                raise copy_of(error)
 
     def close(self) -> None:
         """End the connection."""
         with self._guard:
-            session, self._session = self._session, None
+            session, self._session, self._making = self._session, None, None
         if session is not None:
             session.close()
 
-    def _connect(self) -> Session:
+    def take(self, making: _Making, session: Session | None, error: MirrordError | None) -> None:
+        """A connection was made, or could not be."""
+        with self._guard:
+            self._failed = (clock.monotonic_s(), error) if error is not None else None
+            wanted = self._making is making
+            if wanted:
+                self._making = None
+                self._session = session
+        if session is not None and not wanted:
+            session.close()
+
+    def connect(self) -> Session:
+        """A session over a new connection; raises what hinders it."""
         self.notes = ()
         lane = greeting.new_lane(self._open())
         try:
@@ -102,10 +141,10 @@ class Link:
 
     def _widen(self, session: Session) -> None:
         """Open the data channel: TLS connections with one-time certificates, agreed over SSH."""
-        from mirrord.system import clock
         from mirrord.transport import tls
 
-        if self._jumps:
+        address = self._reached_at()
+        if not address:
             self.notes = ("The data go over SSH, too: a jump host is in between.",)
             return
         own = tls.OneTime.make()
@@ -115,7 +154,7 @@ class Link:
             # Only the ping measures the link: for a channel the other end has much to do first.
             ping.result(_QUICK_S)
             trip_s = clock.monotonic_s() - began_s
-            port, certificate = asked.result(_QUICK_S)
+            port, certificate = unpack(DataPort, asked.result(_QUICK_S))
         except LinkLost:
             raise
         except MirrordError as error:
@@ -128,7 +167,7 @@ class Link:
         try:
             for number in range(1, count + 1):
                 stream = tls.connect(
-                    self.host.address, int(port), own, str(certificate), _DATA_CONNECT_S,
+                    address, port, own, certificate, _DATA_CONNECT_S,
                     name=self.host.name,
                 )  # fmt: skip
                 lane = greeting.new_lane(stream)
@@ -142,6 +181,49 @@ class Link:
         # The other end reads them since it greeted; it sends over them from this call on.
         session.widen()
         session.call("widened", count, timeout_s=_QUICK_S)
+
+    def _reached_at(self) -> str:
+        """The address at which the host is reached straight away; "" when it is not."""
+        from mirrord.transport.target import resolve
+
+        if self._jumps:
+            return ""
+        target = resolve(self.host)
+        return "" if target.jumps else target.address
+
+
+class _Making:
+    """A connection that is being made, in a thread: who waits for it may leave."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._began_s = clock.monotonic_s()
+        self._over = threading.Event()
+        self._session: Session | None = None
+        self._error: MirrordError | None = None
+        threading.Thread(target=self._run, name=f"connect {link.host.name}", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._session = self._link.connect()
+        except MirrordError as error:
+            self._error = error
+        except Exception as error:  # whatever it is, who waits must learn of it
+            self._error = MirrordError(f"unexpected: {type(error).__name__}: {error}")
+        self._link.take(self, self._session, self._error)
+        self._over.set()
+
+    def made(self) -> Session:
+        """The session, as soon as there is one; raises what hindered it."""
+        if hurry_s := waiting.hurry_s():
+            with waiting.at_most(self._began_s + hurry_s - clock.monotonic_s()):
+                waiting.until(self._over.wait)
+        else:
+            waiting.until(self._over.wait)
+        if self._session is None:
+            assert self._error is not None
+            raise copy_of(self._error)
+        return self._session
 
 
 _links: dict[RemoteHost, Link] = {}

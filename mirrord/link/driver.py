@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from mirrord.core.endpoint import split_host
 from mirrord.core.errors import LinkLost, MirrordError, Unreachable
 from mirrord.core.model import (
     Delta,
@@ -18,11 +19,12 @@ from mirrord.core.model import (
     VolumeFacts,
 )
 from mirrord.drivers.base import Capability, Driver, Receiver, SendStream
+from mirrord.link import waiting
 from mirrord.link.exchange import Cancelled, Exchange
 from mirrord.link.session import Session
-from mirrord.system import clock
 from mirrord.wire.values import pack, unpack
 
+_EVERY = sum(each.value for each in Capability)
 #: Pauses before a call over a broken connection is tried again over a new one.
 _PAUSES_S = (0.0, 0.5, 2.0)
 #: What only looks must not wait for a disk that hangs.
@@ -31,8 +33,19 @@ _QUICK_S = 60.0
 _CLOSE_S = 20.0
 
 
+class Opened(NamedTuple):
+    """A volume at the other end: its number in the session, and what can be done with it."""
+
+    number: int
+    capabilities: int
+    append_only: bool
+
+
 class Sessions(Protocol):
     """Where the connection to the host comes from: one for all of its mirrors."""
+
+    #: What a person should know of the connection, each a full sentence.
+    notes: tuple[str, ...]
 
     def session(self) -> Session:
         """A session that is alive; `Unreachable`, `Untrusted`, `ProtocolError`."""
@@ -53,6 +66,8 @@ class RemoteDriver(Driver):
         self._sessions = sessions
         self._guard = threading.RLock()
         self._session: Session | None = None
+        #: The one that was tried last, attached or not.
+        self._used: Session | None = None
         self._handle = 0
         self._capabilities = Capability.NONE
         self._purpose: str | None = None
@@ -71,15 +86,18 @@ class RemoteDriver(Driver):
     def _attached(self) -> tuple[Session, int]:
         """The session, and our number in it; what was locked is locked again in a new one."""
         with self._guard:
-            session = self._sessions.session()
+            self._used = None
+            self._used = session = self._sessions.session()
+            if (hurry_s := waiting.hurry_s()) and not session.probe(hurry_s):
+                raise LinkLost("the other end does not answer")
             if session is not self._session:
-                number, capabilities, keeps = session.call(
-                    "open", self.kind, self.location, timeout_s=_QUICK_S
-                )
+                answer = session.call("open", self.kind, self.location, timeout_s=_QUICK_S)
+                number, capabilities, keeps = unpack(Opened, answer)
                 if self._purpose is not None:
                     session.call("lock", number, self._purpose, timeout_s=_QUICK_S)
-                self._session, self._handle = session, int(number)
-                self._capabilities = Capability(int(capabilities))
+                self._session, self._handle = session, number
+                # A newer peer may have some that are not known here.
+                self._capabilities = Capability(capabilities & _EVERY)
                 if keeps:
                     self._capabilities |= Capability.APPEND_ONLY
             return session, self._handle
@@ -88,12 +106,14 @@ class RemoteDriver(Driver):
         """Do it, and once more over a new connection when the old one breaks."""
         known = self._session is not None
         for pause_s in _PAUSES_S:
-            clock.sleep_s(pause_s)
+            waiting.sleep_s(pause_s)
             try:
                 return work(*self._attached())
             except (LinkLost, Unreachable) as error:
                 failure: MirrordError = error
-                if not known:
+                # A connection that broke is made anew; one that could not be made is told at once.
+                known = known or (self._used is not None and self._used.answered)
+                if not known or waiting.hurry_s():
                     break
             except MirrordError as error:
                 raise self._placed(error) from error
@@ -125,6 +145,8 @@ class RemoteDriver(Driver):
         where = error.where
         if where in ("", f"{self.kind}:{self.location}"):
             error.where = str(self)
+        elif where == split_host(self._endpoint.host, what="the endpoint")[1]:
+            error.where = self._endpoint.host
         elif self._endpoint.host not in where:
             error.where = f"{self._endpoint.host}: {where}"
         return error
@@ -141,10 +163,10 @@ class RemoteDriver(Driver):
 
     @contextmanager
     def _exclusive(self, purpose: str) -> Iterator[bool]:
-        self._call("lock", purpose, timeout_s=_QUICK_S)
+        held = self._call("lock", purpose, timeout_s=_QUICK_S) is not False
         self._purpose = purpose
         try:
-            yield True
+            yield held
         finally:
             self._purpose = None
             session = self._session
@@ -159,7 +181,10 @@ class RemoteDriver(Driver):
     def facts(self) -> VolumeFacts:
         """See `Driver.facts`."""
         found: VolumeFacts = unpack(VolumeFacts, self._call("facts", timeout_s=_QUICK_S))
-        return found._replace(filesystem=f"{self._endpoint.host} {found.filesystem}")
+        return found._replace(
+            filesystem=f"{self._endpoint.host} {found.filesystem}",
+            notes=(*found.notes, *self._sessions.notes),
+        )
 
     def snapshots(self) -> list[Snapshot]:
         """See `Driver.snapshots`."""
@@ -311,9 +336,12 @@ class _RemoteReceiver(Receiver):
             return
         self._closed = True
         if not self._exchange.settled:
-            self._exchange.cancel()
+            # A host that does not answer now does not keep us: it notices by itself.
+            told = self._exchange.cancel()
             try:
-                self._exchange.result(_CLOSE_S)
+                if self._session.probe(waiting.HURRY_S if told else 0.0):
+                    with waiting.at_most(_CLOSE_S):
+                        self._exchange.result()
             except MirrordError:
                 pass  # why it ended is known, or does not matter
         self._session.forget(self._exchange)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import queue
 import struct
 import threading
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from mirrord.core.errors import (
@@ -20,12 +21,14 @@ from mirrord.core.errors import (
     copy_of,
     unpack_error,
 )
+from mirrord.link import waiting
 from mirrord.link.lane import Lane
 from mirrord.system import clock
 from mirrord.system.memory import keep_buffers
 from mirrord.system.native import StreamDigest
 from mirrord.wire.compress import RAW, Packer, unpack
 from mirrord.wire.frames import CHUNK_BYTES, Frame, Type, value_of
+from mirrord.wire.values import printable
 
 #: What may be on its way or unread, in raw bytes: what a cut can cost, too.
 WINDOW_BYTES = 8 << 20
@@ -33,7 +36,7 @@ _GRANT_BYTES = WINDOW_BYTES // 4
 #: From so many bytes on, threads send while the next piece is read.
 _THREADS_FROM_BYTES = 1 << 20
 #: How long what was handed over may still take when a stream is cancelled.
-_LAST_S = 2.0
+_LAST_S = 0.5
 #: Before the payload of a data frame: number, raw length, how it is packed.
 _PIECE = struct.Struct("<IIB3x")
 
@@ -90,9 +93,9 @@ class Exchange:
             if frame.type is Type.DATA:
                 self._take_piece(frame.body)
             elif frame.type is Type.RETURN:
-                self._answer = (value_of(frame.body),)
+                self._answer = (printable(value_of(frame.body)),)
             elif frame.type is Type.ERROR:
-                found = value_of(frame.body)
+                found = printable(value_of(frame.body))
                 self._error = unpack_error(found if isinstance(found, dict) else {})
             elif frame.type is Type.END:
                 self._end = _end_of(value_of(frame.body))
@@ -125,12 +128,15 @@ class Exchange:
                 self._error = error
             self._changed.notify_all()
 
+    def _await(self, over: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        return waiting.until(lambda left_s: self._changed.wait_for(over, left_s), timeout_s)
+
     # Answers
 
     def result(self, timeout_s: float | None = None) -> Any:
         """The value that the call returned; raises its error, or `LinkLost` after `timeout_s`."""
         with self._changed:
-            ready = self._changed.wait_for(
+            ready = self._await(
                 lambda: self._answer is not None or self._error is not None, timeout_s
             )
             if self._answer is not None:
@@ -147,12 +153,18 @@ class Exchange:
         """Tell the other end that what it called for has begun."""
         self._carrier.control_lane().tell(Type.OPENED, self.number, None)
 
+    def check(self) -> None:
+        """Raise when nobody waits for this call any more: `Cancelled`, or why."""
+        with self._changed:
+            if self._error is not None:
+                raise copy_of(self._error)
+            if self._cancelled:
+                raise Cancelled
+
     def await_opened(self) -> None:
         """Wait until it has; raises why it could not."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._opened or self._answer is not None or self._error is not None
-            )
+            self._await(lambda: self._opened or self._answer is not None or self._error is not None)
             if not self._opened and self._error is not None:
                 raise copy_of(self._error)
 
@@ -165,7 +177,7 @@ class Exchange:
         """
         self._grant()
         with self._changed:
-            self._changed.wait_for(self._readable)
+            self._await(self._readable)
             body = self._pieces.pop(self._next, None)
             if body is None:
                 if self._error is not None:
@@ -224,7 +236,7 @@ class Exchange:
 
     def _send_piece(self, piece: memoryview, packer: Packer) -> None:
         with self._changed:
-            self._changed.wait_for(
+            self._await(
                 lambda: self._credit >= len(piece) or self._error is not None or self._cancelled
                 or self._answer is not None
             )  # fmt: skip
@@ -253,16 +265,18 @@ class Exchange:
         ending = [self._pieces_out, self._bytes_out, self._digest_out.hexdigest()]
         self._carrier.control_lane().tell(Type.END, self.number, ending)
 
-    def cancel(self) -> None:
+    def cancel(self) -> bool:
         """Tell the other end that nobody wants the rest, and stop sending. What was handed over
-        already still goes, if that is quickly done: it need not be sent again.
+        already still goes, if that is quickly done: it need not be sent again. Whether it was told.
         """
         if self._outflow is not None:
             self._outflow.stop(_LAST_S)
         try:
-            self._carrier.control_lane().tell(Type.CANCEL, self.number, None)
+            with waiting.at_most(_LAST_S):
+                self._carrier.control_lane().tell(Type.CANCEL, self.number, None)
         except LinkLost:
-            return  # it has noticed, then
+            return False  # it has noticed, then, or will
+        return True
 
     @property
     def settled(self) -> bool:
@@ -286,7 +300,14 @@ class _Outflow:
             thread.start()
 
     def put(self, body: bytes) -> None:
-        self._queue.put(body)
+        waiting.until(lambda left_s: self._put(body, left_s))
+
+    def _put(self, body: bytes, within_s: float | None) -> bool:
+        try:
+            self._queue.put(body, timeout=within_s)
+        except queue.Full:
+            return False
+        return True
 
     def _run(self, lane: Lane, packer: Packer) -> None:
         while (one := self._queue.get()) is not None:
@@ -297,6 +318,9 @@ class _Outflow:
             except MirrordError as error:
                 self._stopped = True
                 self._exchange.fail(error)
+            except Exception as error:  # whatever it is, who waits for room must learn of it
+                self._stopped = True
+                self._exchange.fail(LinkLost("a piece could not be sent", why=str(error)))
 
     def finish(self) -> None:
         """Wait until all is sent. `LinkLost`."""

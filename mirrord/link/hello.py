@@ -6,10 +6,17 @@ import threading
 from typing import Any, NamedTuple
 
 import mirrord
-from mirrord.core.errors import LinkLost, MirrordError, ProtocolError, unpack_error
-from mirrord.link.lane import Lane
+from mirrord.core.errors import (
+    LinkLost,
+    MirrordError,
+    ProtocolError,
+    Unreachable,
+    unpack_error,
+)
+from mirrord.link.lane import DAMAGED_HINT, Lane
 from mirrord.transport.base import ByteStream
-from mirrord.wire.frames import FrameReader, Type, value_of
+from mirrord.wire.frames import MAGIC, FrameReader, Type, value_of
+from mirrord.wire.values import printable
 
 #: Versions of what the frames say that are spoken here, newest first.
 VERSIONS = (1,)
@@ -72,10 +79,13 @@ def expect(lane: Lane, *, timeout_s: float) -> Hello:
     try:
         frames = lane.read()
     except LinkLost as error:
-        raise _unheard(lane, error, timeout_s if overdue.is_set() else None) from error
+        raise _unheard(lane, timeout_s if overdue.is_set() else None) from error
     except ProtocolError as error:
-        stray = lane.reader.stray or lane.reader.pending()
         error.where = lane.stream.peer
+        stray = lane.reader.stray or lane.reader.pending()
+        if stray.startswith(MAGIC):
+            error.hint = error.hint or DAMAGED_HINT
+            raise
         error.why = f"it begins with {shown(stray)}"
         error.hint = (
             "Is it mirrord that answers there? A login shell must print nothing when it is not "
@@ -87,31 +97,30 @@ def expect(lane: Lane, *, timeout_s: float) -> Hello:
     if len(frames) != 1 or frames[0].type is not Type.HELLO:
         raise ProtocolError("the other end does not greet first", where=lane.stream.peer)
     try:
-        return _of(value_of(frames[0].body))
+        return _of(printable(value_of(frames[0].body)))
     except MirrordError as error:
         error.where = error.where or lane.stream.peer
         raise
 
 
-def _unheard(lane: Lane, error: LinkLost, timeout_s: float | None) -> LinkLost:
-    said = lane.stream.said().strip().splitlines()
+def _unheard(lane: Lane, timeout_s: float | None) -> MirrordError:
     stray = lane.reader.pending()
-    why = f"it said nothing for {timeout_s:.0f} s" if timeout_s is not None else "it ended at once"
-    if said:
-        why = said[-1]
-    elif stray:
-        why = f"it said {shown(stray)}"
-    del error
-    return LinkLost(
-        "mirrord does not answer there", where=lane.stream.peer, why=why,
-        hint="Log in there by hand and run 'mirrord agent --help': it must be installed, and on "
-        "the PATH of a login without a terminal (or named by 'command' in hosts.d).",
-    )  # fmt: skip
+    if timeout_s is not None and not stray:
+        said = printable(lane.stream.said()).strip().splitlines()
+        nothing = f"it said nothing for {timeout_s:g} s"
+        return Unreachable(
+            "mirrord does not answer there", where=lane.stream.peer,
+            why=f"{nothing} ({said[-1]})" if said else nothing,
+            hint="Log in there by hand and run 'mirrord agent --help': does it answer? A slow host "
+            "needs more time: connect = \"30s\" in its file in hosts.d.",
+        )  # fmt: skip
+    return lane.stream.failure(stray)
 
 
 def shown(stray: bytes) -> str:
     """Bytes of a stranger's as a person may read them."""
-    return repr(stray[:60].decode("ascii", "replace"))
+    text = stray[:60].decode("ascii", "replace")
+    return repr("".join(letter if letter.isprintable() else "?" for letter in text))
 
 
 def agree(ours: tuple[int, ...], theirs: Hello, where: str) -> int:

@@ -7,15 +7,24 @@ from collections.abc import Callable
 from typing import Any
 
 from mirrord.core.errors import LinkLost, MirrordError, ProtocolError
+from mirrord.link import waiting
 from mirrord.system import clock
 from mirrord.transport.base import ByteStream
 from mirrord.wire.frames import Frame, FrameReader, Type, control, header
+from mirrord.wire.values import printable
 
+#: What to do when frames make no sense: TCP and encryption let no error of the network through.
+DAMAGED_HINT = (
+    "Nothing of it was applied. Run the same command again; if it comes again, install the same "
+    "version of mirrord at both ends, and test the memory of both."
+)
 _READ_BYTES = 256 << 10
 #: Each end says something at least so often, so that silence means something.
 BEAT_S = 3.0
 #: A peer that said nothing for so long is lost: noticed within 15 s.
 SILENCE_S = 12.0
+#: How long a lane waits for whom it says goodbye to.
+_LEAVE_S = 0.3
 #: So few bytes in that time, and no whole frame, are no sign of life either.
 _TRICKLE_BYTES = 16 << 10
 
@@ -44,15 +53,37 @@ class Lane:
         self._put(control(kind, stream, value))
 
     def _put(self, parts: list[Any]) -> None:
-        with self._writing:
+        waiting.acquire(self._writing)
+        try:
             began_s = clock.monotonic_s()
             try:
                 self.stream.write(*parts)
             except OSError as error:
                 raise lost(self.stream, str(error)) from error
+            except BaseException:
+                # A signal: perhaps half a frame is out, and nothing can come behind that.
+                self.stream.close()
+                raise
             self._wrote_s = clock.monotonic_s()
             self.sent_bytes += sum(len(part) for part in parts)
             self.sent_s += self._wrote_s - began_s
+        finally:
+            self._writing.release()
+
+    def take_leave(self, why: str) -> None:
+        """The last frame, if the other end takes it at once."""
+        if not self._writing.acquire(timeout=_LEAVE_S):
+            return
+        overdue = threading.Timer(_LEAVE_S, self.stream.close)
+        overdue.daemon = True
+        overdue.start()
+        try:
+            self.stream.write(*control(Type.GOODBYE, 0, why))
+        except OSError:
+            return
+        finally:
+            overdue.cancel()
+            self._writing.release()
 
     def read(self) -> list[Frame]:
         """The next frames, at least one; `LinkLost` at the end, `ProtocolError`."""
@@ -83,8 +114,9 @@ class Lane:
                     for frame in self.read():
                         deliver(frame)
             except MirrordError as error:
-                if isinstance(error, ProtocolError) and not error.where:
-                    error.where = self.stream.peer
+                if isinstance(error, ProtocolError):
+                    error.where = error.where or self.stream.peer
+                    error.hint = error.hint or DAMAGED_HINT
                 failed(error)
             except Exception as error:  # whatever it is, those who wait must learn of it
                 failed(lost(self.stream, f"{type(error).__name__}: {error}"))
@@ -108,7 +140,7 @@ class Lane:
 
 def lost(stream: ByteStream, why: str) -> LinkLost:
     """The error for a broken stream, with what the other end complained of."""
-    said = stream.said().strip().splitlines()
+    said = printable(stream.said()).strip().splitlines()
     return LinkLost(
         "the connection is lost",
         where=stream.peer,

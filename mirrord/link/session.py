@@ -14,11 +14,13 @@ from mirrord.core.errors import (
     ProtocolError,
     pack_error,
 )
+from mirrord.link import waiting
 from mirrord.link.exchange import Cancelled, Exchange
-from mirrord.link.lane import Lane
+from mirrord.link.lane import Lane, lost
 from mirrord.system import clock
 from mirrord.wire.compress import Packer
 from mirrord.wire.frames import Frame, Type, value_of
+from mirrord.wire.values import printable
 
 #: Calls of a peer at once: each may hold a window of data.
 CALLS_MAX = 64
@@ -55,6 +57,8 @@ class Session:
         self._over = threading.Event()
         self._workers = ThreadPoolExecutor(CALLS_MAX, "call") if handler else None
         self.peer = lane.stream.peer
+        #: Whether the other end ever answered a call.
+        self.answered = False
 
     def start(self) -> None:
         """Greetings were exchanged: read, and show signs of life."""
@@ -136,10 +140,7 @@ class Session:
 
     def _goodbye(self, why: str) -> None:
         for lane in self._lanes[:1]:
-            try:
-                lane.tell(Type.GOODBYE, 0, why)
-            except LinkLost:
-                return
+            lane.take_leave(why)
 
     def _beat(self) -> None:
         while not self._over.wait(1.0):
@@ -173,9 +174,22 @@ class Session:
         finally:
             self.forget(exchange)
 
+    def probe(self, within_s: float) -> bool:
+        """Whether the other end answers in time; it is over when it does not."""
+        if self._error is not None:
+            return False
+        try:
+            with waiting.at_most(within_s):
+                self.call("ping")
+        except LinkLost:
+            self.fail(lost(self._lanes[0].stream, f"no answer came within {within_s:g} s"))
+            return False
+        return True
+
     def begin(self, method: str, *words: Any) -> Exchange:
         """Ask the other end, and do not wait: `forget` it when it is over."""
-        with self._calling:
+        waiting.acquire(self._calling)
+        try:
             with self._lock:
                 if self._error is not None:
                     raise lost_again(self._error)
@@ -183,9 +197,14 @@ class Session:
                 exchange = self._exchanges[self._last] = Exchange(self, self._last)
             try:
                 self.control_lane().tell(Type.CALL, exchange.number, [method, list(words)])
-            except MirrordError as error:
+            except LinkLost as error:
                 self.fail(error)
                 raise
+            except BaseException:
+                self.forget(exchange)
+                raise
+        finally:
+            self._calling.release()
         return exchange
 
     def forget(self, exchange: Exchange) -> None:
@@ -197,9 +216,13 @@ class Session:
         if frame.type is Type.BEAT:
             return
         if frame.type is Type.GOODBYE:
-            why = value_of(frame.body)
-            raise LinkLost("the other end ended the connection", where=self.peer,
-                           why=str(why)[:500])  # fmt: skip
+            why = str(printable(value_of(frame.body)))[:500]
+            if not why:
+                raise LinkLost(
+                    "the other end ended the connection", where=self.peer,
+                    hint="Run the same command again: it goes on where this one stopped.",
+                )  # fmt: skip
+            raise ProtocolError("the other end could not make sense of what was sent", why=why)
         if frame.type is Type.CALL:
             self._called(frame)
             return
@@ -211,6 +234,7 @@ class Session:
                 exchange = self._early(frame.stream)
         if exchange is not None:
             exchange.deliver(frame)
+            self.answered = True
 
     def _early(self, number: int) -> Exchange:
         """Data on one lane may overtake their call on another."""

@@ -106,8 +106,11 @@ def start(
     stderr: int,
     stdout: int = subprocess.DEVNULL,
     environment: Mapping[str, str] | None = None,
+    keep: Sequence[int] = (),
 ) -> Process:
     """Start a program that reads `stdin`; the caller waits for it and kills it if need be.
+
+    keep: descriptors that it holds open, unknowingly, as long as it lives.
 
     It gets a session of its own, so that a Ctrl-C at the terminal reaches only mirrord, which
     then ends it in order.
@@ -119,6 +122,7 @@ def start(
         stderr=stderr,
         start_new_session=True,
         env=_environment(environment),
+        pass_fds=tuple(keep),
     )
 
 

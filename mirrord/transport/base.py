@@ -42,4 +42,9 @@ class ByteStream(abc.ABC):
 
     def failure(self, heard: bytes = b"") -> MirrordError:
         """Why the peer never spoke as mirrord's agent: it ended, or said `heard` instead."""
-        return LinkLost("the other end is gone, or is no mirrord", where=self.peer)
+        said = self.said().strip().splitlines()
+        why = f"it said {heard[:60].decode('ascii', 'replace')!r}" if heard else "it ended at once"
+        return LinkLost(
+            "mirrord does not answer there", where=self.peer, why=said[-1] if said else why,
+            hint="See that mirrord runs there, and that nothing else listens in its place.",
+        )  # fmt: skip

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import shlex
 
-from mirrord.core.errors import LinkLost, MirrordError, Unreachable, Unsupported, Untrusted
+from mirrord.core.errors import (
+    LinkLost,
+    MirrordError,
+    Refused,
+    Unreachable,
+    Unsupported,
+    Untrusted,
+)
 from mirrord.core.model import RemoteHost
 from mirrord.transport.known_hosts import name_of
 from mirrord.transport.target import Target
@@ -159,6 +166,16 @@ def key_locked(target: Target, file: str) -> MirrordError:
     )  # fmt: skip
 
 
+def _own_words(said: str) -> tuple[str, str] | None:
+    """(error, hint) when it was mirrord that complained."""
+    lines = [line.strip() for line in said.splitlines()]
+    errors = [line for line in lines if line.startswith("error: ")]
+    if not errors:
+        return None
+    hints = [line for line in lines if line.startswith("hint: ")]
+    return quoted(errors[-1][7:]), hints[-1][6:] if hints else ""
+
+
 def no_agent(host: RemoteHost, status: int | None, said: str, heard: bytes) -> MirrordError:
     """The program at the other end is no agent of mirrord, or ended before it said a word.
 
@@ -178,6 +195,12 @@ def no_agent(host: RemoteHost, status: int | None, said: str, heard: bytes) -> M
             where=host.name,
             hint="Install there what this host has ('mirrord --version').",
         )
+    if (ours := _own_words(said)) is not None:
+        what, hint = ours
+        return Refused(
+            "mirrord does not begin there", where=host.name, why=what,
+            hint=hint or f"Look at it on that host: '{program}'.",
+        )  # fmt: skip
     if shown and status is None:
         return Untrusted(
             f"'{program}' does not speak first there", where=host.name, why=f"it says '{shown}'",
@@ -195,4 +218,7 @@ def no_agent(host: RemoteHost, status: int | None, said: str, heard: bytes) -> M
             hint="Look at the forced command of the key in ~/.ssh/authorized_keys there, and at "
             f"the user's shell: it must be 'mirrord agent --allow …' or let '{program}' run.",
         )  # fmt: skip
-    return LinkLost("the connection ended", where=host.name, why=quoted(said))
+    return LinkLost(
+        "the connection ended before mirrord answered", where=host.name, why=quoted(said),
+        hint=f"Run the same command again; if it stays so: mirrord host check {host.name}.",
+    )  # fmt: skip

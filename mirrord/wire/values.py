@@ -27,6 +27,22 @@ def pack(value: Any) -> Any:
     return value
 
 
+#: Control characters of both kinds (a line break is none of them): what moves a terminal's cursor.
+_CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), "�")
+del _CONTROLS[ord("\n")]
+
+
+def printable(value: Any) -> Any:
+    """The same value without control characters: what another host says is shown to people."""
+    if isinstance(value, str):
+        return value if value.isprintable() else value.translate(_CONTROLS)
+    if isinstance(value, list):
+        return [printable(one) for one in value]
+    if isinstance(value, dict):
+        return {printable(key): printable(one) for key, one in value.items()}
+    return value
+
+
 def unpack(kind: Any, packed: Any) -> Any:
     """`packed` as a value of the type `kind`; `ProtocolError` when it is not one.
 
@@ -37,7 +53,10 @@ def unpack(kind: Any, packed: Any) -> Any:
         return _reader(kind)(packed)
     except (TypeError, ValueError, KeyError, RecursionError) as error:
         name = getattr(kind, "__name__", str(kind))
-        raise ProtocolError(f"what the other end says is no {name}", why=str(error)) from error
+        raise ProtocolError(
+            f"what the other end says is no {name}", why=str(error)[:200],
+            hint="Install the same version of mirrord at both ends.",
+        ) from error  # fmt: skip
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from tests.support.world import NAME, ROOT, World
 
 #: Commands that are not called with just the name of a mirror.
 OTHERS = {"create", "restore", "config", "volume", "demo", "daemon", "reload", "alarms", "watch",
-          "schedule", "throttle", "monitor"}  # fmt: skip
+          "schedule", "throttle", "monitor", "agent", "pki", "host", "attach"}  # fmt: skip
 HOME_VERBS = [name for name in COMMANDS if name not in OTHERS]
 
 
@@ -46,7 +46,10 @@ def test_every_verb_answers_a_misspelt_mirror(block: World, verb: str) -> None:
     refused(block.cli(verb, "hoem"), 1, "no mirror is called 'hoem'", "Did you mean 'home'?")
 
 
-@pytest.mark.parametrize("words", [("throttle", "hoem", "1MiB/s"), ("schedule", "next", "hoem")])
+@pytest.mark.parametrize(
+    "words",
+    [("throttle", "hoem", "1MiB/s"), ("schedule", "next", "hoem"), ("attach", "hoem", "block:/x")],
+)
 def test_so_do_those_with_more_words(block: World, words: tuple[str, ...]) -> None:
     block.create()
     refused(block.cli(*words), 1, "no mirror is called 'hoem'", "Did you mean 'home'?")

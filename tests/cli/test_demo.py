@@ -14,9 +14,9 @@ BLOCK_STORY = """
 import sys
 from pathlib import Path
 from mirrord.cli.demo.places import BlockPlace
-from mirrord.cli.demo.story import _Story
+from mirrord.cli.demo.story import Story
 folder = Path(sys.argv[1])
-_Story(folder, BlockPlace(folder)).tell()
+Story(folder, BlockPlace(folder)).tell()
 """
 
 
@@ -31,6 +31,41 @@ def test_the_demo_tells_its_story_and_cleans_up(tmp_path: Path, kind: str) -> No
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     assert f"two {kind}" in done.stdout.splitlines()[1]
     assert "The transfer was ended" in done.stdout and "is mirrored again" in done.stdout
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+    if kind == "btrfs":
+        assert list(tmp_path.glob("mirrord-demo-*")) == []
+
+
+REMOTE_STORY = """
+import sys
+from pathlib import Path
+from mirrord.cli.demo.other_host import OtherHost
+from mirrord.cli.demo.places import BlockPlace
+from mirrord.cli.demo.remote import RemoteStory
+folder = Path(sys.argv[1])
+host = OtherHost(folder, namespaced=False)
+try:
+    RemoteStory(folder, BlockPlace(folder), host).tell()
+finally:
+    host.close()
+"""
+
+
+@pytest.mark.parametrize("kind", ["btrfs", "block"])
+def test_the_demo_with_another_host(tmp_path: Path, kind: str) -> None:
+    """As root: btrfs, in a namespace. As others have it: block volumes, on loopback."""
+    words = ["-m", "mirrord", "demo", "--remote"]
+    if kind == "block":
+        words = ["-c", REMOTE_STORY, str(tmp_path)]
+    here = str(tmp_path)
+    done = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=180,
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR": here, "HOME": here},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    assert "may not use that path" in done.stdout and "resumed" in done.stdout
+    assert "The data go over TLS beside SSH." in done.stdout
+    assert "mirrord-demo" not in subprocess.check_output(["ip", "netns"], text=True)
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
     if kind == "btrfs":
         assert list(tmp_path.glob("mirrord-demo-*")) == []

@@ -9,18 +9,36 @@ from tests.contract.lab import Lab
 MIRROR = "m1"
 
 
-def request(transfer_id: str, base: Snapshot | None, snapshot: Snapshot) -> ReceiveRequest:
-    return ReceiveRequest(transfer_id, MIRROR, base.guid if base else None, snapshot)
+def request(
+    transfer_id: str, base: Snapshot | None, snapshot: Snapshot, *, resumable: bool = False
+) -> ReceiveRequest:
+    return ReceiveRequest(
+        transfer_id, MIRROR, base.guid if base else None, snapshot, resumable=resumable
+    )
+
+
+def whole_stream(source: Driver, base: Snapshot, snapshot: Snapshot) -> bytes:
+    with source.send(base.guid, snapshot.guid) as stream:
+        whole = bytearray()
+        while chunk := stream.read():
+            whole += chunk
+    return bytes(whole)
 
 
 def stage(
-    source: Driver, destination: Driver, base: Snapshot | None, snapshot: Snapshot, transfer: str
+    source: Driver,
+    destination: Driver,
+    base: Snapshot | None,
+    snapshot: Snapshot,
+    transfer: str,
+    *,
+    resumable: bool = False,
 ) -> Staging:
     """Send and receive up to a complete staging."""
     left = {staging.transfer_id: staging for staging in destination.stagings()}.get(transfer)
     checkpoint = dict(left.checkpoint) if left and left.checkpoint else None
     with (
-        destination.receive(request(transfer, base, snapshot)) as receiver,
+        destination.receive(request(transfer, base, snapshot, resumable=resumable)) as receiver,
         source.send(base.guid if base else None, snapshot.guid, checkpoint=checkpoint) as stream,
     ):
         while chunk := stream.read():

@@ -3,7 +3,7 @@
 A driver takes part by a module `tests/contract/lab_<kind>.py` with
 
     @contextmanager
-    def lab(folder: Path) -> Iterator[Lab]: ...
+    def lab(folder: Path, *, large: bool = False) -> Iterator[Lab]: ...
 
 that yields a fresh `Lab` whose places lie below `folder` or on file systems of the lab's own, and
 cleans up after itself. The suite runs on every lab that is found; so do the integration tests and
@@ -38,6 +38,12 @@ class Lab(Protocol):
     def change(self, driver: Driver, seed: int) -> None:
         """Work as a user on the LIVE volume of `driver`: write, overwrite, delete. Another seed
         leaves other content; nothing is synced afterwards.
+        """
+        ...
+
+    def change_much(self, driver: Driver, seed: int) -> None:
+        """The same with some 40 MiB of data that do not compress (of a lab that is `large`; where
+        volumes are not that large at all: with most of what there is).
         """
         ...
 

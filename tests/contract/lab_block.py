@@ -15,14 +15,16 @@ from mirrord.drivers.block.volume import Volume
 from tests.contract.lab import Lab
 
 SIZE_BYTES = 16 << 20
+LARGE_BYTES = 64 << 20
 _PIECE = 1 << 20
 
 
 @contextmanager
-def lab(folder: Path) -> Iterator[Lab]:
+def lab(folder: Path, *, large: bool = False) -> Iterator[Lab]:
     """A source volume with some content, and room for a destination."""
     made = BlockLab(folder)
-    with Volume.create(folder / "source", SIZE_BYTES) as volume:
+    size_bytes = LARGE_BYTES if large else SIZE_BYTES
+    with Volume.create(folder / "source", size_bytes) as volume:
         volume.write(0, random.Random(0).randbytes(600_000))
     yield made
 
@@ -58,17 +60,24 @@ class BlockLab:
                 volume.write(made.randrange(SIZE_BYTES - 9000), made.randbytes(9000))
             volume.trim(made.randrange(500_000), 50_000)
 
+    def change_much(self, driver: Driver, seed: int) -> None:
+        self.change(driver, seed)
+        made = random.Random(f"much {seed}")
+        with Volume.open(driver.location, writable=True) as volume:
+            for offset in range(SIZE_BYTES, SIZE_BYTES + (40 << 20), _PIECE):
+                volume.write(offset, made.randbytes(_PIECE))
+
     def content(self, driver: Driver) -> str:
         digest = hashlib.sha256()
         with Volume.open(driver.location) as volume:
-            for offset in range(0, SIZE_BYTES, _PIECE):
+            for offset in range(0, volume.size_bytes, _PIECE):
                 digest.update(volume.read(offset, _PIECE))
         return digest.hexdigest()
 
     def snapshot_content(self, driver: Driver, guid: str) -> str:
         digest = hashlib.sha256()
         with Volume.open(driver.location) as volume:
-            for offset in range(0, SIZE_BYTES, _PIECE):
+            for offset in range(0, volume.size_bytes, _PIECE):
                 digest.update(volume.read_snapshot(guid, offset, _PIECE))
         return digest.hexdigest()
 

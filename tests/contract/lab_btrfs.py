@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,6 +41,13 @@ class BtrfsLab:
     def change(self, driver: Driver, seed: int) -> None:
         btrfs.change(Path(driver.facts().view), seed)
 
+    def change_much(self, driver: Driver, seed: int) -> None:
+        view = Path(driver.facts().view)
+        btrfs.change(view, seed)
+        made = random.Random(f"much {seed}")
+        for number in range(4):
+            (view / f"much{number}").write_bytes(made.randbytes(10 << 20))
+
     def content(self, driver: Driver) -> str:
         return btrfs.digest(Path(driver.facts().view))
 
@@ -67,6 +75,6 @@ class BtrfsLab:
 
 
 @contextmanager
-def lab(folder: Path) -> Iterator[Lab]:
+def lab(folder: Path, *, large: bool = False) -> Iterator[Lab]:
     with btrfs.filesystem() as here, btrfs.filesystem() as there:
         yield BtrfsLab(here, there)

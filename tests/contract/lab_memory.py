@@ -44,6 +44,10 @@ class MemoryLab:
         present = sorted(volume.live)
         volume.write((block, 0) for block in made.sample(present, 5))
 
+    def change_much(self, driver: Driver, seed: int) -> None:
+        volume = self._disk.volumes[driver.location]
+        volume.write((block, self._disk.draw()) for block in range(1, _BLOCKS))
+
     def content(self, driver: Driver) -> str:
         return str(digest_of(self._disk.volumes[driver.location].view()))
 
@@ -62,5 +66,5 @@ class MemoryLab:
 
 
 @contextmanager
-def lab(_folder: Path) -> Iterator[Lab]:
+def lab(_folder: Path, *, large: bool = False) -> Iterator[Lab]:
     yield MemoryLab()

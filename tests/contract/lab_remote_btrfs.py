@@ -11,6 +11,6 @@ from tests.contract.remote import remote
 
 
 @contextmanager
-def lab(folder: Path) -> Iterator[Lab]:
-    with remote("lab_btrfs", folder) as made:
+def lab(folder: Path, *, large: bool = False) -> Iterator[Lab]:
+    with remote("lab_btrfs", folder, large=large) as made:
         yield made

@@ -37,6 +37,9 @@ class RemoteLab:
     def change(self, driver: Driver, seed: int) -> None:
         self._inner.change(self._local(driver), seed)
 
+    def change_much(self, driver: Driver, seed: int) -> None:
+        self._inner.change_much(self._local(driver), seed)
+
     def content(self, driver: Driver) -> str:
         return self._inner.content(self._local(driver))
 
@@ -56,6 +59,6 @@ class RemoteLab:
 
 
 @contextmanager
-def remote(name: str, folder: Path) -> Iterator[Lab]:
-    with open_lab(name, folder) as inner, agents(folder / "there") as others:
+def remote(name: str, folder: Path, *, large: bool = False) -> Iterator[Lab]:
+    with open_lab(name, folder, large=large) as inner, agents(folder / "there") as others:
         yield RemoteLab(inner, others)

@@ -6,7 +6,6 @@ import pytest
 
 from mirrord.core.errors import Diverged, MirrordError, NotFound
 from mirrord.core.model import Snapshot, SnapshotKind
-from mirrord.drivers.base import Capability
 from mirrord.system import steps
 from tests.contract.flows import MIRROR, initialized, mirror, request, stage
 from tests.contract.lab import Lab
@@ -215,33 +214,6 @@ def test_a_stream_is_the_same_each_time(lab: Lab) -> None:
                 whole += bytes(chunk)
         streams.append(whole)
     assert streams[0] == streams[1]
-
-
-def test_a_receive_goes_on_from_its_checkpoint(lab: Lab) -> None:
-    source, destination, base = initialized(lab)
-    if Capability.RESUME not in destination.capabilities:
-        return  # such a driver promises a clean restart: tested above
-    for number in range(4):
-        lab.change(source, number)
-    snapshot = source.take_snapshot("next")
-    with (
-        destination.receive(request("t", base, snapshot)) as receiver,
-        source.send(base.guid, snapshot.guid) as stream,
-    ):
-        whole = b""
-        while chunk := stream.read():
-            whole += bytes(chunk)
-        receiver.write(whole[: len(whole) // 2])
-    [staging] = lab.destination().stagings()
-    assert staging.checkpoint and not staging.complete and staging.received_bytes > 0
-    with lab.source().send(base.guid, snapshot.guid, checkpoint=dict(staging.checkpoint)) as stream:
-        rest = 0
-        while chunk := stream.read():
-            rest += len(chunk)
-    assert rest < len(whole)
-    stage(source, lab.destination(), base, snapshot, "t")
-    lab.destination().commit("t", show=True)
-    assert lab.content(lab.destination()) == lab.content(source)
 
 
 # Crashes

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mirrord.catalogue.schema import MIGRATIONS
-from mirrord.config import definitions, host, peers
+from mirrord.config import definitions, host, hosts, peers
 from mirrord.config.schedules import Schedules
 from mirrord.control.methods import METHODS
 from mirrord.scheduler.health import KINDS
@@ -28,6 +28,14 @@ def examples(name: str) -> list[str]:
 @pytest.mark.parametrize("key", [*definitions._KEYS, *definitions._HOOKS, *KEYS, *peers._KEYS])
 def test_every_key_of_definitions_and_schedules_is_documented(key: str) -> None:
     assert re.search(rf"`\[?{key}\]?`", document("config.md"))
+
+
+def test_every_key_of_other_hosts_is_documented() -> None:
+    part = document("config.md").partition("## Other hosts")[2].partition("\n## ")[0]
+    for key in hosts._KEYS:
+        assert f"| `{key}` |" in part
+    for name in hosts.TRANSPORTS:
+        assert f'`"{name}"`' in part
 
 
 def test_every_setting_of_the_host_is_documented() -> None:
@@ -76,7 +84,7 @@ def test_the_named_schedule_in_the_example_is_right(tmp_path: Path) -> None:
 
 
 def test_the_peer_in_the_example_is_right(tmp_path: Path) -> None:
-    [example] = [each for each in examples("config.md") if "fingerprint =" in each]
+    [example] = [each for each in examples("config.md") if "append_only =" in each]
     (tmp_path / "berlin.toml").write_text(example)
     assert peers.Peers(tmp_path).load("berlin").append_only
 

@@ -122,7 +122,7 @@ def test_a_definition_that_cannot_be_turned_is_seen_before_anything_is_done(worl
 
 def test_reverse_after_a_break_and_back_again(world: World) -> None:
     world.initialized()
-    old_source, old_destination = str(world.lab.source()), str(world.lab.destination())
+    old_source, old_destination = world.end("source"), world.end("destination")
     world.service.break_off(NAME)
     world.lab.change(world.lab.destination(), 5)
     winning = world.view_content()
@@ -299,7 +299,7 @@ def test_delta_shows_the_four_states_and_leaves_no_trace(world: World) -> None:
 
 def test_create_refuses_places_that_cannot_be_meant(world: World) -> None:
     lab = world.lab
-    source, destination = str(lab.source()), str(lab.destination())
+    source, destination = world.end("source"), world.end("destination")
     with pytest.raises(Refused, match="not empty"):
         world.service.create("m", source, str(lab.foreign()))
     with pytest.raises(MirrordError, match="inside"):
@@ -372,8 +372,8 @@ def test_a_destination_that_is_not_there_is_not_taken_for_a_new_one(world: World
 
 def test_a_reverse_that_would_orphan_another_mirror_is_refused(world: World) -> None:
     world.initialized()
-    second = str(world.lab.destination()) + "2"
-    world.service.create("second", str(world.lab.source()), second)
+    second = world.end("destination") + "2"
+    world.service.create("second", world.end("source"), second)
     with pytest.raises(Refused, match="second would have no source"):
         world.service.reverse(NAME, yes=True)
     assert world.status()["state"] == "mirrored"

@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 import mirrord
-from mirrord.core.errors import Busy, Damaged, LinkLost, MirrordError, ProtocolError
+from mirrord.core.errors import (
+    Busy,
+    Damaged,
+    LinkLost,
+    MirrordError,
+    ProtocolError,
+    Unreachable,
+)
 from mirrord.link import exchange as exchanges
 from mirrord.link import hello as greeting
 from mirrord.link import lane as lanes
@@ -306,7 +313,7 @@ def test_who_hangs_up_or_says_nothing_is_no_mirrord() -> None:
     error = greeted(lambda stream: stream.close())
     assert isinstance(error, LinkLost) and "it ended at once" in error.why
     error = greeted(lambda stream: None, timeout_s=0.3)
-    assert isinstance(error, LinkLost) and "said nothing for" in error.why
+    assert isinstance(error, Unreachable) and "said nothing for" in error.why
 
 
 def test_a_refusal_is_raised_as_what_it_is() -> None:

@@ -22,6 +22,8 @@ from mirrord.transport.fds import FdStream
 class Agents:
     """Starts an agent for each connection, as sshd does; what a `RemoteDriver` connects by."""
 
+    notes: tuple[str, ...] = ()
+
     def __init__(self, home: Path, *arguments: str, peer: str = "there") -> None:
         self._home = home
         self._arguments = arguments

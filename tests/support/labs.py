@@ -14,8 +14,8 @@ LABS = sorted(path.stem for path in (Path(__file__).parents[1] / "contract").glo
 PRODUCT_LABS = [name for name in LABS if name.removeprefix("lab_") in KINDS]
 
 
-def open_lab(name: str, folder: Path) -> AbstractContextManager[Lab]:
-    """The lab of that module, fresh."""
+def open_lab(name: str, folder: Path, *, large: bool = False) -> AbstractContextManager[Lab]:
+    """The lab of that module, fresh; large: with room for `Lab.change_much`."""
     module = importlib.import_module(f"tests.contract.{name}")
-    opened: AbstractContextManager[Lab] = module.lab(folder)
+    opened: AbstractContextManager[Lab] = module.lab(folder, large=large)
     return opened

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import signal
 import socket
 import subprocess
 import time
@@ -98,8 +99,13 @@ class Sshd:
         return False
 
     def stop(self) -> None:
-        """End it; connections that were made go on until their ends end them."""
+        """End it, and what serves its connections: one whose peer fell silent would stay."""
         if self.process is not None:
+            for number in self.sessions():
+                try:
+                    os.kill(number, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
             self.process.terminate()
             self.process.wait(10)
             self.process = None

@@ -8,11 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
+from mirrord.config.hosts import render
 from mirrord.control.api import Service
 from mirrord.core.results import Result
+from mirrord.link import connect
 from mirrord.system.paths import Paths
 from tests.contract.lab import Lab
 from tests.support.service import ServiceProcess
+from tests.support.sshd import Sshd
 
 NAME = "home"
 ROOT = Path(__file__).parents[2]
@@ -41,9 +44,11 @@ class World:
         self.close()
 
     def create(self, **options: Any) -> Result:
-        return self.service.create(
-            NAME, str(self.lab.source()), str(self.lab.destination()), **options
-        )
+        return self.service.create(NAME, self.end("source"), self.end("destination"), **options)
+
+    def end(self, which: str) -> str:
+        """The endpoint of the source or the destination, as it is defined."""
+        return str(getattr(self.lab, which)())
 
     def initialized(self, **options: Any) -> World:
         self.create(**options)
@@ -75,6 +80,31 @@ class World:
             self.command(*words), env=self.environment(), cwd=ROOT, text=True,
             capture_output=True, timeout=timeout_s, stdin=subprocess.DEVNULL,
         )  # fmt: skip
+
+
+class RemoteWorld(World):
+    """The same, but one end is on another host: an agent that a real sshd starts.
+
+    away: "destination" (the data are pushed) or "source" (they are pulled).
+    """
+
+    def __init__(self, lab: Lab, home: Path, sshd: Sshd, away: str) -> None:
+        super().__init__(lab, home)
+        self._away = away
+        agent = ["env", f"MIRRORD_HOME={home}/there", sys.executable, "-m", "mirrord", "agent"]
+        self.paths.hosts.mkdir(parents=True)
+        host = sshd.host(name="there", command=tuple(agent))
+        (self.paths.hosts / "there.toml").write_text(render(host))
+
+    def end(self, which: str) -> str:
+        """See `World.end`."""
+        driver = getattr(self.lab, which)()
+        place = str(driver)
+        return f"{driver.kind}://there{driver.location}" if which == self._away else place
+
+    def clean_up(self) -> None:
+        super().clean_up()
+        connect.close_all()
 
 
 class DaemonWorld(World):

@@ -100,7 +100,9 @@ def test_an_endpoint_is_tidied() -> None:
         ("ext4:/data", "Known kinds"),
         ("btrfs:data", "btrfs:/srv/data"),
         ("btrfs:/a/../b", "plainly"),
-        ("btrfs://root@host/x", "local path"),
+        ("btrfs://root@host", "/PATH"),
+        ("btrfs://ro ot@host/x", "USER@HOST"),
+        ("btrfs://host:99999/x", "USER@HOST"),
         ("", "KIND:PATH"),
     ],
 )

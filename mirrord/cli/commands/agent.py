@@ -29,17 +29,17 @@ def agent(
     listen: str = typer.Option(
         "",
         "--listen",
-        metavar="ADDRESS:PORT",
-        help="Serve peers over TLS there, each as its file in peers.d allows (mirrord pki issue).",
+        metavar="ADDRESS:PORT|/SOCKET",
+        help="Serve peers over TLS there, each as its file in peers.d allows (mirrord pki issue); "
+        "or, as --allow says, whoever may use this unix socket.",
     ),
     compress: str = typer.Option(
         "auto", "--compress", help="How this end packs what it sends: auto, off, or 1 to 19."
     ),
 ) -> None:
     """Serve this host's volumes to a mirrord on another host, over SSH or TLS (docs/hosts.md)."""
-    from mirrord.daemon import build
+    from mirrord.daemon.build import serve_agent
 
-    if listen:
-        build.serve_peers(listen, allow or append_only, compress=compress)
-        return
-    build.serve_agent(allow, append_only=append_only, data_ports=data_ports, compress=compress)
+    serve_agent(
+        allow, append_only=append_only, data_ports=data_ports, compress=compress, listen=listen
+    )

@@ -10,8 +10,14 @@ def register(app: typer.Typer, name: str, panel: str) -> None:
     app.command(name, rich_help_panel=panel)(demo)
 
 
-def demo() -> None:
+def demo(
+    remote: bool = typer.Option(
+        False, "--remote", help="With another host: a network namespace with an sshd of its own."
+    ),
+) -> None:
     """Show a mirror at work, in under a minute; cleans up after itself."""
-    from mirrord.cli.demo.story import play
-
+    if remote:
+        from mirrord.cli.demo.remote import play
+    else:
+        from mirrord.cli.demo.story import play
     play()

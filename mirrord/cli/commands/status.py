@@ -85,6 +85,16 @@ def _promise(row: dict[str, Any]) -> str:
     return f", {row['rpo_used']:.0%} of the RPO of {format_duration(row['rpo_s'])}{tail}"
 
 
+def _checkpoint(row: dict[str, Any]) -> str:
+    """What an interrupted transfer left, as "1.2 GiB of 5.0 GiB, 3m ago"."""
+    text = format_size(row["checkpoint_bytes"])
+    if row["checkpoint_of_bytes"]:
+        text += f" of {format_size(row['checkpoint_of_bytes'])}"
+    if row["checkpoint_age_s"] is not None:
+        text += f", {format_duration(row['checkpoint_age_s'])} ago"
+    return text
+
+
 def details(row: dict[str, Any]) -> list[str]:
     """One mirror, a fact a line."""
     lines = [
@@ -116,9 +126,7 @@ def details(row: dict[str, Any]) -> list[str]:
     if running:
         lines.append(f"  running      {running['purpose']}, process {running['pid']}")
     if row["checkpoint_bytes"]:
-        lines.append(
-            f"  checkpoint   {format_size(row['checkpoint_bytes'])}: the next update goes on there"
-        )
+        lines.append(f"  checkpoint   {_checkpoint(row)}: the next update goes on there")
     lines.extend(f"  ALARM        {alarm['kind']}: {alarm['text']}" for alarm in row["alarms"])
     lines.extend(f"  problem      {text}" for text in row["problems"])
     lines.extend(f"  note         {text}" for text in row["notes"])

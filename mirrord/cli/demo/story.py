@@ -13,7 +13,8 @@ from mirrord.core.errors import InvariantError, IoFailed
 from mirrord.core.units import format_duration
 from mirrord.system import clock, command
 
-_TIMEOUT_S = 120.0
+#: For what the story waits for, seconds.
+TIMEOUT_S = 120.0
 _SEEN_BYTES = 32 << 20
 
 
@@ -24,20 +25,23 @@ def play() -> None:
         folder = Path(name)
         place = open_place(folder)
         try:
-            _Story(folder, place).tell()
+            Story(folder, place).tell()
         finally:
             place.close()
     took = format_duration(clock.monotonic_s() - started_s)
     print(f"\nThat was mirrord, in {took}. All that the demo made is removed again.")
 
 
-class _Story:
+class Story:
+    """Commands shown with what they say, between sentences."""
+
     def __init__(self, folder: Path, place: Place) -> None:
         self.folder = folder
         self.place = place
         self.environment = {"MIRRORD_HOME": str(folder / "mirrord")}
 
     def tell(self) -> None:
+        """All of it, from the stage to the way back."""
         place = self.place
         say(f"The stage: {place.story}.")
         say(f"The source gets its content: {place.fill()}.")
@@ -57,6 +61,7 @@ class _Story:
         self.disaster()
 
     def abort(self) -> None:
+        """A transfer that is ended in its middle shows nothing."""
         say(f"A large change ({self.place.change_much()}), and an abort in mid-transfer.")
         before = self.place.view()
         running = self.start("update", "home")
@@ -64,17 +69,18 @@ class _Story:
             self.wait_for_progress()
             self.run("status")
             self.run("abort", "home")
-            running.wait(timeout=_TIMEOUT_S)
+            running.wait(timeout=TIMEOUT_S)
         finally:
             if running.poll() is None:
                 running.terminate()
-                running.wait(timeout=_TIMEOUT_S)
+                running.wait(timeout=TIMEOUT_S)
         unchanged(before, self.place.view())
         say("The destination shows exactly what it showed before. Another update brings it all:")
         self.run("update", "home")
         self.run("status")
 
     def service(self) -> None:
+        """The service updates by itself."""
         say("So far by hand. Now the service does it: each second, and it promises a lag of 10 s.")
         definition = self.folder / "mirrord/etc/mirrors.d/home.toml"
         with definition.open("a", encoding="utf-8") as file:
@@ -91,25 +97,26 @@ class _Story:
             self.run("monitor")
         finally:
             serving.terminate()
-            serving.wait(timeout=_TIMEOUT_S)
+            serving.wait(timeout=TIMEOUT_S)
 
     def shown(self) -> str:
         """The name of the snapshot that the destination shows."""
         done = command.run(
             [sys.executable, "-m", "mirrord", "status", "home", "--json"],
-            timeout_s=_TIMEOUT_S, environment=self.environment,
+            timeout_s=TIMEOUT_S, environment=self.environment,
         )  # fmt: skip
         return str(json.loads(done.output)["mirrors"][0]["shown"])
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """Until it is so; `IoFailed` when that takes too long."""
-        deadline_s = clock.monotonic_s() + _TIMEOUT_S
+        deadline_s = clock.monotonic_s() + TIMEOUT_S
         while not condition():
             if clock.monotonic_s() > deadline_s:
                 raise IoFailed("the demo waited in vain for the service")
             clock.sleep_s(0.05)
 
     def disaster(self) -> None:
+        """Break, and resync."""
         say("Disaster: the source is gone for a while. `break` makes the destination writable.")
         self.run("break", "home")
         say(f"Work goes on at the destination: {self.place.write_at_destination()}.")
@@ -127,7 +134,7 @@ class _Story:
         print(f"\n$ mirrord {' '.join(words)}", flush=True)
         done = command.run(
             [sys.executable, "-m", "mirrord", *words],
-            timeout_s=_TIMEOUT_S, environment=self.environment,
+            timeout_s=TIMEOUT_S, environment=self.environment,
         )  # fmt: skip
         for line in (done.output + done.errors).rstrip().splitlines():
             print(f"  {line}")
@@ -137,7 +144,7 @@ class _Story:
     def wait_for_progress(self) -> None:
         """Until the transfer in the background has moved something."""
         file = self.folder / "mirrord" / "run" / "home.progress"
-        deadline_s = clock.monotonic_s() + _TIMEOUT_S
+        deadline_s = clock.monotonic_s() + TIMEOUT_S
         while clock.monotonic_s() < deadline_s:
             try:
                 if json.loads(file.read_text()).get("done_bytes", 0) > _SEEN_BYTES:

@@ -62,7 +62,10 @@ mod tests {
         assert_eq!(digest.digest(), *blake3::hash(b"ab").as_bytes());
         digest.update(b"c");
         let known = "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85";
-        assert_eq!(blake3::Hash::from_bytes(digest.digest()).to_hex().as_str(), known);
+        assert_eq!(
+            blake3::Hash::from_bytes(digest.digest()).to_hex().as_str(),
+            known
+        );
     }
 
     #[test]

@@ -1,0 +1,420 @@
+"""The spool: the stream of a transfer as it came, kept so that a broken transfer can go on.
+
+`btrfs receive` cannot be taken up in its middle. So of a transfer that may break off, what came is
+written here, beside the staging, while it is applied; the next try applies it again from here, and
+only the rest is sent (the file `spool/<transfer>`: spool_format.py).
+
+The beginning of a stream stays in memory: a small update costs no file. From there on a thread
+writes, and makes durable, so that never more than `LAG_BYTES` can be lost. Whatever keeps the spool
+from being written (a full disk) ends the spool, not the transfer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import struct
+import threading
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from mirrord.core.errors import CheckpointUseless
+from mirrord.core.model import ReceiveRequest, Snapshot, SnapshotKind
+from mirrord.drivers.btrfs import layout
+from mirrord.drivers.btrfs.layout import Layout
+from mirrord.drivers.btrfs.spool_format import (
+    HEAD_BYTES,
+    PAYLOAD_BYTES,
+    SLOT_BYTES,
+    SLOT_HEADER_BYTES,
+    end_of,
+    head_of,
+    last_good,
+    read_head,
+    read_slot,
+    seal_slot,
+    slot_at,
+)
+from mirrord.system import files, steps
+from mirrord.system.native import StreamDigest
+
+#: What stays in memory before anything is written, in bytes of the stream.
+MEMORY_BYTES = 4 << 20
+#: What a power cut may take, and how much of it is made durable at a time: what is on its way to
+#: the disk must leave room for what comes meanwhile.
+LAG_BYTES = 8 << 20
+_SYNC_SLOTS = 3
+#: What is worth a file when a transfer breaks off that has none yet.
+_KEEP_BYTES = 1 << 20
+_IOC_GETFLAGS, _IOC_SETFLAGS, _NOCOW = 0x80086601, 0x40086602, 0x00800000
+
+
+class Spooled(NamedTuple):
+    """What a spool holds: so many bytes of the stream of a snapshot, and their BLAKE3 digest."""
+
+    path: Path
+    base: str | None
+    snapshot: Snapshot
+    stream_bytes: int
+    digest: str
+
+    @property
+    def checkpoint(self) -> dict[str, int | str] | None:
+        """Where a sender goes on; None when there is nothing to go on from."""
+        if not self.stream_bytes:
+            return None
+        return {"bytes": self.stream_bytes, "digest": self.digest}
+
+
+def path_of(place: Layout, transfer_id: str, where: str) -> Path:
+    """The spool of a transfer."""
+    return place.spool / layout.component(transfer_id, where)
+
+
+def held(place: Layout) -> dict[str, Spooled]:
+    """The spools that are here, by transfer. One whose head cannot be read holds nothing."""
+    try:
+        names = sorted(os.listdir(place.spool))
+    except FileNotFoundError:
+        return {}
+    nothing = Snapshot("", "", SnapshotKind.REFERENCE, 0, 0, intact=False)
+    found = {}
+    for name in names:
+        path = place.spool / name
+        found[name] = look(path) or Spooled(path, None, nothing, 0, "")
+    return found
+
+
+def remove(op: str, path: Path) -> None:
+    """Remove a spool, if it is there; durable."""
+    _seen.pop(path, None)
+    if path.exists():
+        files.remove_file(op, path)
+
+
+#: What was found in each spool, as long as it is the same file: its tail need not be read again.
+_seen: dict[Path, tuple[tuple[int, int, int], Spooled]] = {}
+
+
+def look(path: Path) -> Spooled | None:
+    """What the spool holds up to its last good slot; None when it is none.
+
+    Reads its last slots only: all before was durable before they were written, and is verified
+    when it is read again.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        now = os.fstat(descriptor)
+        stamp = (now.st_ino, now.st_mtime_ns, now.st_size)
+        known = _seen.get(path)
+        if known is not None and known[0] == stamp:
+            return known[1]
+        head = read_head(descriptor)
+        if head is None:
+            return None
+        count, digest, length = last_good(descriptor, now.st_size)
+        found = Spooled(path, *head, count * PAYLOAD_BYTES + length, digest)
+        _seen[path] = stamp, found
+        return found
+    finally:
+        os.close(descriptor)
+
+
+class Spool:
+    """The spool of one transfer: read again from its beginning, then written on at its end.
+
+    Not thread-safe, but `replay` may run in another thread as long as nothing is appended.
+    writing: whether what comes is kept. Otherwise only what is there is read, and stays.
+    """
+
+    def __init__(self, path: Path, request: ReceiveRequest, where: str, *, writing: bool) -> None:
+        self._path = path
+        self._request = request
+        self._where = where
+        found = look(path)
+        if found is not None and (
+            not found.stream_bytes
+            or (found.base, found.snapshot.guid) != (request.base, request.snapshot.guid)
+        ):
+            found = None
+        if found is None:
+            remove("BTRFS:SPOOL:REMOVE", path)
+        self._found = found
+        self._writing = writing
+        self._descriptor = -1
+        self._digest = StreamDigest()
+        #: The slot that is being filled, from the place of its bytes on.
+        self._slot = _buffer(SLOT_BYTES)
+        self._used = 0
+        self._kept_used = 0  # of which a file has so many already
+        self._full: deque[mmap.mmap] = deque()
+        self._spare: deque[mmap.mmap] = deque()
+        self._direct_tried = False
+        self._number = 0  # of the next slot to be written
+        self._handed = 0  # slots that were filled
+        self._durable = 0
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+        self._error: BaseException | None = None
+
+    @property
+    def stream_bytes(self) -> int:
+        """How much of the stream was here at the start: what is applied from here."""
+        return self._found.stream_bytes if self._found else 0
+
+    # Reading again
+
+    def replay(self) -> Iterator[memoryview]:
+        """All that is here, piece by piece, verified; then the spool can be written on.
+
+        `CheckpointUseless` when a piece is not what it was: the spool ends before it from then on.
+        """
+        if self._found is None:
+            return
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+            full, part = divmod(self._found.stream_bytes, PAYLOAD_BYTES)
+            for number in range(full + (1 if part else 0)):
+                slot = read_slot(descriptor, number)
+                wanted = PAYLOAD_BYTES if number < full else part
+                if slot is None or len(slot[0]) != wanted:
+                    raise self._cut(descriptor, number)
+                payload, digest = slot
+                if wanted == PAYLOAD_BYTES:
+                    self._digest.update(payload)
+                    if number == full - 1 and self._digest.hexdigest() != digest:
+                        raise self._cut(descriptor, 0)
+                yield payload
+                first = slot_at(number)
+                os.posix_fadvise(descriptor, first, SLOT_BYTES, os.POSIX_FADV_DONTNEED)
+            self._take_up(descriptor, full, payload if part else None)
+            descriptor = -1
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def _take_up(self, descriptor: int, full: int, part: memoryview | None) -> None:
+        self._number = self._handed = self._durable = full
+        if part is not None:
+            self._slot[SLOT_HEADER_BYTES : SLOT_HEADER_BYTES + len(part)] = part
+            self._used = self._kept_used = len(part)
+        end = end_of(full, self._used)
+        if self._writing and os.fstat(descriptor).st_size > end:
+            steps.reached("BTRFS:SPOOL:CUT")
+            os.ftruncate(descriptor, end)
+        self._descriptor = descriptor
+
+    def _cut(self, descriptor: int, number: int) -> CheckpointUseless:
+        """End the spool before a slot that is not good."""
+        steps.reached("BTRFS:SPOOL:CUT")
+        os.ftruncate(descriptor, end_of(number, 0))
+        os.fdatasync(descriptor)
+        _seen.pop(self._path, None)
+        self._writing = False
+        error = CheckpointUseless(
+            "what an earlier try had received cannot be read any more",
+            where=self._where,
+            why=f"{self._path} is damaged in its chunk {number}",
+            hint="Run the same command again: it goes on from before that. If it happens again, "
+            "look for disk errors ('dmesg').",
+        )
+        error.data["shortened"] = True
+        return error
+
+    # Writing
+
+    def append(self, chunk: bytes | memoryview) -> None:
+        """Keep what came; waits while too much of it is not durable."""
+        if not self._writing:
+            return
+        view = memoryview(chunk)
+        while view:
+            at = SLOT_HEADER_BYTES + self._used
+            piece = view[: SLOT_BYTES - at]
+            self._slot[at : at + len(piece)] = piece
+            self._used += len(piece)
+            view = view[len(piece) :]
+            if self._used == PAYLOAD_BYTES:
+                self._hand_over()
+                if not self._writing:
+                    return
+
+    def _hand_over(self) -> None:
+        slot, self._slot, self._used = self._slot, self._empty(), 0
+        with self._changed:
+            self._full.append(slot)
+            self._handed += 1
+            self._changed.notify_all()
+        self._kept_used = 0
+        if self._thread is None:
+            new_bytes = (self._handed - self._number) * PAYLOAD_BYTES
+            if self._descriptor < 0 and new_bytes < MEMORY_BYTES:
+                return
+            self._thread = threading.Thread(target=self._run, name="btrfs-spool", daemon=True)
+            self._thread.start()
+        most = LAG_BYTES // SLOT_BYTES - 1
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._handed - self._durable <= most or self._error is not None
+            )
+        if self._error is not None:
+            self._give_up()
+
+    def _empty(self) -> mmap.mmap:
+        return self._spare.popleft() if self._spare else _buffer(SLOT_BYTES)
+
+    def _give_up(self) -> None:
+        """The spool could not be written: without it, then."""
+        error, self._error = self._error, None
+        self._writing = False
+        self._end_thread()
+        if isinstance(error, OSError):
+            with contextlib.suppress(OSError):
+                remove("BTRFS:SPOOL:REMOVE", self._path)
+        elif error is not None:
+            raise error
+
+    def _run(self) -> None:
+        """The thread: write what is full, make it durable."""
+        try:
+            if self._descriptor < 0:
+                self._create()
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._full or self._stopped)
+                    if not self._full:
+                        return
+                    slot = self._full.popleft()
+                self._write(slot, PAYLOAD_BYTES)
+                self._spare.append(slot)
+                if self._number - self._durable >= _SYNC_SLOTS:
+                    self._sync()
+        except BaseException as error:
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _create(self) -> None:
+        files.make_directory("BTRFS:SPOOL:FOLDER", self._path.parent, mode=0o700)
+        steps.reached("BTRFS:SPOOL:CREATE")
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        self._descriptor = os.open(self._path, flags, 0o600)
+        _set_nocow(self._descriptor)
+        head = _buffer(HEAD_BYTES)
+        head[:] = head_of(self._request)
+        self._put(memoryview(head), 0)
+        files.sync_directory(self._path.parent)
+
+    def _write(self, slot: mmap.mmap, length: int) -> None:
+        steps.reached("BTRFS:SPOOL:WRITE")
+        view = memoryview(slot)
+        self._digest.update(view[SLOT_HEADER_BYTES : SLOT_HEADER_BYTES + length])
+        sealed = seal_slot(view, self._number, length, self._digest.hexdigest())
+        self._put(sealed, slot_at(self._number))
+        if length == PAYLOAD_BYTES:
+            self._number += 1
+
+    def _put(self, view: memoryview, offset: int) -> None:
+        """Write past the page cache: that costs a quarter, and takes nobody's memory."""
+        if not self._direct_tried:
+            self._direct_tried = True
+            _set_direct(self._descriptor, True)
+        while view:
+            try:
+                written = os.pwrite(self._descriptor, view, offset)
+            except OSError as error:
+                if error.errno != errno.EINVAL or not _is_direct(self._descriptor):
+                    raise
+                _set_direct(self._descriptor, False)  # a device with larger blocks, for example
+                continue
+            view, offset = view[written:], offset + written
+
+    def _sync(self) -> None:
+        steps.reached("BTRFS:SPOOL:SYNC")
+        os.fdatasync(self._descriptor)
+        first = slot_at(self._durable)
+        with self._changed:
+            self._durable = self._number
+            self._changed.notify_all()
+        # It is read again only if the transfer breaks off: others need the memory more.
+        os.posix_fadvise(self._descriptor, first, 0, os.POSIX_FADV_DONTNEED)
+
+    # The end
+
+    def close(self, *, keep: bool) -> None:
+        """End it; keep: what came stays for another try, durably. May be called twice."""
+        writing, self._writing = self._writing, False
+        if not (keep and writing):
+            with self._changed:
+                self._full.clear()
+        self._end_thread(closing=not (keep and writing))
+        if not keep:
+            remove("BTRFS:SPOOL:REMOVE", self._path)
+        elif writing:
+            try:
+                self._keep_rest()
+            except OSError:
+                with contextlib.suppress(OSError):
+                    remove("BTRFS:SPOOL:REMOVE", self._path)
+            finally:
+                self._end_thread()
+
+    def _keep_rest(self) -> None:
+        """Write what only memory holds."""
+        if self._error is not None:
+            raise self._error
+        waiting = len(self._full) * PAYLOAD_BYTES + self._used
+        if self._descriptor < 0 and waiting < _KEEP_BYTES:
+            return
+        if self._descriptor < 0:
+            self._create()
+        while self._full:
+            self._write(self._full.popleft(), PAYLOAD_BYTES)
+        if self._used > self._kept_used:
+            self._write(self._slot, self._used)
+        self._sync()
+
+    def _end_thread(self, *, closing: bool = True) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if closing and self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _buffer(size: int) -> mmap.mmap:
+    """Memory that can be written past the page cache: whole pages."""
+    return mmap.mmap(-1, size)
+
+
+def _is_direct(descriptor: int) -> bool:
+    return bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT)
+
+
+def _set_direct(descriptor: int, wanted: bool) -> None:
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    with contextlib.suppress(OSError):  # where it cannot be: only slower
+        fcntl.fcntl(
+            descriptor, fcntl.F_SETFL, flags | os.O_DIRECT if wanted else flags & ~os.O_DIRECT
+        )
+
+
+def _set_nocow(descriptor: int) -> None:
+    """No second checksum, no compression, no fragments: it is our own, and does not live long."""
+    with contextlib.suppress(OSError):
+        flags = struct.unpack("i", fcntl.ioctl(descriptor, _IOC_GETFLAGS, bytes(4)))[0]
+        fcntl.ioctl(descriptor, _IOC_SETFLAGS, struct.pack("i", flags | _NOCOW))

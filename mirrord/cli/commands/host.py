@@ -1,0 +1,190 @@
+"""`mirrord host`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mirrord.cli.output import Json, print_json, show
+from mirrord.core.errors import MirrordError, Refused, Untrusted
+from mirrord.system import paths
+
+if TYPE_CHECKING:
+    from mirrord.control.hosts import Allowed
+    from mirrord.core.model import RemoteHost
+
+Host = Annotated[str, typer.Argument(metavar="NAME", help="The host's name.")]
+Folders = list[str] | None
+
+
+def register(app: typer.Typer, name: str, panel: str) -> None:
+    """Add the command to the application."""
+    group = typer.Typer(help="Other hosts in hosts.d/*.toml (docs/hosts.md).", no_args_is_help=True)
+    for command in (add, check, remove):
+        group.command()(command)
+    group.command("list")(listing)
+    app.add_typer(group, name=name, rich_help_panel=panel)
+
+
+def add(
+    name: Host,
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Its name or IP address; else NAME.")
+    ] = None,
+    user: Annotated[str | None, typer.Option(metavar="USER", help="Who logs in there.")] = None,
+    port: Annotated[int | None, typer.Option(metavar="PORT", help="Of its SSH server.")] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A private key; else one of its own is made.")
+    ] = None,
+    jump: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Another host to go through.")
+    ] = None,
+    transport: Annotated[
+        str | None, typer.Option(metavar="ssh|openssh", help="Paramiko, or the program ssh.")
+    ] = None,
+    fingerprint: Annotated[
+        str | None,
+        typer.Option(metavar="SHA256:…", help="Its host key, when you know it: no question then."),
+    ] = None,
+    allow_receive: Annotated[
+        Folders, typer.Option(metavar="DIR", help="Below it copies may be made there.")
+    ] = None,
+    allow_send: Annotated[
+        Folders, typer.Option(metavar="DIR", help="Below it volumes may be read there.")
+    ] = None,
+    append_only: Annotated[
+        bool, typer.Option("--append-only", help="Nothing there may be deleted from here.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make another host known: its key, the line for its authorized_keys, and a trial.
+
+    May be run again, to go on or to change something.
+    """
+    from mirrord.control.hosts import Allowed
+
+    wanted = {
+        "address": address, "user": user, "port": port, "key": _absolute(key), "jump": jump,
+        "transport": transport, "fingerprint": fingerprint,
+    }  # fmt: skip
+    allowed = Allowed(tuple(allow_receive or ()), tuple(allow_send or ()), append_only)
+    _walk(name, wanted, allowed, as_json=as_json)
+
+
+def _walk(name: str, wanted: dict[str, Any], allowed: Allowed, *, as_json: bool) -> None:
+    """From step to step; what is there already stays as it is."""
+    from mirrord.control import hosts
+
+    found = paths.standard()
+    say = (lambda _text: None) if as_json else print
+    host = hosts.plan(found, name, wanted)
+    host, public = hosts.with_key(found, host)
+    line = hosts.authorized_line(host, public, allowed)
+    say(f"1. The key {host.key}: {public.split()[0]}.")
+    if not host.fingerprint:
+        shown = hosts.shown_key(found, host)
+        host = host._replace(fingerprint=_accepted(host, shown, _again(name, wanted, allowed)))
+    say(f"2. Its host key, the only one that is accepted from now on: {host.fingerprint}.")
+    file = hosts.write(found, host)
+    say(f"3. Its settings: {file}.")
+    login, at = hosts.login_of(host)
+    say(f"4. This line belongs into ~{login}/.ssh/authorized_keys on {at}:\n\n{line}\n")
+    if not (allowed.receive or allowed.send):
+        say("   It sets no bounds: --allow-receive DIR and --allow-send DIR do.")
+    facts = {
+        "host": name, "file": str(file), "key": host.key, "fingerprint": host.fingerprint,
+        "authorized_keys": line, "user": login,
+    }  # fmt: skip
+    try:
+        result = hosts.check(found, name)
+    except MirrordError as error:
+        error.data.update(facts)
+        if isinstance(error, Untrusted) and "log-in" in error.what:
+            # The usual hint would print a line without the bounds of this one.
+            error.hint = f"Append the line above to ~{login}/.ssh/authorized_keys on {at}."
+        error.add_note(f"once that is mended: mirrord host check {name}")
+        sys.stdout.flush()
+        raise
+    if as_json:
+        print_json({"status": result.status, **facts, **result.data})
+    else:
+        print(f"5. {result.text}")
+
+
+def _again(name: str, wanted: dict[str, Any], allowed: Allowed) -> list[str]:
+    """The command that was given, word by word."""
+    words = ["mirrord", "host", "add", name]
+    words += [word for key, value in wanted.items() if value for word in (f"--{key}", str(value))]
+    for verb, folders in (("receive", allowed.receive), ("send", allowed.send)):
+        words += [word for folder in folders for word in (f"--allow-{verb}", folder)]
+    return words + (["--append-only"] if allowed.append_only else [])
+
+
+def _absolute(key: str | None) -> str | None:
+    """A key's file by its whole path: the service has another folder."""
+    return None if key is None else os.path.abspath(os.path.expanduser(key))
+
+
+def _accepted(host: RemoteHost, shown: tuple[str, str], again: list[str]) -> str:
+    """The fingerprint that a person has confirmed. again: the command that was given."""
+    kind, fingerprint = shown
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise Refused(
+            f"nobody is there to confirm the host key of {host.address}",
+            where=host.name, why=f"it shows {kind} {fingerprint}",
+            hint="Compare it with what 'ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub' shows on "
+            f"that host; if it is the same: {shlex.join([*again, '--fingerprint', fingerprint])}",
+        )  # fmt: skip
+    print(
+        f"   {host.address} shows the host key {kind}\n   {fingerprint}\n"
+        "   On that host this shows the right one: "
+        "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub"
+    )
+    typer.confirm("   Are they the same?", abort=True)
+    return fingerprint
+
+
+def listing(as_json: Json = False) -> None:
+    """List the hosts that have settings."""
+    from mirrord.control import hosts
+
+    found = hosts.listing(paths.standard())
+    if as_json:
+        print_json({"hosts": [host._asdict() for host in found]})
+        return
+    if not found:
+        print("No hosts are known: 'mirrord host add NAME' makes one known.")
+    width = max((len(host.name) for host in found), default=0)
+    for host in found:
+        login = f"{host.user}@{host.address}" if host.user else host.address
+        port = f" port {host.port}" if host.port else ""
+        jump = f" through {host.jump}" if host.jump else ""
+        print(f"{host.name:{width}}  {host.transport:7}  {login}{port}{jump}")
+
+
+def check(name: Host, as_json: Json = False) -> None:
+    """Connect to a host and tell what is there, or what is in the way."""
+    from mirrord.control import hosts
+
+    show(hosts.check(paths.standard(), name), as_json=as_json)
+
+
+def remove(name: Host, as_json: Json = False) -> None:
+    """Remove a host's settings; its key stays."""
+    from mirrord.control import hosts
+
+    found = paths.standard()
+    file = hosts.remove(found, name)
+    if as_json:
+        print_json({"status": "done", "removed": str(file)})
+        return
+    print(f"The settings of '{name}' are removed.")
+    if (found.keys / name).exists():
+        print(
+            f"Its key stays: {found.keys / name}. Its line in authorized_keys there lets it in as "
+            "long as it stands."
+        )

@@ -1,0 +1,109 @@
+"""The story with another host: a key that may do one thing, updates over it, a cut, a border."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from mirrord.cli.demo.other_host import OtherHost
+from mirrord.cli.demo.places import Place, open_place
+from mirrord.cli.demo.story import TIMEOUT_S, Story, say
+from mirrord.core.errors import IoFailed
+from mirrord.core.model import Endpoint
+from mirrord.core.units import format_duration
+from mirrord.system import clock, command
+
+
+def play() -> None:
+    """Tell the whole story; removes all that it made, also when it is interrupted."""
+    started_s = clock.monotonic_s()
+    with tempfile.TemporaryDirectory(prefix="mirrord-demo-") as name:
+        folder = Path(name)
+        host = OtherHost(folder, namespaced=os.geteuid() == 0)
+        place = open_place(folder)
+        try:
+            RemoteStory(folder, place, host).tell()
+        finally:
+            host.close()
+            place.close()
+    took = format_duration(clock.monotonic_s() - started_s)
+    print(f"\nThat was mirrord with another host, in {took}. All of it is removed again.")
+
+
+class RemoteStory(Story):
+    """The same, with the destination over there."""
+
+    def __init__(self, folder: Path, place: Place, host: OtherHost) -> None:
+        super().__init__(folder, place)
+        self.host = host
+        kind, _, location = place.destination.partition(":")
+        self.location = location
+        self.destination = str(Endpoint(kind, location, "dr"))
+
+    def tell(self) -> None:
+        """All of it, from the stage to the break."""
+        say(f"The stage: {self.place.story}; the other host is {self.host.make()}.")
+        say(f"The source gets its content: {self.place.fill()}.")
+        self.know()
+        self.run("create", "home", self.place.source, self.destination)
+        say("The first transfer. Its data go over TLS, with certificates for this once.")
+        self.run("initialize", "home")
+        for number in (1, 2):
+            say(f"Changes: {self.place.change(number)}.")
+            self.run("update", "home")
+        self.run("status", "home")
+        self.cut()
+        self.border()
+        say("Disaster: the source is lost. `break` makes the copy over there writable.")
+        self.run("break", "home")
+        say(f"Work goes on there: {self.place.write_at_destination()}.")
+        self.run("status", "home")
+        self.run("history", "home")
+
+    def know(self) -> None:
+        """From nothing to a connection."""
+        say("Its host key is compared by a person, and pinned. The key that mirrord makes may do")
+        print("# one thing over there: keep copies below one folder.", flush=True)
+        settings = self.folder / "mirrord/etc/hosts.d/dr.toml"
+        settings.parent.mkdir(parents=True)
+        settings.write_text(self.host.settings())
+        words = [
+            "host", "add", "dr", "--address", self.host.address, "--port", str(self.host.port),
+            "--fingerprint", self.host.fingerprint,
+            "--allow-receive", str(Path(self.location).parent),
+        ]  # fmt: skip
+        done = command.run(
+            [sys.executable, "-m", "mirrord", *words, "--json"],
+            timeout_s=TIMEOUT_S, environment=self.environment,
+        )  # fmt: skip
+        line = str(json.loads(done.output)["authorized_keys"])
+        self.run(*words, fails=True)
+        say("The line goes into authorized_keys over there.")
+        self.host.authorized.write_text(line + "\n")
+        self.run("host", "check", "dr")
+
+    def cut(self) -> None:
+        """A transfer goes on by itself after its connection was cut."""
+        say(f"A large change ({self.place.change_much()}); in its middle the connection is cut.")
+        running = self.start("update", "home")
+        try:
+            self.wait_for_progress()
+            self.host.cut()
+            print("\n# (cut: what served us over there was killed)", flush=True)
+            if running.wait(timeout=TIMEOUT_S) != 0:
+                raise IoFailed("the demo's update did not go on after the cut")
+        finally:
+            if running.poll() is None:
+                running.terminate()
+                running.wait(timeout=TIMEOUT_S)
+        say("It connected again and went on from what was safe over there, by itself:")
+        self.run("history", "home")
+
+    def border(self) -> None:
+        """The key opens its own folder only."""
+        say("And what else may this key do over there? Nothing:")
+        kind = self.destination.partition(":")[0]
+        self.run("create", "sly", self.place.source, f"{kind}://dr/etc/mirrord-demo", fails=True)

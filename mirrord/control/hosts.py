@@ -1,0 +1,171 @@
+"""Other hosts: adding one step by step, looking whether it can be reached, removing it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mirrord.config.definitions import Definitions
+from mirrord.config.hosts import Hosts, check_name, checked
+from mirrord.core.endpoint import split_host
+from mirrord.core.errors import MirrordError, Refused, UsageError
+from mirrord.core.model import RemoteHost
+from mirrord.core.results import Result
+from mirrord.system import clock
+from mirrord.system.paths import Paths
+
+
+class Allowed(NamedTuple):
+    """What the other end's forced command lets this host do there: folders, and no deletion."""
+
+    receive: tuple[str, ...] = ()
+    send: tuple[str, ...] = ()
+    append_only: bool = False
+
+    def words(self) -> list[str]:
+        """The arguments of `mirrord agent`; `UsageError` for what is no absolute path."""
+        words = []
+        for verb, folders in (("receive", self.receive), ("send", self.send)):
+            for folder in folders:
+                plain = folder.isprintable() and ".." not in folder.split("/")
+                if not folder.startswith("/") or not plain:
+                    raise UsageError(
+                        f"'{folder}' is no absolute path", hint=f"Write --allow-{verb} /PATH."
+                    )
+                words += ["--allow", f"{verb}={folder}"]
+        return words + (["--append-only"] if self.append_only else [])
+
+
+def plan(paths: Paths, name: str, wanted: dict[str, Any]) -> RemoteHost:
+    """The settings that `add` will write: those of the file that is there, changed as `wanted`.
+
+    wanted: keys of hosts.d, None for those that were not given. A host key that was pinned stays
+    so as long as the address does.
+    """
+    hosts = Hosts(paths.hosts)
+    host = hosts.load(name) if hosts.has(name) else RemoteHost(check_name(name), name)
+    for key, value in wanted.items():
+        if value is None:
+            continue
+        made = checked(key, value)
+        if key in ("address", "port", "jump") and made != getattr(host, key):
+            host = host._replace(fingerprint="")
+        host = host._replace(**{key: made})
+    if host.transport not in ("ssh", "openssh"):
+        raise Refused(
+            f"'{name}' is reached by {host.transport}, not by SSH", where=str(hosts.file(name)),
+            hint="Edit that file, or begin again with --transport ssh.",
+        )  # fmt: skip
+    hosts.jumps(host)
+    return host
+
+
+def with_key(paths: Paths, host: RemoteHost) -> tuple[RemoteHost, str]:
+    """The host with a private key, its own one made if it has none; and the public line."""
+    from mirrord.transport import ssh_keys
+
+    comment = f"mirrord-{host.name}"
+    if host.key:
+        return host, ssh_keys.public_line(str(Path(host.key).expanduser()), comment)
+    file = paths.keys / host.name
+    return host._replace(key=str(file)), ssh_keys.make(file, comment)
+
+
+def authorized_line(host: RemoteHost, public: str, allowed: Allowed) -> str:
+    """The line of authorized_keys that lets the key do just this."""
+    command = shlex.join([*host.command, *allowed.words()])
+    escaped = command.replace('"', '\\"')  # all that sshd takes back; a backslash is itself
+    return f'restrict,command="{escaped}" {public}'
+
+
+def shown_key(paths: Paths, host: RemoteHost) -> tuple[str, str]:
+    """(kind, fingerprint) of the host key that the server shows now, which nobody has judged."""
+    from mirrord.transport.ssh import host_key
+
+    return host_key(host, Hosts(paths.hosts).jumps(host))
+
+
+def login_of(host: RemoteHost) -> tuple[str, str]:
+    """(user, address) as the connection will be made, after ~/.ssh/config."""
+    from mirrord.transport.target import resolve
+
+    target = resolve(host)
+    return target.user, target.address
+
+
+def write(paths: Paths, host: RemoteHost) -> Path:
+    """Write the host's file."""
+    return Hosts(paths.hosts).add(host)
+
+
+def listing(paths: Paths) -> list[RemoteHost]:
+    """All hosts that have a file."""
+    return Hosts(paths.hosts).all()
+
+
+def check(paths: Paths, authority: str) -> Result:
+    """Connect to a host as mirrors do, and tell what is there; raises what is in the way."""
+    from mirrord.link.connect import Link
+
+    hosts = Hosts(paths.hosts)
+    host = hosts.find(authority)
+    begun_s = clock.monotonic_s()
+    link = Link(host, hosts.jumps(host))
+    try:
+        session = link.session()
+        took_s = clock.monotonic_s() - begun_s
+        begun_s = clock.monotonic_s()
+        session.call("ping", timeout_s=10.0)
+        trip_s = clock.monotonic_s() - begun_s
+        there, allowed, notes = link.peer.software, link.peer.about, link.notes
+    finally:
+        link.close()
+    how = "TLS beside SSH" if host.transport in ("ssh", "openssh") else host.transport.upper()
+    text = (
+        f"'{authority}' can be reached by {host.transport} ({took_s:.2f} s): mirrord {there}, a "
+        f"round trip takes {1000 * trip_s:.1f} ms.\nIt lets us use: {allowed}."
+    )
+    text += "".join(f"\n{note}" for note in notes) or f"\nThe data go over {how}."
+    return Result(
+        "done", text,
+        {"host": authority, "transport": host.transport, "took_s": round(took_s, 3),
+         "software": there, "allowed": allowed, "round_trip_s": round(trip_s, 6),
+         "notes": list(notes)},
+    )  # fmt: skip
+
+
+def remove(paths: Paths, name: str) -> Path:
+    """Remove a host's file; `Refused` while a mirror or another host needs it. Its file."""
+    hosts = Hosts(paths.hosts)
+    if not hosts.has(name):
+        hosts.load(name)  # says what there is instead
+    for user in _users(paths, hosts, name):
+        raise Refused(
+            f"{user} needs the host '{name}'", where=str(hosts.file(name)),
+            hint="Change or delete that first.",
+        )  # fmt: skip
+    hosts.remove(name)
+    return hosts.file(name)
+
+
+def _users(paths: Paths, hosts: Hosts, name: str) -> list[str]:
+    """Mirrors and hosts that name this host."""
+    found = []
+    definitions = Definitions(paths.mirrors)
+    for each in definitions.names():
+        try:
+            made = definitions.load_listed(each)
+        except MirrordError:
+            continue  # a wrong definition uses nothing
+        for end in (made.source, made.destination):
+            if end.host and split_host(end.host, what="the endpoint")[1] == name:
+                found.append(f"the mirror '{each}'")
+    for each in hosts.names():
+        try:
+            jump = hosts.load(each).jump
+        except MirrordError:
+            continue
+        if jump and split_host(jump, what="'jump'")[1] == name:
+            found.append(f"the host '{each}' (jump)")
+    return found

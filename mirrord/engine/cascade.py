@@ -1,0 +1,80 @@
+"""Cascades: a destination is the source of a further mirror, A -> B -> C.
+
+What goes on to C is what B shows: no snapshot is taken, and none of B's is deleted by the mirror to
+C. Snapshots keep their identity on the way, so C has the very snapshots of A, and can be attached
+to A when B is lost (ONTAP: resync of a cascade whose middle is gone).
+"""
+
+from __future__ import annotations
+
+from mirrord.core.errors import Diverged, Refused
+from mirrord.core.model import Endpoint, Role, Snapshot
+from mirrord.core.results import Result
+from mirrord.core.states import Verb
+from mirrord.drivers.base import Driver
+from mirrord.engine import plan, recovery
+from mirrord.engine.mirror import Mirror, check_source
+
+
+def passed_on(mirror: Mirror) -> Snapshot | None:
+    """What the source shows, when it is itself the destination of a mirror; None: it is not."""
+    facts = mirror.source.facts()
+    if facts.role is not Role.MIRROR or facts.mirror_id == mirror.id:
+        return None
+    check_source(facts, str(mirror.source))
+    for snapshot in mirror.source.snapshots():
+        if snapshot.guid == facts.shown and snapshot.intact:
+            return snapshot
+    raise Diverged(
+        "the snapshot that the source shows cannot be passed on", where=str(mirror.source),
+        why="it was deleted or made writable", hint="Update the mirror that it belongs to first.",
+    )  # fmt: skip
+
+
+def went_back(mirror: Mirror, snapshot: Snapshot) -> Refused:
+    """The source shows something older than the destination does."""
+    return Refused(
+        "the source has gone back to an older snapshot", where=str(mirror.source),
+        why=f"it shows {snapshot.name}, which the destination has already",
+        hint="Update the mirror that it belongs to; or break this one and resync it.",
+    )  # fmt: skip
+
+
+def attach(mirror: Mirror, endpoint: Endpoint, source: Driver) -> Result:
+    """Let the mirror go on from another source that has its base: the next update is incremental.
+
+    `Refused` when that one has not; nothing was changed then.
+    """
+    with mirror.hold(Verb.ATTACH):
+        pending = recovery.recover(mirror).pending
+        mirror.permit(Verb.ATTACH)
+        check_source(source.facts(), str(source))
+        facts = mirror.destination.facts()
+        here, there = source.snapshots(), mirror.destination.snapshots()
+        base = plan.find_base(mirror.name, here, there, facts.shown or facts.origin or "")
+        if isinstance(base, plan.Conflict):
+            raise Refused(
+                "the mirror cannot go on from there", where=str(source), why=base.why,
+                hint=_instead(here, there, base.hint),
+            )  # fmt: skip
+        if pending is not None:
+            recovery.drop(mirror, pending)
+        before = mirror.definition.source
+        mirror.definitions.swap(mirror.name, endpoint, mirror.definition.destination)
+        mirror.catalogue.add_event(mirror.id, "info", f"attached to {endpoint}, before {before}")
+        return Result(
+            "done",
+            f"'{mirror.name}' goes on from {endpoint}: the base {base.name} is there.\n"
+            f"Next: 'mirrord update {mirror.name}'.",
+            {"source": str(endpoint), "before": str(before), "base": base.name},
+        )
+
+
+def _instead(here: list[Snapshot], there: list[Snapshot], hint: str) -> str:
+    common = plan.newest_common(here, there)
+    if common is None:
+        return hint
+    return (
+        f"Both have {common.name}: bring the destination back to it there, or keep more snapshots "
+        "at the source (keep_source) so that the base is among them."
+    )

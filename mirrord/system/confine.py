@@ -1,0 +1,97 @@
+"""Starts a program for which the file tree is read-only, but for one folder.
+
+What reads a stream of another host as root must not be able to write anywhere else, whatever the
+stream says. Linux can do that for one thread, and what it starts inherits it: a mount namespace.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import threading
+from collections.abc import Callable
+
+from mirrord.core.errors import Unsupported
+from mirrord.system.command import Process
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_CLONE_NEWNS = 0x00020000
+_AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
+_OPEN_TREE, _OPEN_TREE_CLONE = 428, 1 | os.O_CLOEXEC
+_MOVE_MOUNT, _MOVE_MOUNT_F_EMPTY_PATH = 429, 4
+_MOUNT_SETATTR = 442
+_MS_PRIVATE = 1 << 18
+_RDONLY, _NOSUID, _NODEV, _NOSYMFOLLOW = 0x1, 0x2, 0x4, 0x200000
+
+
+def start_confined(writable: str, mount: str, start: Callable[[], Process]) -> Process:
+    """Call `start` where nothing but the folder `writable` can be changed, and return what it
+    started. No device can be opened, and below `mount` no symbolic link is followed.
+
+    mount: the mount point above `writable`. `Unsupported`: Linux before 5.14, or a container that
+    does not allow it.
+    """
+    done: list[Process] = []
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            _confine(writable, mount)
+            done.append(start())
+        except BaseException as error:
+            failed.append(error)
+
+    # A thread of its own: it cannot leave the namespace again, and is of no further use.
+    thread = threading.Thread(target=work, name="confined")
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]
+
+
+def _confine(writable: str, mount: str) -> None:
+    """Confine this thread."""
+    opened = -1
+    try:
+        _checked(_libc.unshare(_CLONE_NEWNS))
+        _set_attributes(_AT_FDCWD, "/", _AT_RECURSIVE, 0, _MS_PRIVATE)
+        opened = _checked(_call(_OPEN_TREE, _AT_FDCWD, writable, _OPEN_TREE_CLONE))
+        _set_attributes(opened, "", _AT_EMPTY_PATH, _NOSUID | _NODEV | _NOSYMFOLLOW)
+        # Devices would be written to on a read-only file system, too.
+        _set_attributes(_AT_FDCWD, "/", _AT_RECURSIVE, _RDONLY | _NODEV)
+        if mount != "/":  # there the links are that every program needs
+            _set_attributes(_AT_FDCWD, mount, 0, _NOSYMFOLLOW)
+        _checked(_call(_MOVE_MOUNT, opened, "", _AT_FDCWD, writable, _MOVE_MOUNT_F_EMPTY_PATH))
+    except OSError as error:
+        raise Unsupported(
+            "what a stream may do here cannot be confined",
+            where=writable,
+            why=f"{error.strerror}: it needs Linux 5.14, root, and leave to make a mount namespace",
+            hint="Use a newer kernel; in a container, allow CAP_SYS_ADMIN.",
+        ) from error
+    finally:
+        if opened >= 0:
+            os.close(opened)
+
+
+def _set_attributes(descriptor: int, path: str, how: int, flags: int, propagation: int = 0) -> None:
+    attributes = struct.pack("=4Q", flags, 0, propagation, 0)
+    _checked(_call(_MOUNT_SETATTR, descriptor, path, how, attributes, len(attributes)))
+
+
+def _call(number: int, *words: int | str | bytes) -> int:
+    passed = [
+        ctypes.c_long(word) if isinstance(word, int)
+        else ctypes.c_char_p(os.fsencode(word))
+        for word in words
+    ]  # fmt: skip
+    return int(_libc.syscall(ctypes.c_long(number), *passed))
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result

@@ -1,0 +1,44 @@
+"""What the operating system says, put in words."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mirrord.core.errors import IoFailed, NoSpace, PermissionMissing
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn operating-system errors that nobody explained into `MirrordError`."""
+    try:
+        yield
+    except OSError as error:
+        where = str(error.filename or "")
+        why = error.strerror or str(error)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoSpace(
+                "no space is left",
+                where=where,
+                why=why,
+                hint="Free space and run the same command again; nothing that was committed is "
+                "lost.",
+            ) from error
+        if error.errno in (errno.EPERM, errno.EACCES):
+            raise PermissionMissing(
+                "permission is missing",
+                where=where,
+                why=why,
+                hint="Run it as root (or with sudo).",
+            ) from error
+        if error.errno == errno.EROFS:
+            raise IoFailed(
+                "the file system is read-only",
+                where=where,
+                hint="Mount it writable; if the kernel made it read-only, look at 'dmesg' first.",
+            ) from error
+        raise IoFailed(
+            "an operation on files failed", where=where, why=why,
+            hint="Look at that path and at what 'dmesg' says, then run the same command again.",
+        ) from error  # fmt: skip

@@ -1,0 +1,141 @@
+"""An agent that listens: over TLS with a rule for each peer, and at a unix socket."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mirrord.config.hosts import render
+from mirrord.control.api import Service
+from mirrord.core.errors import Busy, MirrordError, Untrusted
+from mirrord.core.model import RemoteHost
+from mirrord.drivers.block.volume import Volume
+from mirrord.link import connect
+from mirrord.system.paths import Paths
+
+AGENT = [sys.executable, "-m", "mirrord", "agent"]
+
+
+def mirrord(home: Path, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "mirrord", *words], capture_output=True, text=True, check=True,
+        env={**os.environ, "MIRRORD_HOME": str(home)}, timeout=30, cwd=home,
+    )  # fmt: skip
+    return done.stdout
+
+
+@contextmanager
+def listening(home: Path, *words: str) -> Iterator[str]:
+    """An agent that listens; where."""
+    process = subprocess.Popen(
+        [*AGENT, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "MIRRORD_HOME": str(home)},
+    )  # fmt: skip
+    assert process.stdout is not None and process.stderr is not None
+    try:
+        said = process.stdout.readline()
+        assert said.startswith("listening at "), process.stderr.read()
+        yield said.split()[-1]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        process.stdout.close()
+        process.stderr.close()
+
+
+@contextmanager
+def client(tmp_path: Path, host: RemoteHost) -> Iterator[Service]:
+    home = tmp_path / "here"
+    paths = Paths(home / "etc", home / "state", home / "run")
+    paths.hosts.mkdir(parents=True)
+    (paths.hosts / f"{host.name}.toml").write_text(render(host))
+    with Volume.create(tmp_path / "v", 4 << 20) as volume:
+        volume.write(0, os.urandom(1 << 20))
+    service = Service(paths)
+    try:
+        yield service
+    finally:
+        service.close()
+        connect.close_all()
+
+
+def test_a_mirror_over_tls_without_ssh(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    (tmp_path / "backup").mkdir()
+    there.mkdir()
+    mirrord(there, "pki", "init")
+    mirrord(there, "pki", "issue", "berlin", "--allow", f"receive={tmp_path}/backup")
+    bundle = there / "berlin.pem"
+    assert stat.S_IMODE(bundle.stat().st_mode) == 0o600
+    with listening(there, "--listen", "127.0.0.1:0") as at:
+        port = int(at.rpartition(":")[2])
+        host = RemoteHost("dr", "127.0.0.1", port=port, transport="tls", key=str(bundle))
+        with client(tmp_path, host) as service:
+            service.create("m", f"block:{tmp_path}/v", f"block://dr{tmp_path}/backup/v")
+            service.initialize("m")
+            with Volume(tmp_path / "v", writable=True) as volume:
+                volume.write(4096, b"changed" * 100)
+            assert service.update("m").status == "done"
+            with pytest.raises(Untrusted, match="may not use that path"):
+                service.create("n", f"block:{tmp_path}/v", f"block://dr{tmp_path}/elsewhere")
+            # Deleting its file shuts the peer out, also out of the connection that it has.
+            (there / "etc/peers.d/berlin.toml").unlink()
+            until = time.monotonic() + 15
+            while True:
+                try:
+                    service.update("m")
+                except Untrusted:
+                    break
+                except MirrordError:
+                    pass
+                assert time.monotonic() < until
+                time.sleep(0.2)
+
+
+def test_a_mirror_over_a_unix_socket(tmp_path: Path) -> None:
+    socket = tmp_path / "agent.sock"
+    (tmp_path / "backup").mkdir()
+    allow = ["--allow", f"receive={tmp_path}/backup"]
+    with listening(tmp_path / "there", "--listen", str(socket), *allow):
+        assert stat.S_IMODE(socket.stat().st_mode) == 0o600
+        host = RemoteHost("box", str(socket), transport="unix")
+        with client(tmp_path, host) as service:
+            service.create("m", f"block:{tmp_path}/v", f"block://box{tmp_path}/backup/v")
+            service.initialize("m")
+            assert service.update("m").status == "unchanged"
+            with pytest.raises(Untrusted):
+                service.create("n", f"block:{tmp_path}/v", f"block://box{tmp_path}/x")
+        second = subprocess.run(
+            [*AGENT, "--listen", str(socket)], capture_output=True, text=True, check=False,
+            env={**os.environ, "MIRRORD_HOME": str(tmp_path / "there")}, timeout=20,
+        )  # fmt: skip
+        assert second.returncode == Busy.exit_status
+        assert "there is a socket already" in second.stderr
+    assert not socket.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--listen", "nonsense"], "not an address and a port"),
+        (["--listen", "0.0.0.0:9999999"], "not an address and a port"),
+        (["--listen", "127.0.0.1:9745", "--allow", "send=/"], "takes no --allow"),
+        (["--listen", "127.0.0.1:9745"], "mirrord pki init"),
+        (["--listen", "/no/such/folder/s"], "nothing can listen there"),
+    ],
+)
+def test_a_wrong_place_to_listen_is_said(tmp_path: Path, words: list[str], part: str) -> None:
+    done = subprocess.run(
+        [*AGENT, *words], capture_output=True, text=True, check=False, timeout=20,
+        env={**os.environ, "MIRRORD_HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode != 0 and part in done.stderr, done.stderr

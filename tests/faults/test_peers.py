@@ -1,0 +1,91 @@
+"""What answers is no mirrord, or one that misbehaves: one clear line that names the host, soon."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support import liar
+from tests.support.remote import MIB, Remote, one_error
+
+SAID = {
+    "garbage": "error: dr: what the other end says is not mirrord's protocol",
+    "later-garbage": "error: dr: a frame does not begin as one does",
+    "huge": "error: dr: a frame of 4294967295 bytes is longer than any may be",
+    "nothing": "error: dr: mirrord does not answer there: it said nothing for 2 s",
+    "nonsense": "error: block://dr/",
+    "bomb": "error: dr: a frame's body makes no sense",
+    "newer": "error: dr: the two ends speak no common version of the protocol",
+    "older": "error: dr: the two ends speak no common version of the protocol",
+}
+
+
+@pytest.mark.parametrize("word", SAID)
+def test_who_is_no_agent_is_told_apart(site: Remote, word: str) -> None:
+    source = site.volume(data_bytes=MIB)
+    site.set_host(
+        command=(*site.prefix, sys.executable, str(Path(liar.__file__)), word), connect_s=2.0
+    )
+    began_s = time.monotonic()
+    done = site.cli("create", "home", f"block:{source}", f"block://dr{site.folder}/copy")
+    assert time.monotonic() - began_s < 10
+    assert done.returncode == 1
+    error, hint = one_error(done.stderr)
+    print(word, done.stderr)
+    assert error.startswith(SAID[word])
+    assert len(error) < 300
+    if word in ("newer", "older"):
+        assert "mirrord 9.1.0 there speaks 7, 8" in error or "0.0.1 there speaks 0" in error
+        assert "same version" in hint
+
+
+def test_who_says_next_to_nothing_after_the_greeting_is_left(site: Remote) -> None:
+    """One byte now and then is no sign of life. With the real patience."""
+    source = site.volume(data_bytes=MIB)
+    site.set_host(command=(*site.prefix, sys.executable, str(Path(liar.__file__)), "trickle"))
+    began_s = time.monotonic()
+    done = site.cli("create", "home", f"block:{source}", f"block://dr{site.folder}/copy")
+    assert 10 < time.monotonic() - began_s < 16
+    assert done.returncode == 1
+    error, _hint = one_error(done.stderr)
+    assert "dr: the connection is lost: nothing came over it for 12 s" in error
+
+
+@pytest.mark.parametrize(
+    ("command", "said", "hinted"),
+    [(("mirrord-is-not-here", "agent"), "'mirrord-is-not-here' is not found there", "command ="),
+     (("echo", "welcome to dr"), "it says 'welcome to dr'", "agent"),
+     (("false",), "it ended with status 1", "agent"),
+     (("sh", "-c", "echo 'error: there is no command '\"'agent'\" >&2; exit 2"),
+      "the mirrord there is too old", "mirrord --version")],
+    ids=["not found", "a word", "it fails", "old"],
+)  # fmt: skip
+def test_no_mirrord_there(site: Remote, command: tuple[str, ...], said: str, hinted: str) -> None:
+    source = site.volume(data_bytes=MIB)
+    site.set_host(command=command)
+    began_s = time.monotonic()
+    done = site.cli("create", "home", f"block:{source}", f"block://dr{site.folder}/copy")
+    assert time.monotonic() - began_s < 4
+    error, hint = one_error(done.stderr)
+    assert error.startswith("error: dr: ") and said in error and hinted in hint
+
+
+def test_an_agent_that_cannot_begin_says_why(site: Remote) -> None:
+    source = site.volume(data_bytes=MIB)
+    site.set_host(command=(*site.command, "--allow", "recieve=/backup"))
+    done = site.cli("create", "home", f"block:{source}", f"block://dr{site.folder}/copy")
+    error, hint = one_error(done.stderr)
+    assert "mirrord does not begin there: --allow 'recieve=/backup'" in error
+    assert "Did you mean receive=/backup?" in hint
+
+
+def test_an_agent_that_was_started_wrongly_leaves_nothing(site: Remote) -> None:
+    source = site.volume(data_bytes=MIB)
+    site.there_home.write_text("no folder")
+    done = site.cli("create", "home", f"block:{source}", f"block://dr{site.folder}/copy")
+    error, _hint = one_error(done.stderr)
+    assert error.startswith("error: dr: ")
+    site.there_home.unlink()

@@ -1,0 +1,92 @@
+"""A -> B -> C: what B shows goes on to C, and C goes on from A when B is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mirrord.core.endpoint import parse_endpoint
+from mirrord.core.errors import Refused
+from mirrord.drivers.base import Driver
+from mirrord.drivers.registry import open_driver
+from tests.contract.lab import Lab
+from tests.support.world import NAME, World
+
+
+@pytest.fixture
+def last(world: World, lab: Lab) -> Driver:
+    """The place of C; the mirror 'far' from B to it is defined."""
+    world.initialized()
+    beside = Path(lab.destination().location).parent / "far"
+    place = f"{lab.kind}:{beside}"
+    world.service.create("far", str(lab.destination()), place)
+    world.service.initialize("far")
+    return open_driver(parse_endpoint(place))
+
+
+def test_what_the_middle_shows_goes_on(world: World, lab: Lab, last: Driver) -> None:
+    assert lab.content(last) == lab.content(lab.destination())
+    assert world.service.update("far").status == "unchanged"
+    for seed in range(6):
+        lab.change(lab.source(), seed)
+        world.service.update(NAME)
+        if seed % 2:
+            result = world.service.update("far")
+            assert result.status == "done" and result.data["transfers"] == 1
+            assert lab.content(last) == lab.content(lab.source())
+    # Identity is kept on the way: all three have the very same snapshot.
+    assert last.facts().shown == lab.destination().facts().shown
+    assert last.facts().shown in {s.guid for s in lab.source().snapshots()}
+
+
+def test_the_base_of_the_last_stays_at_both_others(world: World, lab: Lab, last: Driver) -> None:
+    base = last.facts().shown
+    for seed in range(14):  # more than keep_source, and than keep_destination
+        lab.change(lab.source(), seed)
+        world.service.update(NAME)
+    for driver in (lab.source(), lab.destination()):
+        assert base in {s.guid for s in driver.snapshots() if s.intact}
+    result = world.service.update("far")
+    assert result.status == "done"
+    assert lab.content(last) == lab.content(lab.source())
+    world.service.update(NAME)
+    lab.change(lab.source(), 99)
+    for name in (NAME, "far", NAME, "far"):
+        world.service.update(name)
+    assert base not in {s.guid for s in lab.source().snapshots()}, "it is needed no more"
+    assert len(lab.source().snapshots()) <= 4
+
+
+def test_the_last_goes_on_from_the_first_when_the_middle_is_lost(
+    world: World, lab: Lab, last: Driver
+) -> None:
+    for seed in range(4):
+        lab.change(lab.source(), seed)
+        world.service.update(NAME)
+    result = world.service.attach("far", str(lab.source()))
+    assert str(lab.source()) in result.text
+    lab.change(lab.source(), 50)
+    done = world.service.update("far")
+    assert done.status == "done" and done.data["transfers"] == 1
+    last_transfer = world.service.history("far", limit=1)["transfers"][0]
+    assert last_transfer["base"], "it was incremental"
+    assert lab.content(last) == lab.content(lab.source())
+    assert world.service.status("far")[0]["healthy"]
+
+
+def test_a_source_without_the_base_is_refused(world: World, lab: Lab, last: Driver) -> None:
+    before = (world.paths.mirrors / "far.toml").read_text()
+    with pytest.raises(Refused, match=r"cannot go on from there|not there|not a volume|no volume"):
+        world.service.attach("far", str(lab.foreign()))
+    assert (world.paths.mirrors / "far.toml").read_text() == before
+
+
+def test_the_middle_cannot_be_turned_round(world: World, lab: Lab, last: Driver) -> None:
+    with pytest.raises(Refused, match="cannot become a destination"):
+        world.service.reverse("far", yes=True)
+    world.service.break_off("far")
+    world.service.delete("far", yes=True, keep_snapshots=False)
+    assert lab.destination().facts().shown in {s.guid for s in lab.destination().snapshots()}
+    lab.change(lab.source(), 3)
+    assert world.service.update(NAME).status == "done"

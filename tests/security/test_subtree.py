@@ -1,0 +1,228 @@
+"""A peer that wants more than the folders and verbs that its key has."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mirrord.core.errors import MirrordError, Refused, Untrusted
+from mirrord.core.model import ReceiveRequest, Snapshot, SnapshotKind
+from mirrord.drivers.btrfs.driver import BtrfsDriver
+from mirrord.wire.values import pack
+from tests.security.sentences import breaks
+from tests.security.world import MIRROR, Backup, Host, Peer, deliver, listing, stream_of
+from tests.support import btrfs
+
+SNAPSHOT = Snapshot("0" * 32 + ":1", "s1", SnapshotKind.REFERENCE, 1, 1)
+#: Every method with words that fit.
+CALLS: dict[str, tuple[object, ...]] = {
+    "facts": (), "lock": ("x",), "unlock": (), "snapshots": (), "own_snapshots": (["*"],),
+    "take_snapshot": ("s1",), "delete_snapshot": ("g",), "reclaim": (), "changed_since": ("g",),
+    "delta": (None, "g", False, True), "send": (None, "g", None), "prepare": (MIRROR, False),
+    "receive": (pack(ReceiveRequest("t1", MIRROR, None, SNAPSHOT)),), "stagings": (),
+    "commit": ("t1", True), "discard": ("t1",), "promote": (), "divergence": ("g", 9),
+    "rollback": ("g", MIRROR, "kept"), "forget": (),
+}  # fmt: skip
+
+
+def test_every_method_is_tried() -> None:
+    from mirrord.agent.serve import METHODS
+
+    assert CALLS.keys() == METHODS.keys()
+
+
+def untrusted(peer: Peer, handle: int) -> None:
+    """No method does anything there."""
+    for method, words in CALLS.items():
+        with pytest.raises(Untrusted):
+            peer.call(method, handle, *words)
+
+
+@breaks("F1", "F2", "F3", "K1")
+def test_no_path_leads_out(host: Host, root: Path) -> None:
+    backup = root / "backup"
+    (backup / "out").symlink_to(root / "private")
+    (backup / "up").symlink_to("..")
+    (backup / ".mirrord").mkdir()
+    (backup / "store").symlink_to(backup / ".mirrord")
+    before = listing(root)
+    outside = [
+        root, root / "private", root / "home", root / "backupx", "/", "/etc", "", "relative", ".",
+        backup / "../private", f"{backup}/x/../../private", backup / "out", backup / "out/new",
+        backup / "up/private", backup / ".mirrord", backup / ".mirrord/x/snapshots",
+        backup / "store", backup / "store/x", f"{backup}/x\0y", f"{root}/backup\0",
+        "/proc/self/cwd",
+    ]  # fmt: skip
+    for verb in ("receive", "send"):
+        with host.peer("--allow", f"{verb}={backup}") as peer:
+            for path in outside:
+                for kind in ("btrfs", "block"):
+                    with pytest.raises(Untrusted):
+                        peer.open(str(path), kind)
+    assert listing(root) == before
+
+
+@breaks("F2")
+def test_a_folder_that_becomes_a_link_is_out(host: Host, root: Path) -> None:
+    inside = root / "backup/inside"
+    inside.mkdir()
+    with host.peer("--allow", f"receive={root / 'backup'}", "--allow", f"send={root}/backup") as p:
+        handles = [p.open(inside / "copy"), p.open(inside / "copy", "block"), p.open(inside)]
+        inside.rmdir()
+        inside.symlink_to(root / "private")
+        before = listing(root)
+        for handle in handles:
+            untrusted(p, handle)
+    assert listing(root) == before
+
+
+@breaks("F3", "F4")
+def test_what_a_peer_sent_is_no_way_to_anywhere(host: Host, root: Path) -> None:
+    """A folder of one snapshot is a link in the next: whoever uses it as a place gets out."""
+    source = BtrfsDriver(str(root / "home"))
+    (root / "home/way").mkdir()
+    one = source.take_snapshot("s1")
+    (root / "home/way").rmdir()
+    (root / "home/way").symlink_to(root / "private")
+    two = source.take_snapshot("s2")
+    with host.peer("--allow", f"receive={root / 'backup'}") as peer:
+        there = peer.volume(root / "backup/home")
+        there.prepare(MIRROR)
+        deliver(there, stream_of(source, one), one, "t1")
+        there.commit("t1", show=True)
+        view = root / "backup/home/current"
+        for path in (view / "way", view / "way/new"):
+            with pytest.raises(Untrusted):
+                peer.open(path)
+        there.promote()
+        with pytest.raises(Untrusted):  # a live volume now: its next link is as near
+            peer.open(view / "way/new")
+        there.rollback(one.guid, mirror_id=MIRROR, keep_as=None)
+        deliver(there, stream_of(source, two, one), two, "t2", one)
+        there.commit("t2", show=True)
+        with pytest.raises(Untrusted):
+            peer.open(view / "way/new")
+        # Its own view is not out of bounds: it is the volume.
+        assert peer.volume(view).facts().shown == two.guid
+    assert sorted(os.listdir(root / "private")) == ["secret"]
+
+
+@breaks("F5")
+@pytest.mark.parametrize(
+    "name", ["../x", "a/b", "/etc/x", "..", ".", "", "x\0y", "x\ny", "\x1b[2Jx", "n" * 300]
+)
+def test_no_name_is_a_path(host: Host, root: Path, name: str) -> None:
+    source = BtrfsDriver(str(root / "home"))
+    snapshot = source.take_snapshot("s1")
+    with host.peer() as peer:  # with all rights that there are
+        there, home = peer.volume(root / "backup/home"), peer.volume(root / "home")
+        there.prepare(MIRROR)
+        before = listing(root)
+        named = snapshot._replace(name=name)
+        for attempt in (
+            lambda: there.receive(ReceiveRequest(name, MIRROR, None, snapshot)).close(),
+            lambda: there.receive(ReceiveRequest("t1", name, None, snapshot)).close(),
+            lambda: there.receive(ReceiveRequest("t1", MIRROR, None, named)).close(),
+            lambda: there.commit(name, show=True),
+            lambda: there.discard(name),
+            lambda: there.prepare(name),
+            lambda: home.take_snapshot(name),
+            lambda: home.rollback(snapshot.guid, mirror_id=MIRROR, keep_as=name),
+            lambda: home.rollback(snapshot.guid, mirror_id=name, keep_as=None),
+        ):
+            with pytest.raises(Refused):
+                attempt()
+        # A pattern is compared with names, never opened.
+        assert home.own_snapshots((name, f"../../{name}/*")) == []
+    assert listing(root) == before
+
+
+@breaks("F6")
+def test_a_refusal_does_not_tell_what_is_outside(host: Host, root: Path) -> None:
+    (root / "private/link").symlink_to("secret")
+    said = []
+    with host.peer("--allow", f"receive={root / 'backup'}") as peer:
+        for name in ("link", "secret", "nothing", "nothing/at/all"):
+            with pytest.raises(Untrusted) as caught:
+                peer.open(root / "private" / name)
+            said.append(str(caught.value.as_dict()).replace(f"private/{name}", "THAT"))
+    assert len(set(said)) == 1
+
+
+@breaks("F7")
+def test_another_mirrors_destination(host: Host, root: Path) -> None:
+    source = BtrfsDriver(str(root / "home"))
+    snapshot = source.take_snapshot("s1")
+    with host.peer("--allow", f"receive={root / 'backup'}") as peer:
+        there = peer.volume(root / "backup/home")
+        there.prepare("another")
+        request = ReceiveRequest("t1", MIRROR, None, snapshot)
+        with pytest.raises(Refused):
+            there.prepare(MIRROR)
+        with pytest.raises(Refused):
+            there.receive(request).close()
+        # That stops mistakes, not a peer that may receive there: it can read the other's id.
+        assert there.facts().mirror_id == "another"
+        there.receive(request._replace(mirror_id="another")).close()
+
+
+@breaks("V1")
+def test_who_may_send_changes_nothing_and_deletes_no_backup(host: Host, root: Path) -> None:
+    backup = root / "backup/home"
+    with host.peer("--allow", f"receive={root / 'backup'}") as peer:
+        Backup(root, peer.volume(backup))
+    writing = ("prepare", "receive", "commit", "discard", "promote", "rollback", "forget")
+    with host.peer("--allow", f"send={root}") as peer:
+        there = peer.volume(backup)
+        for method in writing:
+            with pytest.raises(Untrusted):
+                peer.call(method, peer.open(backup), *CALLS[method])
+        for snapshot in there.snapshots():
+            with pytest.raises(Untrusted):
+                there.delete_snapshot(snapshot.guid)
+        BtrfsDriver(str(backup)).promote()  # by its owner: now it is a live volume
+        taken = there.take_snapshot("mine")
+        for snapshot in there.snapshots()[:-1]:
+            with pytest.raises(Untrusted):
+                there.delete_snapshot(snapshot.guid)
+        there.delete_snapshot(taken.guid)
+        assert [s.name for s in there.snapshots()] == ["s1", "s2"]
+
+
+@breaks("V2", "V3")
+def test_who_may_receive_reads_no_content_but_names(host: Host, root: Path) -> None:
+    home = root / "backup/home"  # a live volume in the peer's folder
+    btrfs.make_subvolume(home)
+    (home / "a name").write_text("nobody's business")
+    own = root / "backup/own"
+    subprocess.run(["btrfs", "-q", "subvolume", "snapshot", "-r", home, own], check=True)
+    one = BtrfsDriver(str(home)).take_snapshot("s1")
+    (home / "another name").write_text("nobody's business")
+    with host.peer("--allow", f"receive={root / 'backup'}") as peer:
+        there, handle = peer.volume(home), peer.open(home)
+        for method in ("send", "delta", "own_snapshots", "take_snapshot"):
+            with pytest.raises(Untrusted):
+                peer.call(method, handle, *CALLS[method])
+        changes = there.divergence(one.guid).changes
+        assert changes and [change.path for change in changes] == ["another name"]
+
+
+@breaks("V4")
+def test_who_may_send_also_reads_the_owners_snapshots_elsewhere(host: Host, root: Path) -> None:
+    data = root / "data"
+    data.mkdir()
+    btrfs.make_subvolume(data / "v")
+    (data / "v/old").write_text("since deleted")
+    kept = root / "private/kept"
+    subprocess.run(["btrfs", "-q", "subvolume", "snapshot", "-r", data / "v", kept], check=True)
+    with host.peer("--allow", f"send={data}") as peer:
+        there = peer.volume(data / "v")
+        [found] = there.own_snapshots(("*",))
+        assert found.path == str(kept)
+        with there.send(None, found.guid) as stream:
+            assert b"since deleted" in b"".join(iter(stream.read, b""))
+        with pytest.raises(MirrordError):
+            peer.volume(kept).facts()

@@ -1,0 +1,152 @@
+"""hosts.d: read strictly, found by what endpoints say, written so that it is read again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mirrord.config.hosts import Hosts, parse, render
+from mirrord.core.errors import ConfigError, MirrordError, NotFound, UsageError
+from mirrord.core.model import RemoteHost
+
+PIN = "SHA256:" + "a+/9" * 10 + "abc"
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Hosts:
+    (tmp_path / "hosts.d").mkdir()
+    return Hosts(tmp_path / "hosts.d")
+
+
+def put(hosts: Hosts, name: str, text: str = "") -> None:
+    (hosts.folder / f"{name}.toml").write_text(text)
+
+
+def test_what_is_written_is_read_again() -> None:
+    made = RemoteHost(
+        "dr", "dr.example.org", port=2222, user="backup", transport="openssh", key='/k/"odd"',
+        fingerprint=PIN, jump="me@gate:22", command=("/opt/x y/mirrord", "agent"), data="ssh",
+        sockets=3, compress="7", connect_s=2.5,
+    )  # fmt: skip
+    assert parse("dr", render(made), "") == made
+    assert parse("dr", render(RemoteHost("dr", "dr")), "") == RemoteHost("dr", "dr")
+
+
+def test_an_empty_file_has_the_usual_settings() -> None:
+    assert parse("dr", "", "") == RemoteHost("dr", "dr")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("adress = 'x'", "dr.toml:1: unknown key 'adress'"),
+        ("\nport = 0", "dr.toml:2: 'port' is wrong: a whole number from 1"),
+        ("port = '22'", "'port' is wrong"),
+        ("address = 'me@dr'", "'address' is wrong"),
+        ("address = '-oX'", "'address' is wrong"),
+        ("user = 'a b'", "'user' is wrong"),
+        ("transport = 'telnet'", "'transport' is wrong"),
+        ("key = 'id'", "'key' is wrong: the whole path"),
+        ("fingerprint = 'aa:bb'", "'fingerprint' is wrong"),
+        ("command = 'mirrord agent'", "'command' is wrong: a list of words"),
+        ("command = []", "'command' is wrong"),
+        ("data = 'tls'", "'data' is wrong"),
+        ("sockets = 65", "'sockets' is wrong"),
+        ("compress = 20", "'compress' is wrong"),
+        ("compress = true", "'compress' is wrong"),
+        ("connect = '0s'", "is no time at all"),
+        ("transport = 'unix'", "needs the whole path of a socket"),
+        ("= 1", "this is not valid TOML"),
+    ],
+)
+def test_what_is_wrong_is_said_with_file_and_line(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse("dr", text, "dr.toml")
+    assert said in str(caught.value), str(caught.value)
+    assert caught.value.where.startswith("dr.toml:")
+
+
+def test_a_wrong_key_hints_at_the_right_one() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse("dr", "adress = 'x'", "dr.toml")
+    assert "'address'" in caught.value.hint
+
+
+def test_what_an_endpoint_says_goes_before_the_file(hosts: Hosts) -> None:
+    put(hosts, "dr", "address = 'dr.example.org'\nport = 2222\nuser = 'backup'\n")
+    assert hosts.find("dr") == RemoteHost("dr", "dr.example.org", port=2222, user="backup")
+    assert hosts.find("root@dr") == RemoteHost("dr", "dr.example.org", port=2222, user="root")
+    assert hosts.find("dr:22") == RemoteHost("dr", "dr.example.org", port=22, user="backup")
+
+
+def test_without_a_file_the_name_is_the_address(hosts: Hosts) -> None:
+    assert hosts.find("dr.example.org") == RemoteHost("dr.example.org", "dr.example.org")
+    assert hosts.find("me@[fe80::1]:7") == RemoteHost("[fe80::1]", "fe80::1", port=7, user="me")
+    with pytest.raises(UsageError):
+        hosts.find("a b")
+    with pytest.raises(UsageError):
+        hosts.find("../dr")
+
+
+def test_names_pass_over_what_editors_leave(hosts: Hosts) -> None:
+    put(hosts, "b")
+    put(hosts, "a")
+    put(hosts, ".#a")
+    assert hosts.names() == ["a", "b"]
+    with pytest.raises(NotFound) as caught:
+        hosts.load("bb")
+    assert "'b'" in caught.value.hint
+
+
+def test_jumps_are_in_the_order_of_the_way(hosts: Hosts) -> None:
+    put(hosts, "dr", "jump = 'inner'")
+    put(hosts, "inner", "jump = 'me@gate:2222'\nuser = 'x'")
+    put(hosts, "gate", "address = 'gate.example.org'")
+    first, second = hosts.jumps(hosts.find("dr"))
+    assert (first.address, first.user, first.port) == ("gate.example.org", "me", 2222)
+    assert second.name == "inner"
+    assert hosts.jumps(hosts.find("gate")) == ()
+
+
+@pytest.mark.parametrize("last", ["dr", "inner"])
+def test_jumps_in_a_circle_are_refused(hosts: Hosts, last: str) -> None:
+    put(hosts, "dr", "jump = 'inner'")
+    put(hosts, "inner", f"\njump = 'x@{last}'")
+    with pytest.raises(ConfigError, match="in a circle") as caught:
+        hosts.jumps(hosts.find("dr"))
+    assert caught.value.where == f"{hosts.folder}/inner.toml:2"
+    with pytest.raises(ConfigError):
+        hosts.all()
+
+
+def test_a_jump_must_be_reached_by_ssh(hosts: Hosts) -> None:
+    put(hosts, "dr", "jump = 'gate'")
+    put(hosts, "gate", "transport = 'tls'")
+    with pytest.raises(ConfigError, match="cannot be a jump host"):
+        hosts.jumps(hosts.find("dr"))
+    put(hosts, "dr", "jump = 'a b'")
+    with pytest.raises(ConfigError, match="'jump'"):
+        hosts.jumps(hosts.find("dr"))
+
+
+def test_adding_writes_only_what_is_new(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path / "etc/hosts.d")
+    made = RemoteHost("dr", "dr.example.org", fingerprint=PIN)
+    path = hosts.add(made)
+    assert hosts.folder.stat().st_mode & 0o777 == 0o700
+    path.write_text(path.read_text() + "# my own words\n")
+    assert hosts.add(made) == path
+    assert "my own words" in path.read_text()
+    hosts.add(made._replace(port=7))
+    assert hosts.find("dr").port == 7
+    with pytest.raises(UsageError):
+        hosts.add(made._replace(name="../dr"))
+
+
+def test_removing(hosts: Hosts) -> None:
+    put(hosts, "dr", "nonsense = 1")
+    hosts.remove("dr")
+    assert hosts.names() == []
+    with pytest.raises(MirrordError, match="no host is called 'dr'"):
+        hosts.remove("dr")
