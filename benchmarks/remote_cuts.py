@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.harness import Row, run, timed
@@ -39,21 +40,23 @@ class Cutting(Silent):
         self._at = 0
         #: Where and when the last cut was, until the transfer is there again.
         self._lost: tuple[int, float] | None = None
-        self._resent = 0
+        self._resent, self._back = 0, False
         self.cuts: list[Cut] = []
 
     def transfer(self, name: str, estimate_bytes: int, done_bytes: int) -> None:
         """It begins, or goes on after so many bytes."""
         if self._lost is not None:
-            self._resent = self._lost[0] - done_bytes
+            # What was handed over after the cut counts, too.
+            self._lost = self._at, self._lost[1]
+            self._resent, self._back = self._at - done_bytes, True
         self._at = done_bytes
 
     def moved(self, stream_bytes: int) -> None:
         """So many bytes more."""
         self._at += stream_bytes
-        if self._lost is not None and self._at > self._lost[0]:
+        if self._back and self._lost is not None and self._at > self._lost[0]:
             self.cuts.append(Cut(self._resent, time.perf_counter() - self._lost[1]))
-            self._lost = None
+            self._lost, self._back = None, False
         if self._places and self._at >= self._places[0]:
             self._places.pop(0)
             self._lost = self._at, time.perf_counter()
@@ -62,7 +65,7 @@ class Cutting(Silent):
 
 def measure() -> list[Row]:
     """A transfer that is cut thrice; and runs of btrbk that are cut once each."""
-    with stage(8) as at:
+    with stage(9) as at:
         places = [SIZE * share // 100 for share in SHARES]
         watcher = Cutting(places, lambda: at.cut(_agent()))
         api = at.service(watcher)
@@ -93,9 +96,7 @@ def _volume(at: Stage, kind: str) -> tuple[str, str]:
     path = at.one / "home"
     if kind == "btrfs":
         run("btrfs", "subvolume", "create", path)
-        with (path / "file").open("wb") as file:
-            for _ in range(0, SIZE, 4 << 20):
-                file.write(os.urandom(4 << 20))
+        _noise(path / "file")
     else:
         with block_volumes().Volume.create(path, 2 * SIZE) as volume:
             for offset in range(0, SIZE, 4 << 20):
@@ -104,39 +105,46 @@ def _volume(at: Stage, kind: str) -> tuple[str, str]:
     return f"{kind}:{path}", f"{kind}://dr{at.two / 'copy'}"
 
 
+def _noise(file: Path) -> None:
+    with file.open("wb") as stream:
+        for _ in range(0, SIZE, 4 << 20):
+            stream.write(os.urandom(4 << 20))
+
+
 def _btrbk(at: Stage) -> list[tuple[int, float]]:
     """(bytes sent again, seconds lost) of a run that is cut when each share of it has arrived."""
-    source = at.one / "peer"
-    run("btrfs", "subvolume", "create", source)
-    with (source / "file").open("wb") as file:
-        for _ in range(0, SIZE, 4 << 20):
-            file.write(os.urandom(4 << 20))
+    # Each has a source of its own: btrbk sends nothing twice that it has a relative of there.
+    for name in ("whole", *(f"cut{share}" for share in SHARES)):
+        run("btrfs", "subvolume", "create", at.one / name)
+        _noise(at.one / name / "file")
     os.sync()
-    whole = timed(lambda: at.run(at.btrbk("whole", ["peer"])))
+    whole = timed(lambda: at.run(at.btrbk("to-whole", ["whole"])))
     found = []
     for share in SHARES:
         name = f"cut{share}"
-        words = at.btrbk(name, ["peer"])
+        words = at.btrbk(f"to-{name}", [name])
         os.sync()
         began = time.perf_counter()
-        cutter = threading.Thread(target=_cut_later, args=(at, name, SIZE * share // 100))
-        cutter.start()
-        failed = subprocess.run(words, env=at.variables(), capture_output=True).returncode
-        cutter.join()
+        with ThreadPoolExecutor(1) as pool:
+            cut = pool.submit(_cut_later, at, f"to-{name}", SIZE * share // 100)
+            failed = subprocess.run(words, env=at.variables(), capture_output=True).returncode
+            sent = cut.result()
         assert failed, "btrbk was done before it was cut"
-        sent = _received(at, name)
         at.run(words)
         found.append((sent, time.perf_counter() - began - whole))
     return found
 
 
-def _cut_later(at: Stage, name: str, place: int) -> None:
+def _cut_later(at: Stage, name: str, place: int) -> int:
+    """Cut when so much is there; how much it was then."""
     until = time.perf_counter() + 120
-    while _received(at, name) < place and time.perf_counter() < until:
+    while (here := _received(at, name)) < place:
+        assert time.perf_counter() < until
         time.sleep(0.005)
     at.cut()
+    return here
 
 
 def _received(at: Stage, name: str) -> int:
-    """What lies there of a transfer, in bytes; after a cut all of it is sent anew."""
-    return sum(file.stat().st_size for file in (at.two / name).rglob("*") if file.is_file())
+    """What lies there of a transfer, in bytes; after a cut btrbk deletes it, and begins anew."""
+    return sum(file.stat().st_size for file in (at.two / name).glob("*/file"))
