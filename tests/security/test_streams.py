@@ -14,6 +14,9 @@ from tests.security import streams
 from tests.security.sentences import breaks
 from tests.security.world import MIRROR, Host, deliver, listing, stream_of
 
+#: From a subvolume in backup/home/.mirrord/current/staging/t1/s1/s1 to the folder above `backup`.
+UP = "../" * 8
+
 
 def _evil(root: Path, name: str) -> bytes:
     private = str(root / "private")
@@ -24,9 +27,9 @@ def _evil(root: Path, name: str) -> bytes:
         + streams.write("way", b"changed"),
         "link to chmod": streams.symlink("way", f"{private}/secret")
         + streams.chmod("way", 0o4777),
-        "up": streams.make_file("../../../../../../private/new"),
-        "up to write": streams.write("../../../../../../private/secret", b"changed"),
-        "up to chmod": streams.chmod("../../../../../../private/secret", 0o777),
+        "up": streams.make_file(f"{UP}private/new"),
+        "up to write": streams.write(f"{UP}private/secret", b"changed"),
+        "up to chmod": streams.chmod(f"{UP}private/secret", 0o777),
         "link inside": streams.symlink("way", "file") + streams.write("way", b"changed"),
     }[name]  # fmt: skip
 
