@@ -19,7 +19,7 @@ WHOLE = 49 * MIB
 
 #: Offsets in what is sent: in a call, in a frame's header, in data near the start, between
 #: checkpoints, near the end.
-OFFSETS = [10, 700, 6_000, 9_001, 3 * MIB + 17, 20 * MIB + 1, 40 * MIB + 333, 48 * MIB - 9]
+OFFSETS = [10, 6_000, 9_001, 3 * MIB + 17, 20 * MIB + 1, 48 * MIB - 9]
 
 
 @pytest.mark.parametrize("offset", OFFSETS)
@@ -34,7 +34,7 @@ def test_an_update_goes_on_by_itself(site: Remote, offset: int) -> None:
     assert done.data["stream_bytes"] < WHOLE + RESENT_MAX
 
 
-@pytest.mark.parametrize("offset", [9_001, 20 * MIB + 1, 47 * MIB])
+@pytest.mark.parametrize("offset", [9_001, 20 * MIB + 1])
 def test_a_pull_goes_on_by_itself(site: Remote, offset: int) -> None:
     source, copy = site.volume(), site.folder / "copy"
     site.create(f"block://dr{source}", f"block:{copy}")
@@ -110,9 +110,7 @@ def data_proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Proxy]]:
         one.close()
 
 
-@pytest.mark.parametrize(
-    ("offset", "sockets"), [(500, 1), (20_000, 3), (20 * MIB + 1, 1), (14 * MIB, 3), (47 * MIB, 1)]
-)
+@pytest.mark.parametrize(("offset", "sockets"), [(500, 1), (20 * MIB + 1, 1), (14 * MIB, 3)])
 def test_a_data_channel_that_is_cut(
     site: Remote, data_proxy: list[Proxy], offset: int, sockets: int
 ) -> None:

@@ -63,7 +63,6 @@ def test_a_stall_is_noticed_and_the_transfer_goes_on(
     while site.proxy.connections < 2:
         assert time.monotonic() < until, "nobody tried again"
         time.sleep(0.01)
-    assert site.status()["activity"] == "transferring"
     site.proxy.go_on()
     assert updating.ended(30) is None
     assert content(copy) == content(source)
@@ -89,7 +88,7 @@ def test_pauses_grow_while_a_host_is_away(site: Remote) -> None:
     site.proxy.cut_at(20 * MIB)
     site.proxy.refuse()
     updating = Updating(site)
-    time.sleep(8)
+    time.sleep(5)
     tried_s = [b - a for a, b in pairwise(site.proxy.refused_s)]
     assert 3 <= len(tried_s) < 20
     assert max(tried_s[-2:]) > 4 * tried_s[0]
