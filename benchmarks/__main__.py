@@ -9,7 +9,7 @@ import sys
 
 from benchmarks.harness import Row, save, table
 
-NAMES = ("update_latency", "many_files", "bulk", "block", "service", "fleet", "compress")
+NAMES = ("update_latency", "many_files", "bulk", "block", "service", "fleet", "compress", "remote")
 
 
 def main(names: list[str]) -> int:

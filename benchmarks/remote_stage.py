@@ -18,7 +18,7 @@ from mirrord.core.results import Watcher
 from mirrord.link import connect
 from tests.support.sshd import Sshd
 
-HERE, THERE = "10.203.9.1", "10.203.9.2"
+HERE, THERE = "10.203.11.1", "10.203.11.2"
 
 
 class Stage(NamedTuple):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -69,3 +71,32 @@ def test_the_demo_with_another_host(tmp_path: Path, kind: str) -> None:
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
     if kind == "btrfs":
         assert list(tmp_path.glob("mirrord-demo-*")) == []
+
+
+def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
+    here = str(tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-m", "mirrord", "demo", "--remote"], cwd=ROOT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR": here, "HOME": here},
+    ) as demo:  # fmt: skip
+        assert demo.stdout is not None
+        while "mirrord update" not in (line := demo.stdout.readline()):
+            assert line, demo.stderr and demo.stderr.read()
+        os.killpg(demo.pid, signal.SIGINT)
+        _, said = demo.communicate(timeout=60)
+    assert demo.returncode == 130, said
+    assert "Traceback" not in said
+    assert list(tmp_path.glob("mirrord-demo-*")) == []
+    assert here not in Path("/proc/self/mountinfo").read_text()
+    assert f"mirrord-demo-{demo.pid}" not in subprocess.check_output(["ip", "netns"], text=True)
+    assert not Path(f"/sys/class/net/md{demo.pid % 100_000}").exists()
+    left = [one for one in Path("/proc").glob("[0-9]*/cmdline") if here in _read(one)]
+    assert left == []
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

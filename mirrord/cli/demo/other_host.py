@@ -13,7 +13,6 @@ from mirrord.cli.demo.places import must
 from mirrord.core.errors import IoFailed, MirrordError
 from mirrord.system import clock, command
 
-_HERE, _THERE = "10.203.9.1", "10.203.9.2"
 _STARTED_S = 10.0
 _TIMEOUT_S = 30.0
 _SSHD_HINT = "Install the package openssh-server (Debian: apt-get install openssh-server)."
@@ -28,7 +27,10 @@ class OtherHost:
         self._folder = folder / "other-host"
         self._name = f"mirrord-demo-{os.getpid()}"
         self._link = f"md{os.getpid() % 100_000}"
+        # Two demos at the same time hardly ever get the same network.
+        self._here, self._there = (f"10.203.{os.getpid() % 256}.{last}" for last in (1, 2))
         self._within: list[str] = []
+        self._ip = ""
         self._sshd: command.Process | None = None
         self.address, self.port = "127.0.0.1", 0
         self.authorized = self._folder / "authorized_keys"
@@ -51,25 +53,26 @@ class OtherHost:
         if self._namespaced:
             try:
                 self._make_namespace()
-                where = f"a network namespace of its own with an sshd in it, at {_THERE}"
+                where = f"a network namespace of its own with an sshd in it, at {self._there}"
             except MirrordError as error:
                 print(f"(no network namespace here: {error}; an sshd on loopback will do)\n")
         self._start(sshd)
         return where
 
     def _make_namespace(self) -> None:
+        self._ip = command.find("ip", hint="Install the package iproute2.")
         must("ip", "netns", "add", self._name)
         inside = ("ip", "netns", "exec", self._name)
         peer = f"{self._link}p"
         must("ip", "link", "add", self._link, "type", "veth", "peer", "name", peer)
         must("ip", "link", "set", peer, "netns", self._name)
-        must("ip", "address", "add", f"{_HERE}/30", "dev", self._link)
+        must("ip", "address", "add", f"{self._here}/30", "dev", self._link)
         must("ip", "link", "set", self._link, "up")
-        must(*inside, "ip", "address", "add", f"{_THERE}/30", "dev", peer)
+        must(*inside, "ip", "address", "add", f"{self._there}/30", "dev", peer)
         must(*inside, "ip", "link", "set", peer, "up")
         must(*inside, "ip", "link", "set", "lo", "up")
-        self._within = [command.find("ip", hint="Install the package iproute2."), *inside[1:]]
-        self.address = _THERE
+        self._within = [self._ip, *inside[1:]]
+        self.address = self._there
 
     def _start(self, sshd: str) -> None:
         if not self.port:
@@ -129,7 +132,6 @@ class OtherHost:
         if self._sshd is not None and self._sshd.poll() is None:
             self._sshd.terminate()
             self._sshd.wait(_TIMEOUT_S)
-        if self._namespaced:
-            ip = command.find("ip", hint="")
-            command.run([ip, "link", "delete", self._link], timeout_s=_TIMEOUT_S)
-            command.run([ip, "netns", "delete", self._name], timeout_s=_TIMEOUT_S)
+        if self._ip:
+            command.run([self._ip, "link", "delete", self._link], timeout_s=_TIMEOUT_S)
+            command.run([self._ip, "netns", "delete", self._name], timeout_s=_TIMEOUT_S)

@@ -56,6 +56,9 @@ def open_place(folder: Path) -> Place:
         except (MirrordError, OSError) as error:
             place.close()
             print(f"(no btrfs here: {error}; two block volumes tell the same story)\n")
+        except BaseException:
+            place.close()  # interrupted: nobody else knows yet what is mounted
+            raise
         else:
             return place
     else:
