@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import ssl
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Generic, Protocol, TypeVar
 from mirrord.core.errors import ConfigError, MirrordError, NotFound, Unreachable, Untrusted
 from mirrord.core.model import RemoteHost
 from mirrord.system import clock
+from mirrord.system.native import TlsConfig
 from mirrord.transport.base import Say
 from mirrord.transport.tls import Door, context, listen, open_stream
 from mirrord.transport.tlsstream import TlsStream
@@ -90,7 +90,7 @@ class _Gate(Door, Generic[P]):
     """Lets in whose certificate the authority made and who is welcome now."""
 
     def __init__(
-        self, address: tuple[str, int], prepared: ssl.SSLContext, who: Callable[[str], P | None]
+        self, address: tuple[str, int], prepared: TlsConfig, who: Callable[[str], P | None]
     ) -> None:
         self._who = who
         #: Of those who are let in and were not yet taken by `accept`.
@@ -193,7 +193,7 @@ class TlsServer(Generic[P]):
             stream.close()
 
 
-def _server_context(folder: Path) -> ssl.SSLContext:
+def _server_context(folder: Path) -> TlsConfig:
     try:
         own = (folder / "server.pem").read_text(encoding="ascii")
         authority = (folder / "ca.pem").read_text(encoding="ascii")
@@ -203,4 +203,4 @@ def _server_context(folder: Path) -> ssl.SSLContext:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("the keys cannot be read", where=str(folder), why=str(error)) from error
-    return context(server=True, certificate="", key=own, trusted=authority)
+    return context(server=True, certificate=own, key=own, trusted=authority)

@@ -7,10 +7,8 @@ SSH, and then accept nobody else (docs/security.md).
 from __future__ import annotations
 
 import errno
-import os
 import selectors
 import socket
-import ssl
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,7 +16,8 @@ from typing import NamedTuple
 
 from mirrord.core.errors import IoFailed, Unreachable, Untrusted
 from mirrord.system import clock
-from mirrord.transport.tlsstream import Session, TlsStream, advance, session
+from mirrord.system.native import TlsAlert, TlsConfig, TlsError, TlsSession, TlsUntrusted
+from mirrord.transport.tlsstream import TlsStream
 
 __all__ = ["Listener", "OneTime", "TlsStream", "connect", "fingerprint_of_pem"]
 
@@ -76,38 +75,27 @@ class OneTime(NamedTuple):
 
 def fingerprint_of_pem(certificate: str) -> str:
     """SHA-256 of a PEM certificate's DER, hexadecimal. `Untrusted` when it is none."""
-    import hashlib
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
 
     try:
-        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate)).hexdigest()
+        made = x509.load_pem_x509_certificate(certificate.encode())
     except ValueError as error:
         raise Untrusted("the other end's certificate makes no sense", why=str(error)) from None
+    return made.fingerprint(hashes.SHA256()).hex()
 
 
-def context(*, server: bool, certificate: str, key: str, trusted: str) -> ssl.SSLContext:
-    """TLS 1.3 only, the peer must show a certificate that `trusted` (PEM) vouches for."""
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
-    made.minimum_version = ssl.TLSVersion.TLSv1_3
-    made.check_hostname = False  # who it is says the certificate itself, not an address
-    made.verify_mode = ssl.CERT_REQUIRED
-    made.options |= ssl.OP_NO_TICKET
-    if server:
-        made.num_tickets = 0  # a resumed session would have shown no certificate
+def context(*, server: bool, certificate: str, key: str, trusted: str) -> TlsConfig:
+    """TLS 1.3 only; the peer must show the certificate `trusted` (PEM), or one that it signed.
+
+    `Untrusted` says whose certificate makes no sense.
+    """
     try:
-        made.load_verify_locations(cadata=trusted)
-    except (ssl.SSLError, ValueError) as error:
-        raise Untrusted("the other end's certificate makes no sense", why=str(error)) from None
-    # The module takes files only; this one is in memory and has no name.
-    descriptor = os.memfd_create("mirrord-key")
-    try:
-        with open(descriptor, "wb", closefd=False) as file:
-            file.write((key + certificate).encode())
-        made.load_cert_chain(f"/proc/self/fd/{descriptor}")
-    except (ssl.SSLError, OSError) as error:
-        raise Untrusted("our own certificate makes no sense", why=str(error)) from None
-    finally:
-        os.close(descriptor)
-    return made
+        return TlsConfig(server, certificate, key, trusted)
+    except ValueError as error:
+        whose, why = error.args
+        owner = "our own" if whose == "own" else "the other end's"
+        raise Untrusted(f"{owner} certificate makes no sense", why=why) from None
 
 
 def connect(
@@ -136,7 +124,7 @@ def connect(
 def open_stream(
     address: str,
     port: int,
-    prepared: ssl.SSLContext,
+    prepared: TlsConfig,
     timeout_s: float,
     *,
     name: str = "",
@@ -154,21 +142,19 @@ def open_stream(
         raise _unreachable(where, port, error) from error
     try:
         tune(connection)
-        tls = session(prepared, server=False)
+        tls = prepared.session()
         _shake_hands(connection, tls, deadline_s)
         stream = TlsStream(connection, tls, where)
         if not right(stream.fingerprint):
             raise _somebody_else(where, port, "it is not the one that was agreed on")
         _await_greeting(stream, connection, deadline_s)
         connection.settimeout(None)
-    except ssl.SSLCertVerificationError as error:
+    except TlsUntrusted as error:
         connection.close()
-        raise _somebody_else(where, port, error.verify_message) from None
-    except ssl.SSLError as error:
+        raise _somebody_else(where, port, str(error)) from None
+    except TlsAlert as error:
         connection.close()
-        if "ALERT" in (error.reason or ""):
-            raise _not_welcome(where, _reason(error)) from None
-        raise _unreachable(where, port, error) from None
+        raise _not_welcome(where, _reason(error)) from None
     except OSError as error:
         connection.close()
         raise _unreachable(where, port, error) from None
@@ -178,17 +164,17 @@ def open_stream(
     return stream
 
 
-def _shake_hands(connection: socket.socket, tls: Session, deadline_s: float) -> None:
+def _shake_hands(connection: socket.socket, tls: TlsSession, deadline_s: float) -> None:
     while True:
-        done = advance(tls)
         connection.settimeout(_left(deadline_s))
-        connection.sendall(tls.outgoing.read())
-        if done:
+        connection.sendall(tls.outgoing())
+        tls.check()
+        if not tls.handshaking():
             return
         received = connection.recv(RECEIVED_BYTES)
         if not received:
             raise ConnectionResetError("it hung up during the handshake")
-        tls.incoming.write(received)
+        tls.feed(received)
 
 
 #: Of a handshake, at once.
@@ -215,14 +201,12 @@ def _left(deadline_s: float) -> float:
 
 
 def _reason(error: OSError) -> str:
-    if isinstance(error, ssl.SSLError):
-        return (error.reason or "no TLS").lower().replace("_", " ")
     return error.strerror or str(error)
 
 
 def _unreachable(where: str, port: int, error: OSError) -> Unreachable:
     why = _reason(error)
-    if isinstance(error, ssl.SSLError):
+    if isinstance(error, TlsError):
         why = f"what answers there does not speak TLS 1.3 ({why})"
     elif isinstance(error, TimeoutError):
         why = "no answer in time: a firewall may drop it"
@@ -253,9 +237,9 @@ def tune(connection: socket.socket) -> None:
 class _Stranger:
     """A connection whose handshake is not done."""
 
-    def __init__(self, connection: socket.socket, prepared: ssl.SSLContext, address: str) -> None:
+    def __init__(self, connection: socket.socket, prepared: TlsConfig, address: str) -> None:
         self.connection, self.address = connection, address
-        self.tls = session(prepared, server=True)
+        self.tls = prepared.session()
         self.deadline_s = clock.monotonic_s() + HANDSHAKE_S
         self._bytes_left = HANDSHAKE_BYTES_MAX
 
@@ -265,18 +249,17 @@ class _Stranger:
         if not received:
             raise ConnectionResetError("it hung up")
         self._bytes_left -= len(received)
-        self.tls.incoming.write(received)
-        try:
-            done = advance(self.tls)
-        finally:
-            self.send()
+        self.tls.feed(received)
+        self.send()
+        self.tls.check()
+        done = not self.tls.handshaking()
         if not done and self._bytes_left <= 0:
             raise ConnectionAbortedError("its handshake has no end")
         return done
 
     def send(self) -> None:
         """What the handshake has to say; a new socket has room for it."""
-        sealed = self.tls.outgoing.read()
+        sealed = self.tls.outgoing()
         if sealed and self.connection.send(sealed) != len(sealed):
             raise ConnectionAbortedError("it does not take our answer")
 
@@ -288,7 +271,7 @@ class Door:
     end, and when too many stand there the oldest goes.
     """
 
-    def __init__(self, listening: socket.socket, prepared: ssl.SSLContext) -> None:
+    def __init__(self, listening: socket.socket, prepared: TlsConfig) -> None:
         self.port: int = listening.getsockname()[1]
         self._listening, self._prepared = listening, prepared
         self._lock = threading.Lock()

@@ -195,7 +195,7 @@ def test_a_peer_cannot_pose_as_the_listening_host(place: Place, tmp_path: Path) 
     server = TlsServer(folder, place.peers.of, lambda stream, peer: None, ("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    with pytest.raises(Untrusted, match="unsuitable certificate purpose"):
+    with pytest.raises(Untrusted, match="does not allow extended key usage for server"):
         connect_tls(
             RemoteHost(
                 "dr", "127.0.0.1", server.port, transport="tls", key=str(bundle), connect_s=5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
@@ -16,8 +17,10 @@ from typing import Any
 import pytest
 
 from mirrord.core.errors import IoFailed, Unreachable, Untrusted
+from mirrord.system.native import TlsError
 from mirrord.transport import tls
 from mirrord.transport.tls import Listener, OneTime, TlsStream, connect, context
+from tests.support import openssl_peer
 
 OWN, PEER, STRANGER = OneTime.make(), OneTime.make(), OneTime.make()
 
@@ -190,8 +193,11 @@ def test_a_changed_byte_ends_it(listener: Listener) -> None:
                     data = data[:-3] + bytes([data[-3] ^ 1]) + data[-2:]
                 target.sendall(data)
 
-        in_thread(lambda: pump(far, near, False))
+        back = in_thread(lambda: pump(far, near, False))
         pump(near, far, True)
+        with contextlib.suppress(OSError):
+            far.shutdown(socket.SHUT_RDWR)
+        back.join(10)
         near.close()
         far.close()
 
@@ -204,7 +210,7 @@ def test_a_changed_byte_ends_it(listener: Listener) -> None:
     assert read_all(here, 5) == b"right"
     flip.set()
     there.write(b"wrong")
-    with pytest.raises(ssl.SSLError):
+    with pytest.raises(TlsError, match="decrypt"):
         here.read(10)
     here.close()
     there.close()
@@ -212,7 +218,9 @@ def test_a_changed_byte_ends_it(listener: Listener) -> None:
 
 
 def test_only_tls_1_3(listener: Listener) -> None:
-    old = context(server=False, certificate=PEER.certificate, key=PEER.key, trusted=OWN.certificate)
+    old = openssl_peer.context(
+        server=False, certificate=PEER.certificate, key=PEER.key, trusted=OWN.certificate
+    )
     old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_2
     accepting = raises_in_thread(lambda: listener.accept(1))
     with (
@@ -220,7 +228,46 @@ def test_only_tls_1_3(listener: Listener) -> None:
         pytest.raises(ssl.SSLError),
     ):
         old.wrap_socket(raw)
-    assert "unsupported protocol" in str(accepting())
+    assert "peer is incompatible" in str(accepting())
+
+
+def test_another_implementation_understands_ours(listener: Listener) -> None:
+    """OpenSSL at the other end, on either side, in both directions."""
+    accepted: list[TlsStream] = []
+    waiting = in_thread(lambda: accepted.append(listener.accept(10)))
+    prepared = openssl_peer.context(
+        server=False, certificate=PEER.certificate, key=PEER.key, trusted=OWN.certificate
+    )
+    content = random.Random(1).randbytes(1 << 20)
+    with socket.create_connection(("127.0.0.1", listener.port)) as raw:
+        with prepared.wrap_socket(raw) as there:
+            assert there.recv(len(tls.GREETING)) == tls.GREETING
+            waiting.join(10)
+            [here] = accepted
+            in_thread(lambda: there.sendall(content))
+            assert read_all(here, len(content)) == content
+            in_thread(lambda: here.write(content))
+            found = b""
+            while len(found) < len(content):
+                found += there.recv(1 << 16)
+            assert found == content
+        here.close()
+    answering = openssl_peer.context(
+        server=True, certificate=OWN.certificate, key=OWN.key, trusted=PEER.certificate
+    )
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with answering.wrap_socket(server.accept()[0], server_side=True) as near:
+                near.sendall(tls.GREETING + content)
+                near.unwrap()
+
+        thread = in_thread(serve)
+        stream = connect("127.0.0.1", server.getsockname()[1], PEER, OWN.certificate, 5)
+        assert read_all(stream, len(content)) == content
+        assert stream.read(10) == b""
+        stream.close()
+        thread.join(10)
 
 
 def test_the_key_needs_no_file_and_leaves_no_descriptor() -> None:
@@ -251,8 +298,12 @@ def test_a_client_without_a_certificate_is_turned_away(listener: Listener) -> No
     bare.check_hostname = False
     bare.verify_mode = ssl.CERT_NONE
     accepting = raises_in_thread(lambda: listener.accept(1))
-    with pytest.raises(Untrusted, match="certificate required"):
-        tls.open_stream("127.0.0.1", listener.port, bare, 5)
+    with (
+        socket.create_connection(("127.0.0.1", listener.port)) as raw,
+        bare.wrap_socket(raw) as stranger,
+        pytest.raises(ssl.SSLError, match=r"(?i)certificate.required"),
+    ):
+        stranger.recv(1)
     assert "1 turned away" in str(accepting())
 
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirrord.core.errors import Unreachable
-from mirrord.transport.tls import Listener, OneTime, TlsStream, connect, context
-from mirrord.transport.tlsstream import Session, advance, session
+from mirrord.transport.tls import Listener, OneTime, TlsStream, connect
+from tests.support.openssl_peer import Session, advance, context, session
 
 OWN, PEER, STRANGER = OneTime.make(), OneTime.make(), OneTime.make()
 
