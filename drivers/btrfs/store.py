@@ -136,7 +136,9 @@ def delete(place: Layout, one: Kept, where: str) -> None:
         )
     subvolume.delete("BTRFS:DELETE:SUBVOLUME", one.path)
     sweep(place)
-    if not place.live:  # where there are users' writes in memory, they are not hurried
+    if place.live:  # there are users' writes in memory, which are not hurried
+        subvolume.begin_commit(place.store)
+    else:
         subvolume.reclaim(place.store)
 
 

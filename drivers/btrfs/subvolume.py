@@ -141,6 +141,15 @@ def reclaim(path: str | Path) -> None:
         btrfsutil.sync(os.fspath(path))
 
 
+def begin_commit(path: str | Path) -> None:
+    """Let the kernel commit what changed in the file system's trees, and then clean up deleted
+    subvolumes, in the background; data that users wrote stay in memory. Left to itself it cleans
+    up every 30 s, all at once: with a mirror that runs each second, that stops all for seconds.
+    """
+    with contextlib.suppress(OSError):  # it would happen anyway
+        btrfsutil.start_sync(os.fspath(path))
+
+
 def set_read_only(op: str, path: str | Path) -> None:
     """Make a subvolume read-only; durable on return."""
     steps.reached(op)
