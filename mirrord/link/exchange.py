@@ -232,7 +232,13 @@ class Exchange:
         granted, self._consumed = self._consumed, 0
         with self._changed:
             self._held_bytes -= granted
-        self._carrier.control_lane().tell(Type.CREDIT, self.number, granted)
+        try:
+            self._carrier.control_lane().tell(Type.CREDIT, self.number, granted)
+        except LinkLost:
+            with self._changed:
+                if self._error is not None:
+                    raise copy_of(self._error) from None
+            raise
 
     # Sending
 

@@ -115,10 +115,11 @@ class Session:
                 return
             self._error = error
             exchanges, lanes = list(self._exchanges.values()), list(self._lanes)
-        if isinstance(error, ProtocolError):
-            self._goodbye(str(error))
+        # First, so that a write which the other end's leave cuts off is not taken for the reason.
         for exchange in exchanges:
             exchange.fail(error)
+        if isinstance(error, ProtocolError):
+            self._goodbye(str(error))
         for lane in lanes:
             lane.close()
         if self._workers is not None:
