@@ -51,7 +51,8 @@ class Capability(enum.Flag):
 
     NONE = 0
     #: A receive that is `resumable` leaves a checkpoint from which a new send goes on, whatever
-    #: ends it: at most 8 MiB of what was written are lost, also when the power fails.
+    #: ends it: at most 8 MiB of what was written are lost; when the power fails and much came in a
+    #: short time, at most what the last 30 s brought.
     RESUME = enum.auto()
     #: Snapshots are directories of files (`Snapshot.path`): single files can be restored.
     FILES = enum.auto()

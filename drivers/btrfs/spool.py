@@ -5,8 +5,10 @@ written here, beside the staging, while it is applied; the next try applies it a
 only the rest is sent (the file `spool/<transfer>`: spool_format.py).
 
 The beginning of a stream stays in memory: a small update costs no file. From there on a thread
-writes, and makes durable, so that never more than `LAG_BYTES` can be lost. Whatever keeps the spool
-from being written (a full disk) ends the spool, not the transfer.
+writes, and makes durable. What ends the program costs nothing that was handed over; what a power
+cut may cost is `LAG_BYTES`, or on a link that is fast what came in the last `LAG_S`: making that
+durable would write all to the disk twice, to save a few seconds once. Whatever keeps the spool from
+being written (a full disk) ends the spool, not the transfer.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from mirrord.drivers.btrfs.spool_format import (
     seal_slot,
     slot_at,
 )
-from mirrord.system import files, steps
+from mirrord.system import clock, files, steps
 from mirrord.system.native import StreamDigest
 
 #: What stays in memory before anything is written, in bytes of the stream.
@@ -49,6 +51,10 @@ MEMORY_BYTES = 4 << 20
 #: the disk must leave room for what comes meanwhile.
 LAG_BYTES = 8 << 20
 _SYNC_SLOTS = 3
+_WAITING_SLOTS = LAG_BYTES // SLOT_BYTES - 1 - _SYNC_SLOTS
+#: From this rate on, bytes a second, what came in the last so many seconds may be lost instead.
+FAST_BYTES_S = 64 << 20
+LAG_S = 30.0
 #: What is worth a file when a transfer breaks off that has none yet.
 _KEEP_BYTES = 1 << 20
 _IOC_GETFLAGS, _IOC_SETFLAGS, _NOCOW = 0x80086601, 0x40086602, 0x00800000
@@ -157,10 +163,11 @@ class Spool:
         self._kept_used = 0  # of which a file has so many already
         self._full: deque[mmap.mmap] = deque()
         self._spare: deque[mmap.mmap] = deque()
-        self._direct_tried = False
         self._number = 0  # of the next slot to be written
         self._handed = 0  # slots that were filled
+        self._written = 0
         self._durable = 0
+        self._durable_s = clock.monotonic_s()  # since when there is something that is not
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._stopped = False
@@ -204,7 +211,7 @@ class Spool:
                 os.close(descriptor)
 
     def _take_up(self, descriptor: int, full: int, part: memoryview | None) -> None:
-        self._number = self._handed = self._durable = full
+        self._number = self._handed = self._written = self._durable = full
         if part is not None:
             self._slot[SLOT_HEADER_BYTES : SLOT_HEADER_BYTES + len(part)] = part
             self._used = self._kept_used = len(part)
@@ -262,10 +269,9 @@ class Spool:
                 return
             self._thread = threading.Thread(target=self._run, name="btrfs-spool", daemon=True)
             self._thread.start()
-        most = LAG_BYTES // SLOT_BYTES - 1
         with self._changed:
             self._changed.wait_for(
-                lambda: self._handed - self._durable <= most or self._error is not None
+                lambda: self._handed - self._written <= _WAITING_SLOTS or self._error is not None
             )
         if self._error is not None:
             self._give_up()
@@ -298,7 +304,10 @@ class Spool:
                 self._write(slot, PAYLOAD_BYTES)
                 self._spare.append(slot)
                 if self._number - self._durable >= _SYNC_SLOTS:
-                    self._sync()
+                    self._sync_if_due()
+                with self._changed:
+                    self._written = self._number
+                    self._changed.notify_all()
         except BaseException as error:
             with self._changed:
                 self._error = error
@@ -325,10 +334,6 @@ class Spool:
             self._number += 1
 
     def _put(self, view: memoryview, offset: int) -> None:
-        """Write past the page cache: that costs a quarter, and takes nobody's memory."""
-        if not self._direct_tried:
-            self._direct_tried = True
-            _set_direct(self._descriptor, True)
         while view:
             try:
                 written = os.pwrite(self._descriptor, view, offset)
@@ -339,13 +344,21 @@ class Spool:
                 continue
             view, offset = view[written:], offset + written
 
+    def _sync_if_due(self) -> None:
+        waiting_bytes = (self._number - self._durable) * SLOT_BYTES
+        waited_s = clock.monotonic_s() - self._durable_s
+        fast = waiting_bytes > waited_s * FAST_BYTES_S
+        if not fast or waited_s > LAG_S:
+            self._sync()
+        # What goes to the disk at once goes past the page cache: that costs a quarter, and takes
+        # nobody's memory. What is fast stays there, and is mostly gone before it was written.
+        _set_direct(self._descriptor, not fast)
+
     def _sync(self) -> None:
         steps.reached("BTRFS:SPOOL:SYNC")
         os.fdatasync(self._descriptor)
         first = slot_at(self._durable)
-        with self._changed:
-            self._durable = self._number
-            self._changed.notify_all()
+        self._durable, self._durable_s = self._number, clock.monotonic_s()
         # It is read again only if the transfer breaks off: others need the memory more.
         os.posix_fadvise(self._descriptor, first, 0, os.POSIX_FADV_DONTNEED)
 
