@@ -21,8 +21,6 @@ from mirrord.link import connect
 
 SIZE = 1 << 30
 SHARES = (10, 50, 90)
-#: Of what the mirrored volume is: `btrfs` or `block`.
-KIND = os.environ.get("MIRRORD_BENCH_CUT_KIND", "block")
 
 
 class Cut(NamedTuple):
@@ -64,21 +62,26 @@ class Cutting(Silent):
 
 
 def measure() -> list[Row]:
-    """A transfer that is cut thrice; and runs of btrbk that are cut once each."""
+    """A transfer of each kind that is cut thrice; and runs of btrbk that are cut once each."""
     with stage(9) as at:
+        peers = _btrbk(at)
+    return [row for kind in ("btrfs", "block") for row in _ours(kind, peers)]
+
+
+def _ours(kind: str, peers: list[tuple[int, float]]) -> list[Row]:
+    with stage(6) as at:
         places = [SIZE * share // 100 for share in SHARES]
         watcher = Cutting(places, lambda: at.cut(_agent()))
         api = at.service(watcher)
-        source, destination = _volume(at, KIND)
+        source, destination = _volume(at, kind)
         api.create("cut", source, destination)
         whole = timed(lambda: api.initialize("cut"))
         api.close()
-        peers = _btrbk(at)
     assert len(watcher.cuts) == len(SHARES)
     rows = []
     for share, cut, (resent, lost_s) in zip(SHARES, watcher.cuts, peers, strict=True):
         rows += [
-            Row(f"{KIND} volume, cut at {share} %: sent again", cut.resent / (1 << 20), "MiB",
+            Row(f"{kind} volume, cut at {share} %: sent again", cut.resent / (1 << 20), "MiB",
                 "<=", 16, "btrbk", resent / (1 << 20)),
             Row("  time lost", cut.lost_s, "s", "<=", 2, "btrbk", lost_s,
                 f"whole transfer of 1 GiB with its cuts: {whole:.1f} s" if share == 90 else ""),
