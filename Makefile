@@ -11,7 +11,7 @@ demo: setup
 
 test: setup
 	@cd native && ../.venv/bin/with-cargo cargo test --quiet --locked --workspace
-	@$(PY) -m pytest -q
+	@$(PY) -m tests
 
 check:
 	@./setup.sh check

@@ -1,0 +1,94 @@
+"""All tests, in groups that run side by side: `python -m tests` (what `make test` calls).
+
+Most tests wait: for a silence to be noticed, a disk to sync, an emulated machine. So groups share
+the processors well. What a group prints is shown when it ends, whole; arguments go to each pytest.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, NamedTuple
+
+#: What deals with other hosts waits the most.
+LINKED = ("agent", "faults", "link", "security", "transport")
+TESTS = Path(__file__).parent
+#: What pytest returns when nothing was selected, as by `-k`.
+_NOTHING = 5
+
+
+class Group(NamedTuple):
+    """Some folders below tests/, of which only what the expression of marks selects runs."""
+
+    name: str
+    marks: str
+    folders: tuple[str, ...]
+
+
+class Run(NamedTuple):
+    """A group that runs."""
+
+    group: Group
+    process: subprocess.Popen[bytes]
+    output: IO[bytes]
+    began_s: float
+
+
+def groups() -> list[Group]:
+    """Each test is in one of them."""
+    folders = sorted(path.parent.name for path in TESTS.glob("*/test_*.py"))
+    every = tuple(dict.fromkeys(folders))
+    local = tuple(name for name in every if name not in LINKED)
+    return [
+        Group("OpenZFS", "zfs", every),
+        Group("other hosts", "not zfs", LINKED),
+        Group("this host", "not zfs", local),
+    ]
+
+
+def start(group: Group, arguments: list[str]) -> Run:
+    """Begin it, with a folder for its files of its own."""
+    output = tempfile.TemporaryFile()  # noqa: SIM115 - read when the group has ended
+    words = [sys.executable, "-m", "pytest", "-q", "-m", group.marks, *arguments]
+    words += [str(TESTS / name) for name in group.folders]
+    process = subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=TESTS.parent
+    )
+    return Run(group, process, output, time.monotonic())
+
+
+def report(run: Run) -> bool:
+    """Show what it printed; whether it went well."""
+    status = run.process.wait()
+    took_s = time.monotonic() - run.began_s
+    print(f"\n===== {run.group.name}: {took_s:.0f} s, exit {status}", flush=True)
+    run.output.seek(0)
+    sys.stdout.buffer.write(run.output.read())
+    sys.stdout.buffer.flush()
+    return status in (0, _NOTHING)
+
+
+def main(arguments: list[str]) -> int:
+    """Run all; 0 when each went well."""
+    runs = [start(group, arguments) for group in groups()]
+    left = list(runs)
+    well = True
+    try:
+        while left:
+            for run in [run for run in left if run.process.poll() is not None]:
+                left.remove(run)
+                well = report(run) and well
+            time.sleep(0.2)
+    finally:
+        for run in left:
+            run.process.terminate()
+        for run in left:
+            run.process.wait()
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
