@@ -1,1 +1,1 @@
-"""The OpenZFS driver: volumes are datasets, file systems and zvols; the transfer is `zfs send`'s."""
+"""The OpenZFS driver: file systems and volumes, through the programs `zfs` and `zpool`."""
