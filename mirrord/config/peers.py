@@ -50,7 +50,7 @@ def check_allowed(words: Sequence[str]) -> tuple[str, ...]:
     for word in words:
         verb, _, folder = word.partition("=")
         path = folder.startswith("/") and ".." not in folder.split("/")
-        plain = path or is_dataset(folder)
+        plain = path or ("/" in folder and is_dataset(folder))
         if verb not in ("receive", "send") or not plain or not folder.isprintable():
             raise UsageError(
                 f"'{word}' does not say what a peer may do",
