@@ -29,7 +29,7 @@ _GUEST_PYTHON = "3.13"
 _PLATFORMS = tuple(f"manylinux_2_{minor}_x86_64" for minor in (17, 24, 28, 34, 39)) + (
     "manylinux2014_x86_64",
 )
-_FILES = ("root.img", "vmlinuz", "initrd", "key")
+_FILES = ("root.img", "vmlinuz", "initrd", "key", "host_key.pub")
 #: Not of mirrord: compared with it in the benchmark.
 _MORE = ("bzfs",)
 _TOOLS = ("debootstrap", "mke2fs", "ssh-keygen", "apt-get", "dpkg-deb")

@@ -51,7 +51,8 @@ class Guest:
         if self._worker.stdout.readline() != b"ready\n":
             said = self.machine.ssh("cat", "/tmp/worker.log").stdout.decode(errors="replace")
             raise GuestError(f"the worker did not start: {said}")
-        self._lines = self.connect(role="user").makefile("rwb")
+        with self.connect(role="user") as connection:  # (closed when its file is)
+            self._lines = connection.makefile("rwb")
         return self
 
     def deploy(self) -> None:

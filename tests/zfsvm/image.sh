@@ -2,7 +2,7 @@
 # Makes the disk image of a machine with real OpenZFS: Debian 13, the cloud kernel, the module from
 # zfs-dkms, an SSH server that lets one key in, Python with what mirrord imports.
 #
-#   image.sh FOLDER MIRROR WHEELS     root only; FOLDER gets root.img, vmlinuz, initrd and key
+#   image.sh FOLDER MIRROR WHEELS     root only; FOLDER gets root.img, vmlinuz, initrd and keys
 #
 # MIRROR is Debian's archive as this machine's own apt knows it, WHEELS a folder with the Python
 # packages for the guest. Neither leaves a trace in the image.
@@ -85,6 +85,7 @@ done
 inside chown -R tester:tester /home/tester
 rm -f "$root"/etc/ssh/ssh_host_*
 inside ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/ssh_host_ed25519_key
+cp "$root/etc/ssh/ssh_host_ed25519_key.pub" "$folder/host_key.pub"
 echo zfsvm >"$root/etc/hostname"
 while read -r unit; do
     [ -z "$unit" ] || inside systemctl -q mask "$unit"

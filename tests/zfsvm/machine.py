@@ -120,7 +120,7 @@ class Machine:
     def ssh_words(self, user: str = "root") -> list[str]:
         """The words of an `ssh` into it, without the command."""
         return [
-            "ssh", "-F", "none", "-p", str(self.port), "-i", str(self.image / "key"),
+            "ssh", "-F", "none", "-p", str(self.port), "-i", str(self.key),
             "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR",
             "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null",
             "-o", "ConnectTimeout=5", "-o", "ServerAliveInterval=30", f"{user}@127.0.0.1",
@@ -154,7 +154,18 @@ class Machine:
 
     @property
     def pid(self) -> int:
+        """QEMU's."""
         assert self.process is not None
         return self.process.pid
+
+    @property
+    def key(self) -> Path:
+        """The private key that it lets in, for root and for `tester`."""
+        return self.image / "key"
+
+    @property
+    def host_key(self) -> str:
+        """Its sshd's public key, as a line of ssh-keygen."""
+        return (self.image / "host_key.pub").read_text()
 
 

@@ -158,3 +158,18 @@ def clean(parent: str) -> None:
         run(["zfs", "receive", "-A", parent])
         time.sleep(0.05)
     raise AssertionError(f"{parent} cannot be destroyed: {said}")
+
+
+def half_received(origin: str, target: str) -> None:
+    """Leave at `target` what another program began to receive, and never ended."""
+    assert run(["zfs", "create", origin])[0] == 0
+    Path(f"/{origin}/file").write_bytes(os.urandom(2 << 20))
+    assert run(["zfs", "snapshot", f"{origin}@some"])[0] == 0
+    sending = subprocess.Popen(["zfs", "send", f"{origin}@some"], stdout=subprocess.PIPE)
+    assert sending.stdout is not None
+    begun = sending.stdout.read(1 << 20)
+    sending.stdout.close()
+    sending.wait()
+    subprocess.run(["zfs", "receive", "-s", "-u", target], input=begun, capture_output=True)
+    token = run(["zfs", "get", "-Ho", "value", "receive_resume_token", target])[1].strip()
+    assert len(token) > 10, token
