@@ -14,9 +14,8 @@ import pytest
 
 from tests.support.files import change, digest, fill, reflink
 
-__all__ = [
-    "change", "digest", "filesystem", "fill", "make_subvolume", "reflink", "require_btrfs", "unmount",
-]  # fmt: skip
+__all__ = ["change", "digest", "filesystem", "fill", "make_subvolume", "reflink"]
+__all__ += ["require_btrfs", "unmount"]
 
 
 def require_btrfs() -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import signal
 import shutil
+import signal
 import sys
 from pathlib import Path
 

@@ -26,9 +26,8 @@ _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[1]
 #: Of the guest's Python, for pip on the host: the host's own way to its packages is used so.
 _GUEST_PYTHON = "3.13"
-_PLATFORMS = tuple(f"manylinux_2_{minor}_x86_64" for minor in (17, 24, 28, 34, 39)) + (
-    "manylinux2014_x86_64",
-)
+_PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (17, 24, 28, 34, 39)]
+_PLATFORMS.append("manylinux2014_x86_64")
 _FILES = ("root.img", "vmlinuz", "initrd", "key", "host_key.pub")
 #: Not of mirrord: compared with it in the benchmark.
 _MORE = ("bzfs",)

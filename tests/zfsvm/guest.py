@@ -12,8 +12,9 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedRWPair
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import mirrord
 from tests.zfsvm.machine import Machine
@@ -37,7 +38,7 @@ class Guest:
         self.machine = machine
         self._token = secrets.token_hex(16)
         self._worker: subprocess.Popen[bytes] | None = None
-        self._lines: IO[bytes] | None = None
+        self._lines: BufferedRWPair | None = None
         self._guard = threading.Lock()
 
     def start(self) -> Guest:

@@ -30,7 +30,7 @@ def serve(token: str) -> None:
     import mirrord.daemon.build  # noqa: F401
     from mirrord.drivers import registry  # noqa: F401
 
-    listener = socket.create_server(("0.0.0.0", PORT), backlog=100)  # noqa: S104
+    listener = socket.create_server(("0.0.0.0", PORT), backlog=100)
     print("ready", flush=True)
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [], 5.0)
@@ -60,7 +60,7 @@ def _child(connection: socket.socket, token: str) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         asked = json.loads(_line(connection))
         if asked.pop("token") == token:
-            status = {"agent": _agent, "user": _user}[asked.pop("role")](connection, **asked)
+            status = (_agent if asked.pop("role") == "agent" else _user)(connection, **asked)
     except BaseException:
         traceback.print_exc()
     finally:

@@ -29,7 +29,9 @@ _PROCESSORS = 2
 class Machine:
     """One machine; `port` is its sshd's and `work_port` its worker's, both on 127.0.0.1."""
 
-    def __init__(self, *, name: str = "zfsvm", memory_mib: int = 2560, lasting: bool = False) -> None:
+    def __init__(
+        self, *, name: str = "zfsvm", memory_mib: int = 2560, lasting: bool = False
+    ) -> None:
         """lasting: it outlives this process (a machine to develop with)."""
         self.image = builder.build()
         self.name, self._memory_mib, self._lasting = name, memory_mib, lasting
@@ -127,14 +129,13 @@ class Machine:
         ]  # fmt: skip
 
     def ssh(
-        self, *words: str, data: bytes | None = None, check: bool = True, user: str = "root",
+        self, *words: str, data: bytes = b"", check: bool = True, user: str = "root",
         timeout_s: float = 300,
     ) -> subprocess.CompletedProcess[bytes]:  # fmt: skip
         """Run a command in it; data: its standard input."""
-        given = {"input": data} if data is not None else {"stdin": subprocess.DEVNULL}
-        done: subprocess.CompletedProcess[bytes] = subprocess.run(
-            [*self.ssh_words(user), shlex.join(words)], capture_output=True, timeout=timeout_s,
-            **given,  # type: ignore[call-overload]
+        done = subprocess.run(
+            [*self.ssh_words(user), shlex.join(words)], input=data, capture_output=True,
+            timeout=timeout_s,
         )  # fmt: skip
         if check and done.returncode != 0:
             said = done.stderr.decode(errors="replace").strip()
@@ -167,5 +168,3 @@ class Machine:
     def host_key(self) -> str:
         """Its sshd's public key, as a line of ssh-keygen."""
         return (self.image / "host_key.pub").read_text()
-
-

@@ -51,10 +51,9 @@ def archive() -> tuple[str, str]:
     found = [line for line in known.splitlines() if re.search(r"/debian/?$", line)]
     if not found:
         raise NoMachine("this machine's apt knows no archive of Debian (…/debian)")
-    release = dict(
-        line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line
-    )
-    return found[0].rstrip("/"), release.get("VERSION_CODENAME", "").strip('"')
+    said = Path("/etc/os-release").read_text()
+    codename = re.search(r'^VERSION_CODENAME="?([a-z]+)', said, re.MULTILINE)
+    return found[0].rstrip("/"), codename[1] if codename else ""
 
 
 def find(folder: Path) -> Qemu:

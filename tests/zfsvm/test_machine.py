@@ -115,9 +115,7 @@ def test_it_ends_with_the_process_that_started_it_however_that_ends() -> None:
     subprocess.run(["rm", "-r", folder], check=True)
 
 
-def test_why_there_is_none_is_said_plainly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_why_there_is_none_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without debootstrap and an empty cache: each test fails, the report says why."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(builder, "_TOOLS", ("debootstrap-is-not-here",))

@@ -22,9 +22,8 @@ _DEVICE_S = 10.0
 def run(words: list[str], given: str | None = None) -> tuple[int, str, str]:
     """A command's exit status, output and errors; given: its standard input."""
     done = subprocess.run(
-        words, capture_output=True, text=True, errors="surrogateescape",
-        **({"stdin": subprocess.DEVNULL} if given is None else {"input": given}),  # type: ignore[arg-type]
-    )  # fmt: skip
+        words, input=given or "", capture_output=True, text=True, errors="surrogateescape"
+    )
     return done.returncode, done.stdout, done.stderr
 
 
