@@ -21,7 +21,8 @@ from tests.zfsvm.qemu import NoMachine
 #: Sparse disks for pools: vdb is for `here`, vdc for `there`, vdd is spare.
 DISKS = ("vdb", "vdc", "vdd")
 _DISK_BYTES = 16 << 30
-_START_S = 60
+#: On an idle host it takes 20.
+_START_S = 180
 #: Emulated processors.
 _PROCESSORS = 2
 

@@ -13,6 +13,7 @@ import pytest
 
 from mirrord.config.hosts import render
 from mirrord.control.api import Service
+from mirrord.core.errors import LinkLost
 from mirrord.link import connect
 from mirrord.system.paths import Paths
 from tests.zfsvm import builder, session
@@ -51,10 +52,13 @@ def test_what_fails_in_it_is_said_here(zfs_guest: Guest) -> None:
 
 def test_an_agent_in_it_answers_and_ends_with_its_client(zfs_guest: Guest) -> None:
     with guest_agents(zfs_guest) as others:
-        others.session().call("ping")
-        [pid] = others.pids
+        first = others.session()
+        first.call("ping")
         others.kill()
-        assert zfs_guest.user("gone", pid)
+        assert zfs_guest.user("gone", others.pids[0])
+        with pytest.raises(LinkLost):
+            while True:  # until it is noticed
+                first.call("ping")
         others.session().call("ping")
         assert len(others.pids) == 2
 
