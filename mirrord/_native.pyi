@@ -42,3 +42,18 @@ def btrfs_rewrite_beginning(
     ctransid: int | None = None,
     parent_uuid: bytes | None = None,
 ) -> bytes | None: ...
+
+class ZfsStreamScanner:
+    ended: bool
+    end_at: int | None
+    passable: int
+    stream_bytes: int
+    data_bytes: int
+    records: list[int]
+    begin: tuple[int, int, bytes, int, int, int, int, bool] | None
+    def __init__(self, collect: bool) -> None: ...
+    def feed(self, data: Buffer) -> None: ...
+    def objects(
+        self,
+    ) -> list[tuple[int, int, int, list[tuple[int, int]], list[tuple[int, int]], int]]: ...
+    def freed_objects(self) -> list[tuple[int, int]]: ...

@@ -1,6 +1,7 @@
 //! `mirrord._native`: the Python face of `mirrord-core`. Only `mirrord.system.native` imports it.
 
 mod btrfs;
+mod zfs;
 
 use mirrord_core::{bitmap, checksum};
 use pyo3::buffer::PyBuffer;
@@ -92,5 +93,6 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<btrfs::BtrfsChanges>()?;
     m.add_class::<btrfs::BtrfsExtents>()?;
     m.add_function(wrap_pyfunction!(btrfs::btrfs_rewrite_beginning, m)?)?;
+    m.add_class::<zfs::ZfsStreamScanner>()?;
     Ok(())
 }
