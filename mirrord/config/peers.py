@@ -19,8 +19,8 @@ from mirrord.system import files
 class Peer(NamedTuple):
     """name: of the file, without `.toml`. fingerprint: SHA-256 of its certificate (DER), hex.
 
-    allow: `receive=/FOLDER` and `send=/FOLDER`, or with the name of a dataset, one at least. append_only: nothing that was
-    committed here may be deleted or turned back by it.
+    allow: `receive=/FOLDER` and `send=/FOLDER`, or with the name of a dataset, one at least.
+    append_only: nothing that was committed here may be deleted or turned back by it.
     """
 
     name: str

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from mirrord.config.definitions import Definitions
 from mirrord.config.hosts import Hosts, check_name, checked
-from mirrord.core.endpoint import split_host
-from mirrord.core.endpoint import is_dataset
+from mirrord.core.endpoint import is_dataset, split_host
 from mirrord.core.errors import MirrordError, Refused, UsageError
 from mirrord.core.model import RemoteHost
 from mirrord.core.results import Result
