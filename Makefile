@@ -11,6 +11,7 @@ demo: setup
 
 test: setup
 	@cd native && ../.venv/bin/with-cargo cargo test --quiet --locked --workspace
+	@$(PY) -m tests.zfsvm build || true  # (the tests fail, and say what hinders it)
 	@$(PY) -m pytest -q
 
 check:

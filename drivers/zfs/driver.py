@@ -1,0 +1,476 @@
+"""The OpenZFS driver: the contract of drivers/base.py over datasets.
+
+This module is the contract's face; marks.py says what is remembered where, running.py how an
+update becomes visible in one step, failover.py how a volume goes back without losing anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import ClassVar
+
+from mirrord.core.errors import MirrordError, Refused
+from mirrord.core.model import (
+    Delta,
+    Divergence,
+    FileChange,
+    ReceiveRequest,
+    Role,
+    Snapshot,
+    SnapshotKind,
+    Staging,
+    VolumeFacts,
+)
+from mirrord.drivers import base as texts
+from mirrord.drivers.base import Capability, Driver
+from mirrord.drivers.zfs import (
+    command,
+    commit,
+    compare,
+    deleting,
+    failover,
+    listing,
+    locking,
+    marks,
+    mounting,
+    names,
+    receive,
+    running,
+    stream,
+)
+from mirrord.drivers.zfs.listing import Entry, Listing
+from mirrord.drivers.zfs.marks import Mark, SnapshotMark
+from mirrord.drivers.zfs.place import Dataset, Place, look
+from mirrord.drivers.zfs.stream import Sending, ZfsSendStream
+from mirrord.system import clock, locks
+
+#: Of a smaller change, what it takes in the pool is near enough to what will be sent.
+_ESTIMATE_BYTES = 1 << 20
+
+
+class ZfsDriver(Driver):
+    """One dataset, or the place where one is mirrored to. location: `pool/dataset`."""
+
+    kind: ClassVar[str] = "zfs"
+    capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME
+
+    def __init__(self, location: str) -> None:
+        super().__init__(names.check_dataset(location, f"zfs:{location}"))
+        self._hints: dict[str, str] = {}
+
+    # Facts
+
+    def _look(self) -> Place:
+        return look(self.location, str(self))
+
+    def _list(self, place: Place) -> Listing:
+        """The volume's snapshots; nothing where there is no volume."""
+        volume = place.volume
+        if volume is None:
+            return Listing(self.location, ())
+        found = listing.load(volume.name, place.mark.kept, receive.begun(place), str(self))
+        self._hints = {one.guid: one.full for one in found.snapshots()}
+        return found
+
+    def _role(self, place: Place) -> tuple[Role, tuple[str, ...]]:
+        """The role, and what a person should know about it."""
+        volume = place.here
+        if volume is None:
+            if place.fresh is not None or place.prepared:
+                return Role.MIRROR, ()
+            if place.pool is None:
+                return Role.ABSENT, (f"the pool '{names.pool_of(self.location)}' is not there",)
+            if place.above is None:
+                above = names.parent_of(self.location)
+                return Role.ABSENT, (f"the dataset {above} is not there",)
+            return Role.ABSENT, ()
+        role = place.mark.role
+        if role == "mirror":
+            return Role.MIRROR, ()
+        if role == "forgotten":
+            return Role.FOREIGN, ("it is the view of a mirror that was deleted",)
+        if volume.get("inconsistent") == "1":
+            return Role.FOREIGN, ("it is a dataset that another program has half received",)
+        return Role.LIVE, ()
+
+    def facts(self) -> VolumeFacts:
+        """See `Driver.facts`."""
+        place = self._look()
+        role, notes = self._role(place)
+        there = place.volume or place.above or place.pool
+        facts = VolumeFacts(
+            kind=self.kind,
+            location=self.location,
+            role=role,
+            identity="",
+            filesystem=place.pool.guid if place.pool else "",
+            view="",
+            mirror_id=place.mark.mirror_id or place.prepared,
+            used_bytes=int(place.pool.get("used") or 0) if place.pool else 0,
+            free_bytes=int(there.get("available") or 0) if there else 0,
+            notes=notes,
+        )
+        volume = place.volume
+        if volume is None:
+            return facts
+        facts = facts._replace(view=mounting.view(volume))
+        if role is Role.LIVE:
+            notes += self._live_notes(volume)
+            origin = place.mark.origin if place.mark.role == "live" else None
+            return facts._replace(identity=volume.guid, origin=origin, notes=notes)
+        if role is Role.MIRROR:
+            found = self._list(place)
+            shown = failover.shown(place, found)
+            view, more = self._mirror_view(volume, found, shown)
+            return facts._replace(shown=shown, view=view, notes=notes + more)
+        return facts
+
+    def _live_notes(self, volume: Dataset) -> tuple[str, ...]:
+        if volume.is_zvol or volume.mounted:
+            return ()
+        if volume.get("canmount") == "noauto" or volume.get("keystatus") == "unavailable":
+            return (f"It is not mounted: {mounting.obstacle(volume) or 'nobody has done so'}.",)
+        return ()
+
+    def _mirror_view(
+        self, volume: Dataset, found: Listing, shown: str | None
+    ) -> tuple[str, tuple[str, ...]]:
+        """Where the snapshot that is shown can be read."""
+        view = mounting.view(volume)
+        if volume.is_zvol or shown is None:
+            return view, ()
+        one = found.find(shown)
+        if one is None:
+            return view, ("The snapshot that it should show was deleted.",)
+        if not volume.mounted:
+            why = mounting.obstacle(volume) or f"'zfs mount {volume.name}' does it"
+            return "", (f"It cannot be read here, as it is not mounted: {why}.",)
+        own = found.own()
+        if own and own[-1].guid != shown:
+            return listing.snapshot_of(one, view).path, ()
+        return view, ()
+
+    @contextlib.contextmanager
+    def _exclusive(self, purpose: str) -> Iterator[bool]:
+        """By name: so a place that is not there yet can be locked as well."""
+        path = locking.lock_file(self.location, "lock")
+        with locks.exclusive(path, purpose, what=str(self)):
+            yield True
+
+    # Snapshots
+
+    def _snapshot(self, one: Entry, place: Place) -> Snapshot:
+        volume = place.volume
+        folder = mounting.folder_of(volume)
+        if volume is not None and one.dataset != volume.name:
+            folder = mounting.folder_aside(volume, one.dataset)
+        return listing.snapshot_of(one, folder)
+
+    def snapshots(self) -> list[Snapshot]:
+        """See `Driver.snapshots`."""
+        place = self._look()
+        if self._role(place)[0] is Role.FOREIGN and place.mark.role != "forgotten":
+            return []
+        return [self._snapshot(one, place) for one in self._list(place).ours()]
+
+    def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
+        """See `Driver.own_snapshots`."""
+        if not patterns:
+            return []
+        place = self._look()
+        if self._role(place)[0] is not Role.LIVE:
+            return []
+        return [
+            self._snapshot(one, place)
+            for one in self._list(place).own()
+            if one.mark is None and listing.matches(one, patterns)
+        ]
+
+    def _live(self) -> Place:
+        place = self._look()
+        if self._role(place)[0] is not Role.LIVE:
+            raise texts.not_live(str(self))
+        return place
+
+    def take_snapshot(self, name: str) -> Snapshot:
+        """See `Driver.take_snapshot`. It is held until mirrord deletes it."""
+        where, place = str(self), self._live()
+        full = f"{self.location}@{names.check_snapshot(name, where)}"
+        mark = SnapshotMark(SnapshotKind.REFERENCE, "", clock.now_ns())
+        arguments = ["zfs", "snapshot", "-o", f"{marks.SNAPSHOT}={mark.text()}", full]
+        command.lenient("ZFS:SNAPSHOT:TAKE", arguments, where, "already exists")
+        asked = ["zfs", "list", "-Hp", "-t", "snapshot", "-o", listing.COLUMNS, full]
+        [one] = listing.parse(command.run(asked, where))
+        if one.mark is None or one.mark.transfer or one.mark.kind is not SnapshotKind.REFERENCE:
+            raise Refused(
+                f"a snapshot of the name {name} is there",
+                where=where,
+                why="mirrord did not take it",
+            )
+        if not one.holds:
+            commit.hold("ZFS:SNAPSHOT:HOLD", full, where)
+        self._hints[one.guid] = one.full
+        return self._snapshot(one, place)
+
+    def delete_snapshot(self, guid: str) -> None:
+        """See `Driver.delete_snapshot`."""
+        where, place = str(self), self._look()
+        found = self._list(place)
+        one = found.find(guid)
+        if one is None:
+            return
+        if one.mark is None:
+            raise Refused("the snapshot is its owner's", where=where, why=one.full)
+        if place.mark.role == "mirror" and failover.shown(place, found) == guid:
+            raise Refused(
+                "the snapshot is what the destination shows", where=where, why=one.name,
+                hint="It goes when a newer one is shown.",
+            )  # fmt: skip
+        deleting.delete(place, found, one, where)
+        self._hints.pop(guid, None)
+
+    def changed_since(self, guid: str) -> bool:
+        """See `Driver.changed_since`."""
+        where, place = str(self), self._live()
+        assert place.here is not None
+        one = self._list(place).find(guid)
+        if one is None:
+            raise texts.snapshot_missing(where, guid)
+        if one.dataset != self.location:
+            return True  # it was set aside: the volume went back to before it
+        compare.sync(place.here, where)
+        return compare.written(self.location, one, where) != 0
+
+    # Source
+
+    def _sending(self, base: str | None, incremental: str) -> tuple[Place, Listing, Sending]:
+        """The pair, as `zfs send` takes it. A base that is only a bookmark any more will do."""
+        where, place = str(self), self._look()
+        found = self._list(place)
+        newer = found.find(incremental)
+        if newer is None:
+            raise texts.snapshot_missing(where, incremental)
+        older = None
+        if base is not None:
+            older = found.find(base) or found.bookmark(base)
+            if older is None:
+                raise texts.base_missing(where, base)
+        assert place.volume is not None
+        sending = Sending(
+            older.full if older else None, base, newer.full, newer.guid, place.volume.encrypted
+        )
+        return place, found, sending
+
+    def delta(
+        self, base: str | None, incremental: str, *, states: bool = False, files: bool = False
+    ) -> Delta:
+        """See `Driver.delta`."""
+        where = str(self)
+        place, found, sending = self._sending(base, incremental)
+        older = (found.find(base) or found.bookmark(base)) if base is not None else None
+        newer = found.find(incremental)
+        assert newer is not None
+        accounts = compare.accounts(older, newer, where)
+        forward = older is None or older.order < newer.order
+        send_bytes = accounts.added
+        if forward and (older is None or accounts.added > _ESTIMATE_BYTES):
+            send_bytes = stream.estimate(sending, where)
+        changes: tuple[FileChange, ...] | None = None
+        folder = mounting.folder_of(place.volume)
+        if files and older is not None and not older.bookmark and folder:
+            changes = compare.files_changed(older, sending.incremental, folder, where)
+        free = int(place.volume.get("available") or 0) if place.volume else 0
+        return Delta(
+            base, incremental, compare.SECTOR_BYTES, accounts.states(free) if states else None,
+            accounts.added, send_bytes, changes=changes,
+        )  # fmt: skip
+
+    def send(
+        self,
+        base: str | None,
+        incremental: str,
+        *,
+        checkpoint: dict[str, int | str] | None = None,
+    ) -> ZfsSendStream:
+        """See `Driver.send`."""
+        _place, _found, sending = self._sending(base, incremental)
+        token = stream.check_token(checkpoint, sending, str(self))
+        return ZfsSendStream(sending, str(self), token)
+
+    # Destination
+
+    def prepare(self, mirror_id: str, *, in_place: bool = False) -> None:
+        """See `Driver.prepare`. The dataset is made by the first receive, as ZFS wants it."""
+        where, place = str(self), self._look()
+        role, notes = self._role(place)
+        if role in (Role.LIVE, Role.FOREIGN):
+            raise _not_empty(where, "it is a live volume" if role is Role.LIVE else notes[0])
+        owner = place.mark.mirror_id or place.prepared
+        if role is Role.MIRROR and owner != mirror_id:
+            raise texts.other_mirror(where, owner)
+        if role is Role.MIRROR:
+            return
+        if notes:
+            above = names.parent_of(self.location)
+            raise Refused(
+                "the dataset above the destination is not there", where=where, why=notes[0],
+                hint=f"Make it with: zfs create -p {above}",
+            )  # fmt: skip
+        words = [f"{names.prepared_property(self.location)}={mirror_id}",
+                 names.parent_of(self.location)]  # fmt: skip
+        command.effect("ZFS:PREPARE:MARK", ["zfs", "set", *words], where)
+
+    def _mirror(self) -> Place:
+        place = self._look()
+        if self._role(place)[0] is not Role.MIRROR:
+            raise texts.not_a_mirror(str(self))
+        return place
+
+    def receive(self, request: ReceiveRequest) -> receive.ZfsReceiver:
+        """See `Driver.receive`."""
+        where, place = str(self), self._mirror()
+        owner = place.mark.mirror_id or place.prepared
+        if owner != request.mirror_id:
+            raise texts.other_mirror(where, owner)
+        running.drop(self.location)
+        lock = running.alone(self.location, where)
+        try:
+            if place.here is None and place.fresh is not None:
+                failover.finish_swap(place, where)
+            place = self._look()  # what was received may just have been saved
+            place, found = self._ready(place, request)
+            target = receive.target_name(found, self.location, request.snapshot, where)
+            present = found.find(request.snapshot.guid) is not None
+            return receive.ZfsReceiver(
+                place, request, target, where, mirror_id=owner, present=present, lock=lock
+            )
+        except BaseException:
+            os.close(lock)
+            raise
+
+    def _ready(self, place: Place, request: ReceiveRequest) -> tuple[Place, Listing]:
+        """Make the base the newest snapshot: nothing else can be received upon."""
+        where, found = str(self), self._list(place)
+        if request.base is None:
+            if found.own():
+                raise _not_empty(where, f"it holds the snapshot '{found.own()[-1].name}'")
+            return place, found
+        base = found.find(request.base)
+        if base is None:
+            raise texts.base_missing(where, request.base)
+        own = found.own()
+        if own[-1].guid == base.guid or found.find(request.snapshot.guid) is not None:
+            return place, found
+        refusal = receive.refuse_foreign(found, base.guid, where)
+        if refusal is not None:
+            raise refusal
+        failover.make_anew(place, found, base, place.mark, None, where)
+        place = self._look()
+        return place, self._list(place)
+
+    def stagings(self) -> list[Staging]:
+        """See `Driver.stagings`."""
+        place = self._look()
+        return receive.stagings(place, self._list(place) if place.here else None)
+
+    def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
+        """See `Driver.commit`."""
+        place = self._mirror()
+        found = self._list(place)
+        done, place = commit.commit(place, found, transfer_id, show=show, where=str(self))
+        return self._snapshot(done, place)
+
+    def discard(self, transfer_id: str) -> None:
+        """See `Driver.discard`."""
+        place = self._look()
+        request = receive.begun(place)
+        if running.kept(self.location, transfer_id) is None:
+            if request is None or request.transfer_id != transfer_id:
+                return
+            if self._list(place).find(request.snapshot.guid) is not None:
+                return  # it is no staging any more
+        receive.discard(place, request, str(self))
+
+    # Failing over and back
+
+    def promote(self) -> None:
+        """See `Driver.promote`."""
+        where, place = str(self), self._look()
+        role = self._role(place)[0]
+        if role is Role.LIVE:
+            if place.here is not None and place.mark.role == "live":
+                mounting.mount("ZFS:PROMOTE:MOUNT", place.here)
+            return
+        if role is not Role.MIRROR:
+            raise texts.not_a_mirror(where)
+        running.drop(self.location)
+        if place.here is None and place.fresh is not None:
+            failover.finish_swap(place, where)
+            place = self._look()
+        if place.here is None:
+            raise _nothing_shown(where)
+        failover.promote(place, self._list(place), where)
+
+    def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
+        """See `Driver.divergence`."""
+        where, place = str(self), self._look()
+        found = self._list(place)
+        start = found.find(guid)
+        if start is None or place.volume is None:
+            raise texts.base_missing(where, guid)
+        return compare.divergence(place.volume, found, start, limit=limit, where=where)
+
+    def rollback(self, guid: str, *, mirror_id: str, keep_as: str | None) -> None:
+        """See `Driver.rollback`."""
+        where, place = str(self), self._look()
+        role = self._role(place)[0]
+        if role is Role.FOREIGN:
+            raise texts.not_a_mirror(where)
+        running.drop(self.location)
+        found = self._list(place)
+        target = found.find(guid)
+        if target is None:
+            raise texts.base_missing(where, guid)
+        if target.mark is not None and target.mark.kind is SnapshotKind.DIVERGED:
+            raise Refused("a diverged snapshot cannot be the base of a mirror", where=where)
+        failover.rollback(place, found, target, mirror_id=mirror_id, keep_as=keep_as, where=where)
+
+    def forget(self) -> None:
+        """See `Driver.forget`."""
+        where, place = str(self), self._look()
+        request = receive.begun(place)
+        running.drop(self.location)
+        if request is not None and not self._list(place).find(request.snapshot.guid):
+            receive.discard(place, request, where)
+            place = self._look()
+        if place.prepared:
+            words = [names.prepared_property(self.location), names.parent_of(self.location)]
+            command.effect("ZFS:FORGET:PREPARED", ["zfs", "inherit", *words], where)
+        if place.here is None or place.here.mark is None:
+            return
+        old, role = place.mark, self._role(place)[0]
+        if role is Role.LIVE:
+            mark = Mark(kept=old.kept)
+        else:
+            mark = old._replace(role="forgotten", mirror_id="")
+        if mark != old:
+            words = ["zfs", "set", f"{marks.MARK}={mark.text()}", self.location]
+            command.effect("ZFS:FORGET:MARK", words, where)
+        if place.here.local(marks.STAGING) is not None:
+            words = ["zfs", "inherit", marks.STAGING, self.location]
+            command.effect("ZFS:FORGET:STAGING", words, where)
+
+
+def _not_empty(where: str, found: str) -> MirrordError:
+    error = texts.not_empty(where, found)
+    error.hint = "Give the name of a dataset that does not exist yet."
+    return error
+
+
+def _nothing_shown(where: str) -> MirrordError:
+    return Refused(
+        "there is nothing to make live", where=where, why="no snapshot is shown here",
+        hint="The first transfer must have ended: 'mirrord initialize NAME'.",
+    )  # fmt: skip
