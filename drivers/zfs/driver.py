@@ -39,6 +39,7 @@ from mirrord.drivers.zfs import (
     receive,
     running,
     stream,
+    survey,
 )
 from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.marks import Mark, SnapshotMark
@@ -48,6 +49,8 @@ from mirrord.system import clock, locks
 
 #: Of a smaller change, what it takes in the pool is near enough to what will be sent.
 _ESTIMATE_BYTES = 1 << 20
+#: A change up to this is looked through for `mirrord delta`: that reads all of it.
+_EXACT_BYTES = 256 << 20
 
 
 class ZfsDriver(Driver):
@@ -274,17 +277,23 @@ class ZfsDriver(Driver):
         assert newer is not None
         accounts = compare.accounts(older, newer, where)
         forward = older is None or older.order < newer.order
-        send_bytes = accounts.added
-        if forward and (older is None or accounts.added > _ESTIMATE_BYTES):
+        folder = mounting.folder_of(place.volume)
+        listed = files and older is not None and not older.bookmark and bool(folder)
+        send_bytes, exact, seen = accounts.added, False, None
+        if forward and (listed or (states and base and accounts.added <= _EXACT_BYTES)):
+            seen = survey.look_through(sending, where)
+            send_bytes, exact = seen.stream_bytes, True
+        elif forward and (older is None or accounts.added > _ESTIMATE_BYTES):
             send_bytes = stream.estimate(sending, where)
         changes: tuple[FileChange, ...] | None = None
-        folder = mounting.folder_of(place.volume)
-        if files and older is not None and not older.bookmark and folder:
+        if listed and older is not None:
             changes = compare.files_changed(older, sending.incremental, folder, where)
-        free = int(place.volume.get("available") or 0) if place.volume else 0
+            if seen is not None:
+                changes = survey.with_sizes(changes, seen, folder, older.name, newer.name)
         return Delta(
-            base, incremental, compare.SECTOR_BYTES, accounts.states(free) if states else None,
-            accounts.added, send_bytes, changes=changes,
+            base, incremental, compare.SECTOR_BYTES,
+            accounts.states(_pool_bytes(place)) if states else None,
+            accounts.added, send_bytes, exact, changes,
         )  # fmt: skip
 
     def send(
@@ -474,3 +483,10 @@ def _nothing_shown(where: str) -> MirrordError:
         "there is nothing to make live", where=where, why="no snapshot is shown here",
         hint="The first transfer must have ended: 'mirrord initialize NAME'.",
     )  # fmt: skip
+
+
+def _pool_bytes(place: Place) -> int:
+    """What the pool can hold for datasets."""
+    if place.pool is None:
+        return 0
+    return int(place.pool.get("used") or 0) + int(place.pool.get("available") or 0)
