@@ -31,6 +31,7 @@ from mirrord.drivers.zfs import (
     compare,
     deleting,
     failover,
+    features,
     listing,
     locking,
     marks,
@@ -327,6 +328,7 @@ class ZfsDriver(Driver):
                 "the dataset above the destination is not there", where=where, why=notes[0],
                 hint=f"Make it with: zfs create -p {above}",
             )  # fmt: skip
+        features.require(names.pool_of(self.location), where)
         words = [f"{names.prepared_property(self.location)}={mirror_id}",
                  names.parent_of(self.location)]  # fmt: skip
         command.effect("ZFS:PREPARE:MARK", ["zfs", "set", *words], where)
