@@ -72,7 +72,8 @@ def test_real_streams_of_every_kind_are_understood(zfs_guest: Guest, name: str) 
         assert not found.begin.volume and not found.begin.raw
     shell(
         zfs_guest,
-        "head -c 32 /dev/urandom > /tmp/raw.key; zfs create -o encryption=on -o keyformat=raw -o keylocation=file:///tmp/raw.key "
+        "head -c 32 /dev/urandom > /tmp/raw.key; zfs create -o encryption=on -o keyformat=raw "
+        "-o keylocation=file:///tmp/raw.key "
         f"{home}/secret; seq 1 3000 > /{home}/secret/text; zfs snapshot {home}/secret@one",
     )
     raw = scanned(stream(zfs_guest, f"-w {home}/secret@one"))
