@@ -63,13 +63,16 @@ class Accounts(NamedTuple):
     newer: int
     added: int
 
-    def states(self, unused: int) -> BlockStates:
-        """The four states (FAST'02, 3.2.2), in sectors. unused: bytes that nobody uses."""
+    def states(self, total: int) -> BlockStates:
+        """The four states (FAST'02, 3.2.2), in sectors: survey.py says what each means. total:
+        bytes that the pool can hold.
+        """
         unchanged = max(0, self.newer - self.added)
+        deleted = max(0, self.base - unchanged)
         return BlockStates(
-            unused=unused // SECTOR_BYTES,
+            unused=max(0, total - unchanged - deleted - self.added) // SECTOR_BYTES,
             unchanged=unchanged // SECTOR_BYTES,
-            deleted=max(0, self.base - unchanged) // SECTOR_BYTES,
+            deleted=deleted // SECTOR_BYTES,
             added=self.added // SECTOR_BYTES,
         )
 
