@@ -108,7 +108,18 @@ class ZvolLab(ZfsLab):
         return str(self.guest.user("volume_digest", driver.facts().view))
 
     def snapshot_content(self, driver: Driver, guid: str) -> str:
-        return str(self.guest.user("volume_digest", self._snapshot_path(driver, guid)))
+        """(A volume's snapshots are devices only where the owner wishes to see them.)"""
+        pool = driver.location.partition("/")[0]
+        listed = self.guest.run(
+            "zfs", "list", "-Hpr", "-t", "snapshot", "-o", "guid,name", f"{pool}/{self.name}"
+        )
+        names = dict(line.split("\t") for line in listed.splitlines())
+        dataset = names[guid].partition("@")[0]
+        self.guest.run("zfs", "set", "snapdev=visible", dataset)
+        try:
+            return str(self.guest.user("volume_digest", f"/dev/zvol/{names[guid]}"))
+        finally:
+            self.guest.run("zfs", "inherit", "snapdev", dataset)
 
 
 @contextmanager
