@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from mirrord.core.errors import MirrordError
 from mirrord.drivers.base import staging_missing, stream_damaged
 from mirrord.drivers.zfs import command, failover, listing, marks, mounting, names, receive, running
 from mirrord.drivers.zfs.listing import Entry, Listing
@@ -76,12 +75,7 @@ def _mark(done: Entry, place: Place, transfer_id: str, where: str) -> None:
 
 def hold(label: str, snapshot: str, where: str) -> None:
     """Keep others from destroying a snapshot that mirrord needs."""
-    steps.reached(label)
-    try:
-        command.run(["zfs", "hold", marks.HOLD, snapshot], where)
-    except MirrordError as error:
-        if "tag already exists" not in error.why:
-            raise
+    command.lenient(label, ["zfs", "hold", marks.HOLD, snapshot], where, "tag already exists")
 
 
 def _show(place: Place, found: Listing, done: Entry, where: str) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from mirrord.core.model import Divergence, FileChange
+from mirrord.core.model import BlockStates, Divergence, FileChange
 from mirrord.drivers.zfs import command, mounting
 from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.place import Dataset
 from mirrord.system import files
 
 _WORDS = {"+": "added", "-": "deleted", "M": "modified", "R": "renamed"}
+#: What the pool accounts in.
+SECTOR_BYTES = 512
 _ESCAPED = re.compile(rb"\\0([0-7]{3})")
 
 
@@ -30,9 +33,52 @@ def written(volume: str, base: Entry, where: str) -> int:
     return int(command.run(asked, where).strip())
 
 
-def files_changed(
-    base: Entry, newer: str, folder: str, where: str
-) -> tuple[FileChange, ...]:
+class Accounts(NamedTuple):
+    """Bytes on disk by the pool's own books: of both snapshots, and what only the newer has."""
+
+    base: int
+    newer: int
+    added: int
+
+    def states(self, total: int) -> BlockStates:
+        """The four states (FAST'02, 3.2.2), in sectors: survey.py says what each means. total:
+        bytes that the pool can hold.
+        """
+        unchanged = max(0, self.newer - self.added)
+        deleted = max(0, self.base - unchanged)
+        return BlockStates(
+            unused=max(0, total - unchanged - deleted - self.added) // SECTOR_BYTES,
+            unchanged=unchanged // SECTOR_BYTES,
+            deleted=deleted // SECTOR_BYTES,
+            added=self.added // SECTOR_BYTES,
+        )
+
+
+def accounts(older: Entry | None, newer: Entry, where: str) -> Accounts:
+    """Ask for both at once. The other way round, what was deleted is what is added."""
+    if older is None:
+        words = ["zfs", "get", "-Hp", "-o", "value", "referenced", newer.full]
+        referenced = int(command.run(words, where).strip())
+        return Accounts(0, referenced, referenced)
+    if older.bookmark:  # how large the snapshot was is not known any more
+        words = ["zfs", "get", "-Hp", "-o", "value", f"referenced,written#{older.name}", newer.full]
+        referenced, added = map(int, command.run(words, where).split())
+        return Accounts(referenced - added, referenced, added)
+    first, last = (older, newer) if older.order <= newer.order else (newer, older)
+    since = f"written@{first.name if first.dataset == last.dataset else first.full}"
+    words = ["zfs", "get", "-Hp", "-o", "name,property,value", f"referenced,{since}"]
+    said: dict[tuple[str, str], int] = {}
+    for line in command.run([*words, first.full, last.full], where).splitlines():
+        name, key, value = line.split("\t")
+        said[name, key] = int(value) if value.isdigit() else 0
+    before, after = said[first.full, "referenced"], said[last.full, "referenced"]
+    added = said.get((last.full, since), 0) if first != last else 0
+    if first is older:
+        return Accounts(before, after, added)
+    return Accounts(after, before, max(0, before - max(0, after - added)))
+
+
+def files_changed(base: Entry, newer: str, folder: str, where: str) -> tuple[FileChange, ...]:
     """The files that differ, by `zfs diff`. folder: where the dataset is mounted."""
     said = command.run(["zfs", "diff", "-H", "-F", base.full, newer], where)
     found = []

@@ -33,12 +33,8 @@ def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
 
 def release(full: str, where: str) -> None:
     """Give up mirrord's hold on a snapshot, if there is one."""
-    steps.reached("ZFS:DELETE:RELEASE")
-    try:
-        command.run(["zfs", "release", marks.HOLD, full], where)
-    except MirrordError as error:
-        if "no such tag" not in error.why and "does not exist" not in error.why:
-            raise
+    words = ["zfs", "release", marks.HOLD, full]
+    command.lenient("ZFS:DELETE:RELEASE", words, where, "no such tag", "does not exist")
 
 
 def _held(one: Entry, where: str) -> MirrordError:

@@ -39,14 +39,18 @@ from mirrord.drivers.zfs import (
     receive,
     running,
     stream,
+    survey,
 )
 from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.marks import Mark, SnapshotMark
 from mirrord.drivers.zfs.place import Dataset, Place, look
 from mirrord.drivers.zfs.stream import Sending, ZfsSendStream
-from mirrord.system import clock, locks, steps
+from mirrord.system import clock, locks
 
-
+#: Of a smaller change, what it takes in the pool is near enough to what will be sent.
+_ESTIMATE_BYTES = 1 << 20
+#: A change up to this is looked through for `mirrord delta`: that reads all of it.
+_EXACT_BYTES = 256 << 20
 
 
 class ZfsDriver(Driver):
@@ -199,17 +203,14 @@ class ZfsDriver(Driver):
         full = f"{self.location}@{names.check_snapshot(name, where)}"
         mark = SnapshotMark(SnapshotKind.REFERENCE, "", clock.now_ns())
         arguments = ["zfs", "snapshot", "-o", f"{marks.SNAPSHOT}={mark.text()}", full]
-        steps.reached("ZFS:SNAPSHOT:TAKE")
-        try:
-            command.run(arguments, where)
-        except MirrordError as error:
-            if "already exists" not in error.why:
-                raise
+        command.lenient("ZFS:SNAPSHOT:TAKE", arguments, where, "already exists")
         asked = ["zfs", "list", "-Hp", "-t", "snapshot", "-o", listing.COLUMNS, full]
         [one] = listing.parse(command.run(asked, where))
         if one.mark is None or one.mark.transfer or one.mark.kind is not SnapshotKind.REFERENCE:
             raise Refused(
-                f"a snapshot of the name {name} is there", where=where, why="mirrord did not take it"
+                f"a snapshot of the name {name} is there",
+                where=where,
+                why="mirrord did not take it",
             )
         if not one.holds:
             commit.hold("ZFS:SNAPSHOT:HOLD", full, where)
@@ -271,14 +272,29 @@ class ZfsDriver(Driver):
         """See `Driver.delta`."""
         where = str(self)
         place, found, sending = self._sending(base, incremental)
-        older = found.find(base) if base is not None else None
-        send_bytes = stream.estimate(sending, where)
-        added = compare.written(sending.incremental, older, where) if older else send_bytes
-        changes: tuple[FileChange, ...] | None = None
+        older = (found.find(base) or found.bookmark(base)) if base is not None else None
+        newer = found.find(incremental)
+        assert newer is not None
+        accounts = compare.accounts(older, newer, where)
+        forward = older is None or older.order < newer.order
         folder = mounting.folder_of(place.volume)
-        if files and older is not None and folder:
+        listed = files and older is not None and not older.bookmark and bool(folder)
+        send_bytes, exact, seen = accounts.added, False, None
+        if forward and (listed or (states and base and accounts.added <= _EXACT_BYTES)):
+            seen = survey.look_through(sending, where)
+            send_bytes, exact = seen.stream_bytes, True
+        elif forward and (older is None or accounts.added > _ESTIMATE_BYTES):
+            send_bytes = stream.estimate(sending, where)
+        changes: tuple[FileChange, ...] | None = None
+        if listed and older is not None:
             changes = compare.files_changed(older, sending.incremental, folder, where)
-        return Delta(base, incremental, 131072, None, added, send_bytes, changes=changes)
+            if seen is not None:
+                changes = survey.with_sizes(changes, seen, folder, older.name, newer.name)
+        return Delta(
+            base, incremental, compare.SECTOR_BYTES,
+            accounts.states(_pool_bytes(place)) if states else None,
+            accounts.added, send_bytes, exact, changes,
+        )  # fmt: skip
 
     def send(
         self,
@@ -340,8 +356,6 @@ class ZfsDriver(Driver):
                 place, request, target, where, mirror_id=owner, present=present, lock=lock
             )
         except BaseException:
-
-
             os.close(lock)
             raise
 
@@ -430,9 +444,7 @@ class ZfsDriver(Driver):
             raise texts.base_missing(where, guid)
         if target.mark is not None and target.mark.kind is SnapshotKind.DIVERGED:
             raise Refused("a diverged snapshot cannot be the base of a mirror", where=where)
-        failover.rollback(
-            place, found, target, mirror_id=mirror_id, keep_as=keep_as, where=where
-        )
+        failover.rollback(place, found, target, mirror_id=mirror_id, keep_as=keep_as, where=where)
 
     def forget(self) -> None:
         """See `Driver.forget`."""
@@ -471,3 +483,10 @@ def _nothing_shown(where: str) -> MirrordError:
         "there is nothing to make live", where=where, why="no snapshot is shown here",
         hint="The first transfer must have ended: 'mirrord initialize NAME'.",
     )  # fmt: skip
+
+
+def _pool_bytes(place: Place) -> int:
+    """What the pool can hold for datasets."""
+    if place.pool is None:
+        return 0
+    return int(place.pool.get("used") or 0) + int(place.pool.get("available") or 0)

@@ -72,9 +72,7 @@ class Listing(NamedTuple):
         return next((one for one in self.own() if one.name == name), None)
 
 
-def load(
-    dataset: str, kept: Iterable[str], staging: ReceiveRequest | None, where: str
-) -> Listing:
+def load(dataset: str, kept: Iterable[str], staging: ReceiveRequest | None, where: str) -> Listing:
     """List them. staging: the transfer that was begun last: its snapshot is mirrord's from the
     moment on that it is there, marked or not. A set-aside dataset that is gone is no error.
     """

@@ -85,4 +85,3 @@ def view(volume: Dataset) -> str:
     if volume.is_zvol:
         return f"/dev/zvol/{volume.name}"
     return folder_of(volume)
-

@@ -67,4 +67,3 @@ def prepared_property(dataset: str) -> str:
     """
     leaf = dataset.rpartition("/")[2]
     return f"mirrord:prepared:{hashlib.sha256(leaf.encode()).hexdigest()[:16]}"
-

@@ -272,4 +272,3 @@ def refuse_foreign(listing: Listing, base_guid: str, where: str) -> MirrordError
 def _few(found: Sequence[str]) -> str:
     rest = f" and {len(found) - 3} more" if len(found) > 3 else ""
     return ", ".join(found[:3]) + rest
-

@@ -63,7 +63,7 @@ def parse_rules(allow: Sequence[str], *, append_only: bool) -> Rules:
                 else "Write it as --allow receive=/backup/a or --allow send=/data, or with the "
                 "name of a dataset: --allow receive=tank/backup.",
             )  # fmt: skip
-        if is_dataset(folder):
+        if "/" in folder and is_dataset(folder):  # never a whole pool
             folders[verb].append(folder)
             continue
         if not folder.startswith("/") or ".." in folder.split("/"):

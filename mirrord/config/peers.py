@@ -19,8 +19,8 @@ from mirrord.system import files
 class Peer(NamedTuple):
     """name: of the file, without `.toml`. fingerprint: SHA-256 of its certificate (DER), hex.
 
-    allow: `receive=/FOLDER` and `send=/FOLDER`, or with the name of a dataset, one at least. append_only: nothing that was
-    committed here may be deleted or turned back by it.
+    allow: `receive=/FOLDER` and `send=/FOLDER`, or with the name of a dataset, one at least.
+    append_only: nothing that was committed here may be deleted or turned back by it.
     """
 
     name: str
@@ -50,7 +50,7 @@ def check_allowed(words: Sequence[str]) -> tuple[str, ...]:
     for word in words:
         verb, _, folder = word.partition("=")
         path = folder.startswith("/") and ".." not in folder.split("/")
-        plain = path or is_dataset(folder)
+        plain = path or ("/" in folder and is_dataset(folder))
         if verb not in ("receive", "send") or not plain or not folder.isprintable():
             raise UsageError(
                 f"'{word}' does not say what a peer may do",

@@ -32,7 +32,8 @@ def parse_endpoint(text: str, *, what: str = "endpoint") -> Endpoint:
     if not colon or "/" in kind:
         raise UsageError(
             f"{what} '{text}' does not say what kind of volume it is",
-            hint=f"Write it as KIND:PATH, for example btrfs:/{text.lstrip('/')}, or zfs:POOL/DATASET.",
+            hint=f"Write it as KIND:PATH, for example btrfs:/{text.lstrip('/')} or "
+            "zfs:POOL/DATASET.",
         )
     if kind not in KINDS:
         near = nearest(kind, KINDS)
