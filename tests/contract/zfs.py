@@ -30,15 +30,10 @@ class ZfsLab:
         self._source, self._destination = f"here/{name}/home", f"there/{name}/backup"
         self._foreign = f"there/{name}/foreign"
         self._make()
-        self._make_foreign()
 
     def _make(self) -> None:
         self.guest.run("zfs", "create", self._source)
         self.guest.user("fill", f"/{self._source}", 0)
-
-    def _make_foreign(self) -> None:
-        """What another program has half received."""
-        self.guest.user("half_received", f"here/{self.name}/other", self._foreign)
 
     def driver(self, location: str) -> Driver:
         """A fresh driver object on a dataset."""
@@ -51,6 +46,8 @@ class ZfsLab:
         return self.driver(self._destination)
 
     def foreign(self) -> Driver:
+        """What another program has half received."""
+        self.guest.user("half_received", f"here/{self.name}/other", self._foreign)
         return self.driver(self._foreign)
 
     def change(self, driver: Driver, seed: int) -> None:
