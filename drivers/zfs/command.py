@@ -61,7 +61,7 @@ def run(arguments: Sequence[str], where: str) -> str:
 
 
 def lenient(label: str, arguments: Sequence[str], where: str, *fine: str) -> None:
-    """The same; a complaint with one of the texts `fine` in it says that it is so already."""
+    """The same, where a complaint with one of the texts `fine` in it means: it is so already."""
     steps.reached(label)
     done = result(arguments)
     if done.status != 0 and not any(text in done.errors for text in fine):

@@ -27,8 +27,15 @@ from mirrord.drivers.zfs.marks import Mark, SnapshotMark
 from mirrord.drivers.zfs.place import Dataset, Place, look
 from mirrord.system import clock, steps
 
-#: Properties that the dataset which takes the place sets for itself.
-_NOT_COPIED = ("readonly", "canmount", "overlay", "volsize")
+#: The owner's settings that the dataset which takes the place gets, too. What is not in here is
+#: given by the snapshot, is counted by ZFS itself, or is set anew.
+_COPIED = frozenset(
+    "aclinherit aclmode acltype atime checksum compression context copies dedup defcontext devices "
+    "direct dnodesize exec filesystem_limit fscontext logbias longname mlslabel mountpoint nbmand "
+    "prefetch primarycache quota recordsize redundant_metadata refquota refreservation relatime "
+    "reservation rootcontext secondarycache setuid sharenfs sharesmb snapdev snapdir "
+    "snapshot_limit special_small_blocks sync volmode volthreading vscan xattr zoned".split()
+)
 
 
 def shown(place: Place, found: Listing) -> str | None:
@@ -204,7 +211,8 @@ def _copied(volume: Dataset, mark: Mark, where: str) -> list[str]:
     pairs = []
     for line in command.run(asked, where).splitlines():
         name, _, value = line.partition("\t")
-        if name not in _NOT_COPIED and not name.startswith("mirrord:"):
+        users = ":" in name and not name.startswith("mirrord:")
+        if users or name in _COPIED:
             pairs.append(f"{name}={value}")
     own = ["readonly=on"] + ([] if volume.is_zvol else ["canmount=noauto", "overlay=off"])
     return [*pairs, *own, f"{marks.MARK}={mark.text()}"]
