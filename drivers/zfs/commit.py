@@ -105,17 +105,20 @@ def _mark(done: Entry, request: ReceiveRequest, where: str) -> Entry:
     """The snapshot's own record; until it is written the dataset's record of the transfer does."""
     snapshot = request.snapshot
     mark = SnapshotMark(snapshot.kind, request.transfer_id, snapshot.taken_at_ns)
+    wishes = []
     if not done.marked:
         words = ["zfs", "set", f"{marks.SNAPSHOT}={mark.text()}", done.full]
-        command.effect("ZFS:COMMIT:MARK", words, where)
+        wishes.append(command.Wish("ZFS:COMMIT:MARK", words))
     if not done.holds:
-        hold("ZFS:COMMIT:HOLD", done.full, where)
+        wishes.append(hold("ZFS:COMMIT:HOLD", done.full))
+    if wishes:
+        command.together(wishes, where)
     return done._replace(mark=done.mark if done.marked else mark, marked=True, holds=1)
 
 
-def hold(label: str, snapshot: str, where: str) -> None:
+def hold(label: str, snapshot: str) -> command.Wish:
     """Keep others from destroying a snapshot that mirrord needs."""
-    command.lenient(label, ["zfs", "hold", marks.HOLD, snapshot], where, "tag already exists")
+    return command.Wish(label, ["zfs", "hold", marks.HOLD, snapshot], ("tag already exists",))
 
 
 def _show(place: Place, found: Listing, done: Entry, *, newest: bool, where: str) -> bool:

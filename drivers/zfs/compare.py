@@ -51,8 +51,10 @@ def changed(volume: Dataset, base: Entry, where: str) -> bool | None:
 
 def written(volume: str, base: Entry, where: str) -> int:
     """Bytes in the volume (or snapshot) `volume` that were written since `base`."""
-    name = base.name if volume.partition("@")[0] == base.dataset else base.full
-    asked = ["zfs", "get", "-Hp", "-o", "value", f"written@{name}", volume]
+    name = f"@{base.name}" if volume.partition("@")[0] == base.dataset else f"@{base.full}"
+    if base.bookmark:
+        name = f"#{base.name}"
+    asked = ["zfs", "get", "-Hp", "-o", "value", f"written{name}", volume]
     return int(command.run(asked, where).strip())
 
 

@@ -17,8 +17,16 @@ def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
             f"the snapshot {one.name} has clones", where=where, why=", ".join(theirs),
             hint=f"Promote or destroy them first: zfs promote {theirs[0]}",
         )  # fmt: skip
+    wishes = []
     if one.holds:
-        release(one.full, where)
+        words = ["zfs", "release", marks.HOLD, one.full]
+        gone = ("no such tag", "does not exist")
+        wishes.append(command.Wish("ZFS:DELETE:RELEASE", words, gone))
+    if found.bookmark(one.guid) is not None:
+        words = ["zfs", "destroy", f"{one.dataset}#{one.name}"]
+        wishes.append(command.Wish("ZFS:DELETE:BOOKMARK", words, None))
+    if wishes:
+        command.together(wishes, where)
     # One that what was set aside began as goes with that.
     later = ["-d"] if one.clones else []
     arguments = ["zfs", "destroy", *later, one.full]
@@ -29,12 +37,6 @@ def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
             raise _held(one, where)
         raise command.failure(where, arguments, done.errors)
     sweep(place, found, {one.guid}, where)
-
-
-def release(full: str, where: str) -> None:
-    """Give up mirrord's hold on a snapshot, if there is one."""
-    words = ["zfs", "release", marks.HOLD, full]
-    command.lenient("ZFS:DELETE:RELEASE", words, where, "no such tag", "does not exist")
 
 
 def _held(one: Entry, where: str) -> MirrordError:

@@ -220,7 +220,10 @@ class ZfsDriver(Driver):
                 why="mirrord did not take it",
             )
         if not one.holds:
-            commit.hold("ZFS:SNAPSHOT:HOLD", full, where)
+            # Should somebody force the snapshot away, the next update goes on from the bookmark.
+            words = ["zfs", "bookmark", full, f"{self.location}#{name}"]
+            insured = command.Wish("ZFS:SNAPSHOT:BOOKMARK", words, None)
+            command.together([commit.hold("ZFS:SNAPSHOT:HOLD", full), insured], where)
             one = one._replace(holds=1)
         change.done(added=one)
         self._sight.added(one)
@@ -256,13 +259,22 @@ class ZfsDriver(Driver):
                 return answer
         place = self._live()
         assert place.here is not None
-        one = self._list(place).find(guid)
+        found = self._list(place)
+        one = found.find(guid) or found.bookmark(guid)
         if one is None:
             raise texts.snapshot_missing(where, guid)
         if one.dataset != self.location:
             return True  # it was set aside: the volume went back to before it
         compare.sync(place.here, where)
         return compare.written(self.location, one, where) != 0
+
+    def base_left(self, guid: str) -> Snapshot | None:
+        """See `Driver.base_left`: a bookmark."""
+        place = self._look(fresh=True)
+        one = self._list(place).bookmark(guid)
+        if one is None or self._role(place)[0] is not Role.LIVE:
+            return None
+        return listing.snapshot_of(one, "")._replace(kind=SnapshotKind.REFERENCE)
 
     # Source
 

@@ -165,6 +165,7 @@ def make_anew(
         again = found.find(target.guid)
         assert again is not None
         target = again
+    mounting.unmount("ZFS:SWAP:UNMOUNT", here, where)
     _freeze(here, where)
     if keep_as is not None:
         _keep(here, found, keep_as, where)
@@ -177,7 +178,6 @@ def make_anew(
         command.effect("ZFS:SWAP:CLONE", ["zfs", "clone", *words, target.full, fresh], where)
     if place.fresh is None or place.fresh.get("origin"):
         command.effect("ZFS:SWAP:PROMOTE", ["zfs", "promote", fresh], where)
-    mounting.unmount("ZFS:SWAP:UNMOUNT", here, where)
     _rename("ZFS:SWAP:ASIDE", here, aside, where)
     finish_swap(look(place.location, where), where)
 
