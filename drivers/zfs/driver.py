@@ -15,7 +15,6 @@ from mirrord.core.errors import MirrordError, Refused
 from mirrord.core.model import (
     Delta,
     Divergence,
-    FileChange,
     ReceiveRequest,
     Role,
     Snapshot,
@@ -26,10 +25,12 @@ from mirrord.core.model import (
 from mirrord.drivers import base as texts
 from mirrord.drivers.base import Capability, Driver
 from mirrord.drivers.zfs import (
+    cache,
     command,
     commit,
     compare,
     deleting,
+    delta,
     failover,
     features,
     listing,
@@ -40,18 +41,13 @@ from mirrord.drivers.zfs import (
     receive,
     running,
     stream,
-    survey,
 )
 from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.marks import Mark, SnapshotMark
-from mirrord.drivers.zfs.place import Dataset, Place, look
+from mirrord.drivers.zfs.place import Dataset, Place
+from mirrord.drivers.zfs.sight import Sight
 from mirrord.drivers.zfs.stream import Sending, ZfsSendStream
 from mirrord.system import clock, locks
-
-#: Of a smaller change, what it takes in the pool is near enough to what will be sent.
-_ESTIMATE_BYTES = 1 << 20
-#: A change up to this is looked through for `mirrord delta`: that reads all of it.
-_EXACT_BYTES = 256 << 20
 
 
 class ZfsDriver(Driver):
@@ -62,21 +58,23 @@ class ZfsDriver(Driver):
 
     def __init__(self, location: str) -> None:
         super().__init__(names.check_dataset(location, f"zfs:{location}"))
-        self._hints: dict[str, str] = {}
+        self._sight = Sight(location, str(self))
 
     # Facts
 
-    def _look(self) -> Place:
-        return look(self.location, str(self))
+    def _look(self, *, fresh: bool = False) -> Place:
+        return self._sight.place(fresh=fresh)
 
     def _list(self, place: Place) -> Listing:
-        """The volume's snapshots; nothing where there is no volume."""
-        volume = place.volume
-        if volume is None:
-            return Listing(self.location, ())
-        found = listing.load(volume.name, place.mark.kept, receive.begun(place), str(self))
-        self._hints = {one.guid: one.full for one in found.snapshots()}
-        return found
+        return self._sight.listing(place)
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Around what changes more than a snapshot: nothing that was seen is true any more."""
+        try:
+            yield
+        finally:
+            self._sight.forget()
 
     def _role(self, place: Place) -> tuple[Role, tuple[str, ...]]:
         """The role, and what a person should know about it."""
@@ -101,7 +99,7 @@ class ZfsDriver(Driver):
 
     def facts(self) -> VolumeFacts:
         """See `Driver.facts`."""
-        place = self._look()
+        place = self._look(fresh=True)
         role, notes = self._role(place)
         there = place.volume or place.above or place.pool
         facts = VolumeFacts(
@@ -161,7 +159,11 @@ class ZfsDriver(Driver):
         """By name: so a place that is not there yet can be locked as well."""
         path = locking.lock_file(self.location, "lock")
         with locks.exclusive(path, purpose, what=str(self)):
-            yield True
+            self._sight.trust(True)
+            try:
+                yield True
+            finally:
+                self._sight.trust(False)
 
     # Snapshots
 
@@ -204,9 +206,11 @@ class ZfsDriver(Driver):
         full = f"{self.location}@{names.check_snapshot(name, where)}"
         mark = SnapshotMark(SnapshotKind.REFERENCE, "", clock.now_ns())
         arguments = ["zfs", "snapshot", "-o", f"{marks.SNAPSHOT}={mark.text()}", full]
+        change = cache.Change(place)
         command.lenient("ZFS:SNAPSHOT:TAKE", arguments, where, "already exists")
-        asked = ["zfs", "list", "-Hp", "-t", "snapshot", "-o", listing.COLUMNS, full]
-        [one] = listing.parse(command.run(asked, where))
+        one = listing.load_one(full, where)
+        if one is None:
+            raise texts.snapshot_missing(where, full)
         if one.mark is None or one.mark.transfer or one.mark.kind is not SnapshotKind.REFERENCE:
             raise Refused(
                 f"a snapshot of the name {name} is there",
@@ -215,7 +219,9 @@ class ZfsDriver(Driver):
             )
         if not one.holds:
             commit.hold("ZFS:SNAPSHOT:HOLD", full, where)
-        self._hints[one.guid] = one.full
+            one = one._replace(holds=1)
+        change.done(added=one)
+        self._sight.added(one)
         return self._snapshot(one, place)
 
     def delete_snapshot(self, guid: str) -> None:
@@ -232,12 +238,21 @@ class ZfsDriver(Driver):
                 "the snapshot is what the destination shows", where=where, why=one.name,
                 hint="It goes when a newer one is shown.",
             )  # fmt: skip
+        change = cache.Change(place)
         deleting.delete(place, found, one, where)
-        self._hints.pop(guid, None)
+        change.done(gone=guid)
+        self._sight.gone(guid)
+        if place.mark.kept:
+            self._sight.forget()
 
     def changed_since(self, guid: str) -> bool:
         """See `Driver.changed_since`."""
-        where, place = str(self), self._live()
+        where, one, seen = str(self), self._sight.hint(guid), self._sight.hinted_place()
+        if one is not None and seen is not None and seen.here is not None:
+            answer = compare.changed(seen.here, one, where)
+            if answer is not None:
+                return answer
+        place = self._live()
         assert place.here is not None
         one = self._list(place).find(guid)
         if one is None:
@@ -249,9 +264,18 @@ class ZfsDriver(Driver):
 
     # Source
 
-    def _sending(self, base: str | None, incremental: str) -> tuple[Place, Listing, Sending]:
-        """The pair, as `zfs send` takes it. A base that is only a bookmark any more will do."""
-        where, place = str(self), self._look()
+    def _pair(self, base: str | None, incremental: str) -> tuple[Place, Entry | None, Entry]:
+        """The pair, as it was seen last or is found now. A base of which only a bookmark is left
+        will do.
+        """
+        place, newer = self._sight.hinted_place(), self._sight.hint(incremental)
+        older = self._sight.hint(base) if base is not None else None
+        if place is not None and newer is not None and (base is None or older is not None):
+            return place, older, newer
+        return self._found_pair(base, incremental)
+
+    def _found_pair(self, base: str | None, incremental: str) -> tuple[Place, Entry | None, Entry]:
+        where, place = str(self), self._look(fresh=True)
         found = self._list(place)
         newer = found.find(incremental)
         if newer is None:
@@ -261,40 +285,23 @@ class ZfsDriver(Driver):
             older = found.find(base) or found.bookmark(base)
             if older is None:
                 raise texts.base_missing(where, base)
-        assert place.volume is not None
-        sending = Sending(
-            older.full if older else None, base, newer.full, newer.guid, place.volume.encrypted
-        )
-        return place, found, sending
+        return place, older, newer
 
     def delta(
         self, base: str | None, incremental: str, *, states: bool = False, files: bool = False
     ) -> Delta:
         """See `Driver.delta`."""
         where = str(self)
-        place, found, sending = self._sending(base, incremental)
-        older = (found.find(base) or found.bookmark(base)) if base is not None else None
-        newer = found.find(incremental)
-        assert newer is not None
+        place, older, newer = self._pair(base, incremental)
         accounts = compare.accounts(older, newer, where)
-        forward = older is None or older.order < newer.order
-        folder = mounting.folder_of(place.volume)
-        listed = files and older is not None and not older.bookmark and bool(folder)
-        send_bytes, exact, seen = accounts.added, False, None
-        if forward and (listed or (states and base and accounts.added <= _EXACT_BYTES)):
-            seen = survey.look_through(sending, where)
-            send_bytes, exact = seen.stream_bytes, True
-        elif forward and (older is None or accounts.added > _ESTIMATE_BYTES):
-            send_bytes = stream.estimate(sending, where)
-        changes: tuple[FileChange, ...] | None = None
-        if listed and older is not None:
-            changes = compare.files_changed(older, sending.incremental, folder, where)
-            if seen is not None:
-                changes = survey.with_sizes(changes, seen, folder, older.name, newer.name)
-        return Delta(
-            base, incremental, compare.SECTOR_BYTES,
-            accounts.states(_pool_bytes(place)) if states else None,
-            accounts.added, send_bytes, exact, changes,
+        if accounts is None:  # not what they were
+            place, older, newer = self._found_pair(base, incremental)
+            accounts = compare.accounts(older, newer, where)
+            if accounts is None:
+                raise texts.snapshot_missing(where, incremental)
+        return delta.put_together(
+            place, older, newer, accounts, _sending(place, older, newer),
+            states=states, files=files, where=where,
         )  # fmt: skip
 
     def send(
@@ -304,8 +311,8 @@ class ZfsDriver(Driver):
         *,
         checkpoint: dict[str, int | str] | None = None,
     ) -> ZfsSendStream:
-        """See `Driver.send`."""
-        _place, _found, sending = self._sending(base, incremental)
+        """See `Driver.send`. The stream's own beginning says whether it is the right one."""
+        sending = _sending(*self._pair(base, incremental))
         token = stream.check_token(checkpoint, sending, str(self))
         return ZfsSendStream(sending, str(self), token)
 
@@ -331,7 +338,8 @@ class ZfsDriver(Driver):
         features.require(names.pool_of(self.location), where)
         words = [f"{names.prepared_property(self.location)}={mirror_id}",
                  names.parent_of(self.location)]  # fmt: skip
-        command.effect("ZFS:PREPARE:MARK", ["zfs", "set", *words], where)
+        with self._changing():
+            command.effect("ZFS:PREPARE:MARK", ["zfs", "set", *words], where)
 
     def _mirror(self) -> Place:
         place = self._look()
@@ -345,13 +353,12 @@ class ZfsDriver(Driver):
         owner = place.mark.mirror_id or place.prepared
         if owner != request.mirror_id:
             raise texts.other_mirror(where, owner)
+        left = running.kept(self.location) is not None
         running.drop(self.location)
-        lock = running.alone(self.location, where)
+        lock, waited = running.alone(self.location, where)
         try:
-            if place.here is None and place.fresh is not None:
-                failover.finish_swap(place, where)
-            place = self._look()  # what was received may just have been saved
-            place, found = self._ready(place, request)
+            # What was received may just have been saved.
+            place, found = self._ready(self._look(fresh=left or waited), request)
             target = receive.target_name(found, self.location, request.snapshot, where)
             present = found.find(request.snapshot.guid) is not None
             return receive.ZfsReceiver(
@@ -363,7 +370,12 @@ class ZfsDriver(Driver):
 
     def _ready(self, place: Place, request: ReceiveRequest) -> tuple[Place, Listing]:
         """Make the base the newest snapshot: nothing else can be received upon."""
-        where, found = str(self), self._list(place)
+        where = str(self)
+        if place.here is None and place.fresh is not None:
+            with self._changing():
+                failover.finish_swap(place, where)
+            place = self._look()
+        found = self._list(place)
         if request.base is None:
             if found.own():
                 raise _not_empty(where, f"it holds the snapshot '{found.own()[-1].name}'")
@@ -377,38 +389,59 @@ class ZfsDriver(Driver):
         refusal = receive.refuse_foreign(found, base.guid, where)
         if refusal is not None:
             raise refusal
-        failover.make_anew(place, found, base, place.mark, None, where)
+        with self._changing():
+            failover.make_anew(place, found, base, place.mark, None, where)
         place = self._look()
         return place, self._list(place)
 
     def stagings(self) -> list[Staging]:
         """See `Driver.stagings`."""
+        # Another process may just have left something: ask, unless nothing was begun at all.
         place = self._look()
+        if receive.begun(place) is not None:
+            place = self._look(fresh=running.kept(self.location) is None and self._begun(place))
         return receive.stagings(place, self._list(place) if place.here else None)
+
+    def _begun(self, place: Place) -> bool:
+        """Whether a transfer was begun whose snapshot is not here."""
+        request = receive.begun(place)
+        return request is not None and self._list(place).find(request.snapshot.guid) is None
 
     def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
         """See `Driver.commit`."""
         place = self._mirror()
-        found = self._list(place)
-        done, place = commit.commit(place, found, transfer_id, show=show, where=str(self))
-        return self._snapshot(done, place)
+        try:
+            done = commit.commit(place, self._list(place), transfer_id, show=show, where=str(self))
+        except BaseException:
+            self._sight.forget()
+            raise
+        if done.fresh:
+            self._sight.forget()
+        else:
+            self._sight.added(done.entry)
+        return self._snapshot(done.entry, done.place)
 
     def discard(self, transfer_id: str) -> None:
         """See `Driver.discard`."""
-        place = self._look()
+        place = self._look(fresh=True)
         request = receive.begun(place)
         if running.kept(self.location, transfer_id) is None:
             if request is None or request.transfer_id != transfer_id:
                 return
             if self._list(place).find(request.snapshot.guid) is not None:
                 return  # it is no staging any more
-        receive.discard(place, request, str(self))
+        with self._changing():
+            receive.discard(place, request, str(self))
 
     # Failing over and back
 
     def promote(self) -> None:
         """See `Driver.promote`."""
-        where, place = str(self), self._look()
+        with self._changing():
+            self._promote()
+
+    def _promote(self) -> None:
+        where, place = str(self), self._look(fresh=True)
         role = self._role(place)[0]
         if role is Role.LIVE:
             if place.here is not None and place.mark.role == "live":
@@ -419,14 +452,14 @@ class ZfsDriver(Driver):
         running.drop(self.location)
         if place.here is None and place.fresh is not None:
             failover.finish_swap(place, where)
-            place = self._look()
+            place = self._look(fresh=True)
         if place.here is None:
             raise _nothing_shown(where)
         failover.promote(place, self._list(place), where)
 
     def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
         """See `Driver.divergence`."""
-        where, place = str(self), self._look()
+        where, place = str(self), self._look(fresh=True)
         found = self._list(place)
         start = found.find(guid)
         if start is None or place.volume is None:
@@ -435,7 +468,11 @@ class ZfsDriver(Driver):
 
     def rollback(self, guid: str, *, mirror_id: str, keep_as: str | None) -> None:
         """See `Driver.rollback`."""
-        where, place = str(self), self._look()
+        with self._changing():
+            self._rollback(guid, mirror_id, keep_as)
+
+    def _rollback(self, guid: str, mirror_id: str, keep_as: str | None) -> None:
+        where, place = str(self), self._look(fresh=True)
         role = self._role(place)[0]
         if role is Role.FOREIGN:
             raise texts.not_a_mirror(where)
@@ -450,12 +487,16 @@ class ZfsDriver(Driver):
 
     def forget(self) -> None:
         """See `Driver.forget`."""
-        where, place = str(self), self._look()
+        with self._changing():
+            self._forget()
+
+    def _forget(self) -> None:
+        where, place = str(self), self._look(fresh=True)
         request = receive.begun(place)
         running.drop(self.location)
         if request is not None and not self._list(place).find(request.snapshot.guid):
             receive.discard(place, request, where)
-            place = self._look()
+            place = self._look(fresh=True)
         if place.prepared:
             words = [names.prepared_property(self.location), names.parent_of(self.location)]
             command.effect("ZFS:FORGET:PREPARED", ["zfs", "inherit", *words], where)
@@ -487,8 +528,9 @@ def _nothing_shown(where: str) -> MirrordError:
     )  # fmt: skip
 
 
-def _pool_bytes(place: Place) -> int:
-    """What the pool can hold for datasets."""
-    if place.pool is None:
-        return 0
-    return int(place.pool.get("used") or 0) + int(place.pool.get("available") or 0)
+def _sending(place: Place, older: Entry | None, newer: Entry) -> Sending:
+    """What `zfs send` is asked for; encrypted blocks go as they are."""
+    raw = place.volume is not None and place.volume.encrypted
+    return Sending(
+        older.full if older else None, older.guid if older else None, newer.full, newer.guid, raw
+    )

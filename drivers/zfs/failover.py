@@ -29,13 +29,53 @@ from mirrord.system import clock, steps
 
 #: The owner's settings that the dataset which takes the place gets, too. What is not in here is
 #: given by the snapshot, is counted by ZFS itself, or is set anew.
-_COPIED = frozenset(
-    "aclinherit aclmode acltype atime checksum compression context copies dedup defcontext devices "
-    "direct dnodesize exec filesystem_limit fscontext logbias longname mlslabel mountpoint nbmand "
-    "prefetch primarycache quota recordsize redundant_metadata refquota refreservation relatime "
-    "reservation rootcontext secondarycache setuid sharenfs sharesmb snapdev snapdir "
-    "snapshot_limit special_small_blocks sync volmode volthreading vscan xattr zoned".split()
-)
+_COPIED = [
+    "aclinherit",
+    "aclmode",
+    "acltype",
+    "atime",
+    "checksum",
+    "compression",
+    "context",
+    "copies",
+    "dedup",
+    "defcontext",
+    "devices",
+    "direct",
+    "dnodesize",
+    "exec",
+    "filesystem_limit",
+    "fscontext",
+    "logbias",
+    "longname",
+    "mlslabel",
+    "mountpoint",
+    "nbmand",
+    "prefetch",
+    "primarycache",
+    "quota",
+    "recordsize",
+    "redundant_metadata",
+    "refquota",
+    "refreservation",
+    "relatime",
+    "reservation",
+    "rootcontext",
+    "secondarycache",
+    "setuid",
+    "sharenfs",
+    "sharesmb",
+    "snapdev",
+    "snapdir",
+    "snapshot_limit",
+    "special_small_blocks",
+    "sync",
+    "volmode",
+    "volthreading",
+    "vscan",
+    "xattr",
+    "zoned",
+]
 
 
 def shown(place: Place, found: Listing) -> str | None:

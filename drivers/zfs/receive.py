@@ -166,6 +166,7 @@ class ZfsReceiver(Receiver):
             received_bytes=self._scanner.stream_bytes,
         )  # fmt: skip
         self._running.staging = self._staging
+        self._running.target, self._running.request = self._target, request
         self._running.end_record = self._scanner.end_record
         running.keep(self._place.location, self._running)
         return self._staging
@@ -233,7 +234,7 @@ def discard(place: Place, request: ReceiveRequest | None, where: str) -> None:
     volume = place.here
     if volume is None:
         return
-    lock = running.alone(place.location, where)
+    lock, _waited = running.alone(place.location, where)
     try:
         first = volume.get("inconsistent") == "1" and request is not None and request.base is None
         done = command.result(["zfs", "get", "-Hp", "-o", "value", "receive_resume_token",
