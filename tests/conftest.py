@@ -89,8 +89,8 @@ def zfs_guest() -> Guest:
     return machines.guest()
 
 
-def pytest_sessionfinish() -> None:
-    machines.close()
+def pytest_unconfigure() -> None:
+    machines.close()  # (also after an interrupt, all fixtures are through with them now)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -6,6 +6,7 @@ import functools
 import threading
 from collections.abc import Sequence
 
+from mirrord.core.errors import MirrordError
 from mirrord.drivers.zfs import failures
 from mirrord.system import command, steps
 from mirrord.system.command import Process, Result
@@ -56,8 +57,13 @@ def run(arguments: Sequence[str], where: str) -> str:
     """What it printed; raises what `failures.translate` makes of what it complained of."""
     done = result(arguments)
     if done.status != 0:
-        raise failures.translate(where, arguments, done.errors)
+        raise failure(where, arguments, done.errors)
     return done.output
+
+
+def failure(where: str, arguments: Sequence[str], said: str) -> MirrordError:
+    """What a command complained of, in mirrord's words; ZFS is asked for what helps to mend it."""
+    return failures.translate(where, arguments, said, ask=lambda words: result(words).output)
 
 
 def lenient(label: str, arguments: Sequence[str], where: str, *fine: str) -> None:
@@ -65,7 +71,7 @@ def lenient(label: str, arguments: Sequence[str], where: str, *fine: str) -> Non
     steps.reached(label)
     done = result(arguments)
     if done.status != 0 and not any(text in done.errors for text in fine):
-        raise failures.translate(where, arguments, done.errors)
+        raise failure(where, arguments, done.errors)
 
 
 def effect(label: str, arguments: Sequence[str], where: str) -> None:

@@ -15,6 +15,7 @@ from mirrord.drivers.zfs import (
     mounting,
     names,
     receive,
+    record,
     running,
 )
 from mirrord.drivers.zfs.listing import Entry, Listing
@@ -43,12 +44,13 @@ def commit(place: Place, found: Listing, transfer_id: str, *, show: bool, where:
         raise staging_missing(where, transfer_id)
     newest = found.own()[-1].guid == done.guid
     changed = False
-    request = receive.begun(place)
+    request = receive.last(place)
     if request is not None and request.snapshot.guid == done.guid:
         changed = not done.marked or not done.holds
         done = _mark(done, request, where)
     if show:
         changed |= _show(place, found, done, newest=newest, where=where)
+    record.remove("ZFS:COMMIT:RECORD", place.location)
     return Committed(done, place, changed)
 
 
@@ -77,6 +79,7 @@ def _finish(
         place = look(place.location, where)
     if show:
         _show(place, found, done, newest=not present, where=where)
+    record.remove("ZFS:COMMIT:RECORD", place.location)
     return Committed(done, place, fresh=first or pinned or present or place.mark.pin is not None)
 
 

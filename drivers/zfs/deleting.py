@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirrord.core.errors import Busy, MirrordError, Refused
-from mirrord.drivers.zfs import command, failures, marks, names
+from mirrord.drivers.zfs import command, marks, names
 from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.place import Place
 from mirrord.system import steps
@@ -27,7 +27,7 @@ def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
     if done.status != 0 and "could not find any snapshots" not in done.errors:
         if "being held" in done.errors or "busy" in done.errors:
             raise _held(one, where)
-        raise failures.translate(where, arguments, done.errors)
+        raise command.failure(where, arguments, done.errors)
     sweep(place, found, {one.guid}, where)
 
 

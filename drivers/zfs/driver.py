@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -29,8 +30,9 @@ from mirrord.drivers.zfs import (
     command,
     commit,
     compare,
+    delegation,
     deleting,
-    delta,
+    deltas,
     failover,
     features,
     listing,
@@ -46,7 +48,7 @@ from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.marks import Mark, SnapshotMark
 from mirrord.drivers.zfs.place import Dataset, Place
 from mirrord.drivers.zfs.sight import Sight
-from mirrord.drivers.zfs.stream import Sending, ZfsSendStream
+from mirrord.drivers.zfs.stream import ZfsSendStream
 from mirrord.system import clock, locks
 
 
@@ -299,10 +301,7 @@ class ZfsDriver(Driver):
             accounts = compare.accounts(older, newer, where)
             if accounts is None:
                 raise texts.snapshot_missing(where, incremental)
-        return delta.put_together(
-            place, older, newer, accounts, _sending(place, older, newer),
-            states=states, files=files, where=where,
-        )  # fmt: skip
+        return deltas.between(place, older, newer, accounts, where, states=states, files=files)
 
     def send(
         self,
@@ -312,7 +311,7 @@ class ZfsDriver(Driver):
         checkpoint: dict[str, int | str] | None = None,
     ) -> ZfsSendStream:
         """See `Driver.send`. The stream's own beginning says whether it is the right one."""
-        sending = _sending(*self._pair(base, incremental))
+        sending = deltas.sending(*self._pair(base, incremental))
         token = stream.check_token(checkpoint, sending, str(self))
         return ZfsSendStream(sending, str(self), token)
 
@@ -336,6 +335,15 @@ class ZfsDriver(Driver):
                 hint=f"Make it with: zfs create -p {above}",
             )  # fmt: skip
         features.require(names.pool_of(self.location), where)
+        lacking = delegation.missing(self.location, "destination")
+        if lacking:  # 'zfs recv' itself would only warn, and leave the copy writable
+            error = texts.permission_missing(
+                where, f"{', '.join(lacking)} on {place.above.name}" if place.above else ""
+            )
+            user = pwd.getpwuid(os.geteuid()).pw_name
+            command_line = delegation.allow_command(self.location, "destination", user)
+            error.hint = f"As root: {command_line}"
+            raise error
         words = [f"{names.prepared_property(self.location)}={mirror_id}",
                  names.parent_of(self.location)]  # fmt: skip
         with self._changing():
@@ -396,16 +404,10 @@ class ZfsDriver(Driver):
 
     def stagings(self) -> list[Staging]:
         """See `Driver.stagings`."""
-        # Another process may just have left something: ask, unless nothing was begun at all.
         place = self._look()
-        if receive.begun(place) is not None:
-            place = self._look(fresh=running.kept(self.location) is None and self._begun(place))
-        return receive.stagings(place, self._list(place) if place.here else None)
-
-    def _begun(self, place: Place) -> bool:
-        """Whether a transfer was begun whose snapshot is not here."""
-        request = receive.begun(place)
-        return request is not None and self._list(place).find(request.snapshot.guid) is None
+        if receive.begun(place) is not None and running.kept(self.location) is None:
+            place = self._look(fresh=True)  # what another process left may just have been saved
+        return receive.stagings(place, self._list(place))
 
     def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
         """See `Driver.commit`."""
@@ -431,7 +433,7 @@ class ZfsDriver(Driver):
             if self._list(place).find(request.snapshot.guid) is not None:
                 return  # it is no staging any more
         with self._changing():
-            receive.discard(place, request, str(self))
+            receive.discard(place, str(self))
 
     # Failing over and back
 
@@ -495,7 +497,7 @@ class ZfsDriver(Driver):
         request = receive.begun(place)
         running.drop(self.location)
         if request is not None and not self._list(place).find(request.snapshot.guid):
-            receive.discard(place, request, where)
+            receive.discard(place, where)
             place = self._look(fresh=True)
         if place.prepared:
             words = [names.prepared_property(self.location), names.parent_of(self.location)]
@@ -526,11 +528,3 @@ def _nothing_shown(where: str) -> MirrordError:
         "there is nothing to make live", where=where, why="no snapshot is shown here",
         hint="The first transfer must have ended: 'mirrord initialize NAME'.",
     )  # fmt: skip
-
-
-def _sending(place: Place, older: Entry | None, newer: Entry) -> Sending:
-    """What `zfs send` is asked for; encrypted blocks go as they are."""
-    raw = place.volume is not None and place.volume.encrypted
-    return Sending(
-        older.full if older else None, older.guid if older else None, newer.full, newer.guid, raw
-    )

@@ -21,7 +21,7 @@ import itertools
 from mirrord.core.errors import Refused
 from mirrord.core.model import SnapshotKind
 from mirrord.drivers.base import other_mirror
-from mirrord.drivers.zfs import command, listing, marks, mounting, names
+from mirrord.drivers.zfs import command, listing, marks, mounting, names, record
 from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.marks import Mark, SnapshotMark
 from mirrord.drivers.zfs.place import Dataset, Place, look
@@ -108,6 +108,7 @@ def promote(place: Place, found: Listing, where: str) -> None:
         place = look(place.location, where)
         volume = place.here
         assert volume is not None
+    record.remove("ZFS:PROMOTE:RECORD", place.location)
     mark = place.mark._replace(role="live", pin=None, origin=guid)
     values = [f"{marks.MARK}={mark.text()}", "readonly=off"]
     values += [] if volume.is_zvol else ["canmount=on"]

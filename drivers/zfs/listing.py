@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from mirrord.core.model import ReceiveRequest, Snapshot, SnapshotKind
-from mirrord.drivers.zfs import command, failures, marks
+from mirrord.drivers.zfs import command, marks
 from mirrord.drivers.zfs.marks import SnapshotMark
 
 COLUMNS = f"name,guid,createtxg,creation,defer_destroy,userrefs,clones,{marks.SNAPSHOT}"
@@ -91,7 +91,7 @@ def load(dataset: str, kept: Iterable[str], staging: ReceiveRequest | None, wher
     ]  # fmt: skip
     done = command.result(arguments)
     if done.status != 0 and not _only_gone(done.errors, others):
-        raise failures.translate(where, arguments, done.errors)
+        raise command.failure(where, arguments, done.errors)
     return made(dataset, parse(done.output), staging)
 
 
@@ -109,7 +109,7 @@ def load_one(full: str, where: str) -> Entry | None:
     if done.status != 0:
         if "does not exist" in done.errors or "could not find" in done.errors:
             return None
-        raise failures.translate(where, arguments, done.errors)
+        raise command.failure(where, arguments, done.errors)
     found = parse(done.output)
     return found[0] if found else None
 

@@ -19,7 +19,7 @@ from typing import IO
 
 from mirrord.core.errors import Busy, MirrordError
 from mirrord.core.model import ReceiveRequest, Staging
-from mirrord.drivers.zfs import failures
+from mirrord.drivers.zfs import command
 from mirrord.drivers.zfs.locking import lock_file
 from mirrord.system import clock
 from mirrord.system import command as programs
@@ -88,7 +88,7 @@ class Running:
         said = self.errors.read(_ERROR_BYTES_MAX).decode(errors="replace")
         if not said.strip() and status < 0:
             said = f"'zfs recv' was ended by signal {-status}"
-        return failures.translate(self.where, self.arguments, said)
+        return command.failure(self.where, self.arguments, said)
 
     def _shut(self) -> None:
         if self.writing >= 0:

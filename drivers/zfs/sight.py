@@ -46,7 +46,7 @@ class Sight:
         volume = place.volume
         if volume is None:
             return Listing(self._location, ())
-        request = receive.begun(place)
+        request = receive.last(place)
         before = cache.key_of(place)
         kept = cache.load(place)
         if kept is not None:

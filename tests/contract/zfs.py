@@ -30,15 +30,10 @@ class ZfsLab:
         self._source, self._destination = f"here/{name}/home", f"there/{name}/backup"
         self._foreign = f"there/{name}/foreign"
         self._make()
-        self._make_foreign()
 
     def _make(self) -> None:
         self.guest.run("zfs", "create", self._source)
         self.guest.user("fill", f"/{self._source}", 0)
-
-    def _make_foreign(self) -> None:
-        """What another program has half received."""
-        self.guest.user("half_received", f"here/{self.name}/other", self._foreign)
 
     def driver(self, location: str) -> Driver:
         """A fresh driver object on a dataset."""
@@ -51,6 +46,8 @@ class ZfsLab:
         return self.driver(self._destination)
 
     def foreign(self) -> Driver:
+        """What another program has half received."""
+        self.guest.user("half_received", f"here/{self.name}/other", self._foreign)
         return self.driver(self._foreign)
 
     def change(self, driver: Driver, seed: int) -> None:
@@ -108,7 +105,18 @@ class ZvolLab(ZfsLab):
         return str(self.guest.user("volume_digest", driver.facts().view))
 
     def snapshot_content(self, driver: Driver, guid: str) -> str:
-        return str(self.guest.user("volume_digest", self._snapshot_path(driver, guid)))
+        """(A volume's snapshots are devices only where the owner wishes to see them.)"""
+        pool = driver.location.partition("/")[0]
+        listed = self.guest.run(
+            "zfs", "list", "-Hpr", "-t", "snapshot", "-o", "guid,name", f"{pool}/{self.name}"
+        )
+        names = dict(line.split("\t") for line in listed.splitlines())
+        dataset = names[guid].partition("@")[0]
+        self.guest.run("zfs", "set", "snapdev=visible", dataset)
+        try:
+            return str(self.guest.user("volume_digest", f"/dev/zvol/{names[guid]}"))
+        finally:
+            self.guest.run("zfs", "inherit", "snapdev", dataset)
 
 
 @contextmanager

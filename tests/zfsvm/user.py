@@ -76,7 +76,7 @@ def volume_change_much(device: str, seed: int, size_bytes: int) -> None:
 
 def volume_digest(device: str) -> str:
     """Of all that is on a block device."""
-    whole = hashlib.sha256()
+    whole = hashlib.md5(usedforsecurity=False)
     with _device(device).open("rb", buffering=0) as file:
         while piece := file.read(_PIECE):
             whole.update(piece)
@@ -160,7 +160,9 @@ def clean(parent: str) -> None:
 
 
 def half_received(origin: str, target: str) -> None:
-    """Leave at `target` what another program began to receive, and never ended."""
+    """Leave at `target` what another program began to receive, and never ended; once."""
+    if run(["zfs", "list", target])[0] == 0:
+        return
     assert run(["zfs", "create", origin])[0] == 0
     Path(f"/{origin}/file").write_bytes(os.urandom(2 << 20))
     assert run(["zfs", "snapshot", f"{origin}@some"])[0] == 0
@@ -172,3 +174,47 @@ def half_received(origin: str, target: str) -> None:
     subprocess.run(["zfs", "receive", "-s", "-u", target], input=begun, capture_output=True)
     token = run(["zfs", "get", "-Ho", "value", "receive_resume_token", target])[1].strip()
     assert len(token) > 10, token
+
+
+def suspended(pool: str) -> None:
+    """Write to a pool whose disk is gone until it is suspended."""
+    until = time.monotonic() + 60
+    while "SUSPENDED" not in run(["zpool", "list", "-Ho", "health", pool])[1]:
+        if time.monotonic() > until:
+            raise AssertionError(f"{pool} is not suspended")
+        # (A new dataset is a write that does not wait for one that hangs.)
+        subprocess.Popen(
+            ["zfs", "create", f"{pool}/touched{time.monotonic_ns()}"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        time.sleep(1)
+
+
+def write_random(path: str, size_bytes: int) -> None:
+    """A file with so much that does not compress."""
+    with Path(path).open("wb") as file:
+        for _ in range(size_bytes // _PIECE):
+            file.write(os.urandom(_PIECE))
+        file.write(os.urandom(size_bytes % _PIECE))
+
+
+_open: list[int] = []
+
+
+def hold_open(path: str) -> None:
+    """Have a file or a folder open until `let_go`."""
+    _open.append(os.open(path, os.O_RDONLY))
+
+
+def let_go() -> None:
+    """Close what `hold_open` opened."""
+    while _open:
+        os.close(_open.pop())
+
+
+def destroy_snapshot(full: str) -> None:
+    """Destroy a snapshot, whoever holds it."""
+    for hold in run(["zfs", "holds", "-H", full])[1].splitlines():
+        run(["zfs", "release", hold.split("\t")[1], full])
+    status, _, said = run(["zfs", "destroy", full])
+    assert status == 0, said
