@@ -14,6 +14,7 @@ from mirrord.drivers.zfs import failures
 from mirrord.drivers.zfs.records import RECORD_BYTES, RecordType, ZfsScanner
 from mirrord.drivers.zfs.survey import Survey
 from mirrord.link.driver import RemoteDriver
+from tests.contract.flows import MIRROR, stage
 from tests.zfsvm.agents import guest_agents
 from tests.zfsvm.guest import Guest
 
@@ -180,3 +181,32 @@ def test_what_this_openzfs_says_is_known(
 def test_the_messages_come_from_this_series(zfs_guest: Guest) -> None:
     assert Path(__file__).with_name("messages.json").exists()
     assert zfs_guest.run("zfs", "version").startswith("zfs-2.")
+
+
+def test_an_encrypted_dataset_is_mirrored_without_its_key(zfs_guest: Guest, name: str) -> None:
+    home, backup = f"here/{name}/home", f"there/{name}/backup"
+    shell(
+        zfs_guest,
+        "head -c 32 /dev/urandom > /tmp/mirror.key; zfs create -o encryption=on -o keyformat=raw "
+        f"-o keylocation=file:///tmp/mirror.key {home}; seq 1 9000 > /{home}/text; sync",
+    )
+    wanted = zfs_guest.user("digest", f"/{home}")
+    with guest_agents(zfs_guest) as others:
+        source, destination = (
+            RemoteDriver(Endpoint("zfs", each, "there"), others) for each in (home, backup)
+        )
+        base = source.take_snapshot("one")
+        zfs_guest.run("zfs", "unmount", home)
+        zfs_guest.run("zfs", "unload-key", home)
+        destination.prepare(MIRROR)
+        stage(source, destination, None, base, "t1")
+        destination.commit("t1", show=True)
+        newer = source.take_snapshot("two")
+        stage(source, destination, base, newer, "t2")
+        destination.commit("t2", show=True)
+        facts = destination.facts()
+        assert facts.shown == newer.guid and facts.view == ""
+    status = zfs_guest.run("zfs", "get", "-Hp", "-o", "value", "keystatus", home, backup)
+    assert status.split() == ["unavailable", "unavailable"]
+    shell(zfs_guest, f"zfs load-key -L file:///tmp/mirror.key {backup}; zfs mount {backup}")
+    assert zfs_guest.user("digest", f"/{backup}") == wanted
