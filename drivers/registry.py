@@ -19,6 +19,10 @@ def open_driver(endpoint: Endpoint) -> Driver:
         from mirrord.drivers.btrfs.driver import BtrfsDriver
 
         return BtrfsDriver(endpoint.location)
+    if endpoint.kind == "zfs":
+        from mirrord.drivers.zfs.driver import ZfsDriver
+
+        return ZfsDriver(endpoint.location)
     raise UsageError(f"no driver for volumes of the kind '{endpoint.kind}'")
 
 

@@ -6,6 +6,7 @@ the processors well. What a group prints is shown when it ends, whole; arguments
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,8 @@ class Group(NamedTuple):
     name: str
     marks: str
     folders: tuple[str, ...]
+    #: What makes ready for it: a module and its words. When it fails, the tests say why.
+    before: tuple[str, ...] = ()
 
 
 class Run(NamedTuple):
@@ -43,17 +46,16 @@ def groups() -> list[Group]:
     every = tuple(dict.fromkeys(folders))
     local = tuple(name for name in every if name not in LINKED)
     return [
-        Group("OpenZFS", "zfs", every),
+        Group("OpenZFS", "zfs", every, ("tests.zfsvm", "build")),
         Group("other hosts", "not zfs", LINKED),
         Group("this host", "not zfs", local),
     ]
 
 
 def start(group: Group, arguments: list[str]) -> Run:
-    """Begin it, with a folder for its files of its own."""
+    """Begin it in a process of its own."""
     output = tempfile.TemporaryFile()  # noqa: SIM115 - read when the group has ended
-    words = [sys.executable, "-m", "pytest", "-q", "-m", group.marks, *arguments]
-    words += [str(TESTS / name) for name in group.folders]
+    words = [sys.executable, "-m", "tests", "--group", group.name, *arguments]
     process = subprocess.Popen(
         words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=TESTS.parent
     )
@@ -71,8 +73,20 @@ def report(run: Run) -> bool:
     return status in (0, _NOTHING)
 
 
+def run_one(name: str, arguments: list[str]) -> int:
+    """Run a group here; what pytest returned."""
+    [group] = [group for group in groups() if group.name == name]
+    if group.before:
+        subprocess.run([sys.executable, "-m", *group.before], cwd=TESTS.parent, check=False)
+    words = [sys.executable, "-m", "pytest", "-q", "-m", group.marks, *arguments]
+    words += [str(TESTS / folder) for folder in group.folders]
+    os.execv(words[0], words)
+
+
 def main(arguments: list[str]) -> int:
-    """Run all; 0 when each went well."""
+    """Run all; 0 when each went well. `--group NAME`: that one alone."""
+    if arguments[:1] == ["--group"]:
+        return run_one(arguments[1], arguments[2:])
     runs = [start(group, arguments) for group in groups()]
     left = list(runs)
     well = True

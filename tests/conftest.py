@@ -9,9 +9,11 @@ import pytest
 
 from mirrord.system import clock, steps
 from tests.contract.lab import Lab
-from tests.support.labs import LABS, PRODUCT_LABS, open_lab
+from tests.support.labs import LABS, MACHINE_LABS, PRODUCT_LABS, open_lab
 from tests.support.sshd import Sshd, running
 from tests.support.world import DaemonWorld, RemoteWorld, World
+from tests.zfsvm import session as machines
+from tests.zfsvm.guest import Guest
 
 WAYS = ("process", "daemon", "push", "pull")
 
@@ -21,18 +23,35 @@ AWAY = {"push": "destination", "pull": "source"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "lab" in metafunc.fixturenames:
-        bare = "contract" in metafunc.definition.path.parts
-        labs = LABS if bare else PRODUCT_LABS
-        if bare and metafunc.definition.get_closest_marker("in_process") is not None:
-            # Steps are seen in their own process only.
-            labs = [name for name in labs if not name.startswith("lab_remote")]
-        assert labs, "no lab was found: the suite would test nothing"
+    if "lab" not in metafunc.fixturenames:
+        return
+    suite = metafunc.definition.path.parent.name
+    # What happens in a process is seen in that process only.
+    inside = metafunc.definition.get_closest_marker("in_process") is not None
+    if suite == "contract":
+        labs = [name for name in LABS if not (inside and name.startswith("lab_remote"))]
+    else:
+        labs = PRODUCT_LABS
+    assert labs, "no lab was found: the suite would test nothing"
+    if suite != "integration":
         metafunc.parametrize("lab", labs, indirect=True)
-    if "world" in metafunc.fixturenames and "integration" in metafunc.definition.path.parts:
-        # The life cycle is the same whether this process does the work or a daemon.
-        ways = WAYS if metafunc.definition.get_closest_marker("in_process") is None else WAYS[:1]
-        metafunc.parametrize("way", ways)
+        return
+    # The life cycle is the same whether this process does the work or a daemon, and wherever the
+    # ends are: on this host, one on another, or both on the machine that has ZFS.
+    worlds = "world" in metafunc.fixturenames
+    ways = WAYS if worlds and not inside else WAYS[:1]
+    both = [(name, way) for way in ways for name in labs]
+    both += [(name, "machine") for name in MACHINE_LABS if not inside]
+    metafunc.parametrize(("lab", "way"), both, indirect=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs the virtual machine says so: it can be run by itself, beside the rest."""
+    for item in items:
+        asked = getattr(item, "fixturenames", ())
+        chosen = getattr(item, "callspec", None)
+        if "zfs_guest" in asked or (chosen and chosen.params.get("lab") in MACHINE_LABS):
+            item.add_marker("zfs")
 
 
 @pytest.fixture
@@ -43,8 +62,8 @@ def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
 
 
 @pytest.fixture
-def way() -> str:
-    return WAYS[0]
+def way(request: pytest.FixtureRequest) -> str:
+    return str(getattr(request, "param", WAYS[0]))
 
 
 @pytest.fixture
@@ -53,7 +72,8 @@ def world(lab: Lab, way: str, tmp_path: Path, request: pytest.FixtureRequest) ->
     if way in AWAY:
         made = RemoteWorld(lab, tmp_path / "home", request.getfixturevalue("host"), AWAY[way])
     else:
-        made = {"process": World, "daemon": DaemonWorld}[way](lab, tmp_path / "home")
+        kinds = {"process": World, "machine": World, "daemon": DaemonWorld}
+        made = kinds[way](lab, tmp_path / "home")
     yield made
     made.clean_up()
 
@@ -70,3 +90,22 @@ def nobody_observes() -> Iterator[None]:
     yield
     steps.observe(None)
     clock.use(None)
+
+
+@pytest.fixture(scope="session")
+def zfs_guest() -> Guest:
+    """The virtual machine that has real OpenZFS."""
+    return machines.guest()
+
+
+def pytest_unconfigure() -> None:
+    machines.close()  # (also after an interrupt, all fixtures are through with them now)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Whether OpenZFS was tested, plainly."""
+    well, lines = machines.summary()
+    if lines:
+        terminalreporter.section("OpenZFS in a virtual machine", red=not well, green=well)
+        for line in lines:
+            terminalreporter.write_line(line, red=not well)

@@ -7,10 +7,13 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from mirrord.core.endpoint import NAMED_KINDS, is_dataset
 from mirrord.core.errors import Untrusted, UsageError
 from mirrord.core.names import nearest
 
 _STORE = ".mirrord"
+#: In the names of datasets that the ZFS driver keeps for itself, beside a volume.
+_KEPT = ".mirrord-"
 
 
 class Right(enum.Flag):
@@ -26,7 +29,8 @@ class Right(enum.Flag):
 
 
 class Rules(NamedTuple):
-    """send, receive: folders, absolute. append_only: nothing that was committed may go.
+    """send, receive: folders, absolute, or datasets by their names: each with all below it, and
+    nothing beside it. append_only: nothing that was committed may go.
 
     free: no rule was given: the peer may do what the user whom it logs in as may.
     """
@@ -45,7 +49,9 @@ class Rules(NamedTuple):
 
 
 def parse_rules(allow: Sequence[str], *, append_only: bool) -> Rules:
-    """The rules of `VERB=/FOLDER` words; none at all: everything. `UsageError`."""
+    """The rules of `VERB=/FOLDER` or `VERB=POOL/DATASET` words; none at all: everything.
+    `UsageError`.
+    """
     folders: dict[str, list[str]] = {"send": [], "receive": []}
     for word in allow:
         verb, equals, folder = word.partition("=")
@@ -54,21 +60,30 @@ def parse_rules(allow: Sequence[str], *, append_only: bool) -> Rules:
             raise UsageError(
                 f"--allow '{word}' does not name a verb and a folder",
                 hint=f"Did you mean {near[0]}={folder or '/FOLDER'}?" if near
-                else "Write it as --allow receive=/backup/a or --allow send=/data.",
+                else "Write it as --allow receive=/backup/a or --allow send=/data, or with the "
+                "name of a dataset: --allow receive=tank/backup.",
             )  # fmt: skip
+        if "/" in folder and is_dataset(folder):  # never a whole pool
+            folders[verb].append(folder)
+            continue
         if not folder.startswith("/") or ".." in folder.split("/"):
             raise UsageError(
-                f"--allow '{word}' is not an absolute path", hint="Write the whole path, plainly."
+                f"--allow '{word}' is neither an absolute path nor the name of a dataset",
+                hint="Write the whole path, or POOL/DATASET, plainly.",
             )
         folders[verb].append(os.path.normpath(folder))
     return Rules(tuple(folders["send"]), tuple(folders["receive"]), append_only, free=not allow)
 
 
-def rights_at(rules: Rules, location: str) -> Right:
+def rights_at(rules: Rules, location: str, *, kind: str = "") -> Right:
     """What the peer may do with the volume at `location`; `Untrusted` when it is nothing.
 
-    The path counts as what it leads to: a link that leads out of the subtree is out of it.
+    kind: of the volume: its locations are paths, or names of datasets, and nothing else. The path
+    counts as what it leads to: a link that leads out of the subtree is out of it.
     """
+    named = kind in NAMED_KINDS if kind else not location.startswith("/")
+    if named:
+        return _rights_at_dataset(rules, location)
     if not location.startswith("/") or "\0" in location:
         raise Untrusted("that is not a path", where=repr(location)[:200])
     parts = location.split("/")
@@ -95,6 +110,31 @@ def rights_at(rules: Rules, location: str) -> Right:
     raise _refused(rules, location, real, "")
 
 
+def _rights_at_dataset(rules: Rules, location: str) -> Right:
+    """The same for a dataset: a name has no links, but it could be that of a snapshot, or of what
+    the driver keeps beside a volume.
+    """
+    if not is_dataset(location) or _KEPT in location:
+        raise Untrusted(
+            "that is not the name of a dataset that a peer may use", where=repr(location)[:200]
+        )
+    remove = Right.NONE if rules.append_only else Right.REMOVE
+    if rules.free:
+        return Right.SEND | Right.RECEIVE | remove
+    found = Right.NONE
+    if any(_below(location, one) for one in rules.send):
+        found |= Right.SEND
+    if any(_below(location, one) for one in rules.receive):
+        found |= Right.RECEIVE | remove
+    if not found:
+        raise _refused(rules, location, location, "")
+    return found
+
+
+def _below(location: str, dataset: str) -> bool:
+    return location == dataset or location.startswith(dataset + "/")
+
+
 def _real(location: str) -> str:
     """What the path leads to; a link that is a volume's view, into its own store, is the volume."""
     folder, name = os.path.split(os.path.normpath(location))
@@ -104,7 +144,7 @@ def _real(location: str) -> str:
 
 
 def _refused(rules: Rules, location: str, real: str, why: str) -> Untrusted:
-    plain = os.path.normpath(location)
+    plain = os.path.normpath(location) if location.startswith("/") else location
     # Where links outside of its folders lead is none of its business.
     told = any(_inside(plain, folder) for folder in (*rules.send, *rules.receive))
     leads = f"it leads to {real}; " if told and real != plain and not why else ""
@@ -136,6 +176,8 @@ def _in_volume(real: str, folder: str) -> bool:
 
 
 def _inside(real: str, folder: str) -> bool:
+    if not folder.startswith("/") or not real.startswith("/"):
+        return False  # the name of a dataset is nowhere in the tree of folders
     root = os.path.realpath(folder)
     return real == root or real.startswith(root.rstrip("/") + "/")
 

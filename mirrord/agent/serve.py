@@ -93,7 +93,8 @@ class Agent:
             )
         opened = self._find(*_checked((int,), words[:1]))
         # Asked anew each time: a folder may have become a link since.
-        opened.rights = rights_at(self._rules, opened.driver.location)
+        kind, location = opened.driver.kind, opened.driver.location
+        opened.rights = rights_at(self._rules, location, kind=kind)
         demand(self._rules, opened.rights, found.rights, found.what, str(opened.driver))
         with explained():
             return pack(found.run(opened, exchange, *_checked(found.kinds, words[1:])))
@@ -101,7 +102,7 @@ class Agent:
     def _open(self, kind: str, location: str) -> list[Any]:
         if kind not in KINDS:
             raise Unsupported(f"the other end has no driver for volumes of the kind '{kind}'")
-        rights = rights_at(self._rules, location)
+        rights = rights_at(self._rules, location, kind=kind)
         with explained():
             driver = self._opener(Endpoint(kind, location))
         if self._rules.append_only and Capability.BLOCK_FOR_BLOCK in driver.capabilities:
@@ -305,6 +306,7 @@ METHODS: dict[str, Method] = {
     "take_snapshot": Method(_S, (str,), _take_snapshot, "take snapshots"),
     "delete_snapshot": Method(_S | Right.REMOVE, (str,), _delete_snapshot, "delete snapshots"),
     "reclaim": Method(_ANY, (), _plain("reclaim"), "reclaim space"),
+    "base_left": Method(_S, (str,), _plain("base_left"), "look for what is left of a base"),
     "changed_since": Method(_ANY, (str,), _plain("changed_since"), "compare snapshots"),
     "delta": Method(_S, (_MAYBE, str, bool, bool), _delta, "compute deltas"),
     "send": Method(_S, (_MAYBE, str, _CHECKPOINT), _send, "send from a volume"),

@@ -408,11 +408,7 @@ def _check_ends(definition: Definition) -> None:
     source, destination = definition.source, definition.destination
     where = definition.file or definition.name
     if source.kind != destination.kind:
-        raise ConfigError(
-            f"a {source.kind} volume cannot be mirrored to a {destination.kind} volume",
-            where=where,
-            hint="Both ends of a mirror are of one kind.",
-        )
+        raise _mixed(source, destination, where)
     if source == destination:
         raise ConfigError("source and destination are the same", where=where, why=str(source))
     if source.host != destination.host:
@@ -432,3 +428,26 @@ def _check_ends(definition: Definition) -> None:
             why=f"{source.location} is below {destination.location}",
             hint="Give a destination outside of it, best on another disk.",
         )
+
+
+def _mixed(source: Endpoint, destination: Endpoint, where: str) -> ConfigError:
+    """Why two kinds of volume cannot be mirrored to each other."""
+    error = ConfigError(
+        f"a {source.kind} volume cannot be mirrored to a {destination.kind} volume",
+        where=where,
+        hint="Both ends of a mirror are of one kind.",
+    )
+    kinds = {source.kind, destination.kind}
+    if kinds == {"btrfs", "zfs"}:
+        error.why = (
+            "what their file systems send is not made for each other: snapshots, permissions and "
+            "shared blocks would get lost on the way"
+        )
+        error.hint += " Where both are images of disks (a zvol, a block volume) that will come."
+    elif kinds == {"block", "zfs"}:
+        error.why = "a dataset's stream cannot be applied to a block volume, or the other way round"
+        error.hint += (
+            " Where the dataset is a zvol, an image like the block volume, a later version of "
+            "mirrord will be able to; a ZFS file system will not."
+        )
+    return error

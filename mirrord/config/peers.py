@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mirrord.config import strict
+from mirrord.core.endpoint import is_dataset
 from mirrord.core.errors import ConfigError, UsageError
 from mirrord.core.names import MIRROR_NAME
 from mirrord.system import files
@@ -18,8 +19,8 @@ from mirrord.system import files
 class Peer(NamedTuple):
     """name: of the file, without `.toml`. fingerprint: SHA-256 of its certificate (DER), hex.
 
-    allow: `receive=/FOLDER` and `send=/FOLDER`, one at least. append_only: nothing that was
-    committed here may be deleted or turned back by it.
+    allow: `receive=/FOLDER` and `send=/FOLDER`, or with the name of a dataset, one at least.
+    append_only: nothing that was committed here may be deleted or turned back by it.
     """
 
     name: str
@@ -48,11 +49,13 @@ def check_allowed(words: Sequence[str]) -> tuple[str, ...]:
         )
     for word in words:
         verb, _, folder = word.partition("=")
-        plain = folder.startswith("/") and ".." not in folder.split("/")
+        path = folder.startswith("/") and ".." not in folder.split("/")
+        plain = path or ("/" in folder and is_dataset(folder))
         if verb not in ("receive", "send") or not plain or not folder.isprintable():
             raise UsageError(
                 f"'{word}' does not say what a peer may do",
-                hint="Write receive=/FOLDER or send=/FOLDER, with the whole path.",
+                hint="Write receive=/FOLDER or send=/FOLDER, with the whole path, or the name of a "
+                "dataset: receive=POOL/DATASET.",
             )
     return tuple(words)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from mirrord.config.definitions import Definitions
 from mirrord.config.hosts import Hosts, check_name, checked
-from mirrord.core.endpoint import split_host
+from mirrord.core.endpoint import is_dataset, split_host
 from mirrord.core.errors import MirrordError, Refused, UsageError
 from mirrord.core.model import RemoteHost
 from mirrord.core.results import Result
@@ -24,14 +24,18 @@ class Allowed(NamedTuple):
     append_only: bool = False
 
     def words(self) -> list[str]:
-        """The arguments of `mirrord agent`; `UsageError` for what is no absolute path."""
+        """The arguments of `mirrord agent`; `UsageError` for what is no absolute path and no
+        dataset.
+        """
         words = []
         for verb, folders in (("receive", self.receive), ("send", self.send)):
             for folder in folders:
                 plain = folder.isprintable() and ".." not in folder.split("/")
-                if not folder.startswith("/") or not plain:
+                named = "/" in folder and is_dataset(folder)
+                if not named and not (folder.startswith("/") and plain):
                     raise UsageError(
-                        f"'{folder}' is no absolute path", hint=f"Write --allow-{verb} /PATH."
+                        f"'{folder}' is no absolute path",
+                        hint=f"Write --allow-{verb} /PATH, or --allow-{verb} POOL/DATASET.",
                     )
                 words += ["--allow", f"{verb}={folder}"]
         return words + (["--append-only"] if self.append_only else [])

@@ -28,6 +28,8 @@ def check_places(mirror: Mirror) -> tuple[str, ...]:
         raise not_empty(where, destination.notes[0])
     if mirror.source.remote or mirror.destination.remote:
         return _notes(source, destination)
+    if not mirror.destination.location.startswith("/"):
+        return _notes(source, destination)  # a dataset's name: definitions look at those
     real = os.path.realpath(mirror.destination.location) + "/"
     if real.startswith(os.path.realpath(source.view).rstrip("/") + "/"):
         raise Refused(

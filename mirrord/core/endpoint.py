@@ -1,4 +1,6 @@
-"""Endpoints as people write them: `btrfs:/data/home`, `block://backup@dr.example.org:22/srv/vol1`."""
+"""Endpoints as people write them: `btrfs:/data/home`, `block://backup@dr.example.org:22/srv/vol1`,
+`zfs:tank/home`, `zfs://dr.example.org/tank/home`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from mirrord.core.errors import UsageError
 from mirrord.core.model import Endpoint
 from mirrord.core.names import nearest
 
-KINDS = ("block", "btrfs")
+KINDS = ("block", "btrfs", "zfs")
+#: Those whose locations are names of datasets, `pool/dataset`, not paths.
+NAMED_KINDS = frozenset({"zfs"})
 
 #: [user@]host[:port]; a host is a name, an IPv4 address or an IPv6 address in brackets.
 _HOST = re.compile(
@@ -21,13 +25,15 @@ _HOST = re.compile(
 def parse_endpoint(text: str, *, what: str = "endpoint") -> Endpoint:
     """The endpoint that `text` names; `UsageError` says what is wrong with it and how to mend it.
 
-    The location must be an absolute path: a mirror must mean the same from every folder.
+    The location must be an absolute path, or a dataset's whole name: a mirror must mean the same
+    from every folder.
     """
     kind, colon, location = text.partition(":")
     if not colon or "/" in kind:
         raise UsageError(
             f"{what} '{text}' does not say what kind of volume it is",
-            hint=f"Write it as KIND:PATH, for example btrfs:/{text.lstrip('/')}.",
+            hint=f"Write it as KIND:PATH, for example btrfs:/{text.lstrip('/')} or "
+            "zfs:POOL/DATASET.",
         )
     if kind not in KINDS:
         near = nearest(kind, KINDS)
@@ -39,6 +45,8 @@ def parse_endpoint(text: str, *, what: str = "endpoint") -> Endpoint:
     host = ""
     if location.startswith("//"):
         host, location = _host(text, kind, location, what)
+    if kind in NAMED_KINDS:
+        return Endpoint(kind, _dataset(text, location, what, host), host)
     if not location.startswith("/"):
         raise UsageError(
             f"{what} '{text}' is not an absolute path",
@@ -68,6 +76,30 @@ def split_host(host: str, *, what: str) -> tuple[str, str, int]:
             hint="Write it as HOST, USER@HOST or USER@HOST:PORT; an IPv6 address in brackets.",
         )
     return found["user"] or "", found["name"], int(found["port"] or 0)
+
+
+#: One part of a dataset's name, between slashes.
+_PART = re.compile(r"[A-Za-z0-9_.:-](?:[A-Za-z0-9_.: -]*[A-Za-z0-9_.:-])?")
+_DATASET_BYTES_MAX = 255
+
+
+def is_dataset(name: str) -> bool:
+    """Whether that can be the whole name of a dataset: a pool's, and names below it."""
+    parts = name.split("/")
+    plain = all(_PART.fullmatch(part) and part not in (".", "..") for part in parts)
+    return plain and name[0].isalpha() and len(name) <= _DATASET_BYTES_MAX
+
+
+def _dataset(text: str, location: str, what: str, host: str) -> str:
+    """The name of a dataset; on another host it follows the host's slash."""
+    name = location.removeprefix("/") if host else location
+    if not is_dataset(name):
+        raise UsageError(
+            f"{what} '{text}' does not name a dataset",
+            hint="Write it as zfs:POOL/DATASET (zfs://HOST/POOL/DATASET on another host), as "
+            "'zfs list' shows it; a snapshot cannot be mirrored.",
+        )
+    return name
 
 
 def _path(text: str, location: str, what: str) -> str:

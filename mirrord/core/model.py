@@ -178,11 +178,10 @@ class Endpoint(NamedTuple):
     host: str = ""
 
     def __str__(self) -> str:
-        return (
-            f"{self.kind}://{self.host}{self.location}"
-            if self.host
-            else (f"{self.kind}:{self.location}")
-        )
+        if not self.host:
+            return f"{self.kind}:{self.location}"
+        slash = "" if self.location.startswith("/") else "/"  # a dataset's name begins without
+        return f"{self.kind}://{self.host}{slash}{self.location}"
 
 
 class RemoteHost(NamedTuple):

@@ -67,6 +67,12 @@ def restore_files(
             hint=f"'mirrord restore {mirror.name} --all' restores the whole volume.",
         )
     chosen = pick_snapshot(mirror, snapshot)
+    if not chosen.path:
+        raise Unsupported(
+            "the files of that snapshot cannot be read here", where=str(mirror.destination),
+            why="; ".join(mirror.destination.facts().notes) or "it holds blocks, not files",
+            hint=f"'mirrord restore {mirror.name} --all' restores the whole volume.",
+        )  # fmt: skip
     if into is None:
         facts = mirror.source.facts()
         if facts.role is not Role.LIVE:
@@ -103,8 +109,9 @@ def _inside(mirror: Mirror, path: str) -> PurePosixPath:
     """A path as the user gave it, made relative to the volume."""
     pure = PurePosixPath(path)
     if pure.is_absolute():
-        for base in (mirror.source.location, mirror.destination.location):
-            if pure.is_relative_to(base):
+        views = mirror.source.facts().view, mirror.destination.facts().view
+        for base in (mirror.source.location, mirror.destination.location, *views):
+            if base.startswith("/") and pure.is_relative_to(base):
                 pure = pure.relative_to(base)
                 break
         else:

@@ -40,12 +40,17 @@ def find(program: str, *, hint: str) -> str:
 
 
 def run(
-    arguments: Sequence[str], *, timeout_s: float, environment: Mapping[str, str] | None = None
+    arguments: Sequence[str],
+    *,
+    timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+    output_bytes_max: int = _OUTPUT_BYTES_MAX,
 ) -> Result:
     """Run a program to its end, without input. `IoFailed` when it takes longer than that.
 
-    environment: variables set in addition to those of this process. What the program started
-    itself ends with it when the time is over.
+    environment: variables set in addition to those of this process. output_bytes_max: so much of
+    the end of its output is returned. What the program started itself ends with it when the time
+    is over.
     """
     process = subprocess.Popen(
         list(arguments),
@@ -66,7 +71,7 @@ def run(
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
-    return Result(process.returncode, _tail(output), _tail(errors))
+    return Result(process.returncode, _tail(output, output_bytes_max), _tail(errors))
 
 
 def end_session(process: Process) -> None:
@@ -130,5 +135,5 @@ def _environment(added: Mapping[str, str] | None) -> dict[str, str] | None:
     return None if added is None else {**os.environ, **added}
 
 
-def _tail(data: bytes) -> str:
-    return data[-_OUTPUT_BYTES_MAX:].decode(errors="replace")
+def _tail(data: bytes, bytes_max: int = _OUTPUT_BYTES_MAX) -> str:
+    return data[-bytes_max:].decode(errors="replace")

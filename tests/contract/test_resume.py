@@ -18,7 +18,8 @@ from mirrord.drivers.base import Capability, Driver
 from tests.contract.flows import initialized, request, stage, whole_stream
 from tests.contract.lab import Lab
 from tests.contract.remote import RemoteLab
-from tests.support.labs import open_lab
+from tests.contract.zfs import ZfsLab
+from tests.support.labs import MACHINE_LABS, open_lab
 
 pytestmark = pytest.mark.large
 
@@ -179,11 +180,11 @@ def test_a_receiver_that_is_killed_loses_little(name: str, tmp_path: Path) -> No
         assert lab.content(lab.destination()) == lab.content(source)
 
 
-@pytest.mark.parametrize("name", ["lab_remote_block", "lab_remote_btrfs"])
+@pytest.mark.parametrize("name", ["lab_remote_block", "lab_remote_btrfs", *MACHINE_LABS])
 def test_an_agent_that_is_killed_in_mid_transfer_costs_little(name: str, tmp_path: Path) -> None:
     """What was on its way over the link is counted, too."""
     with open_lab(name, tmp_path, large=True) as lab:
-        assert isinstance(lab, RemoteLab)
+        assert isinstance(lab, RemoteLab | ZfsLab)
         source, destination, base, snapshot, whole = changed(lab)
         cut, sent = int(len(whole) * 0.8) | 1, 0
         with (

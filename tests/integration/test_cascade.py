@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import Refused
 from mirrord.drivers.base import Driver
-from mirrord.drivers.registry import open_driver
 from tests.contract.lab import Lab
+from tests.support.places import beside, driver_at
 from tests.support.world import NAME, World
 
 
@@ -18,11 +15,10 @@ from tests.support.world import NAME, World
 def last(world: World, lab: Lab) -> Driver:
     """The place of C; the mirror 'far' from B to it is defined."""
     world.initialized()
-    beside = Path(lab.destination().location).parent / "far"
-    place = f"{lab.kind}:{beside}"
+    place = beside(lab.destination(), "far")
     world.service.create("far", str(lab.destination()), place)
     world.service.initialize("far")
-    return open_driver(parse_endpoint(place))
+    return driver_at(lab, place)
 
 
 def test_what_the_middle_shows_goes_on(world: World, lab: Lab, last: Driver) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import re
 import threading
-from pathlib import Path
 
 import pytest
 
 from mirrord.core.errors import Diverged, MirrordError, NotFound, Refused
 from mirrord.core.model import SnapshotKind
 from mirrord.system import clock, locks, steps
+from tests.support.places import away
 from tests.support.world import NAME, World
 
 
@@ -91,17 +91,14 @@ def test_break_write_and_resync_keeps_the_losing_side(world: World) -> None:
 
 def test_what_is_refused_for_a_missing_destination_is_not_done_later(world: World) -> None:
     world.initialized()
-    there = Path(str(world.lab.destination()).partition(":")[2])
-    there.rename(there.with_name("away"))  # as when it is not mounted
-    for verb in (
-        world.service.break_off,
-        lambda name: world.service.resync(name, yes=True),
-        lambda name: world.service.reverse(name, yes=True),
-    ):
-        with pytest.raises(Refused, match=r"not there any more|not possible now"):
-            verb(NAME)
-    assert not there.exists()
-    there.with_name("away").rename(there)
+    with away(world.lab, world.lab.destination()):
+        for verb in (
+            world.service.break_off,
+            lambda name: world.service.resync(name, yes=True),
+            lambda name: world.service.reverse(name, yes=True),
+        ):
+            with pytest.raises(Refused, match=r"not there any more|not possible now"):
+                verb(NAME)
     world.lab.change(world.lab.source(), 5)
     assert world.again().update(NAME).status == "done", "no break was waiting for it"
     assert world.status()["state"] == "mirrored"
@@ -353,18 +350,15 @@ def test_a_destination_that_somebody_made_live_is_not_overwritten(world: World) 
 def test_a_destination_that_is_not_there_is_not_taken_for_a_new_one(world: World) -> None:
     world.initialized()
     world.service.close()
-    place = Path(world.lab.destination().location)
-    aside = place.with_name("aside")
-    place.rename(aside)
-    world.lab.change(world.lab.source(), 1)
-    with pytest.raises(Refused, match="not there any more") as caught:
-        world.again().update(NAME)
-    assert "mounted" in caught.value.hint
-    world.service.close()
-    for file in world.paths.state.iterdir():
-        file.unlink()
-    assert world.again().status(NAME)[0]["state"] == "uninitialized"
-    aside.rename(place)
+    with away(world.lab, world.lab.destination()):
+        world.lab.change(world.lab.source(), 1)
+        with pytest.raises(Refused, match="not there any more") as caught:
+            world.again().update(NAME)
+        assert "mounted" in caught.value.hint
+        world.service.close()
+        for file in world.paths.state.iterdir():
+            file.unlink()
+        assert world.again().status(NAME)[0]["state"] == "uninitialized"
     assert world.status()["state"] == "mirrored"
     assert world.service.update(NAME).status == "done"
     assert world.in_step()

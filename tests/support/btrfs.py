@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import os
-import random
 import shutil
-import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -16,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
-_FICLONE = 0x40049409
+from tests.support.files import change, digest, fill, reflink
+
+__all__ = ["change", "digest", "filesystem", "fill", "make_subvolume", "reflink"]
+__all__ += ["require_btrfs", "unmount"]
 
 
 def require_btrfs() -> None:
@@ -65,99 +64,3 @@ def make_subvolume(path: Path) -> Path:
     """An empty subvolume."""
     subprocess.run(["btrfs", "-q", "subvolume", "create", path], check=True)
     return path
-
-
-def fill(volume: Path, seed: int = 0, *, files: int = 30) -> None:
-    """Something of all that a file system can hold."""
-    chance = random.Random(seed)
-    for number in range(files):
-        folder = volume / f"dir{number % 5}" / "below"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"file{number}").write_bytes(chance.randbytes(chance.choice([10, 3000, 90_000])))
-    big = volume / "big"
-    big.write_bytes(chance.randbytes(3 << 20))
-    reflink(big, volume / "reflink")
-    os.link(big, volume / "hard link")
-    os.symlink("big", volume / "symbolic")
-    (volume / "ümläut 日本 \U0001f980").write_text("unicode")
-    with (volume / "sparse").open("wb") as file:
-        file.seek(50 << 20)
-        file.write(b"end")
-    with (volume / "preallocated").open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, 1 << 20)
-        file.write(b"x" * 5000)
-    os.setxattr(big, "user.colour", b"blue\0\xff")
-    os.mkfifo(volume / "pipe")
-    os.mknod(volume / "device", 0o640 | stat.S_IFCHR, os.makedev(1, 3))
-    os.chown(volume / "dir1", 1234, 5678)
-    (volume / "dir2").chmod(0o2750)
-
-
-def change(volume: Path, seed: int) -> None:
-    """A user's work: writes, overwrites, renames, deletes, links, attributes."""
-    chance = random.Random(seed * 7919 + 1)
-    for number in range(8):
-        target = volume / f"dir{chance.randrange(5)}" / "below" / f"new{seed}.{number}"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(chance.randbytes(chance.randrange(20_000)))
-    with (volume / "big").open("r+b") as file:
-        for _ in range(4):
-            file.seek(chance.randrange(700) * 4096)
-            file.write(chance.randbytes(9000))
-    with (volume / "sparse").open("r+b") as file:
-        file.seek(chance.randrange(50 << 20))
-        file.write(chance.randbytes(100))
-    present = sorted(p for p in volume.rglob("*") if p.is_file() and "below" in p.parts)
-    for path in chance.sample(present, min(3, len(present))):
-        path.unlink()
-    present = sorted(p for p in volume.rglob("file*") if p.is_file())
-    if present:
-        moved = chance.choice(present)
-        moved.rename(volume / f"moved{seed}.{moved.name}")
-    (volume / "reflink").unlink(missing_ok=True)
-    reflink(volume / "big", volume / "reflink")
-    (volume / "reflink").chmod(0o600 + seed % 8)
-    os.setxattr(volume / "big", "user.seed", str(seed).encode())
-    folder = volume / f"folder{seed}"
-    folder.mkdir(exist_ok=True)
-    os.utime(folder, ns=(seed, seed * 1_000_000_007))
-
-
-def reflink(old: Path, new: Path) -> None:
-    with old.open("rb") as source, new.open("wb") as target:
-        fcntl.ioctl(target.fileno(), _FICLONE, source.fileno())
-
-
-def digest(volume: Path) -> str:
-    """All that a user sees: names, data, kinds, owners, modes, times of change, attributes, and
-    which names are one file.
-    """
-    whole = hashlib.sha256()
-    links: dict[int, str] = {}
-    root = os.fspath(volume)
-    if os.path.islink(root):
-        root = os.path.realpath(root)
-    for folder, names, files in os.walk(root):
-        names.sort()
-        for name in ["", *sorted(names + files)]:
-            path = os.path.join(folder, name)
-            whole.update(repr(_described(path, os.path.relpath(path, root), links)).encode())
-    return whole.hexdigest()
-
-
-def _described(path: str, relative: str, links: dict[int, str]) -> tuple[object, ...]:
-    facts = os.lstat(path)
-    content: object = None
-    if stat.S_ISREG(facts.st_mode):
-        with Path(path).open("rb") as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()
-    elif stat.S_ISLNK(facts.st_mode):
-        content = os.readlink(path)
-    attributes = [
-        (name, os.getxattr(path, name, follow_symlinks=False))
-        for name in sorted(os.listxattr(path, follow_symlinks=False))
-    ]
-    size = facts.st_size if stat.S_ISREG(facts.st_mode) else 0
-    same = links.setdefault(facts.st_ino, relative) if not stat.S_ISDIR(facts.st_mode) else ""
-    owner = (facts.st_mode, facts.st_uid, facts.st_gid, facts.st_rdev)
-    return relative, content, attributes, size, same, owner, facts.st_mtime_ns

@@ -22,12 +22,19 @@ ROOT = Path(__file__).parents[2]
 
 
 class World:
-    """The lab, the folder that MIRRORD_HOME names, and a service on it, in this process."""
+    """The lab, the folder that MIRRORD_HOME names, and a service on it, in this process.
+
+    A lab on another machine says by `host` how that is reached.
+    """
 
     def __init__(self, lab: Lab, home: Path) -> None:
         self.lab = lab
         self.home = home
         self.paths = Paths(home / "etc", home / "state", home / "run")
+        host = getattr(lab, "host", None)
+        if host is not None:
+            self.paths.hosts.mkdir(parents=True)
+            (self.paths.hosts / f"{host.name}.toml").write_text(render(host))
         self.service = Service(self.paths)
 
     def close(self) -> None:
@@ -42,6 +49,7 @@ class World:
     def clean_up(self) -> None:
         """The test is over."""
         self.close()
+        connect.close_all()
 
     def create(self, **options: Any) -> Result:
         return self.service.create(NAME, self.end("source"), self.end("destination"), **options)
@@ -101,10 +109,6 @@ class RemoteWorld(World):
         driver = getattr(self.lab, which)()
         place = str(driver)
         return f"{driver.kind}://there{driver.location}" if which == self._away else place
-
-    def clean_up(self) -> None:
-        super().clean_up()
-        connect.close_all()
 
 
 class DaemonWorld(World):

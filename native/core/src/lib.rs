@@ -6,3 +6,5 @@ pub mod btrfs_rewrite;
 pub mod btrfs_search;
 pub mod btrfs_stream;
 pub mod checksum;
+pub mod zfs_ranges;
+pub mod zfs_stream;

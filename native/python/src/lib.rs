@@ -2,6 +2,7 @@
 
 mod btrfs;
 mod tls;
+mod zfs;
 
 use mirrord_core::{bitmap, checksum};
 use pyo3::buffer::PyBuffer;
@@ -98,5 +99,6 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("TlsError", m.py().get_type::<tls::TlsError>())?;
     m.add("TlsAlert", m.py().get_type::<tls::TlsAlert>())?;
     m.add("TlsUntrusted", m.py().get_type::<tls::TlsUntrusted>())?;
+    m.add_class::<zfs::ZfsStreamScanner>()?;
     Ok(())
 }

@@ -1,0 +1,1 @@
+"""The OpenZFS driver: file systems and volumes, through the programs `zfs` and `zpool`."""

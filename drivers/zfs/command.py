@@ -1,0 +1,119 @@
+"""The one place that runs `zfs` and `zpool`: exact argument lists, never a shell, and counted."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from mirrord.core.errors import MirrordError
+from mirrord.drivers.zfs import failures
+from mirrord.system import command, steps
+from mirrord.system.command import Process, Result
+
+#: How long a command may take: it waits for the pool to write, and a pool may be busy for minutes.
+_TIMEOUT_S = 600.0
+#: Listings of 100,000 snapshots have some 12 MB.
+_OUTPUT_BYTES_MAX = 1 << 30
+_HINT = (
+    "Install OpenZFS: zfsutils-linux with the module zfs-dkms on Debian (contrib), then "
+    "'modprobe zfs'."
+)
+#: Messages are parsed, so they must be the untranslated ones.
+ENVIRONMENT = {"LC_ALL": "C", "LANG": "C"}
+
+_guard = threading.Lock()
+_executions = 0
+
+
+def executions() -> int:
+    """How often this process has started `zfs` or `zpool` until now."""
+    return _executions
+
+
+def _count() -> None:
+    global _executions
+    with _guard:
+        _executions += 1
+
+
+@functools.cache
+def _program(name: str) -> str:
+    return command.find(name, hint=_HINT)
+
+
+def result(arguments: Sequence[str]) -> Result:
+    """Run `zfs` or `zpool` to its end; whoever asks judges how it ended."""
+    _count()
+    return command.run(
+        [_program(arguments[0]), *arguments[1:]],
+        timeout_s=_TIMEOUT_S,
+        environment=ENVIRONMENT,
+        output_bytes_max=_OUTPUT_BYTES_MAX,
+    )
+
+
+def run(arguments: Sequence[str], where: str) -> str:
+    """What it printed; raises what `failures.translate` makes of what it complained of."""
+    done = result(arguments)
+    if done.status != 0:
+        raise failure(where, arguments, done.errors)
+    return done.output
+
+
+def failure(where: str, arguments: Sequence[str], said: str) -> MirrordError:
+    """What a command complained of, in mirrord's words; ZFS is asked for what helps to mend it."""
+    return failures.translate(where, arguments, said, ask=lambda words: result(words).output)
+
+
+def lenient(label: str, arguments: Sequence[str], where: str, *fine: str) -> None:
+    """The same, where a complaint with one of the texts `fine` in it means: it is so already."""
+    steps.reached(label)
+    done = result(arguments)
+    if done.status != 0 and not any(text in done.errors for text in fine):
+        raise failure(where, arguments, done.errors)
+
+
+class Wish(NamedTuple):
+    """A labelled command for `together`. fine: see `lenient`; None: whatever it says."""
+
+    label: str
+    arguments: Sequence[str]
+    fine: tuple[str, ...] | None = ()
+
+
+def together(wishes: Sequence[Wish], where: str) -> None:
+    """Commands that do not need each other, at the same time: each waits for the pool to write, and
+    so they wait together. Raises the first complaint when all have ended.
+    """
+    for wish in wishes:
+        steps.reached(wish.label)
+    with ThreadPoolExecutor(len(wishes)) as pool:
+        ended = list(pool.map(lambda wish: result(wish.arguments), wishes))
+    for wish, done in zip(wishes, ended, strict=True):
+        fine = wish.fine is None or any(text in done.errors for text in wish.fine)
+        if done.status != 0 and not fine:
+            raise failure(where, wish.arguments, done.errors)
+
+
+def effect(label: str, arguments: Sequence[str], where: str) -> None:
+    """The same for a command that changes something: a labelled step."""
+    steps.reached(label)
+    run(arguments, where)
+
+
+def start(
+    arguments: Sequence[str], *, stdin: int, stdout: int, stderr: int, keep: Sequence[int] = ()
+) -> Process:
+    """Start a `zfs send` or `zfs recv`; see `mirrord.system.command.start`."""
+    _count()
+    return command.start(
+        [_program(arguments[0]), *arguments[1:]],
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        environment=ENVIRONMENT,
+        keep=keep,
+    )

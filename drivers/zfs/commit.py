@@ -1,0 +1,146 @@
+"""Making what was received a snapshot of the mirror, in one step, and showing it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mirrord.core.model import ReceiveRequest
+from mirrord.drivers.base import staging_missing, stream_damaged
+from mirrord.drivers.zfs import (
+    cache,
+    command,
+    failover,
+    listing,
+    marks,
+    mounting,
+    names,
+    receive,
+    record,
+    running,
+)
+from mirrord.drivers.zfs.listing import Entry, Listing
+from mirrord.drivers.zfs.marks import Mark, SnapshotMark
+from mirrord.drivers.zfs.place import Place, look
+from mirrord.system import steps
+
+
+class Committed(NamedTuple):
+    """The snapshot, and the place as it is now. fresh: nothing that was seen before is true."""
+
+    entry: Entry
+    place: Place
+    fresh: bool
+
+
+def commit(place: Place, found: Listing, transfer_id: str, *, show: bool, where: str) -> Committed:
+    """See `Driver.commit`. The END record makes the snapshot visible; what comes after it is
+    bookkeeping, which a repeated commit does too.
+    """
+    whole = running.kept(place.location, transfer_id)
+    if whole is not None and whole.request is not None:
+        return _finish(place, found, whole, show=show, where=where)
+    done = committed(place, found, transfer_id)
+    if done is None:
+        raise staging_missing(where, transfer_id)
+    newest = found.own()[-1].guid == done.guid
+    changed = False
+    request = receive.last(place)
+    if request is not None and request.snapshot.guid == done.guid:
+        changed = not done.marked or not done.holds
+        change = cache.Change(place)
+        done = _mark(done, request, where)
+        change.done(added=done)
+    if show:
+        changed |= _show(place, found, done, newest=newest, where=where)
+    record.remove("ZFS:COMMIT:RECORD", place.location)
+    return Committed(done, place, changed)
+
+
+def _finish(
+    place: Place, found: Listing, whole: running.Running, *, show: bool, where: str
+) -> Committed:
+    request, present = whole.request, whole.child is None
+    assert request is not None
+    first = place.here is None
+    if first:  # it was not there yet when that was looked at
+        place = look(place.location, where)
+    pinned = not show and _pin(place, found, where)
+    change = cache.Change(place)
+    steps.reached("ZFS:COMMIT:END")
+    try:
+        whole.finish()
+    finally:
+        running.drop(place.location)
+    there = found.find(request.snapshot.guid) if present else None
+    done = listing.load_one(there.full if there else whole.target, where)
+    if done is None or done.guid != request.snapshot.guid:
+        raise stream_damaged(where, f"it made no snapshot that is {request.snapshot.guid}")
+    done = _mark(done, request, where)
+    change.done(added=done)
+    if first or pinned:
+        place = look(place.location, where)
+    if show:
+        _show(place, found, done, newest=not present, where=where)
+    record.remove("ZFS:COMMIT:RECORD", place.location)
+    return Committed(done, place, fresh=first or pinned or present or place.mark.pin is not None)
+
+
+def committed(place: Place, found: Listing, transfer_id: str) -> Entry | None:
+    """The snapshot that a transfer has already become."""
+    for one in found.snapshots():
+        if one.mark is not None and one.mark.transfer == transfer_id:
+            return one
+    return None
+
+
+def _pin(place: Place, found: Listing, where: str) -> bool:
+    """What comes is not to be shown: go on showing what is shown now. Whether that was new."""
+    new = place.mark.pin is None
+    if new:
+        mark = place.mark._replace(pin=failover.shown(place, found) or "")
+        words = ["zfs", "set", f"{marks.MARK}={mark.text()}", place.location]
+        command.effect("ZFS:COMMIT:PIN", words, where)
+    return new
+
+
+def _mark(done: Entry, request: ReceiveRequest, where: str) -> Entry:
+    """The snapshot's own record; until it is written the dataset's record of the transfer does."""
+    snapshot = request.snapshot
+    mark = SnapshotMark(snapshot.kind, request.transfer_id, snapshot.taken_at_ns)
+    wishes = []
+    if not done.marked:
+        words = ["zfs", "set", f"{marks.SNAPSHOT}={mark.text()}", done.full]
+        wishes.append(command.Wish("ZFS:COMMIT:MARK", words))
+    if not done.holds:
+        wishes.append(hold("ZFS:COMMIT:HOLD", done.full))
+    if wishes:
+        command.together(wishes, where)
+    return done._replace(mark=done.mark if done.marked else mark, marked=True, holds=1)
+
+
+def hold(label: str, snapshot: str) -> command.Wish:
+    """Keep others from destroying a snapshot that mirrord needs."""
+    return command.Wish(label, ["zfs", "hold", marks.HOLD, snapshot], ("tag already exists",))
+
+
+def _show(place: Place, found: Listing, done: Entry, *, newest: bool, where: str) -> bool:
+    """Let the view be that of the snapshot; whether anything changed. A commit that is repeated
+    late does not turn it back.
+    """
+    mark, changed = place.mark, False
+    if mark.pin is not None:
+        pinned = found.find(mark.pin) if mark.pin else None
+        if pinned is None or pinned.order < done.order or (newest and pinned.guid == done.guid):
+            after: Mark = mark._replace(pin=None if newest else done.guid)
+            words = ["zfs", "set", f"{marks.MARK}={after.text()}", place.location]
+            command.effect("ZFS:COMMIT:SHOW", words, where)
+            changed = True
+    if place.here is not None and not place.here.mounted and not place.here.is_zvol:
+        mounting.mount("ZFS:COMMIT:MOUNT", place.here)
+        changed = True
+    if place.prepared:
+        words = ["zfs", "inherit", names.prepared_property(place.location),
+                 names.parent_of(place.location)]  # fmt: skip
+        command.effect("ZFS:COMMIT:PREPARED", words, where)
+        changed = True
+    return changed

@@ -1,0 +1,81 @@
+"""Deleting snapshots: mirrord's hold is given up first; who else holds one is named."""
+
+from __future__ import annotations
+
+from mirrord.core.errors import Busy, MirrordError, Refused
+from mirrord.drivers.zfs import command, marks, names
+from mirrord.drivers.zfs.listing import Entry, Listing
+from mirrord.drivers.zfs.place import Place
+from mirrord.system import steps
+
+#: Snapshots in one command: their names must fit into its arguments.
+_AT_ONCE = 500
+
+
+def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
+    """Delete a snapshot, and what was set aside for its sake alone."""
+    theirs = [name for name in one.clones.split(",") if name and names.MARKER not in name]
+    if theirs:
+        raise Refused(
+            f"the snapshot {one.name} has clones", where=where, why=", ".join(theirs),
+            hint=f"Promote or destroy them first: zfs promote {theirs[0]}",
+        )  # fmt: skip
+    words = ["zfs", "release", marks.HOLD, one.full]
+    gone = ("no such tag", "does not exist")
+    wishes = [command.Wish("ZFS:DELETE:RELEASE", words, gone)]
+    if found.bookmark(one.guid) is not None:
+        words = ["zfs", "destroy", f"{one.dataset}#{one.name}"]
+        wishes.append(command.Wish("ZFS:DELETE:BOOKMARK", words, None))
+    command.together(wishes, where)
+    # One that what was set aside began as goes with that.
+    later = ["-d"] if one.clones else []
+    arguments = ["zfs", "destroy", *later, one.full]
+    steps.reached("ZFS:DELETE:SNAPSHOT")
+    done = command.result(arguments)
+    if done.status != 0 and "could not find any snapshots" not in done.errors:
+        if "being held" in done.errors or "busy" in done.errors:
+            raise _held(one, where)
+        raise command.failure(where, arguments, done.errors)
+    sweep(place, found, {one.guid}, where)
+
+
+def release_all(found: Listing, where: str) -> None:
+    """Give up all of mirrord's holds: the snapshots are their owner's from now on."""
+    held = [one.full for one in found.ours() if one.holds]
+    for start in range(0, len(held), _AT_ONCE):
+        words = ["zfs", "release", marks.HOLD, *held[start : start + _AT_ONCE]]
+        gone = "no such tag", "does not exist"
+        command.lenient("ZFS:FORGET:RELEASE", words, where, *gone)
+
+
+def _held(one: Entry, where: str) -> MirrordError:
+    tags = []
+    done = command.result(["zfs", "holds", "-H", one.full])
+    for line in done.output.splitlines():
+        fields = line.split("\t")
+        if len(fields) >= 2:
+            tags.append(fields[1])
+    return Busy(
+        f"the snapshot {one.name} is held", where=where,
+        why=f"by {', '.join(tags)}" if tags else "it is in use, perhaps by a running 'zfs send'",
+        hint=f"When whoever holds it is done: zfs release {tags[0] if tags else 'TAG'} {one.full}",
+    )  # fmt: skip
+
+
+def sweep(place: Place, found: Listing, gone: set[str], where: str) -> None:
+    """Destroy what was set aside and holds no snapshot any more."""
+    kept = place.mark.kept
+    holding = {one.dataset for one in found.snapshots() if one.guid not in gone}
+    empty = [name for name in kept if name not in holding]
+    if not empty or place.here is None:
+        return
+    left = []
+    for name in empty:
+        steps.reached("ZFS:DELETE:ASIDE")
+        done = command.result(["zfs", "destroy", name])
+        if done.status != 0 and "does not exist" not in done.errors:
+            left.append(name)  # somebody has files of it open: next time
+    mark = place.mark._replace(kept=tuple(one for one in kept if one in holding or one in left))
+    if mark != place.mark:
+        words = ["zfs", "set", f"{marks.MARK}={mark.text()}", place.location]
+        command.effect("ZFS:DELETE:MARK", words, where)

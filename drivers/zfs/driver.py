@@ -1,0 +1,476 @@
+"""The OpenZFS driver: the contract of drivers/base.py over datasets.
+
+This module is the contract's face; marks.py says what is remembered where, running.py how an
+update becomes visible in one step, failover.py how a volume goes back without losing anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+from collections.abc import Iterator
+from typing import ClassVar
+
+from mirrord.core.errors import MirrordError, Refused
+from mirrord.core.model import (
+    Delta,
+    Divergence,
+    ReceiveRequest,
+    Role,
+    Snapshot,
+    SnapshotKind,
+    Staging,
+    VolumeFacts,
+)
+from mirrord.drivers import base as texts
+from mirrord.drivers.base import Capability, Driver
+from mirrord.drivers.zfs import (
+    cache,
+    command,
+    commit,
+    compare,
+    delegation,
+    deleting,
+    deltas,
+    failover,
+    features,
+    listing,
+    locking,
+    marks,
+    mounting,
+    names,
+    receive,
+    running,
+    standing,
+    stream,
+)
+from mirrord.drivers.zfs.listing import Entry, Listing
+from mirrord.drivers.zfs.marks import Mark, SnapshotMark
+from mirrord.drivers.zfs.place import Place
+from mirrord.drivers.zfs.sight import Sight
+from mirrord.drivers.zfs.stream import ZfsSendStream
+from mirrord.system import clock, locks
+
+
+class ZfsDriver(Driver):
+    """One dataset, or the place where one is mirrored to. location: `pool/dataset`."""
+
+    kind: ClassVar[str] = "zfs"
+    capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME
+
+    def __init__(self, location: str) -> None:
+        super().__init__(names.check_dataset(location, f"zfs:{location}"))
+        self._sight = Sight(location, str(self))
+
+    # Facts
+
+    def _look(self, *, fresh: bool = False) -> Place:
+        return self._sight.place(fresh=fresh)
+
+    def _list(self, place: Place) -> Listing:
+        return self._sight.listing(place)
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Around what changes more than a snapshot: nothing that was seen is true any more."""
+        try:
+            yield
+        finally:
+            self._sight.forget()
+
+    def _role(self, place: Place) -> tuple[Role, tuple[str, ...]]:
+        return standing.role_of(place)
+
+    def facts(self) -> VolumeFacts:
+        """See `Driver.facts`."""
+        place = self._look(fresh=True)
+        role = self._role(place)[0]
+        found = self._list(place) if role is Role.MIRROR else None
+        return standing.facts_of(place, found)
+
+    @contextlib.contextmanager
+    def _exclusive(self, purpose: str) -> Iterator[bool]:
+        """By name: so a place that is not there yet can be locked as well."""
+        path = locking.lock_file(self.location, "lock")
+        with locks.exclusive(path, purpose, what=str(self)):
+            self._sight.trust(True)
+            try:
+                yield True
+            finally:
+                self._sight.trust(False)
+
+    # Snapshots
+
+    def _snapshot(self, one: Entry, place: Place) -> Snapshot:
+        volume = place.volume
+        folder = mounting.folder_of(volume)
+        if volume is not None and one.dataset != volume.name:
+            folder = mounting.folder_aside(volume, one.dataset)
+        return listing.snapshot_of(one, folder)
+
+    def snapshots(self) -> list[Snapshot]:
+        """See `Driver.snapshots`."""
+        place = self._look()
+        if self._role(place)[0] is Role.FOREIGN and place.mark.role != "forgotten":
+            return []
+        return [self._snapshot(one, place) for one in self._list(place).ours()]
+
+    def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
+        """See `Driver.own_snapshots`."""
+        if not patterns:
+            return []
+        place = self._look()
+        if self._role(place)[0] is not Role.LIVE:
+            return []
+        return [
+            self._snapshot(one, place)
+            for one in self._list(place).own()
+            if one.mark is None and listing.matches(one, patterns)
+        ]
+
+    def _live(self) -> Place:
+        place = self._look()
+        if self._role(place)[0] is not Role.LIVE:
+            raise texts.not_live(str(self))
+        return place
+
+    def take_snapshot(self, name: str) -> Snapshot:
+        """See `Driver.take_snapshot`. It is held until mirrord deletes it."""
+        where, place = str(self), self._live()
+        full = f"{self.location}@{names.check_snapshot(name, where)}"
+        mark = SnapshotMark(SnapshotKind.REFERENCE, "", clock.now_ns())
+        arguments = ["zfs", "snapshot", "-o", f"{marks.SNAPSHOT}={mark.text()}", full]
+        change = cache.Change(place)
+        command.lenient("ZFS:SNAPSHOT:TAKE", arguments, where, "already exists")
+        one = listing.load_one(full, where)
+        if one is None:
+            raise texts.snapshot_missing(where, full)
+        if one.mark is None or one.mark.transfer or one.mark.kind is not SnapshotKind.REFERENCE:
+            raise Refused(
+                f"a snapshot of the name {name} is there",
+                where=where,
+                why="mirrord did not take it",
+            )
+        if not one.holds:
+            # Should somebody force the snapshot away, the next update goes on from the bookmark.
+            words = ["zfs", "bookmark", full, f"{self.location}#{name}"]
+            insured = command.Wish("ZFS:SNAPSHOT:BOOKMARK", words, None)
+            command.together([commit.hold("ZFS:SNAPSHOT:HOLD", full), insured], where)
+            one = one._replace(holds=1)
+        change.done(added=one)
+        self._sight.added(one)
+        return self._snapshot(one, place)
+
+    def delete_snapshot(self, guid: str) -> None:
+        """See `Driver.delete_snapshot`."""
+        where, place = str(self), self._look()
+        found = self._list(place)
+        one = found.find(guid)
+        if one is None:
+            return
+        if one.mark is None:
+            raise Refused("the snapshot is its owner's", where=where, why=one.full)
+        if place.mark.role == "mirror" and failover.shown(place, found) == guid:
+            raise Refused(
+                "the snapshot is what the destination shows", where=where, why=one.name,
+                hint="It goes when a newer one is shown.",
+            )  # fmt: skip
+        change = cache.Change(place)
+        deleting.delete(place, found, one, where)
+        change.done(gone=guid)
+        self._sight.gone(guid)
+        if place.mark.kept:
+            self._sight.forget()
+
+    def changed_since(self, guid: str) -> bool:
+        """See `Driver.changed_since`."""
+        where, one, seen = str(self), self._sight.hint(guid), self._sight.hinted_place()
+        if one is not None and seen is not None and seen.here is not None:
+            answer = compare.changed(seen.here, one, where)
+            if answer is not None:
+                return answer
+        place = self._live()
+        assert place.here is not None
+        found = self._list(place)
+        one = found.find(guid) or found.bookmark(guid)
+        if one is None:
+            raise texts.snapshot_missing(where, guid)
+        if one.dataset != self.location:
+            return True  # it was set aside: the volume went back to before it
+        compare.sync(place.here, where)
+        return compare.written(self.location, one, where) != 0
+
+    def base_left(self, guid: str) -> Snapshot | None:
+        """See `Driver.base_left`: a bookmark."""
+        place = self._look(fresh=True)
+        one = self._list(place).bookmark(guid)
+        if one is None or self._role(place)[0] is not Role.LIVE:
+            return None
+        return listing.snapshot_of(one, "")._replace(kind=SnapshotKind.REFERENCE)
+
+    # Source
+
+    def _pair(self, base: str | None, incremental: str) -> tuple[Place, Entry | None, Entry]:
+        """The pair, as it was seen last or is found now. A base of which only a bookmark is left
+        will do.
+        """
+        place, newer = self._sight.hinted_place(), self._sight.hint(incremental)
+        older = self._sight.hint(base) if base is not None else None
+        if place is not None and newer is not None and (base is None or older is not None):
+            return place, older, newer
+        return self._found_pair(base, incremental)
+
+    def _found_pair(self, base: str | None, incremental: str) -> tuple[Place, Entry | None, Entry]:
+        where, place = str(self), self._look(fresh=True)
+        found = self._list(place)
+        newer = found.find(incremental)
+        if newer is None:
+            raise texts.snapshot_missing(where, incremental)
+        older = None
+        if base is not None:
+            older = found.find(base) or found.bookmark(base)
+            if older is None:
+                raise texts.base_missing(where, base)
+        return place, older, newer
+
+    def delta(
+        self, base: str | None, incremental: str, *, states: bool = False, files: bool = False
+    ) -> Delta:
+        """See `Driver.delta`."""
+        where = str(self)
+        place, older, newer = self._pair(base, incremental)
+        accounts = compare.accounts(older, newer, where)
+        if accounts is None:  # not what they were
+            place, older, newer = self._found_pair(base, incremental)
+            accounts = compare.accounts(older, newer, where)
+            if accounts is None:
+                raise texts.snapshot_missing(where, incremental)
+        return deltas.between(place, older, newer, accounts, where, states=states, files=files)
+
+    def send(
+        self,
+        base: str | None,
+        incremental: str,
+        *,
+        checkpoint: dict[str, int | str] | None = None,
+    ) -> ZfsSendStream:
+        """See `Driver.send`. The stream's own beginning says whether it is the right one."""
+        sending = deltas.sending(*self._pair(base, incremental))
+        token = stream.check_token(checkpoint, sending, str(self))
+        return ZfsSendStream(sending, str(self), token)
+
+    # Destination
+
+    def prepare(self, mirror_id: str, *, in_place: bool = False) -> None:
+        """See `Driver.prepare`. The dataset is made by the first receive, as ZFS wants it."""
+        where, place = str(self), self._look()
+        role, notes = self._role(place)
+        if role in (Role.LIVE, Role.FOREIGN):
+            raise _not_empty(where, "it is a live volume" if role is Role.LIVE else notes[0])
+        owner = place.mark.mirror_id or place.prepared
+        if role is Role.MIRROR and owner != mirror_id:
+            raise texts.other_mirror(where, owner)
+        if role is Role.MIRROR:
+            return
+        if notes:
+            above = names.parent_of(self.location)
+            raise Refused(
+                "the dataset above the destination is not there", where=where, why=notes[0],
+                hint=f"Make it with: zfs create -p {above}",
+            )  # fmt: skip
+        features.require(names.pool_of(self.location), where)
+        lacking = delegation.missing(self.location, "destination")
+        if lacking:  # 'zfs recv' itself would only warn, and leave the copy writable
+            error = texts.permission_missing(
+                where, f"{', '.join(lacking)} on {place.above.name}" if place.above else ""
+            )
+            user = pwd.getpwuid(os.geteuid()).pw_name
+            command_line = delegation.allow_command(self.location, "destination", user)
+            error.hint = f"As root: {command_line}"
+            raise error
+        words = [f"{names.prepared_property(self.location)}={mirror_id}",
+                 names.parent_of(self.location)]  # fmt: skip
+        with self._changing():
+            command.effect("ZFS:PREPARE:MARK", ["zfs", "set", *words], where)
+
+    def _mirror(self) -> Place:
+        place = self._look()
+        if self._role(place)[0] is not Role.MIRROR:
+            raise texts.not_a_mirror(str(self))
+        return place
+
+    def receive(self, request: ReceiveRequest) -> receive.ZfsReceiver:
+        """See `Driver.receive`."""
+        where, place = str(self), self._mirror()
+        owner = place.mark.mirror_id or place.prepared
+        if owner != request.mirror_id:
+            raise texts.other_mirror(where, owner)
+        left = running.kept(self.location) is not None
+        running.drop(self.location)
+        lock, waited = running.alone(self.location, where)
+        try:
+            # What was received may just have been saved.
+            place, found = self._ready(self._look(fresh=left or waited), request)
+            target = receive.target_name(found, self.location, request.snapshot, where)
+            present = found.find(request.snapshot.guid) is not None
+            return receive.ZfsReceiver(
+                place, request, target, where, mirror_id=owner, present=present, lock=lock
+            )
+        except BaseException:
+            os.close(lock)
+            raise
+
+    def _ready(self, place: Place, request: ReceiveRequest) -> tuple[Place, Listing]:
+        """Make the base the newest snapshot: nothing else can be received upon."""
+        where = str(self)
+        if place.here is None and place.fresh is not None:
+            with self._changing():
+                failover.finish_swap(place, where)
+            place = self._look()
+        found = self._list(place)
+        if request.base is None:
+            if found.own():
+                raise _not_empty(where, f"it holds the snapshot '{found.own()[-1].name}'")
+            return place, found
+        base = found.find(request.base)
+        if base is None:
+            raise texts.base_missing(where, request.base)
+        own = found.own()
+        if own[-1].guid == base.guid or found.find(request.snapshot.guid) is not None:
+            return place, found
+        refusal = receive.refuse_foreign(found, base.guid, where)
+        if refusal is not None:
+            raise refusal
+        with self._changing():
+            failover.make_anew(place, found, base, place.mark, None, where)
+        place = self._look()
+        return place, self._list(place)
+
+    def stagings(self) -> list[Staging]:
+        """See `Driver.stagings`."""
+        place = self._look()
+        if receive.begun(place) is not None and running.kept(self.location) is None:
+            place = self._look(fresh=True)  # what another process left may just have been saved
+        return receive.stagings(place, self._list(place))
+
+    def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
+        """See `Driver.commit`."""
+        place = self._mirror()
+        try:
+            done = commit.commit(place, self._list(place), transfer_id, show=show, where=str(self))
+        except BaseException:
+            self._sight.forget()
+            raise
+        if done.fresh:
+            self._sight.forget()
+        else:
+            self._sight.added(done.entry)
+        return self._snapshot(done.entry, done.place)
+
+    def discard(self, transfer_id: str) -> None:
+        """See `Driver.discard`."""
+        place = self._look(fresh=True)
+        request = receive.begun(place)
+        if running.kept(self.location, transfer_id) is None:
+            if request is None or request.transfer_id != transfer_id:
+                return
+            if self._list(place).find(request.snapshot.guid) is not None:
+                return  # it is no staging any more
+        with self._changing():
+            receive.discard(place, str(self))
+
+    # Failing over and back
+
+    def promote(self) -> None:
+        """See `Driver.promote`."""
+        with self._changing():
+            self._promote()
+
+    def _promote(self) -> None:
+        where, place = str(self), self._look(fresh=True)
+        role = self._role(place)[0]
+        if role is Role.LIVE:
+            if place.here is not None and place.mark.role == "live":
+                mounting.mount("ZFS:PROMOTE:MOUNT", place.here)
+            return
+        if role is not Role.MIRROR:
+            raise texts.not_a_mirror(where)
+        running.drop(self.location)
+        if place.here is None and place.fresh is not None:
+            failover.finish_swap(place, where)
+            place = self._look(fresh=True)
+        if place.here is None:
+            raise _nothing_shown(where)
+        failover.promote(place, self._list(place), where)
+
+    def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
+        """See `Driver.divergence`."""
+        where, place = str(self), self._look(fresh=True)
+        found = self._list(place)
+        start = found.find(guid)
+        if start is None or place.volume is None:
+            raise texts.base_missing(where, guid)
+        return compare.divergence(place.volume, found, start, limit=limit, where=where)
+
+    def rollback(self, guid: str, *, mirror_id: str, keep_as: str | None) -> None:
+        """See `Driver.rollback`."""
+        with self._changing():
+            self._rollback(guid, mirror_id, keep_as)
+
+    def _rollback(self, guid: str, mirror_id: str, keep_as: str | None) -> None:
+        where, place = str(self), self._look(fresh=True)
+        role = self._role(place)[0]
+        if role is Role.FOREIGN:
+            raise texts.not_a_mirror(where)
+        running.drop(self.location)
+        found = self._list(place)
+        target = found.find(guid)
+        if target is None:
+            raise texts.base_missing(where, guid)
+        if target.mark is not None and target.mark.kind is SnapshotKind.DIVERGED:
+            raise Refused("a diverged snapshot cannot be the base of a mirror", where=where)
+        failover.rollback(place, found, target, mirror_id=mirror_id, keep_as=keep_as, where=where)
+
+    def forget(self) -> None:
+        """See `Driver.forget`."""
+        with self._changing():
+            self._forget()
+
+    def _forget(self) -> None:
+        where, place = str(self), self._look(fresh=True)
+        request = receive.begun(place)
+        running.drop(self.location)
+        if request is not None and not self._list(place).find(request.snapshot.guid):
+            receive.discard(place, where)
+            place = self._look(fresh=True)
+        if place.prepared:
+            words = [names.prepared_property(self.location), names.parent_of(self.location)]
+            command.effect("ZFS:FORGET:PREPARED", ["zfs", "inherit", *words], where)
+        if place.here is None or place.here.mark is None:
+            return
+        deleting.release_all(self._list(place), where)
+        old, role = place.mark, self._role(place)[0]
+        if role is Role.LIVE:
+            mark = Mark(kept=old.kept)
+        else:
+            mark = old._replace(role="forgotten", mirror_id="")
+        if mark != old:
+            words = ["zfs", "set", f"{marks.MARK}={mark.text()}", self.location]
+            command.effect("ZFS:FORGET:MARK", words, where)
+        if place.here.local(marks.STAGING) is not None:
+            words = ["zfs", "inherit", marks.STAGING, self.location]
+            command.effect("ZFS:FORGET:STAGING", words, where)
+
+
+def _not_empty(where: str, found: str) -> MirrordError:
+    error = texts.not_empty(where, found)
+    error.hint = "Give the name of a dataset that does not exist yet."
+    return error
+
+
+def _nothing_shown(where: str) -> MirrordError:
+    return Refused(
+        "there is nothing to make live", where=where, why="no snapshot is shown here",
+        hint="The first transfer must have ended: 'mirrord initialize NAME'.",
+    )  # fmt: skip

@@ -1,0 +1,169 @@
+"""The snapshots of a volume, with those of what was set aside for it: one `zfs list`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from mirrord.core.model import ReceiveRequest, Snapshot, SnapshotKind
+from mirrord.drivers.zfs import command, marks
+from mirrord.drivers.zfs.marks import SnapshotMark
+
+COLUMNS = f"name,guid,createtxg,creation,defer_destroy,userrefs,clones,{marks.SNAPSHOT}"
+_NANO = 1_000_000_000
+
+
+class Entry(NamedTuple):
+    """A snapshot (`pool/ds@name`) or a bookmark (`pool/ds#name`) as ZFS knows it.
+
+    order: the transaction group that made it here. created_ns: by the source's clock, in whole
+    seconds. going: it is deleted, and goes when the last that needs it does. holds: how many.
+    mark: whose it is; marked: the snapshot says so itself.
+    """
+
+    dataset: str
+    name: str
+    guid: str
+    order: int
+    created_ns: int
+    going: bool
+    holds: int
+    clones: str
+    mark: SnapshotMark | None
+    bookmark: bool = False
+    marked: bool = False
+
+    def line(self) -> str:
+        """As `zfs list` prints it."""
+        words = (
+            self.full, self.guid, str(self.order), str(self.created_ns // _NANO),
+            "on" if self.going else "off", str(self.holds), self.clones or "-",
+            self.mark.text() if self.mark and self.marked else "-",
+        )  # fmt: skip
+        return "\t".join(words)
+
+    @property
+    def full(self) -> str:
+        """The name as `zfs` takes it."""
+        return f"{self.dataset}{'#' if self.bookmark else '@'}{self.name}"
+
+
+class Listing(NamedTuple):
+    """All of a volume's snapshots and bookmarks, oldest first."""
+
+    dataset: str
+    entries: tuple[Entry, ...]
+
+    def snapshots(self) -> list[Entry]:
+        """Those that hold content, and are not about to go."""
+        return [one for one in self.entries if not one.bookmark and not one.going]
+
+    def own(self) -> list[Entry]:
+        """The snapshots of the volume itself, without what was set aside."""
+        return [one for one in self.snapshots() if one.dataset == self.dataset]
+
+    def ours(self) -> list[Entry]:
+        """Those that mirrord took or received."""
+        return [one for one in self.snapshots() if one.mark is not None]
+
+    def find(self, guid: str) -> Entry | None:
+        """The snapshot with that identity; the volume's own rather than another copy."""
+        found = [one for one in self.snapshots() if one.guid == guid]
+        return next((one for one in found if one.dataset == self.dataset), next(iter(found), None))
+
+    def bookmark(self, guid: str) -> Entry | None:
+        """The bookmark of the snapshot with that identity."""
+        return next((one for one in self.entries if one.bookmark and one.guid == guid), None)
+
+    def named(self, name: str) -> Entry | None:
+        """The volume's own snapshot of that name."""
+        return next((one for one in self.own() if one.name == name), None)
+
+
+def load(dataset: str, kept: Iterable[str], staging: ReceiveRequest | None, where: str) -> Listing:
+    """List them. staging: the transfer that was begun last: its snapshot is mirrord's from the
+    moment on that it is there, marked or not. A set-aside dataset that is gone is no error.
+    """
+    others = list(kept)
+    arguments = [
+        "zfs", "list", "-Hp", "-t", "snapshot,bookmark", "-d", "1", "-o", COLUMNS, dataset, *others
+    ]  # fmt: skip
+    done = command.result(arguments)
+    if done.status != 0 and not _only_gone(done.errors, others):
+        raise command.failure(where, arguments, done.errors)
+    return made(dataset, parse(done.output), staging)
+
+
+def made(dataset: str, entries: Iterable[Entry], staging: ReceiveRequest | None) -> Listing:
+    """A listing of these, in their order."""
+    found = [_with_staging(one, staging) for one in entries]
+    found.sort(key=lambda one: (one.order, one.bookmark))
+    return Listing(dataset, tuple(found))
+
+
+def load_one(full: str, where: str) -> Entry | None:
+    """One snapshot by its whole name, as it is now; None when it is gone."""
+    arguments = ["zfs", "list", "-Hp", "-t", "snapshot", "-o", COLUMNS, full]
+    done = command.result(arguments)
+    if done.status != 0:
+        if "does not exist" in done.errors or "could not find" in done.errors:
+            return None
+        raise command.failure(where, arguments, done.errors)
+    found = parse(done.output)
+    return found[0] if found else None
+
+
+def _only_gone(errors: str, others: Sequence[str]) -> bool:
+    lines = [line for line in errors.splitlines() if line.strip()]
+    return bool(lines) and all(
+        "does not exist" in line and any(f"'{name}'" in line for name in others) for line in lines
+    )
+
+
+def parse(output: str) -> list[Entry]:
+    """The lines of `zfs list -Hp` with our columns."""
+    found = []
+    for line in output.splitlines():
+        full, guid, order, created, going, holds, clones, mark = line.split("\t")
+        bookmark = "@" not in full
+        dataset, _, name = full.partition("#" if bookmark else "@")
+        found.append(
+            Entry(
+                dataset, name, guid, int(order), int(created) * _NANO, going in ("on", "1"),
+                int(holds) if holds.isdigit() else 0, "" if clones == "-" else clones,
+                None if bookmark else marks.parse_snapshot(mark), bookmark,
+                marked=not bookmark and marks.parse_snapshot(mark) is not None,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _with_staging(one: Entry, staging: ReceiveRequest | None) -> Entry:
+    if staging is None or one.bookmark or one.mark is not None:
+        return one
+    if one.guid != staging.snapshot.guid:
+        return one
+    snapshot = staging.snapshot
+    mark = SnapshotMark(snapshot.kind, staging.transfer_id, snapshot.taken_at_ns)
+    return one._replace(mark=mark)
+
+
+def snapshot_of(one: Entry, folder: str) -> Snapshot:
+    """As the contract has it. folder: where its dataset is mounted, or ""."""
+    kind, taken_ns = SnapshotKind.OWN, one.created_ns
+    if one.mark is not None:
+        kind, taken_ns = one.mark.kind, one.mark.taken_at_ns
+    return Snapshot(
+        guid=one.guid,
+        name=one.name,
+        kind=kind,
+        order=one.order,
+        taken_at_ns=taken_ns,
+        path=f"{folder}/.zfs/snapshot/{one.name}" if folder else "",
+    )
+
+
+def matches(one: Entry, patterns: Sequence[str]) -> bool:
+    """Whether its name is one of those that a definition takes along."""
+    return any(fnmatchcase(one.name, pattern) for pattern in patterns)

@@ -1,0 +1,146 @@
+"""What mirrord remembers of a volume, in user properties of its dataset and snapshots.
+
+| property | of | holds |
+|---|---|---|
+| mirrord:mark | the dataset, locally | role, mirror, what is shown, what was set aside (`Mark`) |
+| mirrord:staging | the dataset, locally | the transfer that was begun last (`ReceiveRequest`) |
+| mirrord:prepared:… | the dataset above | the mirror that a dataset is going to be made for |
+| mirrord:snapshot | a snapshot | kind, transfer, when it was taken (`SnapshotMark`) |
+
+Properties of datasets are inherited by those below, so a mark counts only where `zfs get` says
+that it is local. None travels with a stream: streams carry no properties here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from mirrord.core.model import ReceiveRequest, Snapshot, SnapshotKind
+
+MARK = "mirrord:mark"
+STAGING = "mirrord:staging"
+SNAPSHOT = "mirrord:snapshot"
+#: The tag of the holds on snapshots that mirrord needs.
+HOLD = "mirrord"
+_VERSION = 1
+_VALUE_BYTES_MAX = 8191
+
+
+class Mark(NamedTuple):
+    """role: "mirror", "live" (promoted), "forgotten" (its mirror was deleted), "kept" (set aside).
+
+    pin: guid of the snapshot that is shown when it is not the newest received; "": nothing is.
+    None: the newest. origin: guid that a promoted volume began as. kept: datasets that were set
+    aside for this one, which still hold snapshots. keep_as: name of the snapshot by which a
+    rollback that was begun keeps what was there; of: of a kept one: the volume it was.
+    """
+
+    role: str = ""
+    mirror_id: str = ""
+    pin: str | None = None
+    origin: str | None = None
+    kept: tuple[str, ...] = ()
+    keep_as: str | None = None
+    of: str = ""
+
+    def text(self) -> str:
+        """As the property's value."""
+        filled = {
+            key: value
+            for key, value in self._asdict().items()
+            if value is not None and value not in ("", ())
+        }
+        if self.pin is not None:
+            filled["pin"] = self.pin
+        return _text({"v": _VERSION, **filled})
+
+
+def parse_mark(value: str | None) -> Mark | None:
+    """The mark, or None when there is none that makes sense."""
+    found = _read(value)
+    if found is None or found.get("v") != _VERSION:
+        return None
+    words = {key: found.get(key) for key in ("role", "mirror_id", "of")}
+    maybe = {key: found.get(key) for key in ("pin", "origin", "keep_as")}
+    kept = found.get("kept", [])
+    fits = all(isinstance(word, str | None) for word in (*words.values(), *maybe.values()))
+    if not fits or not isinstance(kept, list) or not all(isinstance(one, str) for one in kept):
+        return None
+    return Mark(
+        role=words["role"] or "",
+        mirror_id=words["mirror_id"] or "",
+        of=words["of"] or "",
+        kept=tuple(kept),
+        **maybe,
+    )
+
+
+def staging_text(request: ReceiveRequest) -> str:
+    """A transfer that is begun, as a property's value."""
+    snapshot = request.snapshot
+    return _text(
+        {
+            "v": _VERSION, "transfer": request.transfer_id, "mirror": request.mirror_id,
+            "base": request.base, "guid": snapshot.guid, "name": snapshot.name,
+            "kind": snapshot.kind.value, "order": snapshot.order, "taken": snapshot.taken_at_ns,
+        }
+    )  # fmt: skip
+
+
+def parse_staging(value: str | None) -> ReceiveRequest | None:
+    """The transfer, or None when there is none that makes sense."""
+    found = _read(value)
+    if found is None or found.get("v") != _VERSION:
+        return None
+    try:
+        snapshot = Snapshot(
+            str(found["guid"]), str(found["name"]), SnapshotKind(found["kind"]),
+            int(found["order"]), int(found["taken"]),
+        )  # fmt: skip
+        base = found["base"]
+        return ReceiveRequest(
+            str(found["transfer"]), str(found["mirror"]), None if base is None else str(base),
+            snapshot, resumable=True,
+        )  # fmt: skip
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
+class SnapshotMark(NamedTuple):
+    """transfer: the transfer that brought it, "" when it was taken here."""
+
+    kind: SnapshotKind
+    transfer: str
+    taken_at_ns: int
+
+    def text(self) -> str:
+        """As the property's value."""
+        return f"{self.kind.value} {self.transfer or '-'} {self.taken_at_ns}"
+
+
+def parse_snapshot(value: str) -> SnapshotMark | None:
+    """The mark of a snapshot; None: it is not mirrord's."""
+    try:
+        kind, _, rest = value.partition(" ")
+        transfer, _, taken = rest.rpartition(" ")
+        return SnapshotMark(SnapshotKind(kind), "" if transfer == "-" else transfer, int(taken))
+    except ValueError:
+        return None
+
+
+def _text(values: Mapping[str, object]) -> str:
+    text = json.dumps(values, separators=(",", ":"))
+    assert len(text) <= _VALUE_BYTES_MAX
+    return text
+
+
+def _read(value: str | None) -> dict[str, Any] | None:
+    if value is None or not value.startswith("{"):
+        return None
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

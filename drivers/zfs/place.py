@@ -1,0 +1,153 @@
+"""What is at a location: one `zfs get` for the dataset, the one above it, and the pool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from mirrord.drivers.zfs import command, marks, names
+from mirrord.drivers.zfs.marks import Mark
+
+_PROPERTIES = (
+    "type",
+    "guid",
+    "mountpoint",
+    "mounted",
+    "readonly",
+    "canmount",
+    "used",
+    "available",
+    "origin",
+    "inconsistent",
+    "volblocksize",
+    "receive_resume_token",
+    "encryption",
+    "keystatus",
+    marks.MARK,
+    marks.STAGING,
+)
+_NOT_THERE = ("dataset does not exist", "no such pool", "no such dataset")
+
+
+class Dataset(NamedTuple):
+    """A dataset with its properties: name -> (value, source), "-" where it has none."""
+
+    name: str
+    properties: Mapping[str, tuple[str, str]]
+
+    def get(self, name: str) -> str:
+        """A property's value, "" when it has none."""
+        value = self.properties.get(name, ("-", "-"))[0]
+        return "" if value == "-" else value
+
+    def local(self, name: str) -> str | None:
+        """A property's value where it was set for this very dataset, else None."""
+        value, source = self.properties.get(name, ("-", "-"))
+        return value if source == "local" and value != "-" else None
+
+    @property
+    def guid(self) -> str:
+        """The dataset's identity on this pool."""
+        return self.get("guid")
+
+    @property
+    def is_zvol(self) -> bool:
+        """A block device, not a file system."""
+        return self.get("type") == "volume"
+
+    @property
+    def mounted(self) -> bool:
+        """Whether it is mounted (a zvol: never)."""
+        return self.get("mounted") == "yes"
+
+    @property
+    def mountpoint(self) -> str:
+        """Where it is, or would be, mounted; "" when it has no such place of its own."""
+        found = self.get("mountpoint")
+        return found if found.startswith("/") else ""
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether its blocks are encrypted."""
+        return self.get("encryption") not in ("", "off")
+
+    @property
+    def token(self) -> str:
+        """Where a receive that broke off can go on, or ""."""
+        return self.get("receive_resume_token")
+
+    @property
+    def mark(self) -> Mark | None:
+        """What mirrord wrote on it."""
+        return marks.parse_mark(self.local(marks.MARK))
+
+
+class Place(NamedTuple):
+    """A location. here: the dataset at it; fresh: one that is about to take its place; above: the
+    one in which it lies; pool: the pool's root. None: not there.
+
+    prepared: the mirror for which a dataset that is not there is going to be made, or "".
+    """
+
+    location: str
+    here: Dataset | None
+    fresh: Dataset | None
+    above: Dataset | None
+    pool: Dataset | None
+    prepared: str
+
+    @property
+    def volume(self) -> Dataset | None:
+        """What the location stands for: also what a swap that was interrupted left beside it."""
+        return self.here or self.fresh
+
+    @property
+    def mark(self) -> Mark:
+        """The mark of the volume; an empty one where there is none."""
+        found = self.volume.mark if self.volume else None
+        return found or Mark()
+
+
+def look(location: str, where: str) -> Place:
+    """Ask once for all that is known of a location. A dataset that is not there is a fact."""
+    parent, pool = names.parent_of(location), names.pool_of(location)
+    fresh, prepared = names.fresh(location), names.prepared_property(location)
+    asked = [location, fresh] if parent else [location]
+    asked += [name for name in dict.fromkeys((parent, pool)) if name and name not in asked]
+    wanted = ",".join((*_PROPERTIES, prepared))
+    arguments = ["zfs", "get", "-Hp", "-o", "name,property,value,source", wanted, *asked]
+    done = command.result(arguments)
+    if done.status != 0:
+        complaints = [line for line in done.errors.splitlines() if line.strip()]
+        if not complaints or any(not _is_absence(line) for line in complaints):
+            raise command.failure(where, arguments, done.errors)
+    found = parse(done.output)
+    above = found.get(parent)
+    return Place(
+        location=location,
+        here=found.get(location),
+        fresh=_usable(found.get(fresh)),
+        above=above,
+        pool=found.get(pool),
+        prepared=(above.local(prepared) or "") if above else "",
+    )
+
+
+def _is_absence(line: str) -> bool:
+    return any(text in line for text in _NOT_THERE)
+
+
+def _usable(fresh: Dataset | None) -> Dataset | None:
+    """A dataset that was made to take the volume's place is one once it is whole."""
+    return fresh if fresh is not None and fresh.mark is not None else None
+
+
+def parse(output: str) -> dict[str, Dataset]:
+    """The datasets of `zfs get -Hp -o name,property,value,source`."""
+    found: dict[str, dict[str, tuple[str, str]]] = {}
+    for line in output.splitlines():
+        fields = line.split("\t")
+        if len(fields) == 4:
+            name, key, value, source = fields
+            found.setdefault(name, {})[key] = value, source
+    return {name: Dataset(name, properties) for name, properties in found.items()}

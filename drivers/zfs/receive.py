@@ -1,0 +1,279 @@
+"""The receiving side: `zfs recv` straight into the dataset, its END record held back until the
+commit, and the checkpoint that ZFS itself keeps of what broke off.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Sequence
+
+from mirrord.core.errors import CheckpointUseless, MirrordError, TransferFailed
+from mirrord.core.model import ReceiveRequest, Snapshot, Staging
+from mirrord.drivers import base
+from mirrord.drivers.base import Receiver
+from mirrord.drivers.zfs import command, marks, names, record, running, tokens
+from mirrord.drivers.zfs.listing import Listing
+from mirrord.drivers.zfs.marks import Mark
+from mirrord.drivers.zfs.place import Place, look
+from mirrord.drivers.zfs.records import Begin, ZfsScanner
+from mirrord.drivers.zfs.running import Running
+from mirrord.drivers.zfs.stream import TOKEN
+from mirrord.system import command as programs
+from mirrord.system import steps
+
+_PIPE_BYTES = 1 << 20
+
+
+class ZfsReceiver(Receiver):
+    """Starts `zfs recv` when the stream's first record has come, and says whose it is.
+
+    present: the snapshot is here already; what comes is looked at and dropped.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        request: ReceiveRequest,
+        target: str,
+        where: str,
+        *,
+        mirror_id: str,
+        present: bool,
+        lock: int,
+    ) -> None:
+        self._place = place
+        self._request = request
+        self._target = target
+        self._where = where
+        self._mirror_id = mirror_id
+        self._present = present
+        self._alone = lock
+        self._scanner = ZfsScanner()
+        self._running: Running | None = None
+        self._waiting: list[bytes] = []
+        self._staging: Staging | None = None
+        self._closed = False
+
+    def write(self, chunk: bytes | memoryview) -> None:
+        """See `Receiver.write`."""
+        if self._closed or self._staging is not None:
+            raise TransferFailed("the receiver is closed", where=self._where)
+        try:
+            passed = self._scanner.feed(chunk)
+        except ValueError as error:
+            raise base.stream_damaged(self._where, str(error)) from error
+        if self._running is None:
+            self._waiting += [bytes(piece) for piece in passed]
+            if self._scanner.begin is None:
+                return
+            self._running = self._begin(self._scanner.begin)
+            passed, self._waiting = list(self._waiting), []
+        if self._running.child is not None:
+            for piece in passed:
+                self._running.write(piece)
+
+    def _begin(self, begin: Begin) -> Running:
+        """The stream is the announced one: make ready for it and start `zfs recv`."""
+        request = self._request
+        if str(begin.toguid) != request.snapshot.guid:
+            raise base.stream_damaged(
+                self._where,
+                f"it holds the snapshot {begin.toguid}, not the announced {request.snapshot.guid}",
+            )
+        if (str(begin.fromguid) if begin.fromguid else None) != request.base:
+            raise base.stream_damaged(
+                self._where, f"it starts from {begin.fromguid or 'nothing'}, not from the base"
+            )
+        if not self._present:
+            self._make_way(begin)
+        return self._start(begin)
+
+    def _make_way(self, begin: Begin) -> None:
+        """What an earlier transfer left is gone on from, or dropped."""
+        volume = self._place.here
+        token = volume.token if volume else ""
+        if begin.resuming and not token:
+            raise CheckpointUseless(
+                "there is nothing to go on from", where=self._where,
+                why="what was received of this snapshot is gone",
+            )  # fmt: skip
+        if begin.resuming:
+            return
+        if token:
+            command.effect(
+                "ZFS:RECEIVE:ABORT", ["zfs", "recv", "-A", self._place.location], self._where
+            )
+        elif volume is not None and volume.get("inconsistent") == "1":
+            command.effect(
+                "ZFS:RECEIVE:LEFTOVER", ["zfs", "destroy", self._place.location], self._where
+            )
+
+    def _start(self, begin: Begin) -> Running:
+        arguments = self._arguments(begin)
+        record.write(self._place.location, self._request)
+        steps.reached("ZFS:RECEIVE:START")
+        errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        if self._present:
+            made = Running(self._where, arguments, None, errors, -1, self._alone)
+            self._alone = -1
+            return made
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        try:
+            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        except PermissionError:
+            pass  # over the user's limit: the usual size will do
+        try:
+            child = command.start(
+                arguments, stdin=reading, stdout=programs.NO_INPUT, stderr=errors.fileno(),
+                keep=(self._alone,),
+            )  # fmt: skip
+        except BaseException:
+            os.close(writing)
+            errors.close()
+            raise
+        finally:
+            os.close(reading)
+        made = Running(self._where, arguments, child, errors, writing, self._alone)
+        self._alone = -1
+        return made
+
+    def _arguments(self, begin: Begin) -> list[str]:
+        """`zfs recv` with what is to be set: for a new dataset also that it stays out of the way:
+        read-only, mounted by nobody but us, and never over something else.
+        """
+        setting = {marks.STAGING: marks.staging_text(self._request)}
+        if self._request.base is None and not begin.resuming:
+            setting[marks.MARK] = Mark(role="mirror", mirror_id=self._mirror_id).text()
+            setting["readonly"] = "on"
+            if not begin.volume:
+                setting |= {"canmount": "noauto", "overlay": "off"}
+        words = [word for key, value in setting.items() for word in ("-o", f"{key}={value}")]
+        return ["zfs", "recv", "-s", "-u", *words, self._target]
+
+    def finish(self) -> Staging:
+        """See `Receiver.finish`."""
+        if self._staging is not None:
+            return self._staging
+        if not self._scanner.ended:
+            raise base.stream_damaged(self._where, "it ends early")
+        assert self._running is not None
+        if not self._running.drained():
+            raise self._running.failure()
+        request = self._request
+        self._staging = Staging(
+            request.transfer_id, request.base, request.snapshot, complete=True,
+            received_bytes=self._scanner.stream_bytes,
+        )  # fmt: skip
+        self._running.staging = self._staging
+        self._running.target, self._running.request = self._target, request
+        self._running.end_record = self._scanner.end_record
+        running.keep(self._place.location, self._running)
+        return self._staging
+
+    def close(self) -> None:
+        """See `Receiver.close`."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._staging is None and self._running is not None:
+            self._running.close()
+        if self._alone >= 0:
+            os.close(self._alone)
+            self._alone = -1
+
+
+def target_name(listing: Listing | None, location: str, snapshot: Snapshot, where: str) -> str:
+    """The full name a snapshot gets here: its own, unless another has that already."""
+    name = names.check_snapshot(snapshot.name, where)
+    there = listing.named(name) if listing else None
+    if there is not None and there.guid != snapshot.guid:
+        name = f"{name}_{snapshot.guid[:8]}"
+    return f"{location}@{name}"
+
+
+def stagings(place: Place, listing: Listing) -> list[Staging]:
+    """What the last transfer left, if its snapshot is not here. ZFS keeps one for a dataset."""
+    whole = running.kept(place.location)
+    if whole is not None and whole.staging is not None:
+        return [whole.staging]
+    request = begun(place)
+    if request is None or listing.find(request.snapshot.guid):
+        return []
+    checkpoint, received_bytes = None, 0
+    token = place.here.token if place.here else ""
+    if token:
+        found = _decoded(token)
+        if found is not None and str(found.toguid) == request.snapshot.guid:
+            checkpoint, received_bytes = {TOKEN: token}, found.bytes
+    return [
+        Staging(
+            request.transfer_id, request.base, request.snapshot, complete=False,
+            checkpoint=checkpoint, received_bytes=received_bytes,
+        )
+    ]  # fmt: skip
+
+
+def begun(place: Place) -> ReceiveRequest | None:
+    """The transfer into a MIRROR that was begun last and perhaps not ended, or None."""
+    if place.here is None or place.mark.role != "mirror":
+        return None
+    found = record.read(place.location)
+    if found is None and place.here.get("inconsistent") == "1":
+        return last(place)  # the first one: what it set is still there
+    return found
+
+
+def last(place: Place) -> ReceiveRequest | None:
+    """The transfer that brought the newest snapshot of a MIRROR, by what it set with it."""
+    if place.here is None or place.mark.role != "mirror":
+        return None
+    return marks.parse_staging(place.here.local(marks.STAGING))
+
+
+def _decoded(token: str) -> tokens.Token | None:
+    try:
+        return tokens.decode(token)
+    except ValueError:
+        return None
+
+
+def discard(place: Place, where: str) -> None:
+    """Remove what a transfer left: the process, what it saved, and the record of it."""
+    running.drop(place.location)
+    lock, _waited = running.alone(place.location, where)
+    try:
+        place = look(place.location, where)
+        volume = place.here
+        if volume is not None and volume.token:
+            command.effect("ZFS:DISCARD:ABORT", ["zfs", "recv", "-A", place.location], where)
+        elif volume is not None and volume.get("inconsistent") == "1":
+            command.effect("ZFS:DISCARD:DESTROY", ["zfs", "destroy", place.location], where)
+        record.remove("ZFS:DISCARD:RECORD", place.location)
+    finally:
+        os.close(lock)
+
+
+def refuse_foreign(listing: Listing, base_guid: str, where: str) -> MirrordError | None:
+    """Why a stream from that base cannot be received here as it is: somebody else took snapshots
+    of the copy after it. None: nothing is in the way, or only what mirrord received.
+    """
+    found = listing.find(base_guid)
+    later = [one for one in listing.own() if found is None or one.order > found.order]
+    theirs = [one.name for one in later if one.mark is None]
+    if not theirs:
+        return None
+    error = base.base_missing(where, base_guid)
+    error.what = "snapshots were taken of the copy by somebody else"
+    error.why = f"{_few(theirs)}: a stream can only follow the newest snapshot"
+    error.hint = (
+        f"Keep other tools from taking snapshots of {listing.dataset}, and destroy those: "
+        f"zfs destroy {listing.dataset}@{theirs[0]}"
+    )
+    return error
+
+
+def _few(found: Sequence[str]) -> str:
+    rest = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return ", ".join(found[:3]) + rest

@@ -1,0 +1,194 @@
+"""What passes in a ZFS send stream: whose it is, where it ends, which blocks it brings.
+
+`zfs recv` shows all that it received in the moment in which it reads the stream's END record. So a
+receiver looks at every record, and holds that one back until the update may be seen. The work is
+done by native code (native/core/src/zfs_stream.rs): it verifies the checksum that runs through the
+whole stream, and believes no length that cannot be.
+
+What is accepted is one stream of one dataset, as `zfs send` makes it with or without `-i`. A
+package (`-R`, `-I`, `-p`) is not: receiving one may rename, destroy and set properties.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from typing import NamedTuple
+
+from mirrord.system.native import ZfsStreamScanner
+
+RECORD_BYTES = 312
+
+
+class Feature(enum.IntFlag):
+    """What a receiver must understand: the features in a BEGIN record, by OpenZFS' numbers."""
+
+    DEDUP = 1 << 0
+    DEDUPPROPS = 1 << 1
+    SA_SPILL = 1 << 2
+    EMBED_DATA = 1 << 16
+    LZ4 = 1 << 17
+    LARGE_BLOCKS = 1 << 19
+    RESUMING = 1 << 20
+    REDACTED = 1 << 21
+    COMPRESSED = 1 << 22
+    LARGE_DNODE = 1 << 23
+    RAW = 1 << 24
+    ZSTD = 1 << 25
+    HOLDS = 1 << 26
+    SWITCH_TO_LARGE_BLOCKS = 1 << 27
+    LONGNAME = 1 << 28
+    LARGE_MICROZAP = 1 << 29
+
+
+class RecordType(enum.IntEnum):
+    """The records of a stream, by OpenZFS' numbers."""
+
+    BEGIN = 0
+    OBJECT = 1
+    FREEOBJECTS = 2
+    WRITE = 3
+    FREE = 4
+    END = 5
+    WRITE_BYREF = 6
+    SPILL = 7
+    WRITE_EMBEDDED = 8
+    OBJECT_RANGE = 9
+    REDACT = 10
+
+
+class Begin(NamedTuple):
+    """What a stream's first record says.
+
+    toguid, fromguid: of the snapshot that is sent and of its base, as `zfs get guid` shows them;
+        fromguid 0: a whole stream.
+    toname: the snapshot's name at the sender, for people only.
+    creation_s: when it was taken, by the sender's clock.
+    features: see `Feature`; bits that are unknown here stay in it.
+    flags: OpenZFS' DRR_FLAG_* bits.
+    object_type: 2: a file system, 3: a volume.
+    swapped: the sender is a machine of the other byte order.
+    """
+
+    toguid: int
+    fromguid: int
+    toname: str
+    creation_s: int
+    features: int
+    flags: int
+    object_type: int
+    swapped: bool
+
+    @property
+    def resuming(self) -> bool:
+        """It goes on where an earlier stream of the same snapshot broke off."""
+        return bool(self.features & Feature.RESUMING)
+
+    @property
+    def raw(self) -> bool:
+        """Blocks as they are on disk: of an encrypted dataset, still encrypted."""
+        return bool(self.features & Feature.RAW)
+
+    @property
+    def volume(self) -> bool:
+        """Of a volume, not of a file system."""
+        return self.object_type == 3
+
+
+class ObjectChange(NamedTuple):
+    """What a stream does to one object (in a file system: a file, a folder or something inner; in
+    a volume object 1 is the content).
+
+    kind: OpenZFS' type of the object: 19 a file, 20 a folder, 23 a volume's content; 0: not said.
+    block_bytes: its block size; 0: not said.
+    added: disjoint, ordered (start, end) in bytes: blocks that are in the incremental only.
+    freed: the same: where nothing is any more, or never was. An end of 2**64 - 1: to the end.
+    payload_bytes: new content as it is sent, compressed where the stream is.
+    """
+
+    number: int
+    kind: int
+    block_bytes: int
+    added: list[tuple[int, int]]
+    freed: list[tuple[int, int]]
+    payload_bytes: int
+
+    @property
+    def added_bytes(self) -> int:
+        """Bytes of content in `added`, not compressed."""
+        return sum(end - start for start, end in self.added)
+
+
+class ZfsScanner:
+    """Looks at a stream that comes in chunks of any size.
+
+    collect: keep what is changed, for `objects`: about 16 bytes for each run of blocks.
+    """
+
+    def __init__(self, *, collect: bool = False) -> None:
+        self._native = ZfsStreamScanner(collect)
+        self._begin: Begin | None = None
+        self._held = b""
+
+    def feed(self, chunk: bytes | memoryview) -> list[bytes | memoryview]:
+        """Take the next chunk. Returns what may be passed on now, in order: all that is verified
+        to be before the END record. Less than a record (312 bytes) is kept here until it is whole.
+
+        ValueError: it is no stream, or damaged, or goes on after its end; nothing of the chunk is
+        to be passed on then, and nothing after it is accepted. A payload is passed on before its
+        checksum comes: that is in the header of the next record.
+        """
+        before = self._native.stream_bytes - len(self._held)
+        self._native.feed(chunk)
+        passable = self._native.passable - before
+        held, size = self._held, len(chunk)
+        from_chunk = max(0, passable - len(held))
+        passed: list[bytes | memoryview] = []
+        if passable > 0 and held:
+            passed.append(held[:passable])
+        if from_chunk:
+            passed.append(chunk if from_chunk == size else memoryview(chunk)[:from_chunk])
+        self._held = held[passable:] + bytes(memoryview(chunk)[from_chunk:])
+        return passed
+
+    @property
+    def begin(self) -> Begin | None:
+        """What the first record says; None until all of it came."""
+        if self._begin is None and (found := self._native.begin) is not None:
+            guids, name, facts = found[:2], os.fsdecode(found[2]), found[3:7]
+            self._begin = Begin(*guids, name, *facts, swapped=found[7])
+        return self._begin
+
+    @property
+    def ended(self) -> bool:
+        """The END record came, and its checksums say that all before it is as it was sent."""
+        return self._native.ended
+
+    @property
+    def end_record(self) -> bytes:
+        """The END record, held back; b"" until the stream has `ended`."""
+        return self._held if self.ended else b""
+
+    @property
+    def stream_bytes(self) -> int:
+        """How long the stream is, as far as it came, with what is held back."""
+        return self._native.stream_bytes
+
+    @property
+    def data_bytes(self) -> int:
+        """How much of it is content: payloads, compressed where they are."""
+        return self._native.data_bytes
+
+    @property
+    def records(self) -> dict[RecordType, int]:
+        """How many records of each type came."""
+        counts = zip(RecordType, self._native.records, strict=True)
+        return {kind: count for kind, count in counts if count}
+
+    def objects(self) -> list[ObjectChange]:
+        """What becomes of each object, by number; empties the collection."""
+        return [ObjectChange(*found) for found in self._native.objects()]
+
+    def freed_objects(self) -> list[tuple[int, int]]:
+        """Disjoint, ordered (first, end): numbers of objects that are not there (any more)."""
+        return self._native.freed_objects()

@@ -1,0 +1,147 @@
+"""Resume tokens (`receive_resume_token`): what the receiving end says about where to go on.
+
+A token comes from the other end, which may be another version, damaged or hostile: it is read here,
+and compared with what the catalogue knows, before `zfs send -t` is let at it. Its form is
+`VERSION-CHECKSUM-LENGTH-PAYLOAD`, all hexadecimal but the version; the payload is a compressed list
+of names and values (an nvlist of OpenZFS').
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import NamedTuple, Self
+
+_VERSION = "1"
+_TOKEN_CHARS_MAX = 64 << 10
+_PACKED_BYTES_MAX = 1 << 20
+_ITEM_BYTES_MIN = 24
+_BOOLEAN, _UINT64, _STRING = 1, 8, 9
+
+
+class Token(NamedTuple):
+    """Where a receive broke off.
+
+    toguid, fromguid: of the snapshot that is being received and of its base; fromguid 0: whole.
+    toname: the snapshot's name at the sender.
+    object, offset: the place in the dataset from which on it is to be sent again.
+    bytes: of the stream that were received: an estimate by OpenZFS, for progress only.
+    large_blocks, embedded, compressed, raw: how it was sent, and must be again.
+    """
+
+    toguid: int
+    fromguid: int
+    toname: str
+    object: int
+    offset: int
+    bytes: int
+    large_blocks: bool
+    embedded: bool
+    compressed: bool
+    raw: bool
+
+    @classmethod
+    def of(cls, values: dict[str, int | str | bool]) -> Self:
+        """From the names and values in a token; ValueError when one is missing."""
+
+        def number(name: str, otherwise: int | None = None) -> int:
+            value = values.get(name, otherwise)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise ValueError(f"it does not say '{name}'")
+            return value
+
+        name = values.get("toname")
+        if not isinstance(name, str) or "@" not in name:
+            raise ValueError("it names no snapshot")
+        return cls(
+            toguid=number("toguid"),
+            fromguid=number("fromguid", 0),
+            toname=name,
+            object=number("object"),
+            offset=number("offset"),
+            bytes=number("bytes", 0),
+            large_blocks="largeblockok" in values,
+            embedded="embedok" in values,
+            compressed="compressok" in values,
+            raw="rawok" in values,
+        )
+
+
+def decode(token: str) -> Token:
+    """What a token says; ValueError (why) when it is damaged, forged or of another version.
+
+    The checksum is none that keeps a forger out: what the token says must be compared with what
+    is known of the transfer.
+    """
+    if len(token) > _TOKEN_CHARS_MAX or not token.isascii():
+        raise ValueError("it is no resume token")
+    parts = token.split("-")
+    if len(parts) != 4:
+        raise ValueError("it is no resume token")
+    if parts[0] != _VERSION:
+        raise ValueError(f"it is of the unknown version '{parts[0][:20]}'")
+    try:
+        checksum, length = int(parts[1], 16), int(parts[2], 16)
+        compressed = bytes.fromhex(parts[3])
+    except ValueError:
+        raise ValueError("it is not hexadecimal") from None
+    if _checksum(compressed) != checksum:
+        raise ValueError("its checksum is wrong")
+    if length > _PACKED_BYTES_MAX:
+        raise ValueError(f"it claims to hold {length} bytes")
+    unpacking = zlib.decompressobj()
+    try:
+        packed = unpacking.decompress(compressed, length + 1)
+    except zlib.error:
+        raise ValueError("it cannot be decompressed") from None
+    if len(packed) != length or not unpacking.eof:
+        raise ValueError("it is not as long as it says")
+    return Token.of(_values(packed))
+
+
+def _checksum(data: bytes) -> int:
+    """The first word of Fletcher-4 of whole 32-bit words; what is over does not count."""
+    whole = len(data) & ~3
+    words: tuple[int, ...] = struct.unpack(f"<{whole // 4}I", data[:whole])
+    return sum(words) & (1 << 64) - 1
+
+
+def _values(packed: bytes) -> dict[str, int | str | bool]:
+    """The names and values of a packed nvlist; those of other types are passed over.
+
+    It is as the other machine has it in memory: encoding and byte order (a byte each), version and
+    flags, then items of a length, the name's length, a count, a type, name and value (padded to 8).
+    """
+    if packed[:1] != b"\0":
+        raise ValueError("its content is of an unknown encoding")
+    order = "<" if packed[1:2] == b"\1" else ">"
+    values: dict[str, int | str | bool] = {}
+    at = 12
+    try:
+        while True:
+            (size,) = struct.unpack_from(order + "i", packed, at)
+            if size == 0:
+                return values
+            if size < _ITEM_BYTES_MIN or at + size > len(packed):
+                raise ValueError("an item is longer than it")
+            name, value = _item(packed[at : at + size], order)
+            if value is not None:
+                values[name] = value
+            at += size
+    except (struct.error, UnicodeDecodeError):
+        raise ValueError("its content makes no sense") from None
+
+
+def _item(item: bytes, order: str) -> tuple[str, int | str | bool | None]:
+    name_length, _, kind = struct.unpack_from(order + "4xh2xii", item)
+    if name_length < 1:
+        raise ValueError("an item has no name")
+    name = item[16 : 16 + name_length].rstrip(b"\0").decode()
+    at = 16 + (name_length + 7) // 8 * 8
+    if kind == _BOOLEAN:
+        return name, True
+    if kind == _UINT64:
+        return name, int(struct.unpack_from(order + "Q", item, at)[0])
+    if kind == _STRING:
+        return name, item[at:].split(b"\0", 1)[0].decode()
+    return name, None

@@ -1,0 +1,127 @@
+"""OpenZFS in the virtual machine, both ends behind an agent there: file systems and volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mirrord.core.model import Endpoint, RemoteHost
+from mirrord.drivers.base import Driver
+from mirrord.link.driver import RemoteDriver
+from tests.zfsvm import session
+from tests.zfsvm.agents import GuestAgents, guest_agents, new_home, ssh_host
+from tests.zfsvm.guest import Guest
+
+#: The host that the endpoints name.
+HOST = "there"
+
+
+class ZfsLab:
+    """See `tests.contract.lab.Lab`: a file system `here/NAME/home`, a place `there/NAME/backup`.
+
+    host: how the product reaches the machine by its own means.
+    """
+
+    kind = "zfs"
+
+    def __init__(self, guest: Guest, name: str, others: GuestAgents) -> None:
+        self.guest, self.name, self.others = guest, name, others
+        self.host: RemoteHost = ssh_host(guest, new_home(), name=HOST)
+        self._source, self._destination = f"here/{name}/home", f"there/{name}/backup"
+        self._foreign = f"there/{name}/foreign"
+        self._make()
+
+    def _make(self) -> None:
+        self.guest.run("zfs", "create", self._source)
+        self.guest.user("fill", f"/{self._source}", 0)
+
+    def driver(self, location: str) -> Driver:
+        """A fresh driver object on a dataset."""
+        return RemoteDriver(Endpoint(self.kind, location, HOST), self.others)
+
+    def source(self) -> Driver:
+        return self.driver(self._source)
+
+    def destination(self) -> Driver:
+        return self.driver(self._destination)
+
+    def foreign(self) -> Driver:
+        """What another program has half received."""
+        self.guest.user("half_received", f"here/{self.name}/other", self._foreign)
+        return self.driver(self._foreign)
+
+    def change(self, driver: Driver, seed: int) -> None:
+        self.guest.user("change", driver.facts().view, seed)
+
+    def change_much(self, driver: Driver, seed: int) -> None:
+        self.guest.user("change_much", driver.facts().view, seed)
+
+    def content(self, driver: Driver) -> str:
+        return str(self.guest.user("digest", driver.facts().view))
+
+    def snapshot_content(self, driver: Driver, guid: str) -> str:
+        return str(self.guest.user("digest", self._snapshot_path(driver, guid)))
+
+    @staticmethod
+    def _snapshot_path(driver: Driver, guid: str) -> str:
+        every = [*driver.snapshots(), *driver.own_snapshots(("*",))]
+        [path] = {snapshot.path for snapshot in every if snapshot.guid == guid}
+        return path
+
+    def own_snapshot(self, driver: Driver, name: str) -> None:
+        self.guest.run("zfs", "snapshot", f"{driver.location}@{name}")
+
+    def sound(self, driver: Driver) -> None:
+        """No pool has found damage, and every kept snapshot is still what it was."""
+        pool = driver.location.partition("/")[0]
+        assert "is healthy" in self.guest.run("zpool", "status", "-x", pool)
+        assert all(snapshot.intact for snapshot in driver.snapshots())
+
+
+SIZE_BYTES = 16 << 20
+LARGE_BYTES = 64 << 20
+
+
+class ZvolLab(ZfsLab):
+    """The same with a volume, a block device, at each end."""
+
+    def __init__(self, guest: Guest, name: str, others: GuestAgents, *, large: bool) -> None:
+        self._size_bytes = LARGE_BYTES if large else SIZE_BYTES
+        super().__init__(guest, name, others)
+
+    def _make(self) -> None:
+        # Small blocks: a change stays small.
+        options = ["-s", "-b", "8K", "-V", str(self._size_bytes)]
+        self.guest.run("zfs", "create", *options, self._source)
+        self.guest.user("volume_change", f"/dev/zvol/{self._source}", 0, SIZE_BYTES)
+
+    def change(self, driver: Driver, seed: int) -> None:
+        self.guest.user("volume_change", driver.facts().view, seed, SIZE_BYTES)
+
+    def change_much(self, driver: Driver, seed: int) -> None:
+        self.guest.user("volume_change_much", driver.facts().view, seed, self._size_bytes)
+
+    def content(self, driver: Driver) -> str:
+        return str(self.guest.user("volume_digest", driver.facts().view))
+
+    def snapshot_content(self, driver: Driver, guid: str) -> str:
+        """(A volume's snapshots are devices only where the owner wishes to see them.)"""
+        pool = driver.location.partition("/")[0]
+        listed = self.guest.run(
+            "zfs", "list", "-Hpr", "-t", "snapshot", "-o", "guid,name", f"{pool}/{self.name}"
+        )
+        names = dict(line.split("\t") for line in listed.splitlines())
+        dataset = names[guid].partition("@")[0]
+        self.guest.run("zfs", "set", "snapdev=visible", dataset)
+        try:
+            return str(self.guest.user("volume_digest", f"/dev/zvol/{names[guid]}"))
+        finally:
+            self.guest.run("zfs", "inherit", "snapdev", dataset)
+
+
+@contextmanager
+def zfs_lab(*, volume: bool, large: bool) -> Iterator[ZfsLab]:
+    """A fresh lab in the machine of this run."""
+    guest = session.guest()
+    with guest.datasets() as name, guest_agents(guest) as others:
+        yield ZvolLab(guest, name, others, large=large) if volume else ZfsLab(guest, name, others)

@@ -1,0 +1,209 @@
+"""The crash matrix on real OpenZFS: the agent in the virtual machine is ended hard, or meets an
+error, at every labelled step that it passes; the next command must end in a state that an
+undisturbed run could have reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mirrord.core.errors import MirrordError
+from mirrord.core.model import SnapshotKind
+from mirrord.link import connect
+from tests.contract.zfs import ZfsLab, zfs_lab
+from tests.support.places import driver_at
+from tests.support.world import NAME, World
+from tests.zfsvm.bridge import Bridge
+
+pytestmark = pytest.mark.zfs
+
+Point = tuple[str, int]
+Work = Callable[[], object]
+#: killed: the agent's process, and the client finds another one. gone: the whole machine cannot be
+#: reached from then on, until the command has failed.
+FAULTS = {"killed": "crash", "gone": "crash", "io-error": "EIO", "disk-full": "ENOSPC"}
+
+
+class Matrix:
+    """A mirror of a lab in the machine, and agents that break."""
+
+    def __init__(self, lab: ZfsLab, folder: Path) -> None:
+        self.lab = lab
+        self.bridge = Bridge(lab.guest, folder)
+        lab.host = self.bridge.host
+        self.world = World(lab, folder / "home").initialized()
+
+    def close(self) -> None:
+        self.world.clean_up()
+        self.bridge.close()
+
+    def points(self, work: Work) -> list[Point]:
+        """Where the work can be broken: each label's first and last passing in an agent."""
+        connect.close_all()
+        self.bridge.learn()
+        work()
+        seen = self.bridge.labels()
+        self.mend()
+        found = {(label, time) for label in seen for time in (1, seen.count(label))}
+        assert len(found) >= 3, "the work passes labelled steps"
+        return sorted(found, key=lambda point: (seen.index(point[0]), point[1]))
+
+    def attempt(self, work: Work, point: Point, fault: str) -> bool:
+        """Run the work with the fault; True when the fault was met."""
+        connect.close_all()
+        self.bridge.break_at(*point, FAULTS[fault])
+        self.bridge.stays_down = fault == "gone"
+        try:
+            work()
+        except (MirrordError, OSError):
+            pass
+        met = "!" in self.bridge.labels()
+        self.mend()
+        return met
+
+    def mend(self) -> None:
+        """All is well again; a new process takes over."""
+        connect.close_all()
+        self.bridge.behave()
+        self.world.again()
+
+    def sound(self) -> None:
+        """Both pools are, and nothing is left of what was broken."""
+        self.lab.sound(self.lab.source())
+        self.lab.sound(self.lab.destination())
+
+
+@pytest.fixture(params=["filesystem", "volume"])
+def matrix(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Matrix]:
+    with zfs_lab(volume=request.param == "volume", large=False) as lab:
+        made = Matrix(lab, tmp_path)
+        yield made
+        made.close()
+
+
+only_filesystem = pytest.mark.parametrize("matrix", ["filesystem"], indirect=True)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_update(matrix: Matrix, fault: str) -> None:
+    world, lab = matrix.world, matrix.lab
+
+    def update() -> object:
+        return world.service.update(NAME)
+
+    lab.change(lab.source(), 99)
+    found, met = matrix.points(update), 0
+    new = world.view_content()
+    for seed, point in enumerate(found):
+        lab.change(lab.source(), seed)
+        old, new = new, world.source_content()
+        met += matrix.attempt(update, point, fault)
+        assert world.view_content() in (old, new), point
+        world.service.update(NAME)
+        assert world.view_content() == new, point
+        assert lab.destination().stagings() == [], point
+        assert world.status()["healthy"], point
+    matrix.sound()
+    assert met > len(found) / 2
+    assert len(lab.source().snapshots()) <= 3, "no snapshot is left behind"
+
+
+@only_filesystem
+def test_break_and_resync(matrix: Matrix) -> None:
+    """A broken break, then a broken resync of what has diverged."""
+    world, lab = matrix.world, matrix.lab
+
+    def diverge(seed: int) -> str:
+        lab.change(lab.destination(), seed)
+        lab.change(lab.source(), 1000 + seed)
+        return world.view_content()
+
+    def break_off() -> object:
+        return world.service.break_off(NAME)
+
+    def resync() -> object:
+        return world.service.resync(NAME, yes=True)
+
+    breaks = matrix.points(break_off)
+    diverge(0)
+    resyncs = matrix.points(resync)
+    met = 0
+    for seed in range(1, 1 + max(len(breaks), len(resyncs))):
+        content = world.view_content()
+        if breaks:
+            point = breaks.pop(0)
+            met += matrix.attempt(break_off, point, "gone")
+            assert world.view_content() == content, point
+        world.service.break_off(NAME)
+        assert world.status()["state"] == "broken-off" and world.view_content() == content
+        losing = diverge(seed)
+        if resyncs:
+            point = resyncs.pop(0)
+            met += matrix.attempt(resync, point, "gone")
+        world.service.resync(NAME, yes=True)
+        assert world.in_step(), point
+        destination = lab.destination()
+        kept = [s for s in destination.snapshots() if s.kind is SnapshotKind.DIVERGED]
+        contents = {lab.snapshot_content(destination, s.guid) for s in kept}
+        assert losing in contents, f"the losing side is kept, {point}"
+        for snapshot in kept:
+            destination.delete_snapshot(snapshot.guid)
+    matrix.sound()
+    assert met >= 3
+
+
+@only_filesystem
+def test_initialize(matrix: Matrix) -> None:
+    """Each try is the first transfer of another mirror of the same source."""
+    world, lab = matrix.world, matrix.lab
+    content = world.source_content()
+
+    def fresh(name: str) -> Work:
+        world.service.create(name, str(lab.source()), f"{lab.destination()}.{name}", keep_source=1)
+        return lambda: world.service.initialize(name)
+
+    met = 0
+    for number, point in enumerate(matrix.points(fresh("learn"))):
+        name = f"m{number}"
+        met += matrix.attempt(fresh(name), point, "gone")
+        if world.service.status(name)[0]["state"] == "uninitialized":
+            world.service.initialize(name)
+        world.service.update(name)
+        status = world.service.status(name)[0]
+        assert status["state"] == "mirrored" and status["healthy"], point
+        assert lab.content(lab.driver(f"{lab.destination().location}.{name}")) == content, point
+        world.service.delete(name, yes=True, keep_snapshots=False)
+    assert met >= 3
+
+
+@only_filesystem
+def test_reverse(matrix: Matrix) -> None:
+    world, lab = matrix.world, matrix.lab
+
+    def turn(seed: int) -> tuple[str, str]:
+        """Break, and let the destination win; returns source as it is, and the winning content."""
+        world.service.break_off(NAME)
+        status = world.status()
+        winner = driver_at(lab, status["destination"])
+        lab.change(winner, seed)
+        return status["source"], lab.content(winner)
+
+    def reverse() -> object:
+        return world.service.reverse(NAME, yes=True)
+
+    turn(0)
+    met = 0
+    for seed, point in enumerate(matrix.points(reverse), 1):
+        before, winning = turn(seed)
+        met += matrix.attempt(reverse, point, "gone")
+        world.service.abort(NAME, hard=False)  # takes up what was left
+        if world.status()["source"] == before:
+            reverse()
+        else:
+            world.service.update(NAME)
+        assert world.source_content() == winning == world.view_content(), point
+    matrix.sound()
+    assert met >= 3

@@ -1,0 +1,220 @@
+"""The work of a user in the machine: what the host asks for by name (tests/zfsvm/inside.py).
+
+Arguments and results are what JSON can say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from tests.support import files
+
+_PIECE = 1 << 20
+_DEVICE_S = 10.0
+
+
+def run(words: list[str], given: str | None = None) -> tuple[int, str, str]:
+    """A command's exit status, output and errors; given: its standard input."""
+    done = subprocess.run(
+        words, input=given or "", capture_output=True, text=True, errors="surrogateescape"
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def fill(folder: str, seed: int) -> None:
+    """Something of all that a file system can hold."""
+    files.fill(Path(folder), seed)
+
+
+def change(folder: str, seed: int) -> None:
+    """A user's work."""
+    files.change(Path(folder), seed)
+
+
+def change_much(folder: str, seed: int) -> None:
+    """The same, with 40 MiB that do not compress."""
+    files.change(Path(folder), seed)
+    made = random.Random(f"much {seed}")
+    for number in range(4):
+        (Path(folder) / f"much{number}").write_bytes(made.randbytes(10 << 20))
+
+
+def digest(folder: str) -> str:
+    """All that a user sees there. Of a snapshot: also that it is read, not a folder in waiting."""
+    path = Path(folder)
+    if not path.is_dir():
+        raise FileNotFoundError(folder)
+    return files.digest(path)
+
+
+def volume_change(device: str, seed: int, size_bytes: int) -> None:
+    """Write here and there on a block device, as a database would."""
+    made = random.Random(f"volume {seed}")
+    with _device(device).open("r+b", buffering=0) as file:
+        for _ in range(20):
+            file.seek(made.randrange(size_bytes // 4096 - 4) * 4096)
+            file.write(made.randbytes(4096 * made.randrange(1, 4)))
+        file.seek(made.randrange(size_bytes - 1_500_000))
+        file.write(made.randbytes(1_000_000 if seed % 2 else 10))
+
+
+def volume_change_much(device: str, seed: int, size_bytes: int) -> None:
+    """Write 40 MiB."""
+    volume_change(device, seed, size_bytes)
+    made = random.Random(f"much {seed}")
+    with _device(device).open("r+b", buffering=0) as file:
+        file.seek(size_bytes - (41 << 20))
+        for _ in range(40):
+            file.write(made.randbytes(_PIECE))
+
+
+def volume_digest(device: str) -> str:
+    """Of all that is on a block device."""
+    whole = hashlib.md5(usedforsecurity=False)
+    with _device(device).open("rb", buffering=0) as file:
+        while piece := file.read(_PIECE):
+            whole.update(piece)
+    return whole.hexdigest()
+
+
+def _device(path: str) -> Path:
+    """The device, which udev may still be making."""
+    until = time.monotonic() + _DEVICE_S
+    while not Path(path).exists():
+        if time.monotonic() > until:
+            raise FileNotFoundError(f"{path} did not appear in {_DEVICE_S:.0f} s")
+        time.sleep(0.01)
+    return Path(path)
+
+
+def write_text(path: str, text: str) -> None:
+    """Write a small file, with its folder."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(text)
+
+
+def read_text(path: str) -> str:
+    """A small file; "" when there is none."""
+    return Path(path).read_text() if Path(path).exists() else ""
+
+
+def kill(pid: int) -> None:
+    """End a process without a word, and wait until it is gone."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    gone(pid)
+
+
+def gone(pid: int, within_s: float = 20.0) -> bool:
+    """Wait until a process has ended."""
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def running(part: str) -> list[str]:
+    """The command lines of the processes that have `part` in theirs."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+            except OSError:
+                continue
+            if part in line:
+                found.append(line)
+    return found
+
+
+def clean(parent: str) -> None:
+    """Destroy a dataset with all that is below it, whoever holds its snapshots."""
+    for _ in range(20):
+        status, _, said = run(["zfs", "destroy", "-R", parent])
+        if status == 0 or "does not exist" in said:
+            return
+        _, listed, _ = run(["zfs", "list", "-Hpr", "-t", "snapshot", "-o", "name,userrefs", parent])
+        for line in listed.splitlines():
+            name, _, holders = line.partition("\t")
+            if holders not in ("0", "-"):
+                _, holds, _ = run(["zfs", "holds", "-H", name])
+                for hold in holds.splitlines():
+                    run(["zfs", "release", hold.split("\t")[1], name])
+        run(["zfs", "receive", "-A", parent])
+        time.sleep(0.05)
+    raise AssertionError(f"{parent} cannot be destroyed: {said}")
+
+
+def half_received(origin: str, target: str) -> None:
+    """Leave at `target` what another program began to receive, and never ended; once."""
+    if run(["zfs", "list", target])[0] == 0:
+        return
+    assert run(["zfs", "create", origin])[0] == 0
+    Path(f"/{origin}/file").write_bytes(os.urandom(2 << 20))
+    assert run(["zfs", "snapshot", f"{origin}@some"])[0] == 0
+    sending = subprocess.Popen(["zfs", "send", f"{origin}@some"], stdout=subprocess.PIPE)
+    assert sending.stdout is not None
+    begun = sending.stdout.read(1 << 20)
+    sending.stdout.close()
+    sending.wait()
+    subprocess.run(["zfs", "receive", "-s", "-u", target], input=begun, capture_output=True)
+    token = run(["zfs", "get", "-Ho", "value", "receive_resume_token", target])[1].strip()
+    assert len(token) > 10, token
+
+
+def suspended(pool: str) -> None:
+    """Write to a pool whose disk is gone until it is suspended."""
+    until = time.monotonic() + 60
+    while "SUSPENDED" not in run(["zpool", "list", "-Ho", "health", pool])[1]:
+        if time.monotonic() > until:
+            raise AssertionError(f"{pool} is not suspended")
+        # (A new dataset is a write that does not wait for one that hangs.)
+        subprocess.Popen(
+            ["zfs", "create", f"{pool}/touched{time.monotonic_ns()}"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        time.sleep(1)
+
+
+def write_random(path: str, size_bytes: int) -> None:
+    """A file with so much that does not compress."""
+    with Path(path).open("wb") as file:
+        for _ in range(size_bytes // _PIECE):
+            file.write(os.urandom(_PIECE))
+        file.write(os.urandom(size_bytes % _PIECE))
+
+
+_open: list[int] = []
+
+
+def hold_open(path: str) -> None:
+    """Have a file or a folder open until `let_go`."""
+    _open.append(os.open(path, os.O_RDONLY))
+
+
+def let_go() -> None:
+    """Close what `hold_open` opened."""
+    while _open:
+        os.close(_open.pop())
+
+
+def destroy_snapshot(full: str) -> None:
+    """Destroy a snapshot, whoever holds it."""
+    for hold in run(["zfs", "holds", "-H", full])[1].splitlines():
+        run(["zfs", "release", hold.split("\t")[1], full])
+    status, _, said = run(["zfs", "destroy", full])
+    assert status == 0, said
