@@ -47,7 +47,9 @@ def commit(place: Place, found: Listing, transfer_id: str, *, show: bool, where:
     request = receive.last(place)
     if request is not None and request.snapshot.guid == done.guid:
         changed = not done.marked or not done.holds
+        change = cache.Change(place)
         done = _mark(done, request, where)
+        change.done(added=done)
     if show:
         changed |= _show(place, found, done, newest=newest, where=where)
     record.remove("ZFS:COMMIT:RECORD", place.location)

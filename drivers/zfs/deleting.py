@@ -8,6 +8,9 @@ from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.place import Place
 from mirrord.system import steps
 
+#: Snapshots in one command: their names must fit into its arguments.
+_AT_ONCE = 500
+
 
 def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
     """Delete a snapshot, and what was set aside for its sake alone."""
@@ -17,16 +20,13 @@ def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
             f"the snapshot {one.name} has clones", where=where, why=", ".join(theirs),
             hint=f"Promote or destroy them first: zfs promote {theirs[0]}",
         )  # fmt: skip
-    wishes = []
-    if one.holds:
-        words = ["zfs", "release", marks.HOLD, one.full]
-        gone = ("no such tag", "does not exist")
-        wishes.append(command.Wish("ZFS:DELETE:RELEASE", words, gone))
+    words = ["zfs", "release", marks.HOLD, one.full]
+    gone = ("no such tag", "does not exist")
+    wishes = [command.Wish("ZFS:DELETE:RELEASE", words, gone)]
     if found.bookmark(one.guid) is not None:
         words = ["zfs", "destroy", f"{one.dataset}#{one.name}"]
         wishes.append(command.Wish("ZFS:DELETE:BOOKMARK", words, None))
-    if wishes:
-        command.together(wishes, where)
+    command.together(wishes, where)
     # One that what was set aside began as goes with that.
     later = ["-d"] if one.clones else []
     arguments = ["zfs", "destroy", *later, one.full]
@@ -37,6 +37,15 @@ def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
             raise _held(one, where)
         raise command.failure(where, arguments, done.errors)
     sweep(place, found, {one.guid}, where)
+
+
+def release_all(found: Listing, where: str) -> None:
+    """Give up all of mirrord's holds: the snapshots are their owner's from now on."""
+    held = [one.full for one in found.ours() if one.holds]
+    for start in range(0, len(held), _AT_ONCE):
+        words = ["zfs", "release", marks.HOLD, *held[start : start + _AT_ONCE]]
+        gone = "no such tag", "does not exist"
+        command.lenient("ZFS:FORGET:RELEASE", words, where, *gone)
 
 
 def _held(one: Entry, where: str) -> MirrordError:

@@ -441,6 +441,7 @@ class ZfsDriver(Driver):
             command.effect("ZFS:FORGET:PREPARED", ["zfs", "inherit", *words], where)
         if place.here is None or place.here.mark is None:
             return
+        deleting.release_all(self._list(place), where)
         old, role = place.mark, self._role(place)[0]
         if role is Role.LIVE:
             mark = Mark(kept=old.kept)
