@@ -9,7 +9,17 @@ import sys
 
 from benchmarks.harness import Row, save, table
 
-NAMES = ("update_latency", "many_files", "bulk", "block", "service", "fleet", "compress", "remote")
+NAMES = (
+    "update_latency",
+    "many_files",
+    "bulk",
+    "block",
+    "service",
+    "fleet",
+    "compress",
+    "remote",
+    "zfs",
+)
 
 
 def main(names: list[str]) -> int:

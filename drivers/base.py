@@ -224,6 +224,12 @@ class Driver(abc.ABC):
     def reclaim(self) -> None:  # noqa: B027 - most have nothing to hasten
         """Let the file system give back now what deleted snapshots held, where it would dawdle."""
 
+    def base_left(self, guid: str) -> Snapshot | None:
+        """What is left of a snapshot of the live volume that is gone, when an incremental can still
+        begin from it: it may then be the base of `delta` and `send`, and of `changed_since`.
+        """
+        return None
+
     @abc.abstractmethod
     def changed_since(self, guid: str) -> bool:
         """Whether the live volume may differ from the snapshot. False only when it is certain

@@ -5,7 +5,10 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
+from mirrord.core.errors import MirrordError
 from mirrord.drivers.zfs import failures
 from mirrord.system import command, steps
 from mirrord.system.command import Process, Result
@@ -56,8 +59,13 @@ def run(arguments: Sequence[str], where: str) -> str:
     """What it printed; raises what `failures.translate` makes of what it complained of."""
     done = result(arguments)
     if done.status != 0:
-        raise failures.translate(where, arguments, done.errors)
+        raise failure(where, arguments, done.errors)
     return done.output
+
+
+def failure(where: str, arguments: Sequence[str], said: str) -> MirrordError:
+    """What a command complained of, in mirrord's words; ZFS is asked for what helps to mend it."""
+    return failures.translate(where, arguments, said, ask=lambda words: result(words).output)
 
 
 def lenient(label: str, arguments: Sequence[str], where: str, *fine: str) -> None:
@@ -65,7 +73,29 @@ def lenient(label: str, arguments: Sequence[str], where: str, *fine: str) -> Non
     steps.reached(label)
     done = result(arguments)
     if done.status != 0 and not any(text in done.errors for text in fine):
-        raise failures.translate(where, arguments, done.errors)
+        raise failure(where, arguments, done.errors)
+
+
+class Wish(NamedTuple):
+    """A labelled command for `together`. fine: see `lenient`; None: whatever it says."""
+
+    label: str
+    arguments: Sequence[str]
+    fine: tuple[str, ...] | None = ()
+
+
+def together(wishes: Sequence[Wish], where: str) -> None:
+    """Commands that do not need each other, at the same time: each waits for the pool to write, and
+    so they wait together. Raises the first complaint when all have ended.
+    """
+    for wish in wishes:
+        steps.reached(wish.label)
+    with ThreadPoolExecutor(len(wishes)) as pool:
+        ended = list(pool.map(lambda wish: result(wish.arguments), wishes))
+    for wish, done in zip(wishes, ended, strict=True):
+        fine = wish.fine is None or any(text in done.errors for text in wish.fine)
+        if done.status != 0 and not fine:
+            raise failure(where, wish.arguments, done.errors)
 
 
 def effect(label: str, arguments: Sequence[str], where: str) -> None:

@@ -2,45 +2,87 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from mirrord.core.model import ReceiveRequest
 from mirrord.drivers.base import staging_missing, stream_damaged
-from mirrord.drivers.zfs import command, failover, listing, marks, mounting, names, receive, running
+from mirrord.drivers.zfs import (
+    cache,
+    command,
+    failover,
+    listing,
+    marks,
+    mounting,
+    names,
+    receive,
+    record,
+    running,
+)
 from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.marks import Mark, SnapshotMark
 from mirrord.drivers.zfs.place import Place, look
 from mirrord.system import steps
 
 
-def commit(
-    place: Place, found: Listing, transfer_id: str, *, show: bool, where: str
-) -> tuple[Entry, Place]:
+class Committed(NamedTuple):
+    """The snapshot, and the place as it is now. fresh: nothing that was seen before is true."""
+
+    entry: Entry
+    place: Place
+    fresh: bool
+
+
+def commit(place: Place, found: Listing, transfer_id: str, *, show: bool, where: str) -> Committed:
     """See `Driver.commit`. The END record makes the snapshot visible; what comes after it is
     bookkeeping, which a repeated commit does too.
     """
     whole = running.kept(place.location, transfer_id)
-    if whole is not None and whole.staging is not None:
-        guid = whole.staging.snapshot.guid
-        if not show:
-            _pin(place, found, where)
-        steps.reached("ZFS:COMMIT:END")
-        try:
-            whole.finish()
-        finally:
-            running.drop(place.location)
-        place = look(place.location, where)
-        request = receive.begun(place)
-        found = listing.load(place.location, place.mark.kept, request, where)
-        done = found.find(guid)
-        if done is None:
-            raise stream_damaged(where, f"it made no snapshot with the identity {guid}")
-    else:
-        there = committed(place, found, transfer_id)
-        if there is None:
-            raise staging_missing(where, transfer_id)
-        done = there
-    _mark(done, place, transfer_id, where)
+    if whole is not None and whole.request is not None:
+        return _finish(place, found, whole, show=show, where=where)
+    done = committed(place, found, transfer_id)
+    if done is None:
+        raise staging_missing(where, transfer_id)
+    newest = found.own()[-1].guid == done.guid
+    changed = False
+    request = receive.last(place)
+    if request is not None and request.snapshot.guid == done.guid:
+        changed = not done.marked or not done.holds
+        change = cache.Change(place)
+        done = _mark(done, request, where)
+        change.done(added=done)
     if show:
-        _show(place, found, done, where)
-    return done, place
+        changed |= _show(place, found, done, newest=newest, where=where)
+    record.remove("ZFS:COMMIT:RECORD", place.location)
+    return Committed(done, place, changed)
+
+
+def _finish(
+    place: Place, found: Listing, whole: running.Running, *, show: bool, where: str
+) -> Committed:
+    request, present = whole.request, whole.child is None
+    assert request is not None
+    first = place.here is None
+    if first:  # it was not there yet when that was looked at
+        place = look(place.location, where)
+    pinned = not show and _pin(place, found, where)
+    change = cache.Change(place)
+    steps.reached("ZFS:COMMIT:END")
+    try:
+        whole.finish()
+    finally:
+        running.drop(place.location)
+    there = found.find(request.snapshot.guid) if present else None
+    done = listing.load_one(there.full if there else whole.target, where)
+    if done is None or done.guid != request.snapshot.guid:
+        raise stream_damaged(where, f"it made no snapshot that is {request.snapshot.guid}")
+    done = _mark(done, request, where)
+    change.done(added=done)
+    if first or pinned:
+        place = look(place.location, where)
+    if show:
+        _show(place, found, done, newest=not present, where=where)
+    record.remove("ZFS:COMMIT:RECORD", place.location)
+    return Committed(done, place, fresh=first or pinned or present or place.mark.pin is not None)
 
 
 def committed(place: Place, found: Listing, transfer_id: str) -> Entry | None:
@@ -51,46 +93,54 @@ def committed(place: Place, found: Listing, transfer_id: str) -> Entry | None:
     return None
 
 
-def _pin(place: Place, found: Listing, where: str) -> None:
-    """What comes is not to be shown: go on showing what is shown now."""
-    if place.mark.pin is None:
+def _pin(place: Place, found: Listing, where: str) -> bool:
+    """What comes is not to be shown: go on showing what is shown now. Whether that was new."""
+    new = place.mark.pin is None
+    if new:
         mark = place.mark._replace(pin=failover.shown(place, found) or "")
         words = ["zfs", "set", f"{marks.MARK}={mark.text()}", place.location]
         command.effect("ZFS:COMMIT:PIN", words, where)
+    return new
 
 
-def _mark(done: Entry, place: Place, transfer_id: str, where: str) -> None:
+def _mark(done: Entry, request: ReceiveRequest, where: str) -> Entry:
     """The snapshot's own record; until it is written the dataset's record of the transfer does."""
-    request = receive.begun(place)
-    if request is None or request.transfer_id != transfer_id or request.snapshot.guid != done.guid:
-        return
     snapshot = request.snapshot
-    mark = SnapshotMark(snapshot.kind, transfer_id, snapshot.taken_at_ns)
+    mark = SnapshotMark(snapshot.kind, request.transfer_id, snapshot.taken_at_ns)
+    wishes = []
     if not done.marked:
         words = ["zfs", "set", f"{marks.SNAPSHOT}={mark.text()}", done.full]
-        command.effect("ZFS:COMMIT:MARK", words, where)
+        wishes.append(command.Wish("ZFS:COMMIT:MARK", words))
     if not done.holds:
-        hold("ZFS:COMMIT:HOLD", done.full, where)
+        wishes.append(hold("ZFS:COMMIT:HOLD", done.full))
+    if wishes:
+        command.together(wishes, where)
+    return done._replace(mark=done.mark if done.marked else mark, marked=True, holds=1)
 
 
-def hold(label: str, snapshot: str, where: str) -> None:
+def hold(label: str, snapshot: str) -> command.Wish:
     """Keep others from destroying a snapshot that mirrord needs."""
-    command.lenient(label, ["zfs", "hold", marks.HOLD, snapshot], where, "tag already exists")
+    return command.Wish(label, ["zfs", "hold", marks.HOLD, snapshot], ("tag already exists",))
 
 
-def _show(place: Place, found: Listing, done: Entry, where: str) -> None:
-    mark = place.mark
+def _show(place: Place, found: Listing, done: Entry, *, newest: bool, where: str) -> bool:
+    """Let the view be that of the snapshot; whether anything changed. A commit that is repeated
+    late does not turn it back.
+    """
+    mark, changed = place.mark, False
     if mark.pin is not None:
         pinned = found.find(mark.pin) if mark.pin else None
-        own = [one for one in found.own() if one.mark is not None]
-        if pinned is None or pinned.order < done.order:
-            newest = bool(own) and own[-1].guid == done.guid
+        if pinned is None or pinned.order < done.order or (newest and pinned.guid == done.guid):
             after: Mark = mark._replace(pin=None if newest else done.guid)
             words = ["zfs", "set", f"{marks.MARK}={after.text()}", place.location]
             command.effect("ZFS:COMMIT:SHOW", words, where)
-    if place.here is not None:
+            changed = True
+    if place.here is not None and not place.here.mounted and not place.here.is_zvol:
         mounting.mount("ZFS:COMMIT:MOUNT", place.here)
+        changed = True
     if place.prepared:
         words = ["zfs", "inherit", names.prepared_property(place.location),
                  names.parent_of(place.location)]  # fmt: skip
         command.effect("ZFS:COMMIT:PREPARED", words, where)
+        changed = True
+    return changed

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mirrord.core.model import BlockStates, Divergence, FileChange
-from mirrord.drivers.zfs import command, mounting
+from mirrord.drivers.zfs import command, marks, mounting
 from mirrord.drivers.zfs.listing import Entry, Listing
-from mirrord.drivers.zfs.place import Dataset
+from mirrord.drivers.zfs.place import Dataset, parse
 from mirrord.system import files
 
 _WORDS = {"+": "added", "-": "deleted", "M": "modified", "R": "renamed"}
@@ -26,10 +26,35 @@ def sync(volume: Dataset, where: str) -> None:
     command.run(["zpool", "sync", volume.name.partition("/")[0]], where)
 
 
+def changed(volume: Dataset, base: Entry, where: str) -> bool | None:
+    """Whether a live volume may differ from its snapshot, when both are where they were seen last;
+    None when they are not.
+    """
+    if base.dataset != volume.name:
+        return None
+    sync(volume, where)
+    since = f"written@{base.name}"
+    asked = f"type,guid,mounted,mountpoint,{since},{marks.MARK}"
+    words = ["zfs", "get", "-Hp", "-o", "name,property,value,source", asked]
+    done = command.result([*words, volume.name, base.full])
+    now = parse(done.output)
+    here, there = now.get(volume.name), now.get(base.full)
+    if done.status != 0 or here is None or there is None:
+        return None
+    same = all(here.get(name) == volume.get(name) for name in ("guid", "mounted", "mountpoint"))
+    mark = here.mark
+    live = mark is None or mark.role in ("", "live")
+    if not same or not live or there.guid != base.guid or not here.get(since).isdigit():
+        return None
+    return here.get(since) != "0"
+
+
 def written(volume: str, base: Entry, where: str) -> int:
     """Bytes in the volume (or snapshot) `volume` that were written since `base`."""
-    name = base.name if volume.partition("@")[0] == base.dataset else base.full
-    asked = ["zfs", "get", "-Hp", "-o", "value", f"written@{name}", volume]
+    name = f"@{base.name}" if volume.partition("@")[0] == base.dataset else f"@{base.full}"
+    if base.bookmark:
+        name = f"#{base.name}"
+    asked = ["zfs", "get", "-Hp", "-o", "value", f"written{name}", volume]
     return int(command.run(asked, where).strip())
 
 
@@ -54,23 +79,33 @@ class Accounts(NamedTuple):
         )
 
 
-def accounts(older: Entry | None, newer: Entry, where: str) -> Accounts:
-    """Ask for both at once. The other way round, what was deleted is what is added."""
+def accounts(older: Entry | None, newer: Entry, where: str) -> Accounts | None:
+    """Ask for both at once, and for their identities: None when they are not what they were. The
+    other way round, what was deleted is what is added.
+    """
     if older is None:
-        words = ["zfs", "get", "-Hp", "-o", "value", "referenced", newer.full]
-        referenced = int(command.run(words, where).strip())
-        return Accounts(0, referenced, referenced)
+        words = ["zfs", "get", "-Hp", "-o", "value", "guid,referenced", newer.full]
+        done = command.result(words)
+        if done.status != 0:
+            return None
+        guid, referenced = map(int, done.output.split())
+        return Accounts(0, referenced, referenced) if str(guid) == newer.guid else None
     if older.bookmark:  # how large the snapshot was is not known any more
         words = ["zfs", "get", "-Hp", "-o", "value", f"referenced,written#{older.name}", newer.full]
         referenced, added = map(int, command.run(words, where).split())
         return Accounts(referenced - added, referenced, added)
     first, last = (older, newer) if older.order <= newer.order else (newer, older)
     since = f"written@{first.name if first.dataset == last.dataset else first.full}"
-    words = ["zfs", "get", "-Hp", "-o", "name,property,value", f"referenced,{since}"]
+    words = ["zfs", "get", "-Hp", "-o", "name,property,value", f"guid,referenced,{since}"]
+    done = command.result([*words, first.full, last.full])
+    if done.status != 0:
+        return None
     said: dict[tuple[str, str], int] = {}
-    for line in command.run([*words, first.full, last.full], where).splitlines():
+    for line in done.output.splitlines():
         name, key, value = line.split("\t")
         said[name, key] = int(value) if value.isdigit() else 0
+    if any(str(said[one.full, "guid"]) != one.guid for one in (first, last)):
+        return None
     before, after = said[first.full, "referenced"], said[last.full, "referenced"]
     added = said.get((last.full, since), 0) if first != last else 0
     if first is older:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from mirrord.core.errors import Busy, MirrordError, Refused
-from mirrord.drivers.zfs import command, failures, marks, names
+from mirrord.drivers.zfs import command, marks, names
 from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.place import Place
 from mirrord.system import steps
+
+#: Snapshots in one command: their names must fit into its arguments.
+_AT_ONCE = 500
 
 
 def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
@@ -17,8 +20,13 @@ def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
             f"the snapshot {one.name} has clones", where=where, why=", ".join(theirs),
             hint=f"Promote or destroy them first: zfs promote {theirs[0]}",
         )  # fmt: skip
-    if one.holds:
-        release(one.full, where)
+    words = ["zfs", "release", marks.HOLD, one.full]
+    gone = ("no such tag", "does not exist")
+    wishes = [command.Wish("ZFS:DELETE:RELEASE", words, gone)]
+    if found.bookmark(one.guid) is not None:
+        words = ["zfs", "destroy", f"{one.dataset}#{one.name}"]
+        wishes.append(command.Wish("ZFS:DELETE:BOOKMARK", words, None))
+    command.together(wishes, where)
     # One that what was set aside began as goes with that.
     later = ["-d"] if one.clones else []
     arguments = ["zfs", "destroy", *later, one.full]
@@ -27,14 +35,17 @@ def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
     if done.status != 0 and "could not find any snapshots" not in done.errors:
         if "being held" in done.errors or "busy" in done.errors:
             raise _held(one, where)
-        raise failures.translate(where, arguments, done.errors)
+        raise command.failure(where, arguments, done.errors)
     sweep(place, found, {one.guid}, where)
 
 
-def release(full: str, where: str) -> None:
-    """Give up mirrord's hold on a snapshot, if there is one."""
-    words = ["zfs", "release", marks.HOLD, full]
-    command.lenient("ZFS:DELETE:RELEASE", words, where, "no such tag", "does not exist")
+def release_all(found: Listing, where: str) -> None:
+    """Give up all of mirrord's holds: the snapshots are their owner's from now on."""
+    held = [one.full for one in found.ours() if one.holds]
+    for start in range(0, len(held), _AT_ONCE):
+        words = ["zfs", "release", marks.HOLD, *held[start : start + _AT_ONCE]]
+        gone = "no such tag", "does not exist"
+        command.lenient("ZFS:FORGET:RELEASE", words, where, *gone)
 
 
 def _held(one: Entry, where: str) -> MirrordError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -15,7 +16,6 @@ from mirrord.core.errors import MirrordError, Refused
 from mirrord.core.model import (
     Delta,
     Divergence,
-    FileChange,
     ReceiveRequest,
     Role,
     Snapshot,
@@ -26,11 +26,15 @@ from mirrord.core.model import (
 from mirrord.drivers import base as texts
 from mirrord.drivers.base import Capability, Driver
 from mirrord.drivers.zfs import (
+    cache,
     command,
     commit,
     compare,
+    delegation,
     deleting,
+    deltas,
     failover,
+    features,
     listing,
     locking,
     marks,
@@ -38,19 +42,15 @@ from mirrord.drivers.zfs import (
     names,
     receive,
     running,
+    standing,
     stream,
-    survey,
 )
 from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.marks import Mark, SnapshotMark
-from mirrord.drivers.zfs.place import Dataset, Place, look
-from mirrord.drivers.zfs.stream import Sending, ZfsSendStream
+from mirrord.drivers.zfs.place import Place
+from mirrord.drivers.zfs.sight import Sight
+from mirrord.drivers.zfs.stream import ZfsSendStream
 from mirrord.system import clock, locks
-
-#: Of a smaller change, what it takes in the pool is near enough to what will be sent.
-_ESTIMATE_BYTES = 1 << 20
-#: A change up to this is looked through for `mirrord delta`: that reads all of it.
-_EXACT_BYTES = 256 << 20
 
 
 class ZfsDriver(Driver):
@@ -61,106 +61,44 @@ class ZfsDriver(Driver):
 
     def __init__(self, location: str) -> None:
         super().__init__(names.check_dataset(location, f"zfs:{location}"))
-        self._hints: dict[str, str] = {}
+        self._sight = Sight(location, str(self))
 
     # Facts
 
-    def _look(self) -> Place:
-        return look(self.location, str(self))
+    def _look(self, *, fresh: bool = False) -> Place:
+        return self._sight.place(fresh=fresh)
 
     def _list(self, place: Place) -> Listing:
-        """The volume's snapshots; nothing where there is no volume."""
-        volume = place.volume
-        if volume is None:
-            return Listing(self.location, ())
-        found = listing.load(volume.name, place.mark.kept, receive.begun(place), str(self))
-        self._hints = {one.guid: one.full for one in found.snapshots()}
-        return found
+        return self._sight.listing(place)
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Around what changes more than a snapshot: nothing that was seen is true any more."""
+        try:
+            yield
+        finally:
+            self._sight.forget()
 
     def _role(self, place: Place) -> tuple[Role, tuple[str, ...]]:
-        """The role, and what a person should know about it."""
-        volume = place.here
-        if volume is None:
-            if place.fresh is not None or place.prepared:
-                return Role.MIRROR, ()
-            if place.pool is None:
-                return Role.ABSENT, (f"the pool '{names.pool_of(self.location)}' is not there",)
-            if place.above is None:
-                above = names.parent_of(self.location)
-                return Role.ABSENT, (f"the dataset {above} is not there",)
-            return Role.ABSENT, ()
-        role = place.mark.role
-        if role == "mirror":
-            return Role.MIRROR, ()
-        if role == "forgotten":
-            return Role.FOREIGN, ("it is the view of a mirror that was deleted",)
-        if volume.get("inconsistent") == "1":
-            return Role.FOREIGN, ("it is a dataset that another program has half received",)
-        return Role.LIVE, ()
+        return standing.role_of(place)
 
     def facts(self) -> VolumeFacts:
         """See `Driver.facts`."""
-        place = self._look()
-        role, notes = self._role(place)
-        there = place.volume or place.above or place.pool
-        facts = VolumeFacts(
-            kind=self.kind,
-            location=self.location,
-            role=role,
-            identity="",
-            filesystem=place.pool.guid if place.pool else "",
-            view="",
-            mirror_id=place.mark.mirror_id or place.prepared,
-            used_bytes=int(place.pool.get("used") or 0) if place.pool else 0,
-            free_bytes=int(there.get("available") or 0) if there else 0,
-            notes=notes,
-        )
-        volume = place.volume
-        if volume is None:
-            return facts
-        facts = facts._replace(view=mounting.view(volume))
-        if role is Role.LIVE:
-            notes += self._live_notes(volume)
-            origin = place.mark.origin if place.mark.role == "live" else None
-            return facts._replace(identity=volume.guid, origin=origin, notes=notes)
-        if role is Role.MIRROR:
-            found = self._list(place)
-            shown = failover.shown(place, found)
-            view, more = self._mirror_view(volume, found, shown)
-            return facts._replace(shown=shown, view=view, notes=notes + more)
-        return facts
-
-    def _live_notes(self, volume: Dataset) -> tuple[str, ...]:
-        if volume.is_zvol or volume.mounted:
-            return ()
-        if volume.get("canmount") == "noauto" or volume.get("keystatus") == "unavailable":
-            return (f"It is not mounted: {mounting.obstacle(volume) or 'nobody has done so'}.",)
-        return ()
-
-    def _mirror_view(
-        self, volume: Dataset, found: Listing, shown: str | None
-    ) -> tuple[str, tuple[str, ...]]:
-        """Where the snapshot that is shown can be read."""
-        view = mounting.view(volume)
-        if volume.is_zvol or shown is None:
-            return view, ()
-        one = found.find(shown)
-        if one is None:
-            return view, ("The snapshot that it should show was deleted.",)
-        if not volume.mounted:
-            why = mounting.obstacle(volume) or f"'zfs mount {volume.name}' does it"
-            return "", (f"It cannot be read here, as it is not mounted: {why}.",)
-        own = found.own()
-        if own and own[-1].guid != shown:
-            return listing.snapshot_of(one, view).path, ()
-        return view, ()
+        place = self._look(fresh=True)
+        role = self._role(place)[0]
+        found = self._list(place) if role is Role.MIRROR else None
+        return standing.facts_of(place, found)
 
     @contextlib.contextmanager
     def _exclusive(self, purpose: str) -> Iterator[bool]:
         """By name: so a place that is not there yet can be locked as well."""
         path = locking.lock_file(self.location, "lock")
         with locks.exclusive(path, purpose, what=str(self)):
-            yield True
+            self._sight.trust(True)
+            try:
+                yield True
+            finally:
+                self._sight.trust(False)
 
     # Snapshots
 
@@ -203,9 +141,11 @@ class ZfsDriver(Driver):
         full = f"{self.location}@{names.check_snapshot(name, where)}"
         mark = SnapshotMark(SnapshotKind.REFERENCE, "", clock.now_ns())
         arguments = ["zfs", "snapshot", "-o", f"{marks.SNAPSHOT}={mark.text()}", full]
+        change = cache.Change(place)
         command.lenient("ZFS:SNAPSHOT:TAKE", arguments, where, "already exists")
-        asked = ["zfs", "list", "-Hp", "-t", "snapshot", "-o", listing.COLUMNS, full]
-        [one] = listing.parse(command.run(asked, where))
+        one = listing.load_one(full, where)
+        if one is None:
+            raise texts.snapshot_missing(where, full)
         if one.mark is None or one.mark.transfer or one.mark.kind is not SnapshotKind.REFERENCE:
             raise Refused(
                 f"a snapshot of the name {name} is there",
@@ -213,8 +153,13 @@ class ZfsDriver(Driver):
                 why="mirrord did not take it",
             )
         if not one.holds:
-            commit.hold("ZFS:SNAPSHOT:HOLD", full, where)
-        self._hints[one.guid] = one.full
+            # Should somebody force the snapshot away, the next update goes on from the bookmark.
+            words = ["zfs", "bookmark", full, f"{self.location}#{name}"]
+            insured = command.Wish("ZFS:SNAPSHOT:BOOKMARK", words, None)
+            command.together([commit.hold("ZFS:SNAPSHOT:HOLD", full), insured], where)
+            one = one._replace(holds=1)
+        change.done(added=one)
+        self._sight.added(one)
         return self._snapshot(one, place)
 
     def delete_snapshot(self, guid: str) -> None:
@@ -231,14 +176,24 @@ class ZfsDriver(Driver):
                 "the snapshot is what the destination shows", where=where, why=one.name,
                 hint="It goes when a newer one is shown.",
             )  # fmt: skip
+        change = cache.Change(place)
         deleting.delete(place, found, one, where)
-        self._hints.pop(guid, None)
+        change.done(gone=guid)
+        self._sight.gone(guid)
+        if place.mark.kept:
+            self._sight.forget()
 
     def changed_since(self, guid: str) -> bool:
         """See `Driver.changed_since`."""
-        where, place = str(self), self._live()
+        where, one, seen = str(self), self._sight.hint(guid), self._sight.hinted_place()
+        if one is not None and seen is not None and seen.here is not None:
+            answer = compare.changed(seen.here, one, where)
+            if answer is not None:
+                return answer
+        place = self._live()
         assert place.here is not None
-        one = self._list(place).find(guid)
+        found = self._list(place)
+        one = found.find(guid) or found.bookmark(guid)
         if one is None:
             raise texts.snapshot_missing(where, guid)
         if one.dataset != self.location:
@@ -246,11 +201,28 @@ class ZfsDriver(Driver):
         compare.sync(place.here, where)
         return compare.written(self.location, one, where) != 0
 
+    def base_left(self, guid: str) -> Snapshot | None:
+        """See `Driver.base_left`: a bookmark."""
+        place = self._look(fresh=True)
+        one = self._list(place).bookmark(guid)
+        if one is None or self._role(place)[0] is not Role.LIVE:
+            return None
+        return listing.snapshot_of(one, "")._replace(kind=SnapshotKind.REFERENCE)
+
     # Source
 
-    def _sending(self, base: str | None, incremental: str) -> tuple[Place, Listing, Sending]:
-        """The pair, as `zfs send` takes it. A base that is only a bookmark any more will do."""
-        where, place = str(self), self._look()
+    def _pair(self, base: str | None, incremental: str) -> tuple[Place, Entry | None, Entry]:
+        """The pair, as it was seen last or is found now. A base of which only a bookmark is left
+        will do.
+        """
+        place, newer = self._sight.hinted_place(), self._sight.hint(incremental)
+        older = self._sight.hint(base) if base is not None else None
+        if place is not None and newer is not None and (base is None or older is not None):
+            return place, older, newer
+        return self._found_pair(base, incremental)
+
+    def _found_pair(self, base: str | None, incremental: str) -> tuple[Place, Entry | None, Entry]:
+        where, place = str(self), self._look(fresh=True)
         found = self._list(place)
         newer = found.find(incremental)
         if newer is None:
@@ -260,41 +232,21 @@ class ZfsDriver(Driver):
             older = found.find(base) or found.bookmark(base)
             if older is None:
                 raise texts.base_missing(where, base)
-        assert place.volume is not None
-        sending = Sending(
-            older.full if older else None, base, newer.full, newer.guid, place.volume.encrypted
-        )
-        return place, found, sending
+        return place, older, newer
 
     def delta(
         self, base: str | None, incremental: str, *, states: bool = False, files: bool = False
     ) -> Delta:
         """See `Driver.delta`."""
         where = str(self)
-        place, found, sending = self._sending(base, incremental)
-        older = (found.find(base) or found.bookmark(base)) if base is not None else None
-        newer = found.find(incremental)
-        assert newer is not None
+        place, older, newer = self._pair(base, incremental)
         accounts = compare.accounts(older, newer, where)
-        forward = older is None or older.order < newer.order
-        folder = mounting.folder_of(place.volume)
-        listed = files and older is not None and not older.bookmark and bool(folder)
-        send_bytes, exact, seen = accounts.added, False, None
-        if forward and (listed or (states and base and accounts.added <= _EXACT_BYTES)):
-            seen = survey.look_through(sending, where)
-            send_bytes, exact = seen.stream_bytes, True
-        elif forward and (older is None or accounts.added > _ESTIMATE_BYTES):
-            send_bytes = stream.estimate(sending, where)
-        changes: tuple[FileChange, ...] | None = None
-        if listed and older is not None:
-            changes = compare.files_changed(older, sending.incremental, folder, where)
-            if seen is not None:
-                changes = survey.with_sizes(changes, seen, folder, older.name, newer.name)
-        return Delta(
-            base, incremental, compare.SECTOR_BYTES,
-            accounts.states(_pool_bytes(place)) if states else None,
-            accounts.added, send_bytes, exact, changes,
-        )  # fmt: skip
+        if accounts is None:  # not what they were
+            place, older, newer = self._found_pair(base, incremental)
+            accounts = compare.accounts(older, newer, where)
+            if accounts is None:
+                raise texts.snapshot_missing(where, incremental)
+        return deltas.between(place, older, newer, accounts, where, states=states, files=files)
 
     def send(
         self,
@@ -303,8 +255,8 @@ class ZfsDriver(Driver):
         *,
         checkpoint: dict[str, int | str] | None = None,
     ) -> ZfsSendStream:
-        """See `Driver.send`."""
-        _place, _found, sending = self._sending(base, incremental)
+        """See `Driver.send`. The stream's own beginning says whether it is the right one."""
+        sending = deltas.sending(*self._pair(base, incremental))
         token = stream.check_token(checkpoint, sending, str(self))
         return ZfsSendStream(sending, str(self), token)
 
@@ -327,9 +279,20 @@ class ZfsDriver(Driver):
                 "the dataset above the destination is not there", where=where, why=notes[0],
                 hint=f"Make it with: zfs create -p {above}",
             )  # fmt: skip
+        features.require(names.pool_of(self.location), where)
+        lacking = delegation.missing(self.location, "destination")
+        if lacking:  # 'zfs recv' itself would only warn, and leave the copy writable
+            error = texts.permission_missing(
+                where, f"{', '.join(lacking)} on {place.above.name}" if place.above else ""
+            )
+            user = pwd.getpwuid(os.geteuid()).pw_name
+            command_line = delegation.allow_command(self.location, "destination", user)
+            error.hint = f"As root: {command_line}"
+            raise error
         words = [f"{names.prepared_property(self.location)}={mirror_id}",
                  names.parent_of(self.location)]  # fmt: skip
-        command.effect("ZFS:PREPARE:MARK", ["zfs", "set", *words], where)
+        with self._changing():
+            command.effect("ZFS:PREPARE:MARK", ["zfs", "set", *words], where)
 
     def _mirror(self) -> Place:
         place = self._look()
@@ -343,13 +306,12 @@ class ZfsDriver(Driver):
         owner = place.mark.mirror_id or place.prepared
         if owner != request.mirror_id:
             raise texts.other_mirror(where, owner)
+        left = running.kept(self.location) is not None
         running.drop(self.location)
-        lock = running.alone(self.location, where)
+        lock, waited = running.alone(self.location, where)
         try:
-            if place.here is None and place.fresh is not None:
-                failover.finish_swap(place, where)
-            place = self._look()  # what was received may just have been saved
-            place, found = self._ready(place, request)
+            # What was received may just have been saved.
+            place, found = self._ready(self._look(fresh=left or waited), request)
             target = receive.target_name(found, self.location, request.snapshot, where)
             present = found.find(request.snapshot.guid) is not None
             return receive.ZfsReceiver(
@@ -361,7 +323,12 @@ class ZfsDriver(Driver):
 
     def _ready(self, place: Place, request: ReceiveRequest) -> tuple[Place, Listing]:
         """Make the base the newest snapshot: nothing else can be received upon."""
-        where, found = str(self), self._list(place)
+        where = str(self)
+        if place.here is None and place.fresh is not None:
+            with self._changing():
+                failover.finish_swap(place, where)
+            place = self._look()
+        found = self._list(place)
         if request.base is None:
             if found.own():
                 raise _not_empty(where, f"it holds the snapshot '{found.own()[-1].name}'")
@@ -375,38 +342,53 @@ class ZfsDriver(Driver):
         refusal = receive.refuse_foreign(found, base.guid, where)
         if refusal is not None:
             raise refusal
-        failover.make_anew(place, found, base, place.mark, None, where)
+        with self._changing():
+            failover.make_anew(place, found, base, place.mark, None, where)
         place = self._look()
         return place, self._list(place)
 
     def stagings(self) -> list[Staging]:
         """See `Driver.stagings`."""
         place = self._look()
-        return receive.stagings(place, self._list(place) if place.here else None)
+        if receive.begun(place) is not None and running.kept(self.location) is None:
+            place = self._look(fresh=True)  # what another process left may just have been saved
+        return receive.stagings(place, self._list(place))
 
     def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
         """See `Driver.commit`."""
         place = self._mirror()
-        found = self._list(place)
-        done, place = commit.commit(place, found, transfer_id, show=show, where=str(self))
-        return self._snapshot(done, place)
+        try:
+            done = commit.commit(place, self._list(place), transfer_id, show=show, where=str(self))
+        except BaseException:
+            self._sight.forget()
+            raise
+        if done.fresh:
+            self._sight.forget()
+        else:
+            self._sight.added(done.entry)
+        return self._snapshot(done.entry, done.place)
 
     def discard(self, transfer_id: str) -> None:
         """See `Driver.discard`."""
-        place = self._look()
+        place = self._look(fresh=True)
         request = receive.begun(place)
         if running.kept(self.location, transfer_id) is None:
             if request is None or request.transfer_id != transfer_id:
                 return
             if self._list(place).find(request.snapshot.guid) is not None:
                 return  # it is no staging any more
-        receive.discard(place, request, str(self))
+        with self._changing():
+            receive.discard(place, str(self))
 
     # Failing over and back
 
     def promote(self) -> None:
         """See `Driver.promote`."""
-        where, place = str(self), self._look()
+        with self._changing():
+            self._promote()
+
+    def _promote(self) -> None:
+        where, place = str(self), self._look(fresh=True)
         role = self._role(place)[0]
         if role is Role.LIVE:
             if place.here is not None and place.mark.role == "live":
@@ -417,14 +399,14 @@ class ZfsDriver(Driver):
         running.drop(self.location)
         if place.here is None and place.fresh is not None:
             failover.finish_swap(place, where)
-            place = self._look()
+            place = self._look(fresh=True)
         if place.here is None:
             raise _nothing_shown(where)
         failover.promote(place, self._list(place), where)
 
     def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
         """See `Driver.divergence`."""
-        where, place = str(self), self._look()
+        where, place = str(self), self._look(fresh=True)
         found = self._list(place)
         start = found.find(guid)
         if start is None or place.volume is None:
@@ -433,7 +415,11 @@ class ZfsDriver(Driver):
 
     def rollback(self, guid: str, *, mirror_id: str, keep_as: str | None) -> None:
         """See `Driver.rollback`."""
-        where, place = str(self), self._look()
+        with self._changing():
+            self._rollback(guid, mirror_id, keep_as)
+
+    def _rollback(self, guid: str, mirror_id: str, keep_as: str | None) -> None:
+        where, place = str(self), self._look(fresh=True)
         role = self._role(place)[0]
         if role is Role.FOREIGN:
             raise texts.not_a_mirror(where)
@@ -448,17 +434,22 @@ class ZfsDriver(Driver):
 
     def forget(self) -> None:
         """See `Driver.forget`."""
-        where, place = str(self), self._look()
+        with self._changing():
+            self._forget()
+
+    def _forget(self) -> None:
+        where, place = str(self), self._look(fresh=True)
         request = receive.begun(place)
         running.drop(self.location)
         if request is not None and not self._list(place).find(request.snapshot.guid):
-            receive.discard(place, request, where)
-            place = self._look()
+            receive.discard(place, where)
+            place = self._look(fresh=True)
         if place.prepared:
             words = [names.prepared_property(self.location), names.parent_of(self.location)]
             command.effect("ZFS:FORGET:PREPARED", ["zfs", "inherit", *words], where)
         if place.here is None or place.here.mark is None:
             return
+        deleting.release_all(self._list(place), where)
         old, role = place.mark, self._role(place)[0]
         if role is Role.LIVE:
             mark = Mark(kept=old.kept)
@@ -483,10 +474,3 @@ def _nothing_shown(where: str) -> MirrordError:
         "there is nothing to make live", where=where, why="no snapshot is shown here",
         hint="The first transfer must have ended: 'mirrord initialize NAME'.",
     )  # fmt: skip
-
-
-def _pool_bytes(place: Place) -> int:
-    """What the pool can hold for datasets."""
-    if place.pool is None:
-        return 0
-    return int(place.pool.get("used") or 0) + int(place.pool.get("available") or 0)

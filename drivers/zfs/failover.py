@@ -21,7 +21,7 @@ import itertools
 from mirrord.core.errors import Refused
 from mirrord.core.model import SnapshotKind
 from mirrord.drivers.base import other_mirror
-from mirrord.drivers.zfs import command, listing, marks, mounting, names
+from mirrord.drivers.zfs import command, listing, marks, mounting, names, record
 from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.marks import Mark, SnapshotMark
 from mirrord.drivers.zfs.place import Dataset, Place, look
@@ -29,13 +29,53 @@ from mirrord.system import clock, steps
 
 #: The owner's settings that the dataset which takes the place gets, too. What is not in here is
 #: given by the snapshot, is counted by ZFS itself, or is set anew.
-_COPIED = frozenset(
-    "aclinherit aclmode acltype atime checksum compression context copies dedup defcontext devices "
-    "direct dnodesize exec filesystem_limit fscontext logbias longname mlslabel mountpoint nbmand "
-    "prefetch primarycache quota recordsize redundant_metadata refquota refreservation relatime "
-    "reservation rootcontext secondarycache setuid sharenfs sharesmb snapdev snapdir "
-    "snapshot_limit special_small_blocks sync volmode volthreading vscan xattr zoned".split()
-)
+_COPIED = [
+    "aclinherit",
+    "aclmode",
+    "acltype",
+    "atime",
+    "checksum",
+    "compression",
+    "context",
+    "copies",
+    "dedup",
+    "defcontext",
+    "devices",
+    "direct",
+    "dnodesize",
+    "exec",
+    "filesystem_limit",
+    "fscontext",
+    "logbias",
+    "longname",
+    "mlslabel",
+    "mountpoint",
+    "nbmand",
+    "prefetch",
+    "primarycache",
+    "quota",
+    "recordsize",
+    "redundant_metadata",
+    "refquota",
+    "refreservation",
+    "relatime",
+    "reservation",
+    "rootcontext",
+    "secondarycache",
+    "setuid",
+    "sharenfs",
+    "sharesmb",
+    "snapdev",
+    "snapdir",
+    "snapshot_limit",
+    "special_small_blocks",
+    "sync",
+    "volmode",
+    "volthreading",
+    "vscan",
+    "xattr",
+    "zoned",
+]
 
 
 def shown(place: Place, found: Listing) -> str | None:
@@ -68,6 +108,7 @@ def promote(place: Place, found: Listing, where: str) -> None:
         place = look(place.location, where)
         volume = place.here
         assert volume is not None
+    record.remove("ZFS:PROMOTE:RECORD", place.location)
     mark = place.mark._replace(role="live", pin=None, origin=guid)
     values = [f"{marks.MARK}={mark.text()}", "readonly=off"]
     values += [] if volume.is_zvol else ["canmount=on"]
@@ -124,6 +165,7 @@ def make_anew(
         again = found.find(target.guid)
         assert again is not None
         target = again
+    mounting.unmount("ZFS:SWAP:UNMOUNT", here, where)
     _freeze(here, where)
     if keep_as is not None:
         _keep(here, found, keep_as, where)
@@ -136,7 +178,6 @@ def make_anew(
         command.effect("ZFS:SWAP:CLONE", ["zfs", "clone", *words, target.full, fresh], where)
     if place.fresh is None or place.fresh.get("origin"):
         command.effect("ZFS:SWAP:PROMOTE", ["zfs", "promote", fresh], where)
-    mounting.unmount("ZFS:SWAP:UNMOUNT", here, where)
     _rename("ZFS:SWAP:ASIDE", here, aside, where)
     finish_swap(look(place.location, where), where)
 

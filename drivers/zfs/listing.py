@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from mirrord.core.model import ReceiveRequest, Snapshot, SnapshotKind
-from mirrord.drivers.zfs import command, failures, marks
+from mirrord.drivers.zfs import command, marks
 from mirrord.drivers.zfs.marks import SnapshotMark
 
 COLUMNS = f"name,guid,createtxg,creation,defer_destroy,userrefs,clones,{marks.SNAPSHOT}"
@@ -33,6 +33,15 @@ class Entry(NamedTuple):
     mark: SnapshotMark | None
     bookmark: bool = False
     marked: bool = False
+
+    def line(self) -> str:
+        """As `zfs list` prints it."""
+        words = (
+            self.full, self.guid, str(self.order), str(self.created_ns // _NANO),
+            "on" if self.going else "off", str(self.holds), self.clones or "-",
+            self.mark.text() if self.mark and self.marked else "-",
+        )  # fmt: skip
+        return "\t".join(words)
 
     @property
     def full(self) -> str:
@@ -82,10 +91,27 @@ def load(dataset: str, kept: Iterable[str], staging: ReceiveRequest | None, wher
     ]  # fmt: skip
     done = command.result(arguments)
     if done.status != 0 and not _only_gone(done.errors, others):
-        raise failures.translate(where, arguments, done.errors)
-    entries = [_with_staging(one, staging) for one in parse(done.output)]
-    entries.sort(key=lambda one: (one.order, one.bookmark))
-    return Listing(dataset, tuple(entries))
+        raise command.failure(where, arguments, done.errors)
+    return made(dataset, parse(done.output), staging)
+
+
+def made(dataset: str, entries: Iterable[Entry], staging: ReceiveRequest | None) -> Listing:
+    """A listing of these, in their order."""
+    found = [_with_staging(one, staging) for one in entries]
+    found.sort(key=lambda one: (one.order, one.bookmark))
+    return Listing(dataset, tuple(found))
+
+
+def load_one(full: str, where: str) -> Entry | None:
+    """One snapshot by its whole name, as it is now; None when it is gone."""
+    arguments = ["zfs", "list", "-Hp", "-t", "snapshot", "-o", COLUMNS, full]
+    done = command.result(arguments)
+    if done.status != 0:
+        if "does not exist" in done.errors or "could not find" in done.errors:
+            return None
+        raise command.failure(where, arguments, done.errors)
+    found = parse(done.output)
+    return found[0] if found else None
 
 
 def _only_gone(errors: str, others: Sequence[str]) -> bool:

@@ -29,4 +29,9 @@ def lock_file(location: str, use: str) -> Path:
             where=str(folder),
             hint="Remove it, or set XDG_RUNTIME_DIR to a folder of your own.",
         )
-    return folder / f"{hashlib.sha256(location.encode()).hexdigest()[:24]}.{use}"
+    return folder / f"{file_name(location)}.{use}"
+
+
+def file_name(location: str) -> str:
+    """What the files of a dataset are called: its own name could be too long for one."""
+    return hashlib.sha256(location.encode()).hexdigest()[:24]

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 
-from mirrord.core.errors import IoFailed
+from mirrord.core.errors import Busy
 from mirrord.drivers.zfs import command, names
 from mirrord.drivers.zfs.place import Dataset
-from mirrord.system import command as programs
 from mirrord.system import steps
-
-_TIMEOUT_S = 60.0
 
 
 def obstacle(volume: Dataset) -> str:
@@ -46,23 +43,21 @@ def mount(label: str, volume: Dataset) -> None:
 
 
 def unmount(label: str, volume: Dataset, where: str) -> None:
-    """Take a file system out of its place. Whoever has files of it open keeps them, as they are."""
+    """Take a file system out of its place; `Busy` when somebody is in it."""
     if volume.is_zvol or not volume.mounted:
         return
+    arguments = ["zfs", "unmount", volume.name]
     steps.reached(label)
-    done = command.result(["zfs", "unmount", volume.name])
+    done = command.result(arguments)
     if done.status == 0 or "not currently mounted" in done.errors:
         return
-    lazily = programs.run(
-        [programs.find("umount", hint="Install mount."), "--lazy", "--", volume.mountpoint],
-        timeout_s=_TIMEOUT_S,
-    )
-    if lazily.status != 0:
-        raise IoFailed(
-            "the volume cannot be unmounted", where=where,
-            why=lazily.errors.strip() or done.errors.strip(),
-            hint=f"See who uses it: fuser -vm {volume.mountpoint}",
+    if "busy" in done.errors:
+        raise Busy(
+            "the volume is in use", where=where,
+            why=f"files or folders in {volume.mountpoint} are open",
+            hint=f"See who uses it: fuser -vm {volume.mountpoint}. Nothing was changed.",
         )  # fmt: skip
+    raise command.failure(where, arguments, done.errors)
 
 
 def folder_of(volume: Dataset | None) -> str:

@@ -1,9 +1,25 @@
-"""Which delegated permissions (`zfs allow`) which command needs."""
+"""Delegated permissions (`zfs allow`): which a mirror needs, which a command needs, who has which.
+
+tests/zfs/test_delegation.py takes a mirror through its life as a user who has these and no others.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Sequence
+
+#: At the source, set on the volume itself: `destroy` is for reference snapshots that were pruned
+#: (ZFS wants `mount` with it), `diff` for `mirrord delta --files`.
+SOURCE = (
+    "snapshot", "send", "hold", "release", "bookmark", "destroy", "mount", "userprop", "diff",
+)  # fmt: skip
+#: At the destination, set on the dataset above it: the first transfer makes the destination.
+DESTINATION = (
+    "receive", "create", "mount", "destroy", "hold", "release", "userprop", "readonly",
+    "canmount", "overlay",
+)  # fmt: skip
+#: For failing over and back, at both ends, set on the datasets above, beside those of both.
+FAILOVER = ("clone", "promote", "rename", "rollback", "mountpoint")
 
 #: By subcommand. Where `mount` is among them ZFS demands it, although on Linux nobody but root can
 #: mount: without it these commands are refused.
@@ -22,7 +38,7 @@ _NEEDED = {
     "rename": ("rename", "create", "mount"),
     "rollback": ("rollback", "mount"),
     "send": ("send",),
-    "snapshot": ("snapshot", "mount"),
+    "snapshot": ("snapshot",),
     "allow": ("allow",),
 }
 
@@ -35,7 +51,7 @@ def needed_by(arguments: Sequence[str]) -> tuple[str, ...]:
     if verb in ("set", "inherit"):
         return _properties(arguments[2:-1])
     needed = _NEEDED.get(verb, ())
-    if verb in ("receive", "recv", "create", "clone"):
+    if verb in ("receive", "recv", "create", "clone", "snapshot"):
         needed += _properties(
             [value for option, value in itertools.pairwise(arguments) if option in ("-o", "-x")]
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from mirrord.drivers.zfs import command, failures, marks, names
+from mirrord.drivers.zfs import command, marks, names
 from mirrord.drivers.zfs.marks import Mark
 
 _PROPERTIES = (
@@ -120,7 +120,7 @@ def look(location: str, where: str) -> Place:
     if done.status != 0:
         complaints = [line for line in done.errors.splitlines() if line.strip()]
         if not complaints or any(not _is_absence(line) for line in complaints):
-            raise failures.translate(where, arguments, done.errors)
+            raise command.failure(where, arguments, done.errors)
     found = parse(done.output)
     above = found.get(parent)
     return Place(

@@ -13,10 +13,10 @@ from mirrord.core.errors import CheckpointUseless, MirrordError, TransferFailed
 from mirrord.core.model import ReceiveRequest, Snapshot, Staging
 from mirrord.drivers import base
 from mirrord.drivers.base import Receiver
-from mirrord.drivers.zfs import command, marks, names, running, tokens
+from mirrord.drivers.zfs import command, marks, names, record, running, tokens
 from mirrord.drivers.zfs.listing import Listing
 from mirrord.drivers.zfs.marks import Mark
-from mirrord.drivers.zfs.place import Place
+from mirrord.drivers.zfs.place import Place, look
 from mirrord.drivers.zfs.records import Begin, ZfsScanner
 from mirrord.drivers.zfs.running import Running
 from mirrord.drivers.zfs.stream import TOKEN
@@ -112,6 +112,7 @@ class ZfsReceiver(Receiver):
 
     def _start(self, begin: Begin) -> Running:
         arguments = self._arguments(begin)
+        record.write(self._place.location, self._request)
         steps.reached("ZFS:RECEIVE:START")
         errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         if self._present:
@@ -166,6 +167,7 @@ class ZfsReceiver(Receiver):
             received_bytes=self._scanner.stream_bytes,
         )  # fmt: skip
         self._running.staging = self._staging
+        self._running.target, self._running.request = self._target, request
         self._running.end_record = self._scanner.end_record
         running.keep(self._place.location, self._running)
         return self._staging
@@ -191,13 +193,13 @@ def target_name(listing: Listing | None, location: str, snapshot: Snapshot, wher
     return f"{location}@{name}"
 
 
-def stagings(place: Place, listing: Listing | None) -> list[Staging]:
+def stagings(place: Place, listing: Listing) -> list[Staging]:
     """What the last transfer left, if its snapshot is not here. ZFS keeps one for a dataset."""
     whole = running.kept(place.location)
     if whole is not None and whole.staging is not None:
         return [whole.staging]
     request = begun(place)
-    if request is None or (listing is not None and listing.find(request.snapshot.guid)):
+    if request is None or listing.find(request.snapshot.guid):
         return []
     checkpoint, received_bytes = None, 0
     token = place.here.token if place.here else ""
@@ -214,7 +216,17 @@ def stagings(place: Place, listing: Listing | None) -> list[Staging]:
 
 
 def begun(place: Place) -> ReceiveRequest | None:
-    """The transfer that was begun last into a MIRROR, or None."""
+    """The transfer into a MIRROR that was begun last and perhaps not ended, or None."""
+    if place.here is None or place.mark.role != "mirror":
+        return None
+    found = record.read(place.location)
+    if found is None and place.here.get("inconsistent") == "1":
+        return last(place)  # the first one: what it set is still there
+    return found
+
+
+def last(place: Place) -> ReceiveRequest | None:
+    """The transfer that brought the newest snapshot of a MIRROR, by what it set with it."""
     if place.here is None or place.mark.role != "mirror":
         return None
     return marks.parse_staging(place.here.local(marks.STAGING))
@@ -227,25 +239,18 @@ def _decoded(token: str) -> tokens.Token | None:
         return None
 
 
-def discard(place: Place, request: ReceiveRequest | None, where: str) -> None:
+def discard(place: Place, where: str) -> None:
     """Remove what a transfer left: the process, what it saved, and the record of it."""
     running.drop(place.location)
-    volume = place.here
-    if volume is None:
-        return
-    lock = running.alone(place.location, where)
+    lock, _waited = running.alone(place.location, where)
     try:
-        first = volume.get("inconsistent") == "1" and request is not None and request.base is None
-        done = command.result(["zfs", "get", "-Hp", "-o", "value", "receive_resume_token",
-                               place.location])  # fmt: skip
-        if done.status == 0 and done.output.strip() not in ("", "-"):
+        place = look(place.location, where)
+        volume = place.here
+        if volume is not None and volume.token:
             command.effect("ZFS:DISCARD:ABORT", ["zfs", "recv", "-A", place.location], where)
-        elif done.status == 0 and first:
+        elif volume is not None and volume.get("inconsistent") == "1":
             command.effect("ZFS:DISCARD:DESTROY", ["zfs", "destroy", place.location], where)
-        if not first and volume.local(marks.STAGING) is not None:
-            command.effect(
-                "ZFS:DISCARD:MARK", ["zfs", "inherit", marks.STAGING, place.location], where
-            )
+        record.remove("ZFS:DISCARD:RECORD", place.location)
     finally:
         os.close(lock)
 

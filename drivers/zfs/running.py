@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import IO
 
 from mirrord.core.errors import Busy, MirrordError
-from mirrord.core.model import Staging
-from mirrord.drivers.zfs import failures
+from mirrord.core.model import ReceiveRequest, Staging
+from mirrord.drivers.zfs import command
 from mirrord.drivers.zfs.locking import lock_file
 from mirrord.system import clock
 from mirrord.system import command as programs
@@ -33,7 +33,7 @@ _POLL_S = 0.02
 @dataclass(slots=True)
 class Running:
     """child: None when there is nothing to receive, as the snapshot is there already. writing: its
-    input. alone: the lock that it holds as long as it lives.
+    input. alone: the lock that it holds as long as it lives. target: the snapshot's name here.
     """
 
     where: str
@@ -42,6 +42,8 @@ class Running:
     errors: IO[bytes]
     writing: int
     alone: int
+    target: str = ""
+    request: ReceiveRequest | None = None
     staging: Staging | None = None
     end_record: bytes = b""
 
@@ -86,7 +88,7 @@ class Running:
         said = self.errors.read(_ERROR_BYTES_MAX).decode(errors="replace")
         if not said.strip() and status < 0:
             said = f"'zfs recv' was ended by signal {-status}"
-        return failures.translate(self.where, self.arguments, said)
+        return command.failure(self.where, self.arguments, said)
 
     def _shut(self) -> None:
         if self.writing >= 0:
@@ -139,12 +141,13 @@ def drop(location: str) -> None:
         found.close()
 
 
-def alone(location: str, where: str) -> int:
+def alone(location: str, where: str) -> tuple[int, bool]:
     """A descriptor with a lock that `zfs recv` holds as long as it lives: the one of a process that
-    was killed may still be saving what it received. `Busy` when that takes too long.
+    was killed may still be saving what it received. `Busy` when that takes too long. And whether
+    it had to be waited for.
     """
     descriptor = os.open(lock_file(location, "recv"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    until_s = clock.monotonic_s() + _WAIT_S
+    until_s, waited = clock.monotonic_s() + _WAIT_S, False
     try:
         while True:
             try:
@@ -155,9 +158,10 @@ def alone(location: str, where: str) -> int:
             else:
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-                return descriptor
+                return descriptor, waited
             if clock.monotonic_s() > until_s:
                 raise _busy(where, descriptor)
+            waited = True
             clock.sleep_s(_POLL_S)
     except BaseException:
         os.close(descriptor)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mirrord.core.errors import CheckpointUseless, MirrordError, TransferFailed
 from mirrord.drivers.base import SendStream
-from mirrord.drivers.zfs import command, failures, tokens
+from mirrord.drivers.zfs import command, tokens
 from mirrord.drivers.zfs.records import ZfsScanner
 from mirrord.system import command as programs
 
@@ -136,7 +136,7 @@ class ZfsSendStream(SendStream):
     def _failure(self) -> MirrordError:
         self._errors.seek(0)
         said = self._errors.read(_ERROR_BYTES_MAX).decode(errors="replace")
-        error = failures.translate(self._where, self._arguments, said)
+        error = command.failure(self._where, self._arguments, said)
         if self._token is None:
             return error
         return CheckpointUseless(

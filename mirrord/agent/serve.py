@@ -306,6 +306,7 @@ METHODS: dict[str, Method] = {
     "take_snapshot": Method(_S, (str,), _take_snapshot, "take snapshots"),
     "delete_snapshot": Method(_S | Right.REMOVE, (str,), _delete_snapshot, "delete snapshots"),
     "reclaim": Method(_ANY, (), _plain("reclaim"), "reclaim space"),
+    "base_left": Method(_S, (str,), _plain("base_left"), "look for what is left of a base"),
     "changed_since": Method(_ANY, (str,), _plain("changed_since"), "compare snapshots"),
     "delta": Method(_S, (_MAYBE, str, bool, bool), _delta, "compute deltas"),
     "send": Method(_S, (_MAYBE, str, _CHECKPOINT), _send, "send from a volume"),

@@ -269,6 +269,10 @@ def _base(
         return None
     found = plan.find_base(mirror.name, here, there, shown)
     if isinstance(found, plan.Conflict):
+        intact = any(one.guid == shown and one.intact for one in there)
+        left = mirror.source.base_left(shown) if intact else None
+        if left is not None:
+            return left
         live_source(mirror)  # a source that is not there is the better explanation
         raise Diverged(
             "no update is possible", where=f"mirror '{mirror.name}'", why=found.why,

@@ -217,6 +217,11 @@ class RemoteDriver(Driver):
         """See `Driver.changed_since`."""
         return bool(self._call("changed_since", guid))
 
+    def base_left(self, guid: str) -> Snapshot | None:
+        """See `Driver.base_left`."""
+        left: Snapshot | None = unpack(Snapshot | None, self._call("base_left", guid))
+        return left
+
     def delta(
         self, base: str | None, incremental: str, *, states: bool = False, files: bool = False
     ) -> Delta:

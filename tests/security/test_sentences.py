@@ -14,8 +14,31 @@ HERE = (test_append_only, test_secrets, test_sessions, test_streams, test_subtre
 
 _FAILURES, _SESSION = "tests/transport/test_failures.py", "tests/link/test_session.py"
 _TLS, _PKI = "tests/transport/test_tls.py", "tests/transport/test_pki.py"
+_RECORDS, _TOKENS = "tests/zfs/test_records.py", "tests/zfs/test_tokens.py"
 #: Sentences that other tests attack.
 ELSEWHERE: dict[str, list[tuple[str, str]]] = {
+    "Z1": [
+        (_RECORDS, "test_a_changed_stream_never_ends_well"),
+        (_RECORDS, "test_a_length_is_not_believed_although_its_checksum_is_right"),
+        (_RECORDS, "test_nothing_of_an_end_record_is_passed_even_byte_by_byte"),
+    ],
+    "Z2": [(_RECORDS, "test_a_package_and_what_follows_an_end_are_refused")],
+    "Z3": [
+        (_TOKENS, "test_a_token_for_something_else_is_never_sent_from"),
+        (_TOKENS, "test_what_is_wrong_with_a_token_is_said"),
+    ],
+    "Z4": [
+        (
+            "tests/zfs/test_on_machine.py",
+            "test_an_encrypted_dataset_is_mirrored_without_its_key",
+        )
+    ],
+    "Z5": [
+        (
+            "tests/zfs/test_delegation.py",
+            "test_a_user_mirrors_with_the_listed_permissions_and_nothing_else",
+        )
+    ],
     "K4": [
         (_FAILURES, "test_unknown"),
         (_FAILURES, "test_other_than_the_pinned_one"),

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirrord.core.errors import CheckpointUseless
 from mirrord.drivers.zfs import tokens
+from mirrord.drivers.zfs.stream import Sending, check_token
 
 #: As OpenZFS 2.3.9 gave it.
 REAL = (
@@ -79,3 +81,33 @@ def test_made_up_content_never_breaks_the_reader(content: bytes) -> None:
     for packed in (content, b"\0\1" + bytes(10) + content):
         with pytest.raises(ValueError):
             tokens.decode(made_up(packed))
+
+
+THIS = Sending(None, None, "here/stream/fs@one", "6640934267705743600", False)
+
+
+def test_the_token_of_this_transfer_is_sent_from() -> None:
+    assert check_token({"token": REAL}, THIS, "zfs:X") == REAL
+    assert check_token(None, THIS, "zfs:X") is None
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        THIS._replace(guid="1"),
+        THIS._replace(base="here/stream/fs@zero", base_guid="5"),
+        THIS._replace(raw=True),
+    ],
+)
+def test_a_token_for_something_else_is_never_sent_from(wanted: Sending) -> None:
+    """A destination that was taken over could name any snapshot of the source's pool."""
+    with pytest.raises(CheckpointUseless):
+        check_token({"token": REAL}, wanted, "zfs:X")
+
+
+def test_a_forged_name_in_a_token_is_never_sent_from() -> None:
+    forged = made_up(
+        packed_of(REAL).replace(b"here/stream/fs@one", b"here/secret/f@one"[:17] + b"x")
+    )
+    with pytest.raises(CheckpointUseless):
+        check_token({"token": forged}, THIS, "zfs:X")

@@ -1,0 +1,211 @@
+"""The part of benchmarks/zfs.py that runs in the virtual machine, on real OpenZFS there.
+
+It prints JSON: the seconds of each round, and how many programs one update starts.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from mirrord.control.api import Service
+from mirrord.drivers.zfs import command
+from mirrord.system import steps
+from mirrord.system.paths import Paths
+
+FILES = 200
+#: What the tools start and could be counted: each is replaced by a line in a file, then itself.
+COUNTED = ("zfs", "zpool", "zstream", "ps", "mbuffer", "pv", "zstd", "lzop", "uname", "which", "sh")
+_SNAPSHOTS = """
+for n = {first}, {last} do
+    local failed = zfs.sync.snapshot('{dataset}@auto-' .. n)
+    if failed ~= 0 then error('snapshot ' .. n .. ': ' .. failed) end
+end
+"""
+
+
+def run(*words: str, variables: dict[str, str] | None = None) -> str:
+    """Run a program; its output. What it complained of is in the error."""
+    done = subprocess.run(list(words), capture_output=True, text=True, env=variables)
+    if done.returncode != 0:
+        raise RuntimeError(f"{words}: {done.returncode}: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds that it takes."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+class Bench:
+    """One source; each tool has a destination of its own on the other pool."""
+
+    def __init__(self, inside: Path) -> None:
+        self.inside = inside
+        self.home = Path("/here/bench/home")
+        for name in ("here/bench", "here/bench/home", "there/bench"):
+            run("zfs", "create", "-o", "atime=off", name)
+        for number in range(FILES):
+            (self.home / f"file{number}").write_bytes(os.urandom(4096))
+        folders = inside / "mirrord"
+        self.service = Service(Paths(folders / "etc", folders / "state", folders / "run"))
+        self.variables = {
+            **os.environ,
+            "MIRRORD_HOME": str(folders),
+            "PATH": f"{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin",
+        }
+        self._changes = 0
+        self.service.create("home", "zfs:here/bench/home", "zfs:there/bench/mirrord")
+        self.service.initialize("home")
+        self.syncoid()
+        self.bzfs()
+
+    def change(self) -> None:
+        """4 KiB of one file."""
+        self._changes += 1
+        with (self.home / f"file{self._changes % FILES}").open("r+b") as file:
+            file.write(os.urandom(4096))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def visible(self) -> float:
+        """Seconds from the call of an update until the destination durably shows it."""
+        started, seen = time.perf_counter(), []
+
+        def observer(label: str) -> None:
+            if label == "CATALOGUE:OPERATION:END":
+                seen.append(time.perf_counter() - started)
+
+        steps.observe(observer)
+        try:
+            self.service.update("home")
+        finally:
+            steps.observe(None)
+        return seen[0]
+
+    def whole(self) -> None:
+        """An update with all that it tidies up."""
+        self.service.update("home")
+
+    def program(self, variables: dict[str, str] | None = None) -> None:
+        """The same from a shell: a process is started for it."""
+        words = [sys.executable, "-m", "mirrord", "update", "home"]
+        run(*words, variables=variables or self.variables)
+
+    def syncoid(self, variables: dict[str, str] | None = None) -> None:
+        """Debian's, as its manual has it."""
+        run(
+            "syncoid", "--no-privilege-elevation", "--quiet",
+            "here/bench/home", "there/bench/syncoid", variables=variables or self.variables,
+        )  # fmt: skip
+
+    def bzfs(self, variables: dict[str, str] | None = None) -> None:
+        """Started per run; it takes the snapshot and sends it."""
+        run(
+            "bzfs", "here/bench/home", "there/bench/bzfs", "--quiet",
+            "--create-src-snapshots", "--create-src-snapshots-even-if-not-due",
+            "--create-src-snapshots-plan", "{'b': {'': {'secondly': 1}}}".replace("'", '"'),
+            variables=variables or self.variables,
+        )  # fmt: skip
+
+    def rounds(self, tools: dict[str, Callable[[], float]], count: int) -> dict[str, list[float]]:
+        """Each tool in turn, after a change of its own."""
+        found: dict[str, list[float]] = {name: [] for name in tools}
+        for _ in range(count):
+            for name, tool in tools.items():
+                self.change()
+                found[name].append(tool())
+                if name == "bzfs":
+                    time.sleep(1)  # its snapshots are named by the second
+        return found
+
+    def executed(self, tool: Callable[[dict[str, str]], None]) -> int:
+        """How many of the counted programs one update of a tool starts."""
+        counting, list_file = self.inside / "counting", self.inside / "count"
+        shutil.rmtree(counting, ignore_errors=True)
+        counting.mkdir()
+        list_file.write_text("")
+        for name in COUNTED:
+            found = shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin")
+            if found is None:
+                continue
+            # (`#!` with a real shell: `sh` itself is one of those that are counted)
+            script = f'#!/bin/dash\necho {name} >> {list_file}\nexec {found} "$@"\n'
+            (counting / name).write_text(script)
+            (counting / name).chmod(0o755)
+        self.change()
+        tool({**self.variables, "PATH": f"{counting}:{self.variables['PATH']}"})
+        return len(list_file.read_text().splitlines())
+
+    def snapshots(self, first: int, last: int) -> None:
+        """So many of the owner's own at the source, in a few seconds."""
+        script = self.inside / "snapshots.lua"
+        for start in range(first, last + 1, 100):
+            end = min(start + 99, last)
+            script.write_text(_SNAPSHOTS.format(first=start, last=end, dataset="here/bench/home"))
+            run("zfs", "program", "-t", "100000000", "-m", "100000000", "here", str(script))
+
+
+def measure(count: int, many: int) -> dict[str, object]:
+    """All rounds, as plain values."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        bench = Bench(Path(folder))
+        try:
+            return _measured(bench, count, many)
+        finally:
+            bench.service.close()
+            for parent in ("here/bench", "there/bench"):
+                listed = run("zfs", "list", "-H", "-t", "snapshot", "-o", "name", "-r", parent)
+                held = [name for name in listed.split() if "auto-" not in name]
+                subprocess.run(["zfs", "release", "mirrord", *held], capture_output=True)
+                subprocess.run(["zfs", "destroy", "-R", parent], capture_output=True)
+
+
+def _measured(bench: Bench, count: int, many: int) -> dict[str, object]:
+    tools: dict[str, Callable[[], float]] = {
+        "visible": bench.visible,
+        "whole": functools.partial(timed, bench.whole),
+        "program": functools.partial(timed, bench.program),
+        "syncoid": functools.partial(timed, bench.syncoid),
+        "bzfs": functools.partial(timed, bench.bzfs),
+    }
+    bench.rounds({name: tools[name] for name in ("visible", "program")}, 1)
+    found: dict[str, object] = dict(bench.rounds(tools, count))
+    bench.change()
+    before = command.executions()
+    bench.whole()
+    found["executed"] = {
+        "mirrord": command.executions() - before,
+        "mirrord update": bench.executed(bench.program),
+        "syncoid": bench.executed(bench.syncoid),
+        "bzfs": bench.executed(bench.bzfs),
+    }
+    bench.snapshots(1, 10)
+    found["few"] = bench.rounds({"visible": bench.visible}, count + 2)["visible"]
+    bench.snapshots(11, many)
+    found["many"] = bench.rounds({"visible": bench.visible}, count + 2)["visible"]
+    listed = run("zfs", "list", "-H", "-t", "snapshot", "-o", "name", "here/bench/home")
+    found["snapshots"] = len(listed.splitlines())
+    # Each tool's destination has what the source has.
+    wanted = (bench.home / "file1").read_bytes()
+    bench.syncoid()
+    time.sleep(1)
+    bench.bzfs()
+    for name in ("mirrord", "syncoid", "bzfs"):
+        subprocess.run(["zfs", "mount", f"there/bench/{name}"], capture_output=True)
+        assert Path(f"/there/bench/{name}/file1").read_bytes() == wanted, name
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(int(sys.argv[1]), int(sys.argv[2]))))

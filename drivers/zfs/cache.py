@@ -1,0 +1,84 @@
+"""What was listed last, so that thousands of snapshots are not asked for at each update.
+
+ZFS notes when the snapshots of a dataset changed, to the tick of the kernel's clock, and shows it
+as the time of the folder `.zfs/snapshot`: as long as that is the same, so are the snapshots. The
+listing is kept in a file beside the locks, where only who runs mirrord can write. What does not
+count as a change there (holds, clones) is asked anew of a single snapshot before it matters.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from mirrord.drivers.zfs import listing, locking, mounting
+from mirrord.drivers.zfs.listing import Entry, Listing
+from mirrord.drivers.zfs.place import Place
+
+#: With fewer, asking is as quick.
+_ENTRIES_MIN = 20
+
+
+def key_of(place: Place) -> str | None:
+    """What a kept listing must have been made at; None: it cannot be known here."""
+    volume = place.here
+    folder = mounting.folder_of(volume)
+    if volume is None or not folder or place.mark.kept:
+        return None
+    try:
+        changed_ns = os.stat(f"{folder}/.zfs/snapshot").st_mtime_ns
+    except OSError:
+        return None
+    return f"{volume.name}\t{volume.guid}\t{changed_ns}"
+
+
+def load(place: Place) -> list[Entry] | None:
+    """What was kept, when it is still so."""
+    key = key_of(place)
+    if key is None:
+        return None
+    try:
+        text = locking.lock_file(place.location, "snapshots").read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
+    first, _, lines = text.partition("\n")
+    if first != key:
+        return None
+    try:
+        return listing.parse(lines)
+    except ValueError:
+        return None
+
+
+def save(place: Place, found: Listing, before: str | None) -> None:
+    """Keep a listing that was made while the key was `before`; a failure is no matter."""
+    key = key_of(place)
+    if key is None or key != before or len(found.entries) < _ENTRIES_MIN:
+        return
+    path = locking.lock_file(place.location, "snapshots")
+    beside = path.with_suffix(f".{os.getpid()}.new")
+    text = "".join(f"{one.line()}\n" for one in found.entries)
+    with suppress(OSError):
+        beside.write_text(f"{key}\n{text}")
+        os.replace(beside, path)
+
+
+class Change:
+    """Around something that changes the snapshots: what was kept goes on with the change, if it was
+    true before.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._before = load(place)
+
+    def done(self, *, added: Entry | None = None, gone: str = "") -> None:
+        """Keep what was there with this change."""
+        if self._before is None:
+            return
+        entries = [one for one in self._before if one.guid != gone]
+        if added is not None:
+            entries = [one for one in entries if one.full != added.full] + [added]
+        entries.sort(key=lambda one: (one.order, one.bookmark))
+        found = Listing(self._place.location, tuple(entries))
+        save(self._place, found, key_of(self._place))

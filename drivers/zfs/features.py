@@ -1,0 +1,121 @@
+"""What the OpenZFS here can do: by its version, and by asking the pool.
+
+Both are asked once in a process: neither changes while it runs (a pool may be upgraded meanwhile:
+then the next process knows).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import NamedTuple, Self
+
+from mirrord.core.errors import Unsupported
+from mirrord.drivers.zfs import command
+
+_VERSION = re.compile(r"zfs(?P<kernel>-kmod)?-(\d+)\.(\d+)(?:\.(\d+))?")
+
+
+class Version(NamedTuple):
+    """Of OpenZFS, as `zfs version` says it."""
+
+    major: int
+    minor: int
+    patch: int
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}.{self.patch}"
+
+    @classmethod
+    def parse(cls, line: str) -> Self | None:
+        """From a line as `zfs-kmod-2.3.9-0+deb13u1`."""
+        found = _VERSION.match(line.strip())
+        return cls(int(found[2]), int(found[3]), int(found[4] or 0)) if found else None
+
+
+#: Raw and compressed sends, bookmarks of encrypted datasets, holds in their final form.
+OLDEST = Version(0, 8, 0)
+
+
+class Features(NamedTuple):
+    """What this OpenZFS can do. kernel: of the module, which decides; userland: of the programs."""
+
+    userland: Version
+    kernel: Version
+
+    @property
+    def rename_unmounted(self) -> bool:
+        """`zfs rename -u`: without unmounting, so that nobody notices."""
+        return min(self) >= Version(2, 1, 0)
+
+    @property
+    def raw_permission(self) -> bool:
+        """The permission `send:raw`: a user who may send only what stays encrypted."""
+        return min(self) >= Version(2, 4, 0)
+
+    @property
+    def mixed(self) -> bool:
+        """Programs and module are of different series: some things may not work."""
+        return self.userland[:2] != self.kernel[:2]
+
+
+def parse(output: str, where: str) -> Features:
+    """From what `zfs version` prints; `Unsupported` for an OpenZFS that is too old."""
+    userland = kernel = None
+    for line in output.splitlines():
+        if line.startswith("zfs-kmod"):
+            kernel = Version.parse(line)
+        elif line.startswith("zfs-"):
+            userland = Version.parse(line)
+    if userland is None:
+        raise Unsupported(
+            "the version of OpenZFS cannot be told",
+            where=where,
+            why=f"'zfs version' says {' / '.join(output.split())!r}",
+            hint=f"OpenZFS {OLDEST} or newer is needed.",
+        )
+    found = Features(userland, kernel or userland)
+    if min(found) < OLDEST:
+        raise Unsupported(
+            f"OpenZFS {min(found)} is too old",
+            where=where,
+            why=f"programs {found.userland}, module {found.kernel}",
+            hint=f"Upgrade it to {OLDEST} or newer, programs and module.",
+        )
+    return found
+
+
+@functools.cache
+def detect(where: str = "zfs") -> Features:
+    """What is installed and loaded here. `Unsupported` when there is none, or none loaded."""
+    return parse(command.run(["zfs", "version"], where), where)
+
+
+@functools.cache
+def pool_features(pool: str, where: str) -> frozenset[str]:
+    """The features that a pool has enabled, by OpenZFS' names of them."""
+    asked = ["zpool", "get", "-Hp", "-o", "property,value", "all", pool]
+    found = set()
+    for line in command.run(asked, where).splitlines():
+        name, _, value = line.partition("\t")
+        if name.startswith("feature@") and value in ("enabled", "active"):
+            found.add(name.removeprefix("feature@"))
+    return frozenset(found)
+
+
+#: Without these a mirror is none: a receive that broke off could not go on; a base that was
+#: deleted could not be remembered.
+_NEEDED = ("extensible_dataset", "bookmarks", "hole_birth")
+
+
+def require(pool: str, where: str) -> None:
+    """Refuse a pool or an OpenZFS that cannot be mirrored from or to. Raises `Unsupported`."""
+    detect(where)
+    lacking = [name for name in _NEEDED if name not in pool_features(pool, where)]
+    if lacking:
+        raise Unsupported(
+            f"the pool '{pool}' lacks the feature {' and '.join(lacking)}",
+            where=where,
+            why="it was made by an older OpenZFS, or without features",
+            hint=f"'zpool upgrade {pool}' enables them. An older OpenZFS can then not import it.",
+        )

@@ -1,0 +1,82 @@
+"""What a driver object has seen of its volume: each question to ZFS costs a program's start.
+
+Under the volume's lock nobody but us changes what mirrord relies on, so what was seen is true until
+we change it. Without the lock it is a hint: it says under which name a snapshot was, and whoever
+uses that asks ZFS for the identity in the same breath.
+"""
+
+from __future__ import annotations
+
+from mirrord.drivers.zfs import cache, listing, receive
+from mirrord.drivers.zfs.listing import Entry, Listing
+from mirrord.drivers.zfs.place import Place, look
+
+
+class Sight:
+    """trusted: the volume's lock is held."""
+
+    def __init__(self, location: str, where: str) -> None:
+        self._location, self._where = location, where
+        self._place: Place | None = None
+        self._listing: Listing | None = None
+        self._hints: dict[str, Entry] = {}
+        self._trusted = self._true = False
+
+    def trust(self, locked: bool) -> None:
+        """The lock was taken, or is given back: what was seen before is but a hint."""
+        self._trusted = locked
+        self.forget()
+
+    def forget(self) -> None:
+        """Something is about to change, or has."""
+        self._true, self._listing = False, None
+
+    def place(self, *, fresh: bool = False) -> Place:
+        """What is at the location."""
+        if fresh or not self._true or self._place is None:
+            self._listing = None
+            self._place = look(self._location, self._where)
+            self._true = self._trusted
+        return self._place
+
+    def listing(self, place: Place) -> Listing:
+        """Its snapshots; nothing where there is no volume."""
+        if self._true and self._listing is not None and place is self._place:
+            return self._listing
+        volume = place.volume
+        if volume is None:
+            return Listing(self._location, ())
+        request = receive.last(place)
+        before = cache.key_of(place)
+        kept = cache.load(place)
+        if kept is not None:
+            found = listing.made(volume.name, kept, request)
+        else:
+            found = listing.load(volume.name, place.mark.kept, request, self._where)
+            cache.save(place, found, before)
+        self._hints = {one.guid: one for one in found.snapshots()}
+        if place is self._place:
+            self._listing = found
+        return found
+
+    def hint(self, guid: str) -> Entry | None:
+        """A snapshot where it was seen last."""
+        return self._hints.get(guid)
+
+    def hinted_place(self) -> Place | None:
+        """What was at the location when it was looked at last."""
+        return self._place
+
+    def added(self, one: Entry) -> None:
+        """A snapshot came, of which all is known."""
+        self._hints[one.guid] = one
+        if self._listing is not None:
+            entries = [*(old for old in self._listing.entries if old.full != one.full), one]
+            self._listing = listing.made(self._listing.dataset, entries, None)
+
+    def gone(self, guid: str) -> None:
+        """A snapshot was deleted."""
+        self._hints.pop(guid, None)
+        if self._listing is not None:
+            entries = [one for one in self._listing.entries if one.guid != guid]
+            self._listing = listing.made(self._listing.dataset, entries, None)

@@ -1,0 +1,85 @@
+"""What a place is to a mirror, and what a person should know about it."""
+
+from __future__ import annotations
+
+from mirrord.core.model import Role, VolumeFacts
+from mirrord.drivers.zfs import failover, listing, mounting, names
+from mirrord.drivers.zfs.listing import Listing
+from mirrord.drivers.zfs.place import Dataset, Place
+
+
+def role_of(place: Place) -> tuple[Role, tuple[str, ...]]:
+    """The role, and notes on it."""
+    volume = place.here
+    if volume is None:
+        if place.fresh is not None or place.prepared:
+            return Role.MIRROR, ()
+        if place.pool is None:
+            return Role.ABSENT, (f"the pool '{names.pool_of(place.location)}' is not there",)
+        if place.above is None:
+            return Role.ABSENT, (f"the dataset {names.parent_of(place.location)} is not there",)
+        return Role.ABSENT, ()
+    role = place.mark.role
+    if role == "mirror":
+        return Role.MIRROR, ()
+    if role == "forgotten":
+        return Role.FOREIGN, ("it is the view of a mirror that was deleted",)
+    if volume.get("inconsistent") == "1":
+        return Role.FOREIGN, ("it is a dataset that another program has half received",)
+    return Role.LIVE, ()
+
+
+def facts_of(place: Place, found: Listing | None) -> VolumeFacts:
+    """See `Driver.facts`. found: the snapshots of a MIRROR."""
+    role, notes = role_of(place)
+    there = place.volume or place.above or place.pool
+    facts = VolumeFacts(
+        kind="zfs",
+        location=place.location,
+        role=role,
+        identity="",
+        filesystem=place.pool.guid if place.pool else "",
+        view="",
+        mirror_id=place.mark.mirror_id or place.prepared,
+        used_bytes=int(place.pool.get("used") or 0) if place.pool else 0,
+        free_bytes=int(there.get("available") or 0) if there else 0,
+        notes=notes,
+    )
+    volume = place.volume
+    if volume is None:
+        return facts
+    facts = facts._replace(view=mounting.view(volume))
+    if role is Role.LIVE:
+        origin = place.mark.origin if place.mark.role == "live" else None
+        notes += _live_notes(volume)
+        return facts._replace(identity=volume.guid, origin=origin, notes=notes)
+    if role is Role.MIRROR and found is not None:
+        shown = failover.shown(place, found)
+        view, more = _mirror_view(volume, found, shown)
+        return facts._replace(shown=shown, view=view, notes=notes + more)
+    return facts
+
+
+def _live_notes(volume: Dataset) -> tuple[str, ...]:
+    if volume.is_zvol or volume.mounted:
+        return ()
+    if volume.get("canmount") == "noauto" or volume.get("keystatus") == "unavailable":
+        return (f"It is not mounted: {mounting.obstacle(volume) or 'nobody has done so'}.",)
+    return ()
+
+
+def _mirror_view(volume: Dataset, found: Listing, shown: str | None) -> tuple[str, tuple[str, ...]]:
+    """Where the snapshot that is shown can be read."""
+    view = mounting.view(volume)
+    if volume.is_zvol or shown is None:
+        return view, ()
+    one = found.find(shown)
+    if one is None:
+        return view, ("The snapshot that it should show was deleted.",)
+    if not volume.mounted:
+        why = mounting.obstacle(volume) or f"'zfs mount {volume.name}' does it"
+        return "", (f"It cannot be read here, as it is not mounted: {why}.",)
+    own = found.own()
+    if own and own[-1].guid != shown:
+        return listing.snapshot_of(one, view).path, ()
+    return view, ()
