@@ -10,7 +10,7 @@ import grp
 import os
 import pwd
 
-from mirrord.core.errors import UsageError
+from mirrord.core.errors import PermissionMissing, UsageError
 from mirrord.drivers.zfs import command, names
 from mirrord.drivers.zfs.permissions import DESTINATION, FAILOVER, SOURCE, granted
 
@@ -29,8 +29,7 @@ def missing(dataset: str, role: str, *, user: str = "", failover: bool = False) 
     name, identity = _user(user)
     if identity == 0:
         return []
-    above = names.parent_of(dataset) or dataset
-    asked = dataset if role == "source" and not failover else above
+    asked = _place(dataset, role, failover=failover)
     has = granted(
         command.run(["zfs", "allow", asked], f"zfs:{dataset}"), asked, name, _groups(name)
     )
@@ -38,12 +37,33 @@ def missing(dataset: str, role: str, *, user: str = "", failover: bool = False) 
     return [each for each in needed if each not in has]
 
 
+def require(dataset: str, role: str, where: str) -> None:
+    """Refuse when whoever runs this lacks a permission: `PermissionMissing` names each."""
+    lacking = missing(dataset, role)
+    if not lacking:
+        return
+    name, _ = _user("")
+    place = _place(dataset, role, failover=False)
+    raise PermissionMissing(
+        f"the user {name} lacks {' and '.join(repr(each) for each in lacking)} on '{place}'",
+        where=where,
+        why="ZFS would refuse it in the middle, or leave the copy writable",
+        hint=f"As root: {allow_command(dataset, role, name)}",
+    )
+
+
 def allow_command(dataset: str, role: str, user: str, *, failover: bool = False) -> str:
     """What root types so that a user may mirror: one line."""
     needed = (*_NEEDED[role], *(FAILOVER if failover else ()))
-    above = names.parent_of(dataset) or dataset
-    place = dataset if role == "source" and not failover else above
+    place = _place(dataset, role, failover=failover)
     return f"zfs allow -u {user} {','.join(needed)} {place}"
+
+
+def _place(dataset: str, role: str, *, failover: bool) -> str:
+    """Where permissions are set: at a destination above it, as it is not there at first."""
+    if role == "source" and not failover:
+        return dataset
+    return names.parent_of(dataset) or dataset
 
 
 def _user(name: str) -> tuple[str, int]:

@@ -27,6 +27,8 @@ def between(
     if forward and (listed or (states and older and accounts.added <= _EXACT_BYTES)):
         seen = survey.look_through(sending(place, older, newer), where)
         send_bytes, exact = seen.stream_bytes, True
+        if not seen.objects:  # only the dataset's own header was written anew: no content
+            accounts = accounts._replace(newer=accounts.base, added=0)
     elif forward and (older is None or accounts.added > _ESTIMATE_BYTES):
         send_bytes = stream.estimate(sending(place, older, newer), where)
     changes: tuple[FileChange, ...] | None = None
