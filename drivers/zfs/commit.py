@@ -98,7 +98,9 @@ def _pin(place: Place, found: Listing, where: str) -> bool:
     new = place.mark.pin is None
     if new:
         mark = place.mark._replace(pin=failover.shown(place, found) or "")
-        words = ["zfs", "set", f"{marks.MARK}={mark.text()}", place.location]
+        # What a volume shows then is the device of a snapshot, which is hidden otherwise.
+        devices = ["snapdev=visible"] if place.here is not None and place.here.is_zvol else []
+        words = ["zfs", "set", f"{marks.MARK}={mark.text()}", *devices, place.location]
         command.effect("ZFS:COMMIT:PIN", words, where)
     return new
 

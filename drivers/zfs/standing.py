@@ -71,11 +71,15 @@ def _live_notes(volume: Dataset) -> tuple[str, ...]:
 def _mirror_view(volume: Dataset, found: Listing, shown: str | None) -> tuple[str, tuple[str, ...]]:
     """Where the snapshot that is shown can be read."""
     view = mounting.view(volume)
-    if volume.is_zvol or shown is None:
+    if shown is None:
         return view, ()
     one = found.find(shown)
     if one is None:
         return view, ("The snapshot that it should show was deleted.",)
+    if volume.is_zvol:
+        newest = found.own()[-1:]
+        behind = bool(newest) and newest[0].guid != shown
+        return f"/dev/zvol/{one.full}" if behind else view, ()
     if not volume.mounted:
         why = mounting.obstacle(volume) or f"'zfs mount {volume.name}' does it"
         return "", (f"It cannot be read here, as it is not mounted: {why}.",)

@@ -93,7 +93,7 @@ class ZvolLab(ZfsLab):
         # Small blocks: a change stays small.
         options = ["-s", "-b", "8K", "-V", str(self._size_bytes)]
         self.guest.run("zfs", "create", *options, self._source)
-        self.guest.user("volume_change", f"/dev/zvol/{self._source}", 0, SIZE_BYTES)
+        self.guest.user("volume_change", f"/dev/zvol/{self._source}", -1, SIZE_BYTES)
 
     def change(self, driver: Driver, seed: int) -> None:
         self.guest.user("volume_change", driver.facts().view, seed, SIZE_BYTES)
