@@ -182,12 +182,6 @@ def _measured(bench: Bench, count: int, many: int) -> dict[str, object]:
         "syncoid": bench.executed(bench.syncoid),
         "bzfs": bench.executed(bench.bzfs),
     }
-    bench.snapshots(1, 10)
-    found["few"] = bench.rounds({"visible": bench.visible}, count + 2)["visible"]
-    bench.snapshots(11, many)
-    found["many"] = bench.rounds({"visible": bench.visible}, count + 2)["visible"]
-    listed = run("zfs", "list", "-H", "-t", "snapshot", "-o", "name", "here/bench/home")
-    found["snapshots"] = len(listed.splitlines())
     # Each tool's destination has what the source has.
     wanted = (bench.home / "file1").read_bytes()
     bench.syncoid()
@@ -196,6 +190,12 @@ def _measured(bench: Bench, count: int, many: int) -> dict[str, object]:
     for name in ("mirrord", "syncoid", "bzfs"):
         subprocess.run(["zfs", "mount", f"there/bench/{name}"], capture_output=True)
         assert Path(f"/there/bench/{name}/file1").read_bytes() == wanted, name
+    bench.snapshots(1, 10)
+    found["few"] = bench.rounds({"visible": bench.visible}, count + 2)["visible"]
+    bench.snapshots(11, many)
+    found["many"] = bench.rounds({"visible": bench.visible}, count + 2)["visible"]
+    listed = run("zfs", "list", "-H", "-t", "snapshot", "-o", "name", "here/bench/home")
+    found["snapshots"] = len(listed.splitlines())
     return found
 
 
