@@ -8,6 +8,7 @@ also when that is killed.
 from __future__ import annotations
 
 import shlex
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -115,9 +116,7 @@ class Machine:
                 pass
             self.process.wait()
             self.process = None
-        for file in self.folder.iterdir():
-            file.unlink()
-        self.folder.rmdir()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     # What is done in it
 

@@ -44,7 +44,6 @@ class Sick:
     def fail(self) -> None:
         """Each access fails from now on; the pool is suspended as soon as it writes."""
         self._becomes("error")
-        self._guest.user("run", ["zpool", "sync", self.name])
         self._guest.user("suspended", self.name)
 
     def heal(self) -> None:
