@@ -217,7 +217,7 @@ def test_a_power_cut_costs_no_more_than_it_may(
                 start = written[-1] if written else 0
                 for at in range(start, end, 100_003):
                     receiver.write(whole[at : min(end, at + 100_003)])
-                assert bool(synced) is not fast, "what comes fast is not written twice"
+                assert bool(synced) is not fast, "what comes fast does not wait for the disk"
                 written.append(end)
                 run("cp", "--sparse=always", mount.parent / "image", copy)
     for copy, end in zip(copies, written, strict=True):
