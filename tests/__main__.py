@@ -7,6 +7,7 @@ the processors well. What a group prints is shown when it ends, whole; arguments
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,8 @@ LINKED = ("agent", "faults", "link", "security", "transport")
 TESTS = Path(__file__).parent
 #: What pytest returns when nothing was selected, as by `-k`.
 _NOTHING = 5
+#: So often it is told how far they are, seconds.
+_TELL_S = 60.0
 
 
 class Group(NamedTuple):
@@ -83,6 +86,14 @@ def run_one(name: str, arguments: list[str]) -> int:
     os.execv(words[0], words)
 
 
+def far(run: Run) -> str:
+    """How far it is, as pytest says at the end of a line."""
+    size = os.fstat(run.output.fileno()).st_size
+    tail = os.pread(run.output.fileno(), 400, max(0, size - 400))
+    said = re.findall(rb"\[ *(\d+%)\]", tail)
+    return said[-1].decode() if said else ""
+
+
 def main(arguments: list[str]) -> int:
     """Run all; 0 when each went well. `--group NAME`: that one alone."""
     if arguments[:1] == ["--group"]:
@@ -90,8 +101,13 @@ def main(arguments: list[str]) -> int:
     runs = [start(group, arguments) for group in groups()]
     left = list(runs)
     well = True
+    told_s = time.monotonic()
     try:
         while left:
+            if time.monotonic() - told_s > _TELL_S:
+                told_s = time.monotonic()
+                print("running:", ", ".join(f"{run.group.name} {far(run)}" for run in left))
+                sys.stdout.flush()
             for run in [run for run in left if run.process.poll() is not None]:
                 left.remove(run)
                 well = report(run) and well

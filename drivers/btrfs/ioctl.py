@@ -25,6 +25,8 @@ SEND_COMPRESSED = 0x10
 
 _BTRFS_SUPER_MAGIC = 0x9123683E
 _IOC_SEND = 0x40489426
+_IOC_SYNC = 0x9408
+_IOC_START_SYNC = 0x80089418
 _IOC_TREE_SEARCH_V2 = 0xC0709411
 _IOC_FS_INFO = 0x8400941F
 _IOC_GET_SUBVOL_INFO = 0x81F8943C
@@ -106,6 +108,26 @@ def send(
         version=version if version > 1 else 0,
     )
     _ioctl(subvolume, _IOC_SEND, arguments)
+
+
+def start_sync(path: str | Path) -> None:
+    """Have the kernel commit what changed in the file system's trees; OSError. It returns when the
+    commit has begun, which can take as long as commits are apart (30 s); other threads run.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _ioctl(descriptor, _IOC_START_SYNC, (ctypes.c_char * 8)())
+    finally:
+        os.close(descriptor)
+
+
+def sync(path: str | Path) -> None:
+    """Commit what changed in the file system, and wait for it; OSError. Other threads run."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _ioctl(descriptor, _IOC_SYNC, (ctypes.c_char * 8)())
+    finally:
+        os.close(descriptor)
 
 
 @functools.cache

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -138,16 +139,31 @@ def reclaim(path: str | Path) -> None:
     begins up to 30 s later, and a full file system stays full until then.
     """
     with contextlib.suppress(OSError):  # it would happen anyway
-        btrfsutil.sync(os.fspath(path))
+        ioctl.sync(path)
+
+
+#: Held while a commit is being asked for.
+_beginning = threading.Lock()
 
 
 def begin_commit(path: str | Path) -> None:
     """Let the kernel commit what changed in the file system's trees, and then clean up deleted
     subvolumes, in the background; data that users wrote stay in memory. Left to itself it cleans
     up every 30 s, all at once: with a mirror that runs each second, that stops all for seconds.
+
+    The kernel may take its time to begin, so nobody waits for it; who asks meanwhile is content.
     """
-    with contextlib.suppress(OSError):  # it would happen anyway
-        btrfsutil.start_sync(os.fspath(path))
+    if not _beginning.acquire(blocking=False):
+        return
+
+    def begin() -> None:
+        try:
+            with contextlib.suppress(OSError):  # it would happen anyway
+                ioctl.start_sync(path)
+        finally:
+            _beginning.release()
+
+    threading.Thread(target=begin, name="btrfs-commit", daemon=True).start()
 
 
 def set_read_only(op: str, path: str | Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,11 @@ from mirrord.core.errors import Busy, Damaged, IoFailed, NoSpace
 from mirrord.system import steps
 
 _CACHE_KIB = 256
+#: How long another process may take to record something.
+_OTHERS_S = 30.0
+#: Who writes waits here for the other threads of this process: SQLite would have them ask again
+#: and again, and on a slow disk one of many might never get its turn.
+_turns: dict[Path, threading.Lock] = {}
 
 
 class Store:
@@ -35,7 +41,7 @@ class Store:
         fresh = not self.path.exists()
         with self._explained():
             db = sqlite3.connect(
-                self.path, timeout=10.0, isolation_level=None, check_same_thread=False
+                self.path, timeout=_OTHERS_S, isolation_level=None, check_same_thread=False
             )
             if fresh:
                 self.path.chmod(0o600)
@@ -111,7 +117,7 @@ class Store:
     @contextmanager
     def _transaction(self, label: str) -> Iterator[sqlite3.Connection]:
         steps.reached(f"CATALOGUE:{label}")
-        with self._explained():
+        with _turns.setdefault(self.path, threading.Lock()), self._explained():
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db

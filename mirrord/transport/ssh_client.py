@@ -6,6 +6,7 @@ kept quiet.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import select
@@ -50,6 +51,23 @@ class Hop(NamedTuple):
     carrier: Any
 
 
+class _Carrier:
+    """A channel that another connection travels on. Paramiko closes it in a thread of its own, and
+    the channel says good-bye to a peer that may be gone by then: nobody would catch that there.
+    """
+
+    def __init__(self, channel: paramiko.Channel) -> None:
+        self._channel = channel
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def close(self) -> None:
+        """Close it, if there is anything left to be closed."""
+        with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
+            self._channel.close()
+
+
 class Route:
     """A logged-in connection, and those that it goes through, the first one first."""
 
@@ -90,11 +108,12 @@ class Route:
         if not self.hops:
             return _connect(target, deadline_s)
         try:
-            return self.last.open_channel(
+            channel = self.last.open_channel(
                 "direct-tcpip", (target.address, target.port), ("127.0.0.1", 0),
                 window_size=WINDOW_BYTES, max_packet_size=PACKET_BYTES_MAX,
                 timeout=max(0.1, deadline_s - clock.monotonic_s()),
             )  # fmt: skip
+            return _Carrier(channel)
         except (paramiko.SSHException, EOFError, OSError) as error:
             why = error.text if isinstance(error, paramiko.ChannelException) else str(error)
             raise failures.jump_failed(target, self.hops[-1].name, why) from None

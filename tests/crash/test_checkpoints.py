@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from mirrord.drivers.btrfs import spool
 from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.system import steps
 from tests.crash.test_matrix import FAULTS, Crash, Point, attempt, points
@@ -22,8 +23,9 @@ from tests.support.world import NAME, ROOT, World
 
 @pytest.fixture
 def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """A mirror of a btrfs volume that is said to be on another host."""
+    """A mirror of a btrfs volume that is said to be on another host, over no fast link."""
     monkeypatch.setattr(BtrfsDriver, "remote", True)
+    monkeypatch.setattr(spool, "FAST_BYTES_S", 1 << 60)
     with open_lab("lab_btrfs", tmp_path, large=True) as lab:
         world = World(lab, tmp_path / "home").initialized()
         yield world
@@ -84,9 +86,11 @@ def test_an_update_that_goes_on(far: World) -> None:
 
 KILLER = """
 import os, signal, sys
+from mirrord.drivers.btrfs import spool
 from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.system import steps
 BtrfsDriver.remote = True
+spool.FAST_BYTES_S = 1 << 60
 wanted, left = sys.argv[1], int(sys.argv[2])
 def observer(label):
     global left

@@ -110,7 +110,7 @@ def data_proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Proxy]]:
         one.close()
 
 
-@pytest.mark.parametrize(("offset", "sockets"), [(500, 1), (20 * MIB + 1, 1), (14 * MIB, 3)])
+@pytest.mark.parametrize(("offset", "sockets"), [(500, 1), (20 * MIB + 1, 1), (5 * MIB, 3)])
 def test_a_data_channel_that_is_cut(
     site: Remote, data_proxy: list[Proxy], offset: int, sockets: int
 ) -> None:
