@@ -113,6 +113,7 @@ def require(pool: str, where: str) -> None:
     detect(where)
     lacking = [name for name in _NEEDED if name not in pool_features(pool, where)]
     if lacking:
+        pool_features.cache_clear()  # the next try may come after 'zpool upgrade'
         raise Unsupported(
             f"the pool '{pool}' lacks the feature {' and '.join(lacking)}",
             where=where,

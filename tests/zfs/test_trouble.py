@@ -154,7 +154,7 @@ def test_a_snapshot_that_somebody_else_holds_is_not_taken_from_them(trouble: Tro
     trouble.goes_on()
     try:
         text = said(lambda: trouble.lab.source().delete_snapshot(first.guid))
-        assert "'theirs'" in text and "zfs release" in text, text
+        assert "theirs" in text and "zfs release" in text, text
         assert "theirs" in trouble.run("zfs", "holds", "-H", full)
     finally:
         trouble.run("zfs", "release", "theirs", full)
@@ -259,7 +259,7 @@ def test_snapshots_that_vanish_between_listing_and_sending(trouble: Trouble) -> 
                     pass
 
         text = said(send)
-        assert "not there" in text or "gone" in text or "no " in text, text
+        assert "does not exist" in text and "newer" in text, text
     trouble.goes_on()
 
 
