@@ -296,6 +296,11 @@ class Exchange:
             return False  # it has noticed, then, or will
         return True
 
+    def over(self) -> None:
+        """Nobody has to do with it any more: its threads end."""
+        if self._outflow is not None:
+            self._outflow.end()
+
     @property
     def settled(self) -> bool:
         """Whether an answer, or an error, has come."""
@@ -362,6 +367,16 @@ class _Outflow:
         for thread in self._threads:
             thread.join(max(0.0, until_s - clock.monotonic_s()))
         self._stopped = True
+
+    def end(self) -> None:
+        """Send nothing more, and wait for nobody. May be called after `finish` and `stop`."""
+        self._stopped = True
+        _drain(self._queue)
+        for _ in self._threads:
+            try:
+                self._queue.put_nowait(None)
+            except queue.Full:
+                return  # by ends that were put there before
 
 
 def _drain(pieces: queue.Queue[Any]) -> None:

@@ -209,9 +209,10 @@ class Session:
         return exchange
 
     def forget(self, exchange: Exchange) -> None:
-        """What still comes for it is passed over."""
+        """What still comes for it is passed over, and nothing more goes."""
         with self._lock:
             self._exchanges.pop(exchange.number, None)
+        exchange.over()
 
     def _deliver(self, frame: Frame) -> None:
         if frame.type is Type.BEAT:

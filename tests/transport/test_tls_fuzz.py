@@ -35,7 +35,12 @@ class Accepting:
         while not self._ended:
             try:
                 stream = self.listener.accept(0.5)
-                self.accepted[stream._socket.getpeername()[1]] = stream
+                try:
+                    port = stream._socket.getpeername()[1]
+                except OSError:  # it has left already
+                    stream.close()
+                    continue
+                self.accepted[port] = stream
                 self._came.release()
             except Unreachable:
                 continue
@@ -129,7 +134,7 @@ def test_a_spoiled_handshake(
 ) -> None:
     tls = hello_of(who)
     flight = tls.outgoing.read()
-    raw = socket.create_connection(("127.0.0.1", accepting.listener.port))
+    raw = socket.create_connection(("127.0.0.1", accepting.listener.port), 5)
     raw.settimeout(5)
     try:
         if late:
