@@ -82,6 +82,15 @@ def _ioctl(
         raise OSError(number, os.strerror(number))
 
 
+def _ioctl_at(path: str | Path, request: int, argument: ctypes.Array[ctypes.c_char]) -> None:
+    """The same, of what is at a path."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _ioctl(descriptor, request, argument)
+    finally:
+        os.close(descriptor)
+
+
 def send(
     subvolume: int,
     pipe: int,
@@ -114,20 +123,12 @@ def start_sync(path: str | Path) -> None:
     """Have the kernel commit what changed in the file system's trees; OSError. It returns when the
     commit has begun, which can take as long as commits are apart (30 s); other threads run.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _ioctl(descriptor, _IOC_START_SYNC, (ctypes.c_char * 8)())
-    finally:
-        os.close(descriptor)
+    _ioctl_at(path, _IOC_START_SYNC, (ctypes.c_char * 8)())
 
 
 def sync(path: str | Path) -> None:
     """Commit what changed in the file system, and wait for it; OSError. Other threads run."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _ioctl(descriptor, _IOC_SYNC, (ctypes.c_char * 8)())
-    finally:
-        os.close(descriptor)
+    _ioctl_at(path, _IOC_SYNC, (ctypes.c_char * 8)())
 
 
 @functools.cache
@@ -168,15 +169,12 @@ def transaction_in_memory(path: str | Path) -> int | None:
     memory: also of a change that is not on its way to disk yet. None before Linux 4.18.
     """
     found = ctypes.create_string_buffer(_SUBVOL_INFO_BYTES)
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        _ioctl(descriptor, _IOC_GET_SUBVOL_INFO, found)
+        _ioctl_at(path, _IOC_GET_SUBVOL_INFO, found)
     except OSError as error:
         if error.errno == errno.ENOTTY:
             return None
         raise
-    finally:
-        os.close(descriptor)
     return int(struct.unpack_from("=Q", found, _SUBVOL_INFO_CTRANSID)[0])
 
 
@@ -204,11 +202,7 @@ def received_as(path: str | Path, uuid: str) -> list[int]:
     buffer = ctypes.create_string_buffer(_SEARCH.size + _UUID_BUFFER_BYTES)
     key = (_UUID_TREE, low, low, high, high, 0, _MAX, _RECEIVED_UUID, _RECEIVED_UUID, 1)
     _SEARCH.pack_into(buffer, 0, *key, _UUID_BUFFER_BYTES)
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _ioctl(descriptor, _IOC_TREE_SEARCH_V2, buffer)
-    finally:
-        os.close(descriptor)
+    _ioctl_at(path, _IOC_TREE_SEARCH_V2, buffer)
     if struct.unpack_from("=I", buffer, 64)[0] == 0:
         return []
     length = struct.unpack_from("=I", buffer, _SEARCH.size + 28)[0]
@@ -227,11 +221,7 @@ def filesystem_facts(path: str | Path) -> tuple[str, int]:
     """The id (hex) of the btrfs file system of `path`, and its current generation."""
     information = ctypes.create_string_buffer(1024)
     struct.pack_into("=Q", information, 48, _FS_INFO_GENERATION)
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _ioctl(descriptor, _IOC_FS_INFO, information)
-    finally:
-        os.close(descriptor)
+    _ioctl_at(path, _IOC_FS_INFO, information)
     return information.raw[16:32].hex(), int(struct.unpack_from("=Q", information, 56)[0])
 
 

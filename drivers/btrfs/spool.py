@@ -166,7 +166,6 @@ class Spool:
         self._direct_tried = False
         self._number = 0  # of the next slot to be written
         self._handed = 0  # slots that were filled
-        self._written = 0
         self._durable = 0
         self._durable_s = clock.monotonic_s()  # since when there is something that is not
         self._changed = threading.Condition()
@@ -212,7 +211,7 @@ class Spool:
                 os.close(descriptor)
 
     def _take_up(self, descriptor: int, full: int, part: memoryview | None) -> None:
-        self._number = self._handed = self._written = self._durable = full
+        self._number = self._handed = self._durable = full
         if part is not None:
             self._slot[SLOT_HEADER_BYTES : SLOT_HEADER_BYTES + len(part)] = part
             self._used = self._kept_used = len(part)
@@ -272,7 +271,7 @@ class Spool:
             self._thread.start()
         with self._changed:
             self._changed.wait_for(
-                lambda: self._handed - self._written <= _WAITING_SLOTS or self._error is not None
+                lambda: self._handed - self._number <= _WAITING_SLOTS or self._error is not None
             )
         if self._error is not None:
             self._give_up()
@@ -307,7 +306,6 @@ class Spool:
                 if self._number - self._durable >= _SYNC_SLOTS:
                     self._sync_if_due()
                 with self._changed:
-                    self._written = self._number
                     self._changed.notify_all()
         except BaseException as error:
             with self._changed:

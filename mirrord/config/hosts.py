@@ -14,7 +14,7 @@ from mirrord.config.definitions import quoted
 from mirrord.core.endpoint import split_host
 from mirrord.core.errors import ConfigError, MirrordError, NotFound, UsageError
 from mirrord.core.model import RemoteHost
-from mirrord.core.names import MIRROR_NAME, nearest
+from mirrord.core.names import MIRROR_NAME, check_name, nearest
 from mirrord.system import files
 
 TRANSPORTS = ("ssh", "openssh", "tls", "unix")
@@ -95,16 +95,10 @@ def checked(key: str, value: Any) -> Any:
         raise UsageError(f"'{value}' is no {key}", why=str(error)) from None
 
 
-def check_name(name: str) -> str:
+def check_host_name(name: str) -> str:
     """`name` when it can name a host's file; `UsageError` otherwise."""
-    if MIRROR_NAME.fullmatch(name) is None:
-        raise UsageError(
-            f"'{name}' cannot name a host",
-            why="a name has 1 to 64 letters, digits, dots, dashes or underscores and begins with "
-            "a letter or digit",
-            hint="Choose a short name, and give what reaches it with --address.",
-        )
-    return name
+    hint = "Choose a short name, and give what reaches it with --address."
+    return check_name(name, "a host", hint)
 
 
 def parse(name: str, text: str, file: str) -> RemoteHost:
@@ -147,7 +141,7 @@ class Hosts:
 
     def file(self, name: str) -> Path:
         """Where the settings of a host lie, or would lie."""
-        return self.folder / f"{check_name(name)}.toml"
+        return self.folder / f"{check_host_name(name)}.toml"
 
     def names(self) -> list[str]:
         """All that have a file, whether right or wrong."""

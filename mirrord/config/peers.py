@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from mirrord.config import strict
 from mirrord.core.endpoint import is_dataset
 from mirrord.core.errors import ConfigError, UsageError
-from mirrord.core.names import MIRROR_NAME
+from mirrord.core.names import check_name
 from mirrord.system import files
 
 
@@ -27,17 +27,6 @@ class Peer(NamedTuple):
     fingerprint: str
     allow: tuple[str, ...]
     append_only: bool = False
-
-
-def check_name(name: str) -> str:
-    """`name` when it can name a peer; `UsageError` otherwise."""
-    if MIRROR_NAME.fullmatch(name) is None:
-        raise UsageError(
-            f"'{name}' cannot name a peer",
-            why="a name has 1 to 64 letters, digits, dots, dashes or underscores and begins "
-            "with a letter or digit",
-        )
-    return name
 
 
 def check_allowed(words: Sequence[str]) -> tuple[str, ...]:
@@ -88,7 +77,7 @@ class Peers:
 
     def file(self, name: str) -> Path:
         """Where a peer of that name is, or would be."""
-        return self._folder / f"{check_name(name)}.toml"
+        return self._folder / f"{check_name(name, 'a peer')}.toml"
 
     def names(self) -> list[str]:
         """Of all files, right or wrong."""

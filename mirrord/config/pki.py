@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mirrord.config.peers import Peer, Peers, check_allowed, check_name
+from mirrord.config.peers import Peer, Peers, check_allowed
 from mirrord.core.errors import IoFailed, NotFound, Refused
 from mirrord.system import clock, files
 
@@ -67,7 +67,7 @@ class Authority:
 
         `NotFound`: there is no authority. `Refused`: there is such a peer, or such a file.
         """
-        allowed, file = check_allowed(allow), peers.file(check_name(name))
+        allowed, file = check_allowed(allow), peers.file(name)
         if file.exists():
             raise Refused(
                 f"there is a peer '{name}'", where=str(file),

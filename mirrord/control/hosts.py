@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mirrord.config.definitions import Definitions
-from mirrord.config.hosts import Hosts, check_name, checked
+from mirrord.config.hosts import Hosts, check_host_name, checked
 from mirrord.core.endpoint import is_dataset, split_host
 from mirrord.core.errors import MirrordError, Refused, UsageError
 from mirrord.core.model import RemoteHost
@@ -48,7 +48,7 @@ def plan(paths: Paths, name: str, wanted: dict[str, Any]) -> RemoteHost:
     so as long as the address does.
     """
     hosts = Hosts(paths.hosts)
-    host = hosts.load(name) if hosts.has(name) else RemoteHost(check_name(name), name)
+    host = hosts.load(name) if hosts.has(name) else RemoteHost(check_host_name(name), name)
     for key, value in wanted.items():
         if value is None:
             continue

@@ -11,15 +11,21 @@ from mirrord.core.errors import UsageError
 MIRROR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-def check_mirror_name(name: str) -> str:
-    """`name` when it can name a mirror; `UsageError` otherwise."""
+def check_name(name: str, what: str, hint: str = "") -> str:
+    """`name` when it can name `what` ("a mirror"); `UsageError` otherwise, with that hint."""
     if MIRROR_NAME.fullmatch(name) is None:
         raise UsageError(
-            f"'{name}' cannot name a mirror",
+            f"'{name}' cannot name {what}",
             why="a name has 1 to 64 letters, digits, dots, dashes or underscores and begins "
             "with a letter or digit",
+            hint=hint,
         )
     return name
+
+
+def check_mirror_name(name: str) -> str:
+    """`name` when it can name a mirror; `UsageError` otherwise."""
+    return check_name(name, "a mirror")
 
 
 def nearest(word: str, known: Iterable[str]) -> list[str]:

@@ -142,6 +142,16 @@ class Exchange:
     def _await(self, over: Callable[[], bool], timeout_s: float | None = None) -> bool:
         return waiting.until(lambda left_s: self._changed.wait_for(over, left_s), timeout_s)
 
+    def _tell(self, kind: Type, value: Any) -> None:
+        """A frame of control. When the connection is gone, the reason why it ended is raised."""
+        try:
+            self._carrier.control_lane().tell(kind, self.number, value)
+        except LinkLost:
+            with self._changed:
+                if self._error is not None:
+                    raise copy_of(self._error) from None
+            raise
+
     # Answers
 
     def result(self, timeout_s: float | None = None) -> Any:
@@ -162,7 +172,7 @@ class Exchange:
 
     def opened(self) -> None:
         """Tell the other end that what it called for has begun."""
-        self._carrier.control_lane().tell(Type.OPENED, self.number, None)
+        self._tell(Type.OPENED, None)
 
     def check(self) -> None:
         """Raise when nobody waits for this call any more: `Cancelled`, or why."""
@@ -232,13 +242,7 @@ class Exchange:
         granted, self._consumed = self._consumed, 0
         with self._changed:
             self._held_bytes -= granted
-        try:
-            self._carrier.control_lane().tell(Type.CREDIT, self.number, granted)
-        except LinkLost:
-            with self._changed:
-                if self._error is not None:
-                    raise copy_of(self._error) from None
-            raise
+        self._tell(Type.CREDIT, granted)
 
     # Sending
 
@@ -281,7 +285,7 @@ class Exchange:
         if self._outflow is not None:
             self._outflow.finish()
         ending = [self._pieces_out, self._bytes_out, self._digest_out.hexdigest()]
-        self._carrier.control_lane().tell(Type.END, self.number, ending)
+        self._tell(Type.END, ending)
 
     def cancel(self) -> bool:
         """Tell the other end that nobody wants the rest, and stop sending. What was handed over

@@ -31,7 +31,8 @@ class TlsStream(ByteStream):
         """peer: as messages name it. The socket belongs to the stream from now on."""
         self.peer = peer
         #: SHA-256 of the peer's certificate (DER), in hexadecimal; "" when it showed none.
-        self.fingerprint = hashlib.sha256(tls.peer_certificate() or b"").hexdigest()
+        shown = tls.peer_certificate()
+        self.fingerprint = hashlib.sha256(shown).hexdigest() if shown else ""
         self._socket = connection
         self._tls = tls
         self._reading = threading.Lock()

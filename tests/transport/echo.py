@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
 from pathlib import Path
+
+import pytest
 
 from mirrord.transport.base import ByteStream
 
@@ -47,3 +50,33 @@ def lives(number: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+def ends_for_both(stream: ByteStream) -> None:
+    """Closing it ends who reads and who writes, each in a thread, and nothing goes any more."""
+    ended: list[str] = []
+
+    def reads() -> None:
+        try:
+            assert stream.read(1) == b""
+        except OSError:
+            pass
+        ended.append("read")
+
+    def writes() -> None:
+        with pytest.raises(OSError):
+            for _ in range(1000):
+                stream.write(bytes(1 << 20))
+        ended.append("write")
+
+    threads = [threading.Thread(target=work) for work in (reads, writes)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)
+    stream.close()
+    for thread in threads:
+        thread.join(5)
+    assert sorted(ended) == ["read", "write"]
+    with pytest.raises(OSError):
+        stream.write(b"more")
+    assert stream.read(1) == b""

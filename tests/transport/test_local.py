@@ -13,7 +13,7 @@ import pytest
 from mirrord.core.errors import Unreachable, Unsupported
 from mirrord.transport.base import ByteStream
 from mirrord.transport.local import SAID_BYTES_MAX, open_process, open_unix
-from tests.transport.echo import lives, read_all, round_trip
+from tests.transport.echo import ends_for_both, lives, read_all, round_trip
 
 
 def test_a_process_gives_back_what_it_got() -> None:
@@ -49,32 +49,7 @@ def test_a_socket_gives_back_what_it_got(tmp_path: Path) -> None:
 
 def test_closing_wakes_who_reads_and_who_writes() -> None:
     stream = open_process(["sleep", "60"])
-    ended: list[str] = []
-
-    def reads() -> None:
-        try:
-            assert stream.read(1) == b""
-        except OSError:
-            pass
-        ended.append("read")
-
-    def writes() -> None:
-        with pytest.raises(OSError):
-            for _ in range(1000):
-                stream.write(bytes(1 << 20))
-        ended.append("write")
-
-    threads = [threading.Thread(target=work) for work in (reads, writes)]
-    for thread in threads:
-        thread.start()
-    time.sleep(0.1)
-    stream.close()
-    for thread in threads:
-        thread.join(5)
-    assert sorted(ended) == ["read", "write"]
-    with pytest.raises(OSError):
-        stream.write(b"more")
-    assert stream.read(1) == b""
+    ends_for_both(stream)
 
 
 def test_closing_kills_all_that_the_program_started(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from mirrord.core.errors import ConfigError, Unreachable, Unsupported
 from mirrord.core.model import RemoteHost
 from mirrord.transport.ssh import host_key, open_ssh
 from tests.support.sshd import USER, Sshd, make_key, running
-from tests.transport.echo import lives, read_all, round_trip
+from tests.transport.echo import ends_for_both, lives, read_all, round_trip
 
 
 def test_what_is_sent_comes_back(sshd: Sshd) -> None:
@@ -89,32 +88,7 @@ def test_the_program_ends_when_the_stream_is_closed(sshd: Sshd, tmp_path: Path) 
 
 def test_closing_wakes_who_reads_and_who_writes(sshd: Sshd) -> None:
     stream = open_ssh(sshd.host(command=("sleep", "5")))
-    ended: list[str] = []
-
-    def reads() -> None:
-        try:
-            assert stream.read(1) == b""
-        except OSError:
-            pass
-        ended.append("read")
-
-    def writes() -> None:
-        with pytest.raises(OSError):
-            for _ in range(1000):
-                stream.write(bytes(1 << 20))
-        ended.append("write")
-
-    threads = [threading.Thread(target=work) for work in (reads, writes)]
-    for thread in threads:
-        thread.start()
-    time.sleep(0.2)
-    stream.close()
-    for thread in threads:
-        thread.join(5)
-    assert sorted(ended) == ["read", "write"]
-    with pytest.raises(OSError):
-        stream.write(b"more")
-    assert stream.read(1) == b""
+    ends_for_both(stream)
 
 
 def test_a_connection_that_is_cut_ends_the_stream(sshd: Sshd) -> None:
