@@ -20,6 +20,8 @@ missing=
 need() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'ok installed' || missing="$missing $1"; }
 for package in btrfs-progs libbtrfsutil-dev gcc libc6-dev pkg-config rsync kmod util-linux curl \
     openssh-server openssh-client iproute2; do need "$package"; done
+# A browser, in which the reports of the analysis are looked at by tests.
+need chromium
 # For the virtual machine in which OpenZFS is tested (tests/zfsvm; QEMU itself goes into the cache).
 for package in debootstrap debian-archive-keyring e2fsprogs; do need "$package"; done
 
@@ -93,6 +95,6 @@ if [ "$(cat "$stamp" 2>/dev/null || true)" != "$wanted" ] || ! compgen -G "mirro
     # (`compat`: the repository on the path, instead of an import hook that slows each start.)
     .venv/bin/with-cargo .venv/bin/python -m pip -q --disable-pip-version-check install \
         --config-settings editable_mode=compat \
-        --use-pep517 --editable '.[btrfs,dev]'
+        --use-pep517 --editable '.[btrfs,analysis,cluster,dev]'
     echo "$wanted" > "$stamp"
 fi

@@ -1,7 +1,9 @@
 //! `mirrord._native`: the Python face of `mirrord-core`. Only `mirrord.system.native` imports it.
 
 mod btrfs;
+mod replay;
 mod tls;
+mod trace;
 mod zfs;
 
 use mirrord_core::{bitmap, checksum};
@@ -100,5 +102,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("TlsAlert", m.py().get_type::<tls::TlsAlert>())?;
     m.add("TlsUntrusted", m.py().get_type::<tls::TlsUntrusted>())?;
     m.add_class::<zfs::ZfsStreamScanner>()?;
+    trace::register(m)?;
+    replay::register(m)?;
     Ok(())
 }

@@ -1,0 +1,1 @@
+//! Kernels of the replay: what a mirror would transfer of a traced workload.

@@ -1,0 +1,1 @@
+//! Parsers of trace formats: bytes in, columns out.

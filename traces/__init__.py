@@ -1,0 +1,1 @@
+"""Traces of a workload: the record, readers, writers, recorder and generators."""
