@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mirrord.analysis import risk
-from mirrord.analysis.numbers import NS, Floats, Updates, Workload, Writes
+from mirrord.analysis.assess import Assessed, Terms, assess_all
+from mirrord.analysis.numbers import NS, Floats, Workload, Writes
 from mirrord.core.errors import UsageError
 from mirrord.core.units import format_duration
-from mirrord.schedules.rates import Rates
 from mirrord.schedules.spans import DAYS, Span, covers, next_edge, overlap, parse_span
 
 GIB = 1 << 30
@@ -161,33 +161,21 @@ class Advice:
     to_factor: float
 
 
-@dataclass(frozen=True)
-class Terms:
-    """What the choices are computed for.
-
-    kind: the volume (one of `numbers.KINDS`). link: what is there, None: each gets what it needs.
-    lags_s: bounds of semi-synchronous modes. keep: reference snapshots that stay at the source.
-    """
-
-    kind: str = "active_map"
-    link: Rates | None = None
-    lags_s: tuple[float, ...] = (10.0, 60.0)
-    keep: int = 2
-    overhead_s: float = 1.0
-    prices: Prices = field(default_factory=Prices)
-
-
-def choices(workload: Workload, terms: Terms) -> list[Choice]:
+def choices(workload: Workload, terms: Terms, prices: Prices) -> list[Choice]:
     """Every way of mirroring this workload, the freshest copy first."""
     writes = workload.writes
-    prices = terms.prices.lost.of_bins(writes, workload.epoch_ns or 0)
-    found = [_live(workload, terms, prices, None)]
-    found += [_live(workload, terms, prices, lag_s) for lag_s in sorted(terms.lags_s)]
-    found += [_async(workload, terms, prices, each) for each in workload.shown()]
-    return found
+    per_gib = prices.lost.of_bins(writes, workload.epoch_ns or 0)
+    found = [_live(workload, terms, prices, per_gib, None)]
+    found += [_live(workload, terms, prices, per_gib, lag_s) for lag_s in sorted(terms.lags_s)]
+    money = risk.Account(writes, writes.weighted(per_gib))
+    return found + [
+        _async(workload, terms, prices, money, each) for each in assess_all(workload, terms)
+    ]
 
 
-def _live(workload: Workload, terms: Terms, prices: Floats, lag_s: float | None) -> Choice:
+def _live(
+    workload: Workload, terms: Terms, prices: Prices, per_gib: Floats, lag_s: float | None
+) -> Choice:
     """Synchronous (None), or semi-synchronous with a bound of the lag."""
     writes = workload.writes
     if lag_s is None:
@@ -196,61 +184,48 @@ def _live(workload: Workload, terms: Terms, prices: Floats, lag_s: float | None)
     else:
         need = risk.semi_sync_link(writes, lag_s)
         waiting = risk.backlog(writes, _given(terms, need))
-    gib = float((waiting * prices).mean()) / GIB if len(waiting) else 0.0
     return _choice(
         "synchronous" if lag_s is None else f"semi-sync, {format_duration(lag_s)}",
-        "sync" if lag_s is None else "semi-sync", None, terms,
+        "sync" if lag_s is None else "semi-sync", None, terms, prices,
         link=need, sent=workload.written_rate,
         loss=risk.Loss(float(waiting.mean()), float(waiting.max(initial=0)), 0),
-        lag_s=0.0 if lag_s is None else lag_s, space=0, money=gib,
+        lag_s=0.0 if lag_s is None else lag_s, space=0,
+        money=float((waiting * per_gib).mean()) / GIB,
     )  # fmt: skip
 
 
 def _given(terms: Terms, need: float) -> float:
     """The link's rate: the given one, if it is always the same and carries it, else the need."""
     if terms.link is not None and terms.link.constant:
-        return max(terms.link.at(0) or 1e15, need)
+        return max(terms.least, need)
     return need
 
 
-def _async(workload: Workload, terms: Terms, prices: Floats, updates: Updates) -> Choice:
-    need = risk.link_need(updates, terms.kind).rate
-    link: float | Rates = terms.link if terms.link is not None else max(need, 1.0)
-    arrived = risk.commits(
-        updates, terms.kind, link, epoch_ns=workload.epoch_ns or 0, overhead_s=terms.overhead_s
-    )
-    shown = risk.showing(workload, updates, arrived)
-    loss = risk.Account(workload.writes).loss(shown)
-    money = risk.Account(workload.writes, workload.writes.weighted(prices)).loss(shown)
+def _async(
+    workload: Workload, terms: Terms, prices: Prices, money: risk.Account, each: Assessed
+) -> Choice:
+    label = f"every {each.updates.label}" if each.updates.seconds else each.updates.label
     return _choice(
-        f"every {updates.label}" if updates.seconds else updates.label,
-        "async", updates.period_s, terms,
-        link=need, sent=float(updates.sizes(terms.kind).sum()) / max(workload.span_s, 1e-9),
-        loss=loss, lag_s=risk.lag(shown).worst_s,
-        space=risk.snapshot_space(updates, terms.kind, terms.keep), money=money.expected / GIB,
+        label, "async", each.updates.period_s, terms, prices, link=each.need.rate,
+        sent=each.sent_bytes / max(workload.span_s, 1e-9), loss=each.loss,
+        lag_s=each.lag.worst_s, space=each.space_source + each.space_destination,
+        money=money.loss(each.shown).expected / GIB,
     )  # fmt: skip
 
 
 def _choice(
-    name: str, mode: str, interval_s: float | None, terms: Terms, *,
+    name: str, mode: str, interval_s: float | None, terms: Terms, prices: Prices, *,
     link: float, sent: float, loss: risk.Loss, lag_s: float, space: float, money: float,
 ) -> Choice:  # fmt: skip
-    prices = terms.prices
     return Choice(
         name=name, mode=mode, interval_s=interval_s, link=link, sent=sent,
         expected=loss.expected, worst=loss.worst, lag_s=lag_s, space=space,
-        fits=terms.link is None or link <= _least(terms.link),
+        fits=link <= terms.least,
         link_cost=link / _MBIT * prices.link * _MONTHS,
         transfer_cost=sent * _YEAR_S / GIB * prices.transfer,
         space_cost=space / GIB * prices.space * _MONTHS,
         loss_cost=money * prices.failures,
     )  # fmt: skip
-
-
-def _least(link: Rates) -> float:
-    """The slowest rate of a calendar, bytes per second."""
-    rates = [rate for rate, _ in link.clauses] + [link.otherwise]
-    return min(float("inf") if rate is None else rate for rate in rates)
 
 
 def advise(found: Sequence[Choice]) -> Advice:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from functools import lru_cache
 from html import escape
 from importlib import resources
@@ -63,7 +64,7 @@ def page(report: Report, *, version: str) -> str:
 
 
 def _main(report: Report) -> str:
-    said = "".join(f"<li>{escape(line)}</li>" for line in report.conclusions)
+    said = "".join(f"<li>{_prose(line)}</li>" for line in report.conclusions)
     links = "".join(
         f'<li><a href="#part-{number}">{escape(section.title)}</a></li>'
         for number, section in enumerate(report.sections)
@@ -78,7 +79,7 @@ def _main(report: Report) -> str:
     ]
     parts += [_section(section, number) for number, section in enumerate(report.sections)]
     parts.append('<h2 id="method">How it was computed</h2><div class="method">')
-    parts += [f"<p>{escape(line)}</p>" for line in report.method]
+    parts += [f"<p>{_prose(line)}</p>" for line in report.method]
     parts.append("</div></main>")
     return "\n".join(parts)
 
@@ -86,7 +87,7 @@ def _main(report: Report) -> str:
 def _section(section: Section, number: int) -> str:
     parts = [f'<section aria-labelledby="part-{number}">']
     parts.append(f'<h2 id="part-{number}">{escape(section.title)}</h2>')
-    parts += [f"<p>{escape(line)}</p>" for line in section.text]
+    parts += [f"<p>{_prose(line)}</p>" for line in section.text]
     if section.table is not None:
         parts.append(_table(section.table, section.title))
     parts += [_figure(plot) for plot in section.plots]
@@ -100,7 +101,8 @@ def _figure(plot: Plot) -> str:
     data = base64.b64encode(csv_of(plot.table).encode()).decode()
     return (
         f'<figure id="figure-{plot.key}"><h3>{escape(plot.title)}</h3>'
-        f"<figcaption>{escape(plot.says)}</figcaption>"
+        f"<figcaption>{_prose(plot.says)}</figcaption>"
+        f'<p class="unit">\N{UPWARDS ARROW} {escape(plot.y.title)}</p>'
         f'<div class="plot" id="plot-{plot.key}" role="img" '
         f'aria-label="{escape(plot.title)}. {escape(plot.says)} The numbers are in the table '
         'beneath."></div>'
@@ -129,6 +131,12 @@ def _table(table: Table, title: str) -> str:
         f'<div class="scroll" tabindex="0" role="region" aria-label="Table: {escape(title)}">'
         f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
+
+
+def _prose(text: str) -> str:
+    """Text for a page: a number and its unit stay on one line."""
+    units = r"(?<=\d) (?=%|(?:min|h|s|ms|d|B|[KMGT]iB|[kMG]?bit/s)\b)"
+    return re.sub(units, "\N{NO-BREAK SPACE}", escape(text))
 
 
 def _json(value: object) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mirrord.analysis.reports.plots import DASHES, MARKERS, Axis, Bars, Line, Plot, Reference
 
-_WORDS_MAX = 34
+_WORDS_MAX = 48
 
 
 def described(plot: Plot) -> dict[str, Any]:
@@ -34,8 +34,10 @@ def _layout(plot: Plot) -> dict[str, Any]:
             "yanchor": "bottom", "font": {"size": 12}, "bgcolor": "rgba(0,0,0,0)",
         },
         "showlegend": True,
-        "xaxis": _axis(plot.x),
-        "yaxis": _axis(plot.y),
+        "xaxis": _axis(plot.x, plot.x.title),
+        # The title of the y axis is written above the plot: on a phone it has no room beside.
+        "yaxis": _axis(plot.y, ""),
+        "meta": {"short": [_few_letters(words) for _, words in plot.x.ticks]},
         "shapes": [], "annotations": [],
     }  # fmt: skip
     if plot.bars:
@@ -61,9 +63,9 @@ def _logged(value: float, axis: Axis) -> float:
     return log10(value) if axis.scale == "log" else value
 
 
-def _axis(axis: Axis) -> dict[str, Any]:
+def _axis(axis: Axis, title: str) -> dict[str, Any]:
     made: dict[str, Any] = {
-        "title": {"text": escape(axis.title, quote=False), "standoff": 10},
+        "title": {"text": escape(title, quote=False), "standoff": 10},
         "automargin": True, "gridcolor": "@grid", "linecolor": "@quiet", "zerolinecolor": "@grid",
         "tickcolor": "@quiet", "ticks": "outside", "ticklen": 4,
         "type": {"time": "date", "names": "category"}.get(axis.scale, axis.scale),
@@ -87,6 +89,11 @@ def _axis(axis: Axis) -> dict[str, Any]:
     return made
 
 
+def _few_letters(words: str) -> str:
+    """`15m` for `15 min`: ticks for a narrow screen."""
+    return words.replace(" min", "m").replace(" ", "")
+
+
 def _short(name: str) -> str:
     name = name if len(name) <= _WORDS_MAX else f"{name[: _WORDS_MAX - 1]}…"
     return escape(name, quote=False)
@@ -98,7 +105,7 @@ def _hover(plot: Plot, name: str, labelled: bool) -> str:
 
 
 def _line(line: Line, number: int, plot: Plot) -> dict[str, Any]:
-    tone = "@quiet" if line.tone < 0 else f"@s{line.tone}"
+    tone = "@ink" if line.strong else "@quiet" if line.tone < 0 else f"@s{line.tone}"
     mode = "+".join(
         word for word, wanted in (
             ("lines", line.joined), ("markers", line.marker), ("text", any(line.said)),
@@ -107,7 +114,8 @@ def _line(line: Line, number: int, plot: Plot) -> dict[str, Any]:
     made: dict[str, Any] = {
         "type": "scatter", "mode": mode, "name": _short(line.name),
         "x": list(line.x), "y": list(line.y),
-        "line": {"color": tone, "width": 2, "dash": DASHES[line.dash % len(DASHES)],
+        "line": {"color": tone, "width": 3.5 if line.strong else 2,
+                 "dash": DASHES[line.dash % len(DASHES)],
                  "shape": "hv" if line.steps else "linear"},
         "marker": {"color": tone, "size": 15 if line.big else 8,
                    "symbol": MARKERS[number % len(MARKERS)]},

@@ -126,13 +126,14 @@ def _limits(axes: Axes, plot: Plot) -> None:
 
 
 def _line(axes: Axes, line: Line, number: int, plot: Plot, theme: Theme) -> None:
-    colour = _tone(line.tone, theme)
+    colour = theme.ink if line.strong else _tone(line.tone, theme)
     x: list[Any] = list(line.x)
     if plot.x.scale == "time":
         x = [datetime.fromisoformat(str(each)) for each in x]
     axes.plot(
         x, list(line.y), label=line.name, color=colour,
-        linewidth=1.8 if line.joined else 0, linestyle=_DASHES[line.dash % len(_DASHES)],
+        linewidth=(3.2 if line.strong else 1.8) if line.joined else 0,
+        linestyle=_DASHES[line.dash % len(_DASHES)],
         marker=("*" if line.big else _MARKERS[number % len(_MARKERS)]) if line.marker else "",
         markersize=18 if line.big else 7, drawstyle="steps-post" if line.steps else "default",
         markeredgecolor=theme.ink if line.big else colour, zorder=5 if line.big else 3,

@@ -36,8 +36,9 @@ class Axis:
 class Line:
     """A line, or points when `joined` is False.
 
-    tone: number of its colour, negative: quiet (grey). labels: words at each point; `said` are only
-    those that are written beside the point without being pointed at. unit: of y, for hovering.
+    tone: number of its colour, negative: quiet (grey). labels: words at each point; `said` tells
+    which of them are written beside the point without being pointed at. big: a star. strong: the
+    one line that matters most.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Line:
     steps: bool = False
     filled: bool = False
     big: bool = False
+    strong: bool = False
     labels: tuple[str, ...] = ()
     said: tuple[bool, ...] = ()
 

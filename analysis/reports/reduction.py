@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mirrord.analysis.numbers import BLOCK, KINDS, Workload
 from mirrord.analysis.reports import paper
@@ -37,9 +38,9 @@ _WORDS = {
 _METHOD = (
     "A synchronous mirror sends every block that is written. An asynchronous one sends, at each "
     "update, the blocks that were written since the last one, each once, and none that were "
-    "deleted meanwhile: its share of the synchronous one's is what is drawn (SnapMirror, FAST 2002, "
-    "section 4, Figure 2). Blocks have 4 KiB. Intervals begin with the first record; the last, "
-    "partial one counts. An interval for which a trace is too short is not drawn.",
+    "deleted meanwhile: its share of the synchronous one's is what is drawn (SnapMirror, FAST "
+    "2002, section 4, Figure 2). Blocks have 4 KiB. Intervals begin with the first record; the "
+    "last, partial one counts. An interval for which a trace is too short is not drawn.",
     "Three volumes are replayed. Update in place: a block that is written again stays where it is. "
     "No overwrite, with the active map: each write goes to a free block, and blocks that are free "
     "again by the time of the update are not sent (btrfs, ZFS, WAFL with SnapMirror). No overwrite "
@@ -192,7 +193,7 @@ def _transferred(workloads: Sequence[Workload], intervals: Sequence[float]) -> P
         shared = [s for s in intervals if all(s in by_seconds(each) for each in workloads)]
         y = [together(workloads, seconds, "active_map") for seconds in shared]
         all_of_them = _over_intervals("all together", shared, y, len(workloads))
-        lines.append(all_of_them)
+        lines.append(replace(all_of_them, strong=True))
         rows += [
             ("all together", interval_words(s), *(together(workloads, s, k) for k in KINDS), None)
             for s in shared

@@ -40,7 +40,11 @@
       layout.font.size = 11;
       layout.margin = { l: 8, r: 10, t: 40, b: 8 };
       layout.legend.font = { size: 10.5 };
-      if (layout.meta && layout.meta.narrow) Object.assign(layout.xaxis, layout.meta.narrow);
+      if (layout.meta.short.length) layout.xaxis.ticktext = layout.meta.short;
+      const named = plot.data.filter((each) => each.showlegend !== false).length;
+      place.style.height = 300 + 19 * named + "px";
+    } else {
+      place.style.height = "";
     }
     // A finger that moves over a plot scrolls the page; there are buttons to zoom.
     layout.dragmode = touch.matches ? false : "zoom";
