@@ -66,7 +66,7 @@ def assess(workload: Workload, updates: Updates, terms: Terms, account: risk.Acc
     # A link that is just fast enough leaves no room for an overhead; its updates are not late.
     overhead_s = terms.overhead_s if terms.link is not None else 0.0
     arrived = risk.commits(
-        updates, terms.kind, link, epoch_ns=workload.epoch_ns or 0, overhead_s=overhead_s
+        updates, terms.kind, link, epoch_ns=workload.calendar_ns, overhead_s=overhead_s
     )
     shown = risk.showing(workload, updates, arrived)
     late = risk.late(updates, arrived) if terms.link is not None else np.zeros(0, np.int64)

@@ -16,7 +16,8 @@ import numpy as np
 
 from mirrord.analysis import risk
 from mirrord.analysis.assess import Assessed, Terms, assess_all
-from mirrord.analysis.numbers import NS, Floats, Workload, Writes
+from mirrord.analysis.grids import NS
+from mirrord.analysis.numbers import Floats, Workload, Writes
 from mirrord.core.errors import UsageError
 from mirrord.core.units import format_duration
 from mirrord.schedules.spans import DAYS, Span, covers, next_edge, overlap, parse_span
@@ -164,7 +165,7 @@ class Advice:
 def choices(workload: Workload, terms: Terms, prices: Prices) -> list[Choice]:
     """Every way of mirroring this workload, the freshest copy first."""
     writes = workload.writes
-    per_gib = prices.lost.of_bins(writes, workload.epoch_ns or 0)
+    per_gib = prices.lost.of_bins(writes, workload.calendar_ns)
     found = [_live(workload, terms, prices, per_gib, None)]
     found += [_live(workload, terms, prices, per_gib, lag_s) for lag_s in sorted(terms.lags_s)]
     money = risk.Account(writes, writes.weighted(per_gib))

@@ -6,17 +6,16 @@ All times are nanoseconds of the trace's own clock; `Workload.epoch_ns` says whe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from mirrord.analysis.grids import NS, epoch_of
+from mirrord.analysis.results import VOLUMES as KINDS
+from mirrord.analysis.results import Replay
 from mirrord.core.errors import Refused
-
-BLOCK = 4096
-NS = 1_000_000_000
-#: The three volumes a trace is replayed into (SnapMirror, section 4.2), as reports name them.
-KINDS = ("update_in_place", "active_map", "no_active_map")
+from mirrord.traces.model import BLOCK, Facts
 
 Longs = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -28,7 +27,7 @@ class Updates:
 
     label: as people write the schedule: "15 min", "cron 0 2 * * *". seconds: its fixed interval,
     None where it has none. start_ns, end_ns: what update k covers; at end_ns its snapshot is taken.
-    blocks: of each of `KINDS`, the 4 KiB blocks that update k transfers.
+    blocks: of each of `KINDS`, the blocks (of `block` bytes) that update k transfers.
     """
 
     label: str
@@ -36,15 +35,14 @@ class Updates:
     start_ns: Longs
     end_ns: Longs
     blocks: Mapping[str, Longs]
-    #: What an update-in-place mirror would send if it sent exact bytes; None: unknown.
-    exact_bytes: int | None = None
+    block: int = BLOCK
 
     def __len__(self) -> int:
         return len(self.end_ns)
 
     def sizes(self, kind: str) -> Longs:
         """Bytes that each update transfers from a volume of this kind."""
-        return self.blocks[kind] * BLOCK
+        return self.blocks[kind] * self.block
 
     @property
     def period_s(self) -> float:
@@ -76,7 +74,8 @@ class Writes:
 class Workload:
     """A replayed trace.
 
-    blocks_written: 4 KiB blocks that a synchronous mirror transfers. unique_blocks: different ones.
+    epoch_ns: Unix time of the trace's zero, None where its source does not say.
+    blocks_written: blocks that a synchronous mirror transfers. unique_blocks: different ones.
     freed: share (0 to 1) of the blocks written that were overwritten or deleted by the end.
     """
 
@@ -90,7 +89,8 @@ class Workload:
     freed: float
     updates: tuple[Updates, ...]
     writes: Writes
-    notes: Mapping[str, str] = field(default_factory=dict)
+    #: The same for calendars, where a trace without a date begins on a Monday at 00:00 UTC.
+    calendar_ns: int = 0
 
     def __post_init__(self) -> None:
         if not self.blocks_written:
@@ -125,3 +125,33 @@ class Workload:
     def shown(self) -> list[Updates]:
         """The schedules that the trace is long enough for."""
         return [each for each in self.updates if self.covers(each)]
+
+
+def from_replay(replay: Replay, facts: Facts) -> Workload:
+    """What the reports need of a replay; `Refused` when the trace has no write in it.
+
+    A recorded trace does not see what is overwritten within the interval of its recording (note
+    `resolution_s`): shorter update intervals are left out, as they would look better than they are.
+    """
+    resolution_s = float(facts.notes.get("resolution_s", 0))
+    series = replay.writes_series
+    updates = tuple(
+        Updates(
+            each.label, each.seconds, each.start_ns, each.end_ns,
+            {kind: each.blocks(kind) for kind in KINDS}, each.block,
+        )
+        for each in replay.grids
+        if each.seconds is None or each.seconds >= resolution_s
+    )  # fmt: skip
+    return Workload(
+        name=replay.name, first_ns=replay.first_ns, last_ns=replay.last_ns,
+        epoch_ns=replay.epoch_ns, calendar_ns=epoch_of(facts, replay.first_ns),
+        blocks_written=replay.blocks_written, bytes_written=replay.bytes_written,
+        unique_blocks=replay.unique_blocks, freed=replay.written_deleted_percent / 100,
+        updates=updates, writes=Writes(series.start_ns, series.bin_ns, series.bytes),
+    )  # fmt: skip
+
+
+def named(workload: Workload, name: str) -> Workload:
+    """The same under another name."""
+    return replace(workload, name=name)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mirrord.analysis.numbers import NS, Floats, Longs, Updates, Workload, Writes
+from mirrord.analysis.grids import NS
+from mirrord.analysis.numbers import Floats, Longs, Updates, Workload, Writes
 from mirrord.schedules.rates import Rates
 
 #: Bytes per second that stand for "unlimited": no link is as fast.

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from mirrord.analysis.numbers import NS, Longs, Updates, Workload
+from mirrord.analysis.grids import NS
+from mirrord.analysis.numbers import Longs, Updates, Workload
 from mirrord.analysis.reports.plots import Axis
 from mirrord.core.units import format_duration, format_size
 
@@ -14,6 +15,11 @@ _TICKS = (
     (1, "1 s"), (5, "5 s"), (15, "15 s"), (60, "1 min"), (300, "5 min"), (900, "15 min"),
     (1800, "30 min"), (3600, "1 h"), (21600, "6 h"), (43200, "12 h"), (86400, "24 h"),
     (7 * 86400, "1 week"), (30 * 86400, "30 d"),
+)  # fmt: skip
+_DECADES = (1, 5, 15, 60, 300, 900, 3600, 21600, 86400, 7 * 86400, 30 * 86400)
+_NICE = (
+    1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10800, 21600, 43200,
+    86400, 7 * 86400,
 )  # fmt: skip
 MBIT = 1e6 / 8
 MIB = 1 << 20
@@ -40,6 +46,19 @@ def interval_axis(seconds: Sequence[float]) -> Axis:
     if not ticks:
         ticks = [(each / 60, format_duration(each)) for each in odd[:8]]
     return Axis("update interval", "log", tuple(ticks), low=low / 60 / 1.25, high=high / 60 * 1.25)
+
+
+def age_axis(title: str, seconds: Sequence[float]) -> Axis:
+    """A logarithmic axis of durations, minutes, named by people's words."""
+    low, high = min(seconds, default=60) / 1.3, max(seconds, default=86400) * 1.3
+    known = dict(_TICKS)
+    ticks = [(value / 60, known[value]) for value in _DECADES if low <= value <= high]
+    return Axis(title, "log", tuple(ticks), low=low / 60, high=high / 60)
+
+
+def nice_seconds(least_s: float) -> float:
+    """The next longer duration that people count by."""
+    return next((each for each in _NICE if each >= least_s), least_s)
 
 
 class TimeAxis:

@@ -16,7 +16,7 @@ def described(plot: Plot) -> dict[str, Any]:
     if plot.reference is not None:
         data += _reference(plot.reference)
     data += [_bars(bars, plot) for bars in plot.bars]
-    data += [_line(line, number, plot) for number, line in enumerate(plot.lines)]
+    data += [_line(line, plot) for line in plot.lines]
     return {"data": data, "layout": _layout(plot)}
 
 
@@ -104,7 +104,7 @@ def _hover(plot: Plot, name: str, labelled: bool) -> str:
     return f"<b>{escape(name, quote=False)}</b><br>{where}<br>%{{y:,.4~g}}<extra></extra>"
 
 
-def _line(line: Line, number: int, plot: Plot) -> dict[str, Any]:
+def _line(line: Line, plot: Plot) -> dict[str, Any]:
     tone = "@ink" if line.strong else "@quiet" if line.tone < 0 else f"@s{line.tone}"
     mode = "+".join(
         word for word, wanted in (
@@ -118,7 +118,7 @@ def _line(line: Line, number: int, plot: Plot) -> dict[str, Any]:
                  "dash": DASHES[line.dash % len(DASHES)],
                  "shape": "hv" if line.steps else "linear"},
         "marker": {"color": tone, "size": 15 if line.big else 8,
-                   "symbol": MARKERS[number % len(MARKERS)]},
+                   "symbol": MARKERS[line.tone % len(MARKERS)]},
         "hovertemplate": _hover(plot, line.name, bool(line.labels)),
     }  # fmt: skip
     if line.big:

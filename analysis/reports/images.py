@@ -65,8 +65,8 @@ def _figure(plot: Plot, theme: Theme) -> Figure:
     if plot.reference is not None:
         _reference(axes, plot.reference, theme)
     _bars(axes, plot, theme)
-    for number, line in enumerate(plot.lines):
-        _line(axes, line, number, plot, theme)
+    for line in plot.lines:
+        _line(axes, line, plot, theme)
     for level in plot.levels:
         axes.axhline(level.y, color=theme.soft, linewidth=1.4, linestyle=(0, (5, 3)))
         axes.annotate(level.words, (1, level.y), xycoords=("axes fraction", "data"),
@@ -125,7 +125,7 @@ def _limits(axes: Axes, plot: Plot) -> None:
         axes.set_xlim(left=0)
 
 
-def _line(axes: Axes, line: Line, number: int, plot: Plot, theme: Theme) -> None:
+def _line(axes: Axes, line: Line, plot: Plot, theme: Theme) -> None:
     colour = theme.ink if line.strong else _tone(line.tone, theme)
     x: list[Any] = list(line.x)
     if plot.x.scale == "time":
@@ -134,7 +134,7 @@ def _line(axes: Axes, line: Line, number: int, plot: Plot, theme: Theme) -> None
         x, list(line.y), label=line.name, color=colour,
         linewidth=(3.2 if line.strong else 1.8) if line.joined else 0,
         linestyle=_DASHES[line.dash % len(_DASHES)],
-        marker=("*" if line.big else _MARKERS[number % len(_MARKERS)]) if line.marker else "",
+        marker=("*" if line.big else _MARKERS[line.tone % len(_MARKERS)]) if line.marker else "",
         markersize=18 if line.big else 7, drawstyle="steps-post" if line.steps else "default",
         markeredgecolor=theme.ink if line.big else colour, zorder=5 if line.big else 3,
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mirrord.analysis.numbers import BLOCK, KINDS, Workload
+from mirrord.analysis.numbers import Workload
 from mirrord.analysis.reports import paper
 from mirrord.analysis.reports.common import (
     by_seconds,
@@ -28,6 +28,7 @@ from mirrord.analysis.reports.plots import (
     Section,
     Table,
 )
+from mirrord.analysis.results import VOLUMES as KINDS
 
 _PERCENT = Axis("transferred (% of the blocks written)", low=0, high=104)
 _WORDS = {
@@ -228,9 +229,7 @@ def _exact(workloads: Sequence[Workload], intervals: Sequence[float]) -> Plot:
     for number, each in enumerate(workloads):
         found = by_seconds(each)
         by_kind = {
-            kind: [
-                100 * int(u.blocks[kind].sum()) * BLOCK / each.bytes_written for u in found.values()
-            ]
+            kind: [100 * int(u.sizes(kind).sum()) / each.bytes_written for u in found.values()]
             for kind in KINDS
         }
         lines.append(_over_intervals(each.name, list(found), by_kind["active_map"], number))

@@ -9,14 +9,17 @@ import numpy as np
 
 from mirrord.analysis import risk
 from mirrord.analysis.assess import Assessed, Terms, assess_all
-from mirrord.analysis.numbers import NS, Workload
+from mirrord.analysis.grids import NS
+from mirrord.analysis.numbers import Workload
 from mirrord.analysis.reports.common import (
     MBIT,
     MIB,
     TimeAxis,
+    age_axis,
     interval_axis,
     interval_words,
     name_of,
+    nice_seconds,
     rate_words,
     size_words,
 )
@@ -238,7 +241,8 @@ def _section(workload: Workload, found: list[Assessed], terms: Terms) -> Section
 
 def _writes(workload: Workload, terms: Terms) -> Plot:
     series, axis = workload.writes, TimeAxis(workload, terms.zone)
-    per_point = max(1, -(-len(series.bytes) // _POINTS))
+    point_s = nice_seconds(workload.span_s / _POINTS)
+    per_point = max(1, round(point_s * NS / series.bin_ns))
     padded = np.pad(series.bytes, (0, -len(series.bytes) % per_point)).reshape(-1, per_point)
     point_s = per_point * series.bin_ns / NS
     mean = padded.sum(axis=1) / point_s / MBIT
@@ -294,7 +298,8 @@ def _lag(workload: Workload, found: Sequence[Assessed]) -> Plot:
         "The age of what the copy shows: the time to the last snapshot that has arrived. It is "
         "greatest just before an update ends.",
         interval_axis([each.updates.seconds or 60 for each in fixed]),
-        Axis("age of the copy (min)", "log"), Table(columns, tuple(rows)), lines,
+        age_axis("age of the copy", [60 * y for line in lines for y in line.y]),
+        Table(columns, tuple(rows)), lines,
     )  # fmt: skip
 
 
