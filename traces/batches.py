@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mirrord.traces.model import NO_LATENCY, Batch
 
@@ -16,7 +18,12 @@ RECORD_BYTES = sum(np.dtype(kind).itemsize for kind in TYPES)
 
 def from_native(columns: Sequence[bytes]) -> Batch:
     """The batch over columns as the native code hands them over; they are not copied."""
-    return Batch(*(np.frombuffer(raw, kind) for raw, kind in zip(columns, TYPES, strict=True)))
+    time, volume, op, offset, length, latency = columns
+    return Batch(
+        np.frombuffer(time, np.int64), np.frombuffer(volume, np.uint32),
+        np.frombuffer(op, np.uint8), np.frombuffer(offset, np.int64),
+        np.frombuffer(length, np.int64), np.frombuffer(latency, np.int64),
+    )  # fmt: skip
 
 
 def to_native(batch: Batch) -> list[memoryview]:
@@ -30,7 +37,7 @@ def to_native(batch: Batch) -> list[memoryview]:
 
 def empty() -> Batch:
     """No record."""
-    return Batch(*(np.empty(0, kind) for kind in TYPES))
+    return make([], [], [], [])
 
 
 def make(
@@ -46,7 +53,7 @@ def make(
     )  # fmt: skip
 
 
-def pick(batch: Batch, which: np.ndarray | slice) -> Batch:
+def pick(batch: Batch, which: npt.NDArray[Any] | slice) -> Batch:
     """Some records: a mask, indices or a slice (a slice copies nothing)."""
     return Batch(*(getattr(batch, name)[which] for name in COLUMNS))
 

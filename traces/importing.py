@@ -75,8 +75,10 @@ class _Import:
         surveyor = Surveyor()
         filtered = bool(options.align_shift or options.dedup_s)
         first = self._scratch / "sorted" if filtered else self._target
-        sorter = Sorter(first, Facts("", "", ()), self._scratch,
-                        durable=self._durable and not filtered, window_rows=self._window)  # fmt: skip
+        sorter = Sorter(
+            first, Facts("", "", ()), self._scratch,
+            durable=self._durable and not filtered, window_rows=self._window,
+        )  # fmt: skip
         try:
             self._read(parsing, surveyor, sorter)
             writer = sorter.finish()

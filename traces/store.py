@@ -174,14 +174,15 @@ class TraceWriter:
         self.last_ns: int | None = None
         #: Numbers to store beside the facts.
         self.more: dict[str, object] = {}
-        self._beside = self.path.with_name(f".{self.path.name}.{os.getpid()}.new")
+        #: Where it comes into being.
+        self.beside = self.path.with_name(f".{self.path.name}.{os.getpid()}.new")
         self._waiting: list[Batch] = []
         self._waiting_rows = 0
         with told(path):
             if self.path.is_dir():
                 raise IsADirectoryError
             self._writer: Any = pq.ParquetWriter(
-                self._beside, _SCHEMA, compression="zstd", compression_level=1,
+                self.beside, _SCHEMA, compression="zstd", compression_level=1,
                 use_dictionary=["volume", "op", "length"], data_page_version="1.0",
                 column_encoding={"time_ns": "DELTA_BINARY_PACKED", "offset": "PLAIN",
                                  "latency_ns": "DELTA_BINARY_PACKED"},
@@ -243,14 +244,14 @@ class TraceWriter:
             writer, self._writer = self._writer, None
             writer.close()
             if not self._durable:
-                shutil.move(self._beside, self.path)
+                shutil.move(self.beside, self.path)
                 return
-            descriptor = os.open(self._beside, os.O_RDONLY)
+            descriptor = os.open(self.beside, os.O_RDONLY)
             try:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            files.rename("TRACE:STORE:RENAME", self._beside, self.path)
+            files.rename("TRACE:STORE:RENAME", self.beside, self.path)
 
     def retarget(self, path: Path) -> None:
         """Close to another name than was said, for a file that turned out to be a part."""
@@ -264,4 +265,4 @@ class TraceWriter:
                 writer.close()
             except (OSError, pa.ArrowException):
                 pass  # a full disk: the file goes anyway
-        self._beside.unlink(missing_ok=True)
+        self.beside.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mirrord.core.errors import UsageError
@@ -75,7 +76,7 @@ def _like(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE)
 
 
-def _matcher(pattern: str, header: str | None = None) -> object:
+def _matcher(pattern: str, header: str | None = None) -> Callable[[Sample], bool]:
     compiled = _like(pattern)
 
     def matches(sample: Sample) -> bool:
@@ -95,26 +96,24 @@ def _format(
     def parser(_sample: Sample, options: ReadOptions) -> TraceParser:
         return parser_of(layout, options)
 
-    made = Format(name, description, _matcher(pattern, header), parser, takes=takes)  # type: ignore[arg-type]
+    made = Format(name, description, _matcher(pattern, header), parser, takes=takes)
     if absolute is not None:
         made = replace(made, epoch_ns=counted_from("windows" if absolute == "windows" else "unix"))
     return made
 
 
-_BLANK = tuple(WORDS.items())
 _ONE_WRITES = (("0", Op.READ), ("1", Op.WRITE))
-_SECTORS = {"addr_unit": "sector", "size_unit": "sector"}
 
 _N, _DEC = r"\d+", r"\d+(?:\.\d*)?"
 
-FORMATS = (
+_FAMILY = (
     _format(
         "msr", "MSR Cambridge CSV", rf"\d{{17,19}},[^,]*,{_N},(read|write),-?{_N},-?{_N},{_N}",
         Layout(0, 3, 4, 5, (1, 2), "100ns", latency=6, latency_unit="100ns"), absolute="windows",
     ),
     _format(
         "blkreplay", "blkreplay's .load", rf"{_DEC} ; +{_N} ; +{_N} ; ?[a-z]+ ;.*",
-        Layout(0, 3, 1, 2, delimiter=";", operation="letters", only_digits=True, **_SECTORS),
+        Layout(0, 3, 1, 2, delimiter=";", operation="letters", only_digits=True, addr_unit="sector", size_unit="sector"),
         header="start ; sector; length ; op",
     ),
     _format(
@@ -124,7 +123,8 @@ FORMATS = (
         header="Timestamp,Response,IOType,LUN", absolute="unix",
     ),
     _format(
-        "libcachesim", "libCacheSim's CSV of a vscsi trace", rf"{_N},{_DEC},[0-9a-f]{{2}},{_N},{_N}",
+        "libcachesim", "libCacheSim's CSV of a vscsi trace",
+        rf"{_N},{_DEC},[0-9a-f]{{2}},{_N},{_N}",
         Layout(1, 2, 4, 3, operation="scsi", addr_unit="sector", only_digits=True),
         header="version,time,op,size,lbn",
     ),
@@ -140,7 +140,7 @@ FORMATS = (
     ),
     _format(
         "tencent", "Tencent's cloud block storage", rf"\d{{9,10}},{_N},{_N},[01],{_N}",
-        Layout(0, 3, 1, 2, (4,), "s", words=_ONE_WRITES, **_SECTORS), absolute="unix",
+        Layout(0, 3, 1, 2, (4,), "s", words=_ONE_WRITES, addr_unit="sector", size_unit="sector"), absolute="unix",
     ),
     _format(
         "spc", "SPC, UMass (Financial, WebSearch)", rf"{_N},{_N},{_N},[rw],{_DEC}(,.*)?",
@@ -151,7 +151,8 @@ FORMATS = (
         Layout(0, 2, 1, 3, (), "us", addr_unit="sector"),
     ),
     _format(
-        "ransap-write", "RanSAP, writes (with entropy)", rf"\d{{9,10}},{_N},{_N},{_N},{_DEC},{_DEC}",
+        "ransap-write", "RanSAP, writes (with entropy)",
+        rf"\d{{9,10}},{_N},{_N},{_N},{_DEC},{_DEC}",
         Layout(0, None, 2, 3, (), "s", addr_unit="sector", time_extra=1, operation="always",
                words=(("", Op.WRITE),)), absolute="unix",
     ),
@@ -163,7 +164,7 @@ FORMATS = (
     _format(
         "fiu", "FIU (with the MD5 of each block)",
         rf"{_N} {_N} \S+ {_N} {_N} [rw] {_N} {_N} [0-9a-f]+",
-        Layout(0, 5, 3, 4, (6, 7), "ns", delimiter=" ", **_SECTORS),
+        Layout(0, 5, 3, 4, (6, 7), "ns", delimiter=" ", addr_unit="sector", size_unit="sector"),
     ),
 )  # fmt: skip
 
@@ -232,4 +233,4 @@ CSV = Format(
     "csv", "any CSV, by --columns", lambda sample: False, mapped,
     takes=("columns", "time_unit", "addr_unit", "size_unit", "write_flag"),
 )  # fmt: skip
-FORMATS = (*FORMATS, CSV)
+FORMATS = (*_FAMILY, CSV)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 
 from mirrord.core.errors import Unsupported
@@ -19,7 +20,7 @@ def _oracle_matches(sample: Sample) -> bool:
         return False
     rows = [_ORACLE.unpack_from(sample.data, index * _ORACLE.size) for index in range(count)]
     times = [row[0] for row in rows]
-    ordered = all(one <= other for one, other in zip(times, times[1:], strict=False))
+    ordered = all(one <= other for one, other in itertools.pairwise(times))
     sizes = all(0 < row[2] <= 1 << 26 for row in rows)
     later = all(row[3] == -1 or 0 < row[3] < 1 << 48 for row in rows)
     return ordered and sizes and later
