@@ -30,7 +30,7 @@ def to_native(batch: Batch) -> list[memoryview]:
     """The columns as buffers of bytes, as the native code takes them."""
     columns = (getattr(batch, name) for name in COLUMNS)
     return [
-        memoryview(np.ascontiguousarray(column, kind)).cast("B")
+        np.ascontiguousarray(column, kind).view(np.uint8).data
         for column, kind in zip(columns, TYPES, strict=True)
     ]
 

@@ -50,8 +50,10 @@ def findings(
 def _nothing(seen: Seen) -> list[Finding]:
     found = []
     if not seen.writes:
-        found.append(Finding("no-writes", "there is no write in it: a mirror would have nothing "
-                             "to send", "--write-flag, --only or --format, if that is wrong"))  # fmt: skip
+        found.append(Finding(
+            "no-writes", "there is no write in it: a mirror would have nothing to send",
+            "--write-flag, --only or --format, if that is wrong",
+        ))  # fmt: skip
     if seen.empty:
         found.append(Finding("empty-records", f"{seen.empty:,} records have the length 0"))
     return found

@@ -113,7 +113,8 @@ _FAMILY = (
     ),
     _format(
         "blkreplay", "blkreplay's .load", rf"{_DEC} ; +{_N} ; +{_N} ; ?[a-z]+ ;.*",
-        Layout(0, 3, 1, 2, delimiter=";", operation="letters", only_digits=True, addr_unit="sector", size_unit="sector"),
+        Layout(0, 3, 1, 2, delimiter=";", operation="letters", only_digits=True,
+               addr_unit="sector", size_unit="sector"),
         header="start ; sector; length ; op",
     ),
     _format(
@@ -140,7 +141,7 @@ _FAMILY = (
     ),
     _format(
         "tencent", "Tencent's cloud block storage", rf"\d{{9,10}},{_N},{_N},[01],{_N}",
-        Layout(0, 3, 1, 2, (4,), "s", words=_ONE_WRITES, addr_unit="sector", size_unit="sector"), absolute="unix",
+        Layout(0, 3, 1, 2, (4,), "s", "sector", "sector", words=_ONE_WRITES), absolute="unix",
     ),
     _format(
         "spc", "SPC, UMass (Financial, WebSearch)", rf"{_N},{_N},{_N},[rw],{_DEC}(,.*)?",
