@@ -252,4 +252,3 @@ def _numbers(each: Choice, advice: Advice) -> dict[str, object]:
             "loss": each.loss_cost, "total": each.total,
         },
     }  # fmt: skip
-

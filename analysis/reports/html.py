@@ -17,7 +17,6 @@ from mirrord.analysis.reports.html_plot import described
 from mirrord.analysis.reports.palette import DARK, LIGHT
 from mirrord.analysis.reports.plots import Plot, Report, Section, Table
 from mirrord.analysis.reports.tables import csv_of, is_number, text_of
-from mirrord.core.errors import Unsupported
 
 #: Tables up to so many rows are open from the start.
 _OPEN_ROWS = 12
@@ -28,7 +27,7 @@ _POLICY = (
 
 
 def page(report: Report, *, version: str) -> str:
-    """The whole page. `Unsupported` when plotly is not installed."""
+    """The whole page. `ModuleNotFoundError` when plotly is not installed."""
     plots = {plot.key: described(plot) for plot in report.plots()}
     themes = {"light": LIGHT._asdict(), "dark": DARK._asdict()}
     variables = "".join(
@@ -155,11 +154,5 @@ def _own(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def _plotly() -> str:
-    try:
-        found = resources.files("plotly").joinpath("package_data", "plotly.min.js")
-    except ModuleNotFoundError:
-        raise Unsupported(
-            "plotly is not installed", why="it draws the plots of a report's page",
-            hint="Install the extra: pip install 'mirrord[analysis]'.",
-        ) from None  # fmt: skip
+    found = resources.files("plotly").joinpath("package_data", "plotly.min.js")
     return found.read_text(encoding="utf-8").replace("</script", "<\\/script")

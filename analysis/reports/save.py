@@ -12,7 +12,7 @@ from mirrord.analysis.reports.html import page
 from mirrord.analysis.reports.images import pictures
 from mirrord.analysis.reports.plots import Report, Section, Table
 from mirrord.analysis.reports.tables import csv_of, plain_of
-from mirrord.core.errors import IoFailed, MirrordError, NoSpace, PermissionMissing, Unsupported
+from mirrord.core.errors import IoFailed, MirrordError, NoSpace, PermissionMissing
 from mirrord.system import files
 
 
@@ -56,11 +56,7 @@ def _rendered(report: Report, version: str) -> Iterator[tuple[str, bytes]]:
     for key, table in _tables(report):
         yield f"{key}.csv", csv_of(table).encode()
     for plot in report.plots():
-        try:
-            made = pictures(plot)
-        except ModuleNotFoundError as error:
-            raise missing(error) from None
-        for kind, data in made.items():
+        for kind, data in pictures(plot).items():
             yield f"{plot.key}.{kind}", data
 
 
@@ -70,14 +66,6 @@ def _tables(report: Report) -> Iterator[tuple[str, Table]]:
             yield section.key, section.table
         for plot in section.plots:
             yield plot.key, plot.table
-
-
-def missing(error: ModuleNotFoundError) -> MirrordError:
-    """One clear line for a package that is not installed."""
-    return Unsupported(
-        f"the package '{error.name}' is not installed", why="analysis needs it",
-        hint="Install the extra: pip install 'mirrord[analysis]'.",
-    )  # fmt: skip
 
 
 def _json(value: object) -> bytes:
