@@ -6,7 +6,7 @@ All times are nanoseconds of the trace's own clock; `Workload.epoch_ns` says whe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -91,6 +91,8 @@ class Workload:
     writes: Writes
     #: The same for calendars, where a trace without a date begins on a Monday at 00:00 UTC.
     calendar_ns: int = 0
+    #: What looks odd in the trace and makes its numbers doubtful, with the option that handles it.
+    warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.blocks_written:
@@ -150,8 +152,3 @@ def from_replay(replay: Replay, facts: Facts) -> Workload:
         unique_blocks=replay.unique_blocks, freed=replay.written_deleted_percent / 100,
         updates=updates, writes=Writes(series.start_ns, series.bin_ns, series.bytes),
     )  # fmt: skip
-
-
-def named(workload: Workload, name: str) -> Workload:
-    """The same under another name."""
-    return replace(workload, name=name)

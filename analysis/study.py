@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mirrord.analysis import grids
@@ -65,7 +65,7 @@ def study(
                 trace.batches(["time_ns", "volume", "op", "offset", "length"]), trace.facts, wanted,
                 free_space=plan.free_space, block=plan.block, threads=plan.threads, progress=done,
             )  # fmt: skip
-        return from_replay(found, trace.facts)
+        return replace(from_replay(found, trace.facts), warnings=_warnings(trace))
 
 
 def grids_of(plan: Plan, trace: Trace) -> list[grids.Grid]:
@@ -95,10 +95,18 @@ def _rate(link: Rates | None, words: str) -> float:
     return min(known)
 
 
+def _warnings(trace: Trace) -> tuple[str, ...]:
+    """What was found at the import and has an option that would handle it."""
+    return tuple(
+        f"{each['text']} (the option {each['option']} handles it)."
+        for each in trace.findings
+        if each["option"]
+    )
+
+
 def summed_up(found: Sequence[Workload]) -> list[Workload]:
     """The workloads with names that tell them apart."""
-    from mirrord.analysis.numbers import named
     from mirrord.analysis.reports.common import distinct
 
     names = distinct([each.name for each in found])
-    return [named(each, name) for each, name in zip(found, names, strict=True)]
+    return [replace(each, name=name) for each, name in zip(found, names, strict=True)]

@@ -122,6 +122,11 @@ def by_seconds(workload: Workload) -> dict[float, Updates]:
     return {each.seconds or 0.0: each for each in sorted(fixed, key=lambda one: one.seconds or 0)}
 
 
+def warnings(workloads: Sequence[Workload]) -> tuple[str, ...]:
+    """What makes the numbers doubtful, by trace."""
+    return tuple(f"{each.name}: {text}" for each in workloads for text in each.warnings)
+
+
 def distinct(names: Sequence[str]) -> list[str]:
     """The names, those that come again with a number: two traces are told apart everywhere."""
     seen: dict[str, int] = {}

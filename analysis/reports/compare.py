@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from mirrord.analysis.assess import Terms
 from mirrord.analysis.cost import Advice, Choice, Prices, advise, choices
 from mirrord.analysis.numbers import Workload
-from mirrord.analysis.reports.common import MBIT, MIB, rate_words, size_words
+from mirrord.analysis.reports.common import MBIT, MIB, rate_words, size_words, warnings
 from mirrord.analysis.reports.plots import (
     Axis,
     Bars,
@@ -18,12 +18,16 @@ from mirrord.analysis.reports.plots import (
     Plot,
     Report,
     Section,
+    Side,
     Table,
 )
 from mirrord.analysis.reports.risk import method as risk_method
 from mirrord.analysis.reports.risk import slug
 
 _PARTS = ("link", "bytes sent", "snapshots", "expected loss")
+_SIDES: tuple[Side, ...] = ("top right", "bottom left", "bottom right", "top left")
+#: What costs more than so many times the cheapest would leave no height for the rest.
+_DRAWN_MAX = 12
 _MODES = {"sync": 1, "semi-sync": 3, "async": 0}
 
 
@@ -35,6 +39,7 @@ def report(workloads: Sequence[Workload], terms: Terms, prices: Prices) -> Repor
         tuple(_sentence(each, found[each.name], prices) for each in workloads),
         tuple(_section(each, found[each.name], prices) for each in workloads),
         (*_method(prices), *risk_method(terms)), document(found, terms, prices),
+        warnings(workloads),
     )  # fmt: skip
 
 
@@ -145,6 +150,8 @@ def _pareto(workload: Workload, advice: Advice, prices: Prices) -> Plot:
     floor = min(losses, default=1e-3) / 10
     top = max([*losses, floor]) * 3
 
+    sides = _sides(advice.choices, floor)
+
     def y(each: Choice) -> float:
         return max(each.expected / MIB, floor)
 
@@ -164,12 +171,12 @@ def _pareto(workload: Workload, advice: Advice, prices: Prices) -> Plot:
             lines.append(
                 Line(words[mode], [each.running_cost for each in group], [y(e) for e in group],
                      tone, joined=False, labels=tuple(label(each) for each in group),
-                     said=tuple(True for _ in group))
+                     said=tuple(sides[each.name] for each in group))
             )  # fmt: skip
     best = advice.best
     lines.append(
         Line(f"cheapest: {best.name}", [best.running_cost], [y(best)], 2, joined=False, big=True,
-             labels=(label(best),), said=(True,))
+             labels=(label(best),), said=(sides[best.name],))
     )  # fmt: skip
     rows: list[tuple[Cell, ...]] = [
         (each.name, each.running_cost, each.expected / MIB, each.loss_cost, _verdict(each, advice))
@@ -190,8 +197,44 @@ def _pareto(workload: Workload, advice: Advice, prices: Prices) -> Plot:
     )  # fmt: skip
 
 
+def _sides(found: Sequence[Choice], floor: float) -> dict[str, Side]:
+    """Where each label stands so that none covers another: the first side that is free.
+
+    Places are counted in parts of the plot; a label takes about 1 of 90 for a letter, 1 of 22 in
+    height (a desktop's screen, and the pictures).
+    """
+    x = [math.log10(max(each.running_cost, 1e-3)) for each in found]
+    y = [math.log10(max(each.expected / MIB, floor)) for each in found]
+    width, height = max(max(x) - min(x), 0.3) + 1.1, max(max(y) - min(y), 0.3) + 0.8
+    points = [(a / width, b / height) for a, b in zip(x, y, strict=True)]
+    taken = [(a - 0.008, b - 0.012, a + 0.008, b + 0.012) for a, b in points]
+    sides: dict[str, Side] = {}
+    for each, (a, b) in zip(found, points, strict=True):
+        letters = len(each.name) + (0 if each.expected > 0 else 16)
+        boxes: dict[Side, tuple[float, float, float, float]] = {}
+        for side in _SIDES:
+            left = a + 0.01 if "right" in side else a - 0.01 - letters / 90
+            low = b + 0.012 if "top" in side else b - 0.012 - 1 / 22
+            boxes[side] = (left, low, left + letters / 90, low + 1 / 22)
+        free = [side for side, box in boxes.items() if not any(_meet(box, o) for o in taken)]
+        sides[each.name] = free[0] if free else _SIDES[0]
+        taken.append(boxes[sides[each.name]])
+    return sides
+
+
+def _meet(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return (
+        one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+    )  # fmt: skip
+
+
 def _costs(workload: Workload, advice: Advice, prices: Prices) -> Plot:
-    shown = advice.choices
+    shown = [each for each in advice.choices if each.total <= _DRAWN_MAX * advice.best.total]
+    left_out = [
+        f"'{each.name}' ({money_words(each.total, prices.currency)})"
+        for each in advice.choices
+        if each not in shown
+    ]
     parts = (
         [each.link_cost for each in shown], [each.transfer_cost for each in shown],
         [each.space_cost for each in shown], [each.loss_cost for each in shown],
@@ -202,12 +245,15 @@ def _costs(workload: Workload, advice: Advice, prices: Prices) -> Plot:
     )  # fmt: skip
     rows: list[tuple[Cell, ...]] = [
         (each.name, each.link_cost, each.transfer_cost, each.space_cost, each.loss_cost, each.total)
-        for each in shown
+        for each in advice.choices
     ]
     best = advice.best
+    says = f"'{best.name}' costs least: {money_words(best.total, prices.currency)}."
+    if left_out:
+        says += f" Too much to be drawn: {', '.join(left_out)}."
     return Plot(
         f"{slug(workload.name)}-cost", f"{workload.name}: what a year costs",
-        f"'{best.name}' costs least: {money_words(best.total, prices.currency)}.",
+        says,
         Axis("", "names", names=tuple(each.name for each in shown)),
         Axis(f"cost of a year ({prices.currency})"), Table(columns, tuple(rows)),
         bars=tuple(

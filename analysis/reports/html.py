@@ -20,6 +20,7 @@ from mirrord.analysis.reports.tables import csv_of, is_number, text_of
 
 #: Tables up to so many rows are open from the start.
 _OPEN_ROWS = 12
+_ROLES = ("ground", "panel", "ink", "soft", "grid", "accent", "doubt")
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data: blob:; base-uri 'none'; form-action 'none'"
@@ -30,16 +31,10 @@ def page(report: Report, *, version: str) -> str:
     """The whole page. `ModuleNotFoundError` when plotly is not installed."""
     plots = {plot.key: described(plot) for plot in report.plots()}
     themes = {"light": LIGHT._asdict(), "dark": DARK._asdict()}
-    variables = "".join(
-        f"--{role}:{getattr(LIGHT, role)};" for role in ("ground", "panel", "ink", "soft", "grid")
-    )
-    dark = "".join(
-        f"--{role}:{getattr(DARK, role)};" for role in ("ground", "panel", "ink", "soft", "grid")
-    )
-    style = (
-        f":root{{{variables}--accent:{LIGHT.accent}}}"
-        f"@media (prefers-color-scheme:dark){{:root{{{dark}--accent:{DARK.accent}}}}}"
-        + _own("page.css")
+    variables = "".join(f"--{role}:{getattr(LIGHT, role)};" for role in _ROLES)
+    dark = "".join(f"--{role}:{getattr(DARK, role)};" for role in _ROLES)
+    style = f":root{{{variables}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}" + _own(
+        "page.css"
     )
     parts = [
         "<!DOCTYPE html>",
@@ -71,6 +66,7 @@ def _main(report: Report) -> str:
     parts = [
         "<main>",
         f'<div class="conclusions"><h3>In short</h3><ul>{said}</ul></div>',
+        _warnings(report),
         f'<nav aria-label="Parts"><ul>{links}<li><a href="#method">How it was computed</a></li>'
         "</ul></nav>",
         "<noscript><p>The plots need scripts, which are off. Each plot's numbers are in the table "
@@ -81,6 +77,13 @@ def _main(report: Report) -> str:
     parts += [f"<p>{_prose(line)}</p>" for line in report.method]
     parts.append("</div></main>")
     return "\n".join(parts)
+
+
+def _warnings(report: Report) -> str:
+    if not report.warnings:
+        return ""
+    said = "".join(f"<li>{_prose(line)}</li>" for line in report.warnings)
+    return f'<div class="conclusions doubt"><h3>What makes it doubtful</h3><ul>{said}</ul></div>'
 
 
 def _section(section: Section, number: int) -> str:

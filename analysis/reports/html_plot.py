@@ -131,8 +131,8 @@ def _line(line: Line, plot: Plot) -> dict[str, Any]:
         made["customdata"] = words
         if any(line.said):
             shown = zip(words, line.said, strict=True)
-            made["text"] = [word if said else "" for word, said in shown]
-            made["textposition"] = "top right"
+            made["text"] = [word if side else "" for word, side in shown]
+            made["textposition"] = [side or "top right" for side in line.said]
             made["textfont"] = {"color": "@ink", "size": 11.5}
     return made
 

@@ -84,6 +84,12 @@ def _tone(tone: int, theme: Theme) -> str:
     return theme.quiet if tone < 0 else theme.series[tone % len(theme.series)]
 
 
+def _plain(value: float) -> str:
+    """A number without exponent or superfluous digits."""
+    text = f"{value:,.9f}".rstrip("0").rstrip(".")
+    return text if text not in ("", "-0") else "0"
+
+
 def _scale(axes: Axes, axis: Axis, which: str, theme: Theme) -> None:
     from matplotlib.ticker import FuncFormatter, NullLocator
 
@@ -91,10 +97,10 @@ def _scale(axes: Axes, axis: Axis, which: str, theme: Theme) -> None:
     (axes.set_xlabel if which == "x" else axes.set_ylabel)(axis.title)
     if axis.scale == "log":
         (axes.set_xscale if which == "x" else axes.set_yscale)("log")
-        here.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        here.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
         here.set_minor_locator(NullLocator())
     elif axis.scale == "linear":
-        here.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        here.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
     elif axis.scale == "time":
         from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
@@ -141,10 +147,13 @@ def _line(axes: Axes, line: Line, plot: Plot, theme: Theme) -> None:
     if line.filled:
         axes.fill_between(x, list(line.y), step="post" if line.steps else None, color=colour,
                           alpha=0.15, linewidth=0)  # fmt: skip
-    for place, said in enumerate(line.said):
-        if said:
-            axes.annotate(line.labels[place], (x[place], line.y[place]), xytext=(8, 6),
-                          textcoords="offset points", fontsize=9.5, color=theme.ink)  # fmt: skip
+    for place, side in enumerate(line.said):
+        if side is not None:
+            across, up = (8 if "right" in side else -8), (6 if "top" in side else -6)
+            axes.annotate(line.labels[place], (x[place], line.y[place]), xytext=(across, up),
+                          textcoords="offset points", fontsize=9.5, color=theme.ink,
+                          ha="left" if across > 0 else "right",
+                          va="bottom" if up > 0 else "top")  # fmt: skip
 
 
 def _bars(axes: Axes, plot: Plot, theme: Theme) -> None:

@@ -16,6 +16,10 @@ DASHES = ("solid", "dash", "dot", "dashdot")
 MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "triangle-down")
 
 
+#: Where words stand beside their point.
+Side = Literal["top right", "bottom right", "top left", "bottom left"]
+
+
 @dataclass(frozen=True)
 class Axis:
     """An axis. scale "time": values are ISO 8601 texts of the wall clock, without a zone.
@@ -37,8 +41,8 @@ class Line:
     """A line, or points when `joined` is False.
 
     tone: number of its colour, negative: quiet (grey). labels: words at each point; `said` tells
-    which of them are written beside the point without being pointed at. big: a star. strong: the
-    one line that matters most.
+    where they are written beside it; None: only shown when it is pointed at. big: a star. strong:
+    the one line that matters most.
     """
 
     name: str
@@ -53,7 +57,7 @@ class Line:
     big: bool = False
     strong: bool = False
     labels: tuple[str, ...] = ()
-    said: tuple[bool, ...] = ()
+    said: tuple[Side | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -164,6 +168,8 @@ class Report:
     sections: tuple[Section, ...]
     method: tuple[str, ...]
     data: dict[str, object]
+    #: What makes the numbers doubtful, one sentence each.
+    warnings: tuple[str, ...] = ()
     details: dict[str, object] = field(default_factory=dict)
 
     def plots(self) -> list[Plot]:

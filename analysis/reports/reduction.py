@@ -14,6 +14,7 @@ from mirrord.analysis.reports.common import (
     name_of,
     share_words,
     size_words,
+    warnings,
 )
 from mirrord.analysis.reports.plots import (
     Axis,
@@ -116,6 +117,7 @@ def report(workloads: Sequence[Workload]) -> Report:
         tuple(sections),
         _METHOD,
         document(workloads),
+        warnings(workloads),
         {"traces": [_details(each) for each in workloads]},
     )
 

@@ -22,6 +22,7 @@ from mirrord.analysis.reports.common import (
     nice_seconds,
     rate_words,
     size_words,
+    warnings,
 )
 from mirrord.analysis.reports.plots import (
     Axis,
@@ -59,6 +60,7 @@ def report(workloads: Sequence[Workload], terms: Terms) -> Report:
         "risk", "What a mirror would need, and what a failure would lose",
         tuple(line for each in workloads for line in conclusions(each, found[each.name], terms)),
         tuple(sections), method(terms), document(workloads, found, terms),
+        warnings(workloads),
     )  # fmt: skip
 
 

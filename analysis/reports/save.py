@@ -76,6 +76,7 @@ def text(report: Report) -> str:
     """The report in words, with the tables that come first in each section."""
     parts = [report.title, "=" * len(report.title), ""]
     parts += [f"- {line}" for line in report.conclusions]
+    parts += [f"! {line}" for line in report.warnings]
     for section in report.sections:
         parts += ["", section.title, "-" * len(section.title)]
         parts += list(section.text)

@@ -59,7 +59,7 @@
   function drawAll() {
     const name = themeName();
     const theme = THEMES[name];
-    for (const role of ["ground", "panel", "ink", "soft", "grid", "accent"]) {
+    for (const role of ["ground", "panel", "ink", "soft", "grid", "accent", "doubt"]) {
       document.documentElement.style.setProperty("--" + role, theme[role]);
     }
     document.documentElement.style.colorScheme = name;

@@ -210,11 +210,13 @@ def _run(options: dict[str, Any], made: Callable[[list[Workload]], Report]) -> N
             files = save(report, out, version=__version__)
     if options["as_json"]:
         where = None if out is None else str(out)
-        said = {"status": "done", "out": where, "files": files}
+        said = {"status": "done", "out": where, "files": files, "warnings": list(report.warnings)}
         print_json({**said, "conclusions": list(report.conclusions), **report.data})
         return
     for line in report.conclusions:
         print(line)
+    for line in report.warnings:
+        print(f"caution: {line}")
     if out is not None:
         print(f"Report: {out / report.kind}.html, and {len(files) - 1} files beside it")
 
