@@ -144,8 +144,13 @@ def _capacity(
 
 
 def late(updates: Updates, commit_ns: Longs) -> Longs:
-    """Which updates have not ended when the next one's snapshot is taken (their numbers)."""
-    return np.flatnonzero(commit_ns > updates.end_ns + available_ns(updates))
+    """Which updates have not ended when the next one's snapshot is taken (their numbers).
+
+    The last one of a schedule has no next: the trace ended, not its time.
+    """
+    due_ns = updates.end_ns + available_ns(updates)
+    found = np.flatnonzero(commit_ns > due_ns)
+    return found if updates.seconds is not None else found[found < len(updates) - 1]
 
 
 def showing(workload: Workload, updates: Updates, commit_ns: Longs) -> Showing:

@@ -106,17 +106,27 @@ def conclusions(workload: Workload, found: Sequence[Assessed], terms: Terms) -> 
         f"({axis.words(base.loss.worst_at_ns)})."
     )
     late = [each for each in found if len(each.late_ns)]
-    if late:
-        longest = max(late, key=lambda each: each.updates.period_s)
-        count = len(longest.late_ns)
-        times = f"{count} of {len(longest.updates)} updates are"
+    fixed = _x(late)
+    if fixed:
+        below = " and below" if len(fixed) > 1 else ""
         said += (
-            f" At {name_of(longest.updates)} and below the link saturates, first at "
-            f"{axis.words(int(longest.late_ns[0]))}: {times} not done when the next is due."
+            f" At {name_of(fixed[-1].updates)}{below} the link saturates, {_late(fixed[-1], axis)}."
         )
-    elif terms.link is not None:
+    for each in late:
+        if each.updates.seconds is None:
+            said += f" With '{each.updates.label}' it saturates, {_late(each, axis)}."
+    if terms.link is not None and not late:
         said += " The link carries every interval: no update is late."
     return [said]
+
+
+def _late(each: Assessed, axis: TimeAxis) -> str:
+    count, number = len(each.late_ns), len(each.updates)
+    verb = "is" if count == 1 else "are"
+    return (
+        f"first at {axis.words(int(each.late_ns[0]))}: {count} of {number} updates {verb} not done "
+        "when the next is due"
+    )
 
 
 def _x(found: Sequence[Assessed]) -> list[Assessed]:

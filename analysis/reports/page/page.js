@@ -41,6 +41,10 @@
       layout.margin = { l: 8, r: 10, t: 40, b: 8 };
       layout.legend.font = { size: 10.5 };
       if (layout.meta.short.length) layout.xaxis.ticktext = layout.meta.short;
+      // There is no room for words beside the points: a touch shows them; only the star keeps its.
+      for (const each of plot.data) {
+        if (each.mode === "markers+text" && each.marker.symbol !== "star") each.mode = "markers";
+      }
       const named = plot.data.filter((each) => each.showlegend !== false).length;
       place.style.height = 300 + 19 * named + "px";
     } else {
