@@ -2,7 +2,7 @@
 
 Each is drawn from a seed, so the same call gives the same records again, and in batches, so that
 any length can be had. Records are spaced evenly in time. `share` is the known answer: what an
-update interval leaves of the block writes (Figure 2, as a share of 1); exact, unless it is said to be
+update interval leaves of the block writes (Figure 2, as a share of 1); exact if not said to be
 expected.
 """
 
