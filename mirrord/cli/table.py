@@ -5,6 +5,7 @@ _FAILOVER = "Failing over and back"
 _LOOK = "Looking"
 _SERVICE = "The service"
 _HOSTS = "Other hosts"
+_TRACES = "Traces and analysis"
 _OTHER = "Other"
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -37,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "agent": ("agent", _HOSTS),
     "pki": ("pki", _HOSTS),
     "host": ("host", _HOSTS),
+    "trace": ("trace", _TRACES),
     "config": ("config", _OTHER),
     "volume": ("volume", _OTHER),
     "demo": ("demo", _OTHER),
