@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "agent": ("agent", _HOSTS),
     "pki": ("pki", _HOSTS),
     "host": ("host", _HOSTS),
+    "trace": ("trace", _PLANNING),
     "analyze": ("analyze", _PLANNING),
     "config": ("config", _OTHER),
     "volume": ("volume", _OTHER),
