@@ -27,79 +27,58 @@ _EVERY_S = 0.2
 _REPLAY, _MIRROR, _PRICES = "How it is replayed", "What is assumed of the mirror", "Prices"
 _VOLUMES = ("update_in_place", "active_map", "no_active_map")
 
+# fmt: off
 Traces = Annotated[
     list[str], typer.Argument(metavar="TRACE…", help="Traces: stored ones, or of any known format.")
 ]
-Out = Annotated[Path | None, typer.Option(help="Folder for the report: HTML, PNG, SVG, CSV, JSON.")]
-Intervals = Annotated[
-    str,
-    typer.Option(
-        help="Update intervals from the first record, with commas between.", rich_help_panel=_REPLAY
-    ),
+Out = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Write the report there: HTML, PNG, SVG, CSV …")
 ]
-Schedules = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--schedule",
-        help="A schedule too: a rule ('lag 5m', cron) or a name; repeat.",
-        rich_help_panel=_REPLAY,
-    ),
-]
-Windows = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--window", help="Hours in which schedules may run; repeat.", rich_help_panel=_REPLAY
-    ),
-]
-Zone = Annotated[str, typer.Option(help="Time zone of schedules, prices and plots.")]
-Link = Annotated[
-    str,
-    typer.Option(
-        help="The link that is there: 20MiB/s, or rates by the hour (schedules.md).",
-        rich_help_panel=_REPLAY,
-        rich_help_panel=_MIRROR,
-    ),
-]
-Overhead = Annotated[str, typer.Option(help="What an update takes besides its bytes.")]
-FreeSpace = Annotated[
-    float,
-    typer.Option(
-        min=0,
-        max=0.99,
-        help="Free part of a volume that never overwrites.",
-        rich_help_panel=_REPLAY,
-        rich_help_panel=_MIRROR,
-    ),
-]
-Block = Annotated[int, typer.Option(help="Bytes of a block.")]
-Threads = Annotated[int, typer.Option(min=1, max=256, help="Threads of the replay.")]
-Cluster = Annotated[
-    str,
-    typer.Option(
-        help="Replay on a Dask cluster: tcp://HOST:PORT of its scheduler.",
-        rich_help_panel=_REPLAY,
-        rich_help_panel=_REPLAY,
-        rich_help_panel=_REPLAY,
-    ),
-]
-Into = Annotated[
-    str,
-    typer.Option(
-        help="Volume to mirror: active_map, update_in_place or no_active_map.",
-        rich_help_panel=_MIRROR,
-    ),
-]
-Keep = Annotated[int, typer.Option(min=1, help="Reference snapshots that stay at the source.")]
-KeepThere = Annotated[int, typer.Option(min=1, help="Those that stay at the destination.")]
-SemiSync = Annotated[
-    str,
-    typer.Option(
-        help="Bounds of semi-synchronous mirrors to consider, with commas.",
-        rich_help_panel=_MIRROR,
-        rich_help_panel=_MIRROR,
-        rich_help_panel=_MIRROR,
-    ),
-]
+Intervals = Annotated[str, typer.Option(
+    help="Update intervals from the first record, with commas.", rich_help_panel=_REPLAY)]
+Schedules = Annotated[list[str] | None, typer.Option(
+    "--schedule", metavar="WHEN", rich_help_panel=_REPLAY,
+    help="A schedule too: a rule (cron, 'lag 5m') or a name; may be repeated.")]
+Windows = Annotated[list[str] | None, typer.Option(
+    "--window", metavar="HOURS", rich_help_panel=_REPLAY,
+    help="Hours in which those schedules may run; may be repeated.")]
+Zone = Annotated[str, typer.Option(
+    help="Time zone of schedules, prices and plots.", rich_help_panel=_REPLAY)]
+FreeSpace = Annotated[float, typer.Option(
+    min=0, max=0.99, help="Free part of a volume that never overwrites.",
+    rich_help_panel=_REPLAY)]
+Block = Annotated[int, typer.Option(help="Bytes of a block.", rich_help_panel=_REPLAY)]
+Threads = Annotated[int, typer.Option(
+    min=1, max=256, help="Threads of the replay.", rich_help_panel=_REPLAY)]
+Cluster = Annotated[str, typer.Option(
+    metavar="ADDRESS", help="Replay on a Dask cluster: its scheduler's tcp://HOST:PORT.",
+    rich_help_panel=_REPLAY)]
+Link = Annotated[str, typer.Option(
+    metavar="RATES", help="The link that is there: 20MiB/s, or rates by the hour.",
+    rich_help_panel=_MIRROR)]
+Overhead = Annotated[str, typer.Option(
+    help="What an update takes besides its bytes.", rich_help_panel=_MIRROR)]
+Into = Annotated[str, typer.Option(
+    metavar="KIND", help="Of the volume: active_map, update_in_place or no_active_map.",
+    rich_help_panel=_MIRROR)]
+Keep = Annotated[int, typer.Option(
+    min=1, help="Reference snapshots that stay at the source.", rich_help_panel=_MIRROR)]
+KeepThere = Annotated[int, typer.Option(
+    min=1, help="Those that stay at the destination.", rich_help_panel=_MIRROR)]
+SemiSync = Annotated[str, typer.Option(
+    help="Bounds of semi-synchronous mirrors, with commas.", rich_help_panel=_MIRROR)]
+PriceLink = Annotated[float, typer.Option(
+    min=0, help="Per Mbit/s and month.", rich_help_panel=_PRICES)]
+PriceTransfer = Annotated[float, typer.Option(
+    min=0, help="Per GiB sent.", rich_help_panel=_PRICES)]
+PriceSpace = Annotated[float, typer.Option(
+    min=0, help="Per GiB that snapshots hold and month.", rich_help_panel=_PRICES)]
+PriceLost = Annotated[str, typer.Option(
+    help="Per GiB lost: 1000, or '2000 08:00-18:00 Mon-Fri, else 100'.", rich_help_panel=_PRICES)]
+Failures = Annotated[float, typer.Option(
+    min=0, help="Losses of the source in a year.", rich_help_panel=_PRICES)]
+Currency = Annotated[str, typer.Option(help="Name of the money.", rich_help_panel=_PRICES)]
+# fmt: on
 _INTERVALS = "1m,5m,15m,30m,1h,6h,12h,24h"
 
 
@@ -186,28 +165,12 @@ def compare(
     link: Link = "",
     overhead: Overhead = "1s",
     semi_sync: SemiSync = "10s,1m",
-    price_link: Annotated[
-        float, typer.Option(min=0, help="Per Mbit/s and month.", rich_help_panel=_PRICES)
-    ] = 1.0,
-    price_transfer: Annotated[
-        float, typer.Option(min=0, help="Per GiB sent.", rich_help_panel=_PRICES)
-    ] = 0.01,
-    price_space: Annotated[
-        float, typer.Option(min=0, help="Per GiB of snapshots, month.", rich_help_panel=_PRICES)
-    ] = 0.05,
-    price_lost: Annotated[
-        str,
-        typer.Option(
-            help="Per GiB lost: 1000, or '2000 08:00-18:00 Mon-Fri, else 100'.",
-            rich_help_panel=_PRICES,
-        ),
-    ] = "1000",
-    failures: Annotated[
-        float, typer.Option(min=0, help="Losses of the source in a year.", rich_help_panel=_PRICES)
-    ] = 0.5,
-    currency: Annotated[
-        str, typer.Option(help="Name of the money.", rich_help_panel=_PRICES)
-    ] = "EUR",
+    price_link: PriceLink = 1.0,
+    price_transfer: PriceTransfer = 0.01,
+    price_space: PriceSpace = 0.05,
+    price_lost: PriceLost = "1000",
+    failures: Failures = 0.5,
+    currency: Currency = "EUR",
     into: Into = "active_map",
     keep_source: Keep = 2,
     keep_destination: KeepThere = 10,
