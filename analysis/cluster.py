@@ -24,9 +24,9 @@ from mirrord.traces.store import TraceFile
 _CONNECT_S = 10
 
 
-def replay_on_cluster(
-    path: Path,
+def replay_on(
     address: str,
+    path: Path,
     grids: Sequence[Grid] = DEFAULT,
     *,
     free_space: float = FREE_SPACE,
@@ -93,7 +93,8 @@ def _connect(address: str) -> Any:
             "Dask is not installed", hint="Install it: pip install 'mirrord[cluster]'"
         ) from None
     try:
-        return Client(address, timeout=_CONNECT_S, set_as_default=False)
+        made: Any = Client
+        return made(address, timeout=_CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:
         raise Unreachable(
             "no Dask scheduler answers",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.analysis.cluster import replay_on_cluster
+from mirrord.analysis.cluster import replay_on
 from mirrord.analysis.grids import DEFAULT, Grid, lag_target, whole
 from mirrord.analysis.replay import replay
 from mirrord.analysis.results import Replay
@@ -50,8 +51,6 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         while not (told.exists() and told.read_text().rstrip().endswith("}")):
             assert running.poll() is None and time.monotonic() < deadline_s
             time.sleep(0.1)
-        import json
-
         yield json.loads(told.read_text())["address"]
     finally:
         running.terminate()
@@ -72,9 +71,9 @@ def cluster(scheduler: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         for _ in range(2)
     ]  # fmt: skip
     try:
-        client = Client(scheduler, set_as_default=False)
+        client = Client(scheduler, set_as_default=False)  # type: ignore[no-untyped-call]
         client.wait_for_workers(2, timeout=90)
-        client.close()
+        client.close()  # type: ignore[no-untyped-call]
         yield scheduler
     finally:
         for worker in workers:
@@ -107,7 +106,7 @@ def test_no_workers(scheduler: str, tmp_path: Path) -> None:
     """Told at once, instead of waiting for some to come. (Runs before there are any.)"""
     path = store(Files(3), tmp_path / "trace.parquet")
     with pytest.raises(Refused, match="no workers"):
-        replay_on_cluster(path, scheduler)
+        replay_on(scheduler, path)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +118,7 @@ def test_bit_identical(cluster: str, workload: Workload, tmp_path: Path) -> None
     path = store(workload, tmp_path / "trace.parquet")
     trace = TraceFile(path)
     alone = replay(trace.batches(), trace.facts, GRIDS)
-    assert everything(replay_on_cluster(path, cluster, GRIDS)) == everything(alone)
+    assert everything(replay_on(cluster, path, GRIDS)) == everything(alone)
     assert len(alone.grids[8].end_ns) > 20
 
 
@@ -130,15 +129,15 @@ def test_what_a_worker_meets(cluster: str, tmp_path: Path) -> None:
     data[1000:60_000] = bytes(59_000)
     path.write_bytes(data)
     with pytest.raises(Damaged) as caught:
-        replay_on_cluster(path, cluster)
+        replay_on(cluster, path)
     assert str(path) in str(caught.value)
     with pytest.raises(NotFound):
-        replay_on_cluster(tmp_path / "none", cluster)
+        replay_on(cluster, tmp_path / "none")
 
 
 def test_nobody_answers(tmp_path: Path) -> None:
     path = store(Files(3), tmp_path / "trace.parquet")
     for address in ("tcp://127.0.0.1:1", "nonsense://x"):
         with pytest.raises(Unreachable) as caught:
-            replay_on_cluster(path, address)
+            replay_on(address, path)
         assert isinstance(caught.value, MirrordError) and caught.value.hint
