@@ -182,15 +182,14 @@ def compare(
 ) -> None:
     """Compare synchronous, semi-synchronous and asynchronous mirrors by cost, and advise."""
     given = locals()
+    from mirrord.analysis.cost import Prices, parse_loss_price
+
+    per_gib = parse_loss_price(price_lost, zone=zone)
+    prices = Prices(price_link, price_transfer, price_space, per_gib, failures, currency)
 
     def made(workloads: list[Workload]) -> Report:
-        from mirrord.analysis.cost import Prices, parse_loss_price
         from mirrord.analysis.reports.compare import report
 
-        prices = Prices(
-            price_link, price_transfer, price_space, parse_loss_price(price_lost, zone=zone),
-            failures, currency,
-        )  # fmt: skip
         return report(workloads, _terms(given), prices)
 
     _run(given, made)
