@@ -57,7 +57,9 @@ def srt(rows: list[tuple[int, int, int, int, int, int]]) -> bytes:
               b'tracedate    = "Sat May 30 00:03:06 1992";\n'
               b"disks = { 0 -> { sectorsize  = 256, } };\n\x0c")  # fmt: skip
     return header + b"".join(
-        struct.pack(">14I", 56, 0x40001, s, us, 100, 1100, length, sector, device, 1, 0, flags, 0, 1)
+        struct.pack(
+            ">14I", 56, 0x40001, s, us, 100, 1100, length, sector, device, 1, 0, flags, 0, 1
+        )
         for s, us, length, sector, device, flags in rows
     )
 

@@ -123,7 +123,10 @@ def test_units_of_five_columns(tmp_path: Path) -> None:
     options = ReadOptions(
         format="ssdsim", time_unit="us", addr_unit="4k", size_unit="100", write_flag="1"
     )
-    assert read(path, options)[0] == [Record(0, "0", W, 8192, 300), Record(2000, "0", R, 16384, 500)]
+    assert read(path, options)[0] == [
+        Record(0, "0", W, 8192, 300),
+        Record(2000, "0", R, 16384, 500),
+    ]
 
 
 def test_a_csv_without_operations_can_be_all_writes(tmp_path: Path) -> None:
@@ -146,7 +149,9 @@ def test_a_csv_without_operations_can_be_all_writes(tmp_path: Path) -> None:
 def test_what_has_no_write_flag_is_refused(tmp_path: Path) -> None:
     import struct
 
-    rows = [struct.pack("<IQIq", 10 + i, 1 << 40 | i, 4096, -1 if i % 3 else i + 9) for i in range(9)]
+    rows = [
+        struct.pack("<IQIq", 10 + i, 1 << 40 | i, 4096, -1 if i % 3 else i + 9) for i in range(9)
+    ]
     path = tmp_path / "cloud.oracleGeneral"
     path.write_bytes(b"".join(rows))
     for options in (ReadOptions(), ReadOptions(format="oracleGeneral")):
