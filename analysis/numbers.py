@@ -15,6 +15,7 @@ from mirrord.analysis.grids import NS, epoch_of
 from mirrord.analysis.results import VOLUMES as KINDS
 from mirrord.analysis.results import Replay
 from mirrord.core.errors import Refused
+from mirrord.core.units import format_duration
 from mirrord.traces.model import BLOCK, Facts
 
 Longs = npt.NDArray[np.int64]
@@ -137,6 +138,15 @@ def from_replay(replay: Replay, facts: Facts) -> Workload:
     """
     resolution_s = float(facts.notes.get("resolution_s", 0))
     series = replay.writes_series
+    odd = [
+        each.label
+        for each in replay.grids
+        if resolution_s and (each.seconds is None or each.seconds % resolution_s)
+    ]
+    warnings = (
+        f"it was recorded every {format_duration(resolution_s)}: what is overwritten meanwhile is "
+        f"not seen, and intervals that are no multiple of it ({', '.join(odd)}) are not exact.",
+    )
     updates = tuple(
         Updates(
             each.label, each.seconds, each.start_ns, each.end_ns,
@@ -151,4 +161,5 @@ def from_replay(replay: Replay, facts: Facts) -> Workload:
         blocks_written=replay.blocks_written, bytes_written=replay.bytes_written,
         unique_blocks=replay.unique_blocks, freed=replay.written_deleted_percent / 100,
         updates=updates, writes=Writes(series.start_ns, series.bin_ns, series.bytes),
+        warnings=warnings if odd else (),
     )  # fmt: skip

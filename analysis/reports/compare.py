@@ -80,6 +80,10 @@ def _sentence(workload: Workload, advice: Advice, prices: Prices) -> str:
     if others:
         second = min(others, key=lambda each: each.total)
         said += f"; next best is '{second.name}' at {money_words(second.total, money)}"
+        schedules = [each for each in others if each.mode == "async"]
+        if best.mode != "async" and second.mode != "async" and schedules:
+            third = min(schedules, key=lambda each: each.total)
+            said += f", of schedules '{third.name}' at {money_words(third.total, money)}"
     said += f". It stays the cheapest {_span(advice)}."
     misfits = [each for each in advice.choices if not each.fits]
     if not best.fits:

@@ -180,6 +180,8 @@ def test_a_recorded_trace_has_no_interval_below_its_resolution() -> None:
     grids = [fixed(seconds) for seconds in (60, 300, 900)]
     found = from_replay(replay(source.batches(), facts, grids), facts)
     assert [each.seconds for each in found.updates] == [300, 900]
+    [warning] = found.warnings
+    assert "recorded every 5 min" in warning and "(1 min)" in warning
 
 
 def test_what_a_trace_is_too_short_for_is_not_advised() -> None:
