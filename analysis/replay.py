@@ -295,10 +295,10 @@ def _added(rows: Sequence[Rows]) -> Rows:
     first = np.ones(len(volume), bool)
     first[1:] = (np.diff(volume) != 0) | (np.diff(interval) != 0)
     at = np.flatnonzero(first)
-    sums = [np.add.reduceat(column[order], at) if len(at) else column for column in counted]
     if len(at):
+        counted = [np.add.reduceat(column[order], at) for column in counted]
         end = np.maximum.reduceat(end[order], at)
-    return Rows(volume[at], interval[at], *sums, end=end)
+    return Rows(*(volume[at], interval[at], *counted, end))
 
 
 def _grid_result(
