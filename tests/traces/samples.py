@@ -6,6 +6,7 @@ import struct
 from typing import NamedTuple
 
 from mirrord.traces.model import NO_LATENCY, Op
+from mirrord.traces.options import ReadOptions
 
 W, R, T, F = (int(op) for op in (Op.WRITE, Op.READ, Op.TRIM, Op.FLUSH))
 
@@ -201,4 +202,6 @@ EXAMPLES: dict[str, Example] = {
     ),
 }  # fmt: skip
 #: Options without which a format cannot be read.
-NEEDED = {"csv": {"columns": "time=when,volume=disk,op=what,offset=3,length=bytes,latency=took"}}
+NEEDED = {
+    "csv": ReadOptions(columns="time=when,volume=disk,op=what,offset=3,length=bytes,latency=took")
+}

@@ -59,7 +59,7 @@ def test_another_grid(shift: int, tmp_path: Path) -> None:
     assert f"--align-shift {shift} " in made.findings[0].option
     assert "touch 2,000 blocks instead of 3,000" in made.findings[0].text
     for wanted in (shift, "auto"):
-        mended = import_trace([source], tmp_path / "t", ReadOptions(align_shift=wanted))  # type: ignore[arg-type]
+        mended = import_trace([source], tmp_path / "t", ReadOptions(align_shift=wanted))
         assert mended.shift_bytes == shift
         stored = TraceFile(tmp_path / "t")
         seen = survey(stored.batches())
