@@ -39,8 +39,17 @@ from mirrord.core.errors import (
     NotFound,
     PermissionMissing,
     Refused,
+    Unsupported,
 )
-from mirrord.core.model import Delta, Divergence, ReceiveRequest, Snapshot, Staging, VolumeFacts
+from mirrord.core.model import (
+    Changes,
+    Delta,
+    Divergence,
+    ReceiveRequest,
+    Snapshot,
+    Staging,
+    VolumeFacts,
+)
 
 #: The largest chunk, in bytes, that `SendStream.read` returns and `Receiver.write` must take.
 CHUNK_BYTES_MAX = 4 << 20
@@ -249,6 +258,17 @@ class Driver(abc.ABC):
         needed to know what will be sent, in time proportional to the change.
         files: list the changed files too, where the driver has files.
         """
+
+    def changes(self, base: str, incremental: str) -> Changes:
+        """Which blocks were allocated and which freed between the two snapshots, for a recording
+        of what the volume's users do. May keep what it read of the incremental for the next call,
+        in which that is the base. Raises `Unsupported` where a driver cannot tell.
+        """
+        raise Unsupported(
+            "which blocks change cannot be told from here",
+            where=str(self),
+            hint="Record on the host that has the volume.",
+        )
 
     @abc.abstractmethod
     def send(

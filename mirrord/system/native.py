@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mirrord._native import (
+    BtrfsBlocks,
     BtrfsChanges,
     BtrfsExtents,
     BtrfsStreamScanner,
@@ -20,6 +21,7 @@ from mirrord._native import (
 )
 
 __all__ = [
+    "BtrfsBlocks",
     "BtrfsChanges",
     "BtrfsExtents",
     "BtrfsStreamScanner",

@@ -1,6 +1,7 @@
 //! What is hot in mirrord, without I/O, so that each piece can be tested by itself.
 
 pub mod bitmap;
+pub mod btrfs_blocks;
 pub mod btrfs_changes;
 pub mod btrfs_rewrite;
 pub mod btrfs_search;

@@ -95,6 +95,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<btrfs::BtrfsStreamScanner>()?;
     m.add_class::<btrfs::BtrfsChanges>()?;
     m.add_class::<btrfs::BtrfsExtents>()?;
+    m.add_class::<btrfs::BtrfsBlocks>()?;
     m.add_function(wrap_pyfunction!(btrfs::btrfs_rewrite_beginning, m)?)?;
     m.add_class::<tls::TlsConfig>()?;
     m.add_class::<tls::TlsSession>()?;
