@@ -15,6 +15,10 @@ class StreamDigest:
 def block_checksums(data: Buffer, block_size: int) -> bytes: ...
 def bitmap_runs(bits: Buffer) -> list[tuple[int, int]]: ...
 
+def block_events(
+    pages: Buffer, page_bytes: int, fields: tuple[int, int, int, int, int]
+) -> tuple[bytes, bytes, bytes, bytes, int]: ...
+
 class BtrfsStreamScanner:
     ended: bool
     commands: int

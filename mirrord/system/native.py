@@ -17,6 +17,7 @@ from mirrord._native import (
     ZfsStreamScanner,
     bitmap_runs,
     block_checksums,
+    block_events,
     btrfs_rewrite_beginning,
 )
 
@@ -35,5 +36,6 @@ __all__ = [
     "ZfsStreamScanner",
     "bitmap_runs",
     "block_checksums",
+    "block_events",
     "btrfs_rewrite_beginning",
 ]

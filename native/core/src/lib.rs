@@ -8,6 +8,7 @@ pub mod btrfs_search;
 pub mod btrfs_stream;
 pub mod checksum;
 pub mod replay;
+pub mod ring_buffer;
 pub mod trace;
 pub mod zfs_ranges;
 pub mod zfs_stream;

@@ -2,6 +2,7 @@
 
 mod btrfs;
 mod replay;
+mod ring_buffer;
 mod tls;
 mod trace;
 mod zfs;
@@ -103,6 +104,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("TlsAlert", m.py().get_type::<tls::TlsAlert>())?;
     m.add("TlsUntrusted", m.py().get_type::<tls::TlsUntrusted>())?;
     m.add_class::<zfs::ZfsStreamScanner>()?;
+    m.add_function(wrap_pyfunction!(ring_buffer::block_events, m)?)?;
     trace::register(m)?;
     replay::register(m)?;
     Ok(())
