@@ -80,6 +80,7 @@ def test_changes_are_those_that_the_device_shows(pair: Pair, seeds: int) -> None
     assert blocks(changes.allocated, 1) == inodes != set()
     gone = {inode for inode, _ in old_inline} - {inode for inode, _ in new_inline}
     assert blocks(changes.freed, 1) == gone
+    assert all(length % BLOCK == 0 for _, length in runs(changes.freed, 0) + runs(changes.freed, 1))
 
 
 def test_a_chain_is_told_as_its_pairs_are(pair: Pair) -> None:

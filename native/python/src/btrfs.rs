@@ -195,6 +195,7 @@ impl BtrfsBlocks {
 
     /// (allocated, freed) between this tree, the base, and `newer`: triples of little-endian u64,
     /// (object, offset, length), object 0 the disk, 1 the contents that are in the tree itself.
+    /// What was freed is whole blocks.
     fn changes<'py>(
         &mut self,
         py: Python<'py>,
@@ -204,8 +205,8 @@ impl BtrfsBlocks {
         newer.settle();
         let (allocated, freed) = self.blocks.changes(&newer.blocks);
         (
-            PyBytes::new(py, &triples(&allocated)),
-            PyBytes::new(py, &triples(&freed)),
+            PyBytes::new(py, &triples(&allocated, 1)),
+            PyBytes::new(py, &triples(&freed, 4096)),
         )
     }
 
@@ -215,15 +216,17 @@ impl BtrfsBlocks {
     }
 }
 
-fn triples(changed: &Changed) -> Vec<u8> {
+/// (object, offset, length), lengths rounded up to multiples of `unit`.
+fn triples(changed: &Changed, unit: u64) -> Vec<u8> {
+    let whole = |bytes: u64| bytes.div_ceil(unit) * unit;
     let disk = changed
         .disk
         .iter()
-        .map(|&(first, end)| [0, first, end - first]);
+        .map(|&(first, end)| [0, first, whole(end - first)]);
     let inline = changed
         .inline
         .iter()
-        .map(|&(inode, _, bytes)| [1, inode.saturating_mul(4096), bytes]);
+        .map(|&(inode, _, bytes)| [1, inode.saturating_mul(4096), whole(bytes)]);
     disk.chain(inline)
         .flatten()
         .flat_map(u64::to_le_bytes)
