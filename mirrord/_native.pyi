@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from typing import Any
 
 from typing_extensions import Buffer
 
@@ -87,6 +88,60 @@ class ZfsStreamScanner:
         self,
     ) -> list[tuple[int, int, int, list[tuple[int, int]], list[tuple[int, int]], int]]: ...
     def freed_objects(self) -> list[tuple[int, int]]: ...
+
+class TraceFault(ValueError): ...
+
+TraceColumns = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
+
+class TraceParser:
+    volumes: list[str]
+    counts: dict[str, int]
+    zero: int | None
+    epoch: int | None
+    @staticmethod
+    def vscsi(version: int, skip_bad: bool) -> TraceParser: ...
+    @staticmethod
+    def srt(skip_bad: bool) -> TraceParser: ...
+    @staticmethod
+    def blktrace(action: int) -> TraceParser: ...
+    @staticmethod
+    def blkparse(action: int, skip_bad: bool) -> TraceParser: ...
+    @staticmethod
+    def fio(version: int, time_ns: int, skip_bad: bool) -> TraceParser: ...
+    @staticmethod
+    def delimited(
+        *,
+        delimiter: int,
+        time: int,
+        offset: int,
+        length: int,
+        volumes: Sequence[int],
+        op: int | None,
+        operation: str,
+        words: dict[str, int],
+        time_ns: int,
+        offset_bytes: int,
+        length_bytes: int,
+        time_extra: int | None = None,
+        latency: int | None = None,
+        latency_ns: int = 1,
+        header: int = 0,
+        only_digits: bool = False,
+        skip_bad: bool = False,
+    ) -> TraceParser: ...
+    def feed(self, data: Buffer) -> TraceColumns: ...
+    def finish(self, partial: bool) -> TraceColumns: ...
+
+class TraceSurvey:
+    def __init__(self) -> None: ...
+    def feed(self, columns: Sequence[Buffer]) -> None: ...
+    def result(self) -> dict[str, Any]: ...
+
+class TraceDedup:
+    seen: int
+    dropped: int
+    def __init__(self, window_ns: int) -> None: ...
+    def feed(self, columns: Sequence[Buffer]) -> TraceColumns: ...
 
 class Replayer:
     def __init__(
