@@ -265,9 +265,8 @@ class Driver(abc.ABC):
         in which that is the base. Raises `Unsupported` where a driver cannot tell.
         """
         raise Unsupported(
-            "which blocks change cannot be told from here",
+            f"which blocks change cannot be told of volumes of the kind '{self.kind}'",
             where=str(self),
-            hint="Record on the host that has the volume.",
         )
 
     @abc.abstractmethod

@@ -64,7 +64,8 @@ def device(path: str | Path) -> Device:
     try:
         found = os.stat(path)
     except OSError as error:
-        raise NotFound("there is no such device", where=str(path), why=str(error.strerror)) from None
+        why = error.strerror or str(error)
+        raise NotFound("there is no such device", where=str(path), why=why) from None
     if not stat.S_ISBLK(found.st_mode):
         raise Refused(
             "this is not a block device", where=str(path),
@@ -128,7 +129,8 @@ class Seen:
 @dataclass(slots=True)
 class KernelRecorder:
     """Records one device. instance: the folder in tracefs that is made for it (and removed). write:
-    takes the records, in order of time. tell: called a few times a second.
+    takes the records, in order of time. tell: called when it has begun, and
+    a few times a second.
     """
 
     device: Device
@@ -145,6 +147,7 @@ class KernelRecorder:
         with _told(self.instance), self._instance() as (pages, fields):
             self._zero_ns, self.seen.began_ns = _now_ns(), clock.now_ns()
             _set(self.instance / _EVENT / "enable", "1")
+            self.tell(self.seen)
             end_ns = None
             if self.duration_s is not None:
                 end_ns = self._zero_ns + round(self.duration_s * 1e9)

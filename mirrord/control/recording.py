@@ -18,6 +18,7 @@ from mirrord.core.errors import Aborted, MirrordError, UsageError
 from mirrord.core.model import Endpoint, Role, VolumeFacts
 from mirrord.drivers.base import Driver, not_live
 from mirrord.drivers.registry import open_driver
+from mirrord.engine.endpoints import remote_driver
 from mirrord.engine.recording import Pace, Recorded, Recorder
 from mirrord.engine.recording_journal import Journal, clean_up, journal
 from mirrord.system import paths
@@ -58,31 +59,30 @@ def record(what: str, wanted: Wanted, tell: Tell, note: Callable[[str], None]) -
         clean_up(found.state, _opened, note)
         if what.startswith("/"):
             return _record_device(what, wanted, found.state, tell)
-        endpoint = parse_endpoint(what, what="volume")
-        return _record_volume(endpoint, wanted, found.state, tell, note)
+        return _record_volume(what, wanted, found.state, tell, note)
 
 
 def _opened(text: str) -> Driver:
-    return open_driver(parse_endpoint(text))
+    return _driver(parse_endpoint(text, what="volume"))
+
+
+def _driver(endpoint: Endpoint) -> Driver:
+    return remote_driver(endpoint, paths.standard()) if endpoint.host else open_driver(endpoint)
 
 
 def _record_volume(
-    endpoint: Endpoint, wanted: Wanted, state: Path, tell: Tell, note: Callable[[str], None]
+    what: str, wanted: Wanted, state: Path, tell: Tell, note: Callable[[str], None]
 ) -> dict[str, Any]:
     pace = _pace(wanted)
-    if endpoint.host:
-        raise UsageError(
-            "a volume is recorded on the host that has it", where=str(endpoint),
-            hint=f"Run there: mirrord trace record {endpoint.kind}:… --out FILE",
-        )  # fmt: skip
-    volume = open_driver(endpoint)
+    volume = _opened(what)
     seen = volume.facts()
     if seen.role is not Role.LIVE:
         raise not_live(str(volume))
-    _warn(seen, wanted, note)
+    if not volume.remote:
+        _warn(seen, wanted, note)
     facts = Facts(
         name=wanted.name or str(volume),
-        source_format=f"{endpoint.kind}-snapshots",
+        source_format=f"{volume.kind}-snapshots",
         volumes=(str(volume), f"{volume} (by object)"),
         notes={"recorded": str(volume), "resolution_s": f"{pace.interval_s:g}"},
     )
@@ -91,13 +91,16 @@ def _record_volume(
         writer = _writer(wanted, facts, kept, stack)
         kept.left.volume = str(volume)
         kept.save()
-        recorder = Recorder(
-            volume, pace, kept, writer.write, lambda so_far: tell(_numbers(so_far))
-        )
-        stopped = _stoppable(recorder.run, writer)
+        recorder = Recorder(volume, pace, kept, writer.write, lambda so_far: tell(_numbers(so_far)))
         came = recorder.found
-        writer.facts = _finished(facts, came.began_ns, intervals=came.intervals, missed=came.missed)
-        writer.close()
+
+        def work(stop: threading.Event) -> None:
+            recorder.run(stop)
+            numbers = {"intervals": came.intervals, "missed": came.missed}
+            writer.facts = _finished(facts, came.began_ns, numbers)
+            writer.close()
+
+        stopped = _stoppable(work, writer)
     return {"out": str(wanted.out), "what": str(volume), "stopped": stopped, **_numbers(came)}
 
 
@@ -121,10 +124,14 @@ def _record_device(what: str, wanted: Wanted, state: Path, tell: Tell) -> dict[s
             device, instance, writer.write, lambda so_far: tell(_numbers(so_far)),
             wanted.duration_s,
         )  # fmt: skip
-        stopped = _stoppable(recorder.run, writer)
         came = recorder.seen
-        writer.facts = _finished(facts, came.began_ns, lost=came.lost)
-        writer.close()
+
+        def work(stop: threading.Event) -> None:
+            recorder.run(stop)
+            writer.facts = _finished(facts, came.began_ns, {"lost": came.lost})
+            writer.close()
+
+        stopped = _stoppable(work, writer)
     return {"out": str(wanted.out), "what": what, "stopped": stopped, **_numbers(came)}
 
 
@@ -158,22 +165,26 @@ def _stoppable(work: Callable[[threading.Event], None], writer: TraceWriter) -> 
     """Do `work` in a thread, so that an interrupt cannot cut it in two; returns whether it was
     interrupted. When it fails, what was recorded is kept if it can be, and the error says so.
     """
-    stop, failed, stopped = threading.Event(), list[BaseException](), False
+    stop, done = threading.Event(), threading.Event()
+    failed, stopped = list[BaseException](), False
 
     def run() -> None:
         try:
             work(stop)
         except BaseException as error:
             failed.append(error)
+        finally:
+            done.set()
 
     thread = threading.Thread(target=run, name="record")
-    thread.start()
     try:
-        thread.join()
+        thread.start()
+        done.wait()  # (a join that is interrupted takes the thread for ended: CPython 89722)
     except Aborted:
         stopped = True
         stop.set()
-        thread.join()
+        if thread.ident is not None:
+            done.wait()
     if failed:
         error = failed[0]
         if isinstance(error, MirrordError) and writer.records:
@@ -184,7 +195,7 @@ def _stoppable(work: Callable[[threading.Event], None], writer: TraceWriter) -> 
     return stopped
 
 
-def _finished(facts: Facts, began_ns: int, **numbers: int) -> Facts:
+def _finished(facts: Facts, began_ns: int, numbers: dict[str, int]) -> Facts:
     notes = facts.notes | {name: str(value) for name, value in numbers.items()}
     return Facts(facts.name, facts.source_format, facts.volumes, began_ns, notes)
 

@@ -61,8 +61,8 @@ class Recorded:
 
 @dataclass(slots=True)
 class Recorder:
-    """One recording. write: takes the records, in order of time. tell: called after each interval
-    with what came of it so far.
+    """One recording. write: takes the records, in order of time. tell: called when it has begun
+    and after each interval, with what came of it so far.
     """
 
     volume: Driver
@@ -83,6 +83,7 @@ class Recorder:
         try:
             base = self._take()
             self._began_s, self.found.began_ns = clock.boottime_s(), clock.now_ns()
+            self.tell(self.found)
             slot, last = 0, self._last()
             while slot < last and not stop.is_set():
                 slot, base = self._step(stop, slot, last, base)

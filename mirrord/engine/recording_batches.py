@@ -96,7 +96,8 @@ def _runs(packed: bytes) -> _Runs:
 
 
 def _addressed(runs: _Runs) -> npt.NDArray[np.int64]:
-    return runs[runs[:, 0] == 0][:, 1:].astype(np.int64)
+    places: npt.NDArray[np.int64] = runs[runs[:, 0] == 0][:, 1:].astype(np.int64)
+    return places
 
 
 def _columns(places: Iterator[tuple[int, int]]) -> npt.NDArray[np.int64]:
@@ -108,9 +109,7 @@ def _of_objects(runs: _Runs) -> Iterator[tuple[int, int, int]]:
         yield number, offset, min(length, _OFFSET_MAX - offset)
 
 
-def _freed_places(
-    changes: Changes, freed: _Runs, book: AddressBook
-) -> Iterator[tuple[int, int]]:
+def _freed_places(changes: Changes, freed: _Runs, book: AddressBook) -> Iterator[tuple[int, int]]:
     for first, end in changes.gone:
         yield from book.forget(first, end)
     for number, offset, length in _of_objects(freed):

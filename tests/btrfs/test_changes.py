@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import struct
@@ -89,7 +90,7 @@ def test_a_chain_is_told_as_its_pairs_are(pair: Pair) -> None:
     for seed in range(4):
         btrfs.change(pair.home, seed)
         chain.append(pair.source.take_snapshot(f"s{seed + 1}"))
-    pairs = list(zip(chain, chain[1:], strict=False))
+    pairs = list(itertools.pairwise(chain))
     driver = pair.source
     together = [driver.changes(one.guid, other.guid) for one, other in pairs]
     alone = [pair.source.changes(one.guid, other.guid) for one, other in pairs]

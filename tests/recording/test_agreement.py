@@ -7,6 +7,7 @@ snapshots are kept, the streams of longer intervals can be made, too.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from pathlib import Path
@@ -69,9 +70,9 @@ def _updates(service: Service, began_ns: int) -> None:
 def _streams(home: Path, every: int) -> Sent:
     """What updates at every so many of the borders transfer: all streams together."""
     driver = BtrfsDriver(str(home))
-    kept = driver.snapshots()[1 :: every]  # the first is that of `initialize`
+    kept = driver.snapshots()[1::every]  # the first is that of `initialize`
     assert len(kept) == UPDATES // every + 1
-    each = [sent(driver, one.guid, two.guid) for one, two in zip(kept, kept[1:], strict=False)]
+    each = [sent(driver, one.guid, two.guid) for one, two in itertools.pairwise(kept)]
     return Sent(*(sum(numbers) for numbers in zip(*each, strict=True)))
 
 

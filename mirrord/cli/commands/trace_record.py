@@ -15,7 +15,9 @@ from mirrord.core.units import format_size, parse_duration
 def record(
     what: Annotated[
         str,
-        typer.Argument(metavar="WHAT", help="A volume (btrfs:/PATH, …) or a block device (/dev/…)."),
+        typer.Argument(
+            metavar="WHAT", help="A volume (btrfs:/PATH, …) or a block device (/dev/…)."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The trace (Parquet).")],
     interval: Annotated[
@@ -40,7 +42,7 @@ def record(
         parse_duration(duration) if duration is not None else None,
         name,
     )
-    told = _Told(quiet=as_json or not sys.stderr.isatty())
+    told = _Told(what, quiet=as_json)
     try:
         found = recording.record(what, wanted, told.numbers, _note)
     finally:
@@ -57,7 +59,9 @@ def _note(sentence: str) -> None:
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
-    lines = [f"{found['records']:,} records of {found['what']} are in {found['out']}: {_sums(found)}."]
+    lines = [
+        f"{found['records']:,} records of {found['what']} are in {found['out']}: {_sums(found)}."
+    ]
     if found.get("missed"):
         lines.append(
             f"{found['missed']} of {found['intervals'] + found['missed']} intervals went into the "
@@ -83,14 +87,19 @@ def _sums(found: dict[str, Any]) -> str:
 
 
 class _Told:
-    """One line at the terminal that says how it goes."""
+    """One line at the terminal that says how it goes; elsewhere, once, that it has begun."""
 
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet, self._width = quiet, 0
+    def __init__(self, what: str, *, quiet: bool) -> None:
+        self._what, self._quiet, self._width = what, quiet, 0
+        self._terminal = sys.stderr.isatty()
 
     def numbers(self, found: dict[str, Any]) -> None:
         """Show the numbers in place of those before."""
         if self._quiet:
+            return
+        if not self._terminal:
+            self._quiet = True
+            print(f"recording {self._what}; Ctrl-C (SIGINT) ends it", file=sys.stderr, flush=True)
             return
         line = f"recording (Ctrl-C ends it): {found['records']:,} records, {_sums(found)}"
         print(f"\r{line.ljust(self._width)}", end="", file=sys.stderr, flush=True)
