@@ -23,6 +23,8 @@ from mirrord.traces.model import BLOCK, Batch, Facts
 
 #: So much of a volume is free unless it is said otherwise.
 FREE_SPACE = 0.2
+#: What a replay needs of a record: readers may leave out the rest.
+COLUMNS = ("time_ns", "volume", "op", "offset", "length")
 #: Called now and then with the number of records replayed so far.
 Progress = Callable[[int], None]
 
@@ -173,9 +175,9 @@ def _feed_between(kernel: Replayer, batch: Batch, lags: dict[int, LagRunner], bl
 def _feed(kernel: Replayer, batch: Batch, rows: slice) -> None:
     if rows.start == rows.stop:
         return
-    columns = (batch.time_ns, batch.volume, batch.op, batch.offset, batch.length)
+    columns = [np.ascontiguousarray(getattr(batch, name)[rows]).data for name in COLUMNS]
     try:
-        kernel.feed(*(np.ascontiguousarray(column[rows]).data for column in columns))
+        kernel.feed(*columns)
     except ValueError as fault:
         raise _damaged(*fault.args) from None
 

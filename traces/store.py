@@ -182,7 +182,7 @@ class TraceWriter:
             if self.path.is_dir():
                 raise IsADirectoryError
             self._writer: Any = pq.ParquetWriter(
-                self.beside, _SCHEMA, compression="zstd", compression_level=1,
+                self.beside, _SCHEMA, compression="lz4",
                 use_dictionary=["volume", "op", "length"], data_page_version="1.0",
                 column_encoding={"time_ns": "DELTA_BINARY_PACKED", "offset": "PLAIN",
                                  "latency_ns": "DELTA_BINARY_PACKED"},

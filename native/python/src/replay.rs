@@ -27,8 +27,16 @@ fn packed<'py>(py: Python<'py>, values: impl Iterator<Item = i64>) -> Bound<'py,
 /// A fault as an exception whose arguments are its kind and three numbers.
 fn raise(fault: Fault) -> PyErr {
     PyValueError::new_err(match fault {
-        Fault::Order { record, time_ns, before_ns } => ("order", record, time_ns, before_ns),
-        Fault::Range { record, offset, length } => ("range", record, offset, length),
+        Fault::Order {
+            record,
+            time_ns,
+            before_ns,
+        } => ("order", record, time_ns, before_ns),
+        Fault::Range {
+            record,
+            offset,
+            length,
+        } => ("range", record, offset, length),
         Fault::Intervals { record } => ("intervals", record, 0, 0),
     })
 }
@@ -82,7 +90,11 @@ impl Replayer {
         let records = columns.time_ns.len();
         let others = [columns.volume.len(), columns.op.len()];
         let ranges = [columns.offset.len(), columns.length.len()];
-        if others.iter().chain(&ranges).any(|&length| length != records) {
+        if others
+            .iter()
+            .chain(&ranges)
+            .any(|&length| length != records)
+        {
             return Err(PyBufferError::new_err("columns of one length are needed"));
         }
         py.detach(|| self.0.feed(columns)).map_err(raise)

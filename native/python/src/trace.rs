@@ -159,7 +159,8 @@ impl TraceParser {
     fn feed<'py>(&mut self, py: Python<'py>, data: PyBuffer<u8>) -> PyResult<Packed<'py>> {
         let bytes = bytes_of(&data)?;
         let parser = &mut self.0;
-        let mut columns = Columns::default();
+        // Few formats have shorter records.
+        let mut columns = Columns::with_room(bytes.len() / 40);
         py.detach(|| parser.feed(bytes, &mut columns))
             .map_err(fault)?;
         Ok(pack(py, &columns))

@@ -33,10 +33,21 @@ impl Clock {
         let starts = vec![1; cuts.len()];
         let grids = cuts
             .into_iter()
-            .map(|cuts| Grid { cuts, interval: 0, end_ns: i64::MAX })
+            .map(|cuts| Grid {
+                cuts,
+                interval: 0,
+                end_ns: i64::MAX,
+            })
             .collect();
         // The first record sets the grids.
-        Self { grids, origin_ns: None, next_ns: i64::MIN, epoch: 1, starts, closed: Vec::new() }
+        Self {
+            grids,
+            origin_ns: None,
+            next_ns: i64::MIN,
+            epoch: 1,
+            starts,
+            closed: Vec::new(),
+        }
     }
 
     /// The interval's number of each grid.
@@ -92,7 +103,12 @@ impl Clock {
     }
 
     fn find_next(&mut self) {
-        self.next_ns = self.grids.iter().map(|grid| grid.end_ns).min().unwrap_or(i64::MAX);
+        self.next_ns = self
+            .grids
+            .iter()
+            .map(|grid| grid.end_ns)
+            .min()
+            .unwrap_or(i64::MAX);
     }
 }
 
@@ -102,11 +118,17 @@ impl Cuts {
         match self {
             Cuts::Every(period_ns) => {
                 let interval = (time_ns - origin_ns) / period_ns;
-                (interval, origin_ns.saturating_add((interval + 1).saturating_mul(*period_ns)))
+                (
+                    interval,
+                    origin_ns.saturating_add((interval + 1).saturating_mul(*period_ns)),
+                )
             }
             Cuts::At(instants) => {
                 let passed = instants.partition_point(|&at_ns| at_ns <= time_ns);
-                (passed as i64, instants.get(passed).copied().unwrap_or(i64::MAX))
+                (
+                    passed as i64,
+                    instants.get(passed).copied().unwrap_or(i64::MAX),
+                )
             }
         }
     }

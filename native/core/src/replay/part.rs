@@ -17,9 +17,17 @@ const WRITE_MAX: i64 = 1 << 40;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A record is earlier than the one before it.
-    Order { record: u64, time_ns: i64, before_ns: i64 },
+    Order {
+        record: u64,
+        time_ns: i64,
+        before_ns: i64,
+    },
     /// No volume has such a range.
-    Range { record: u64, offset: i64, length: i64 },
+    Range {
+        record: u64,
+        offset: i64,
+        length: i64,
+    },
     /// There are more intervals than can be told apart.
     Intervals { record: u64 },
 }
@@ -106,13 +114,19 @@ impl Part {
         for (index, (&time_ns, &op)) in columns.time_ns.iter().zip(columns.op).enumerate() {
             if time_ns < self.last_ns {
                 let record = self.records + index as u64;
-                return Err(Fault::Order { record, time_ns, before_ns: self.last_ns });
+                return Err(Fault::Order {
+                    record,
+                    time_ns,
+                    before_ns: self.last_ns,
+                });
             }
             self.last_ns = time_ns;
             if time_ns >= self.clock.next_ns {
                 self.flush();
                 let record = self.records + index as u64;
-                self.clock.advance(time_ns).ok_or(Fault::Intervals { record })?;
+                self.clock
+                    .advance(time_ns)
+                    .ok_or(Fault::Intervals { record })?;
                 self.close();
             }
             if op != WRITE && op != TRIM {
@@ -122,7 +136,11 @@ impl Part {
             let plausible = offset >= 0 && length >= 0 && offset.checked_add(length).is_some();
             if !plausible || (op == WRITE && length > WRITE_MAX) {
                 let record = self.records + index as u64;
-                return Err(Fault::Range { record, offset, length });
+                return Err(Fault::Range {
+                    record,
+                    offset,
+                    length,
+                });
             }
             if length > 0 {
                 self.look_up(columns.volume[index], op, offset as u64, length as u64);
@@ -175,7 +193,13 @@ impl Part {
         let first = first.saturating_sub(base) as u16;
         let last = (last - base).min(PAGE as u64 - 1) as u16;
         self.pages.prefetch(id, first as usize);
-        self.ahead.push(Range { page: id, volume, first, last, trim });
+        self.ahead.push(Range {
+            page: id,
+            volume,
+            first,
+            last,
+            trim,
+        });
         if self.ahead.len() == AHEAD {
             self.flush();
         }
@@ -227,7 +251,11 @@ impl Part {
         self.close();
         let rows = &self.rows[grid][before..];
         rows.iter().fold((0, 0, 0), |sum, row| {
-            (sum.0 + row.written, sum.1 + row.in_place, sum.2 + row.active)
+            (
+                sum.0 + row.written,
+                sum.1 + row.in_place,
+                sum.2 + row.active,
+            )
         })
     }
 
@@ -313,7 +341,14 @@ impl Volume {
         let first = i64::from(std::mem::take(first));
         let in_place = first + std::mem::take(&mut self.more_in_place[grid]);
         let active = first + std::mem::take(&mut self.more_active[grid]);
-        let row = Row { volume, interval, written, in_place, active, live };
+        let row = Row {
+            volume,
+            interval,
+            written,
+            in_place,
+            active,
+            live,
+        };
         (written != 0 || live != 0).then_some(row)
     }
 }

@@ -68,7 +68,10 @@ impl Directory {
     #[inline]
     pub fn find(&self, page: u64) -> Option<u32> {
         if page < FLAT {
-            self.flat.get(page as usize).copied().filter(|&id| id != NONE)
+            self.flat
+                .get(page as usize)
+                .copied()
+                .filter(|&id| id != NONE)
         } else {
             self.far.get(&page).copied()
         }
@@ -101,7 +104,10 @@ impl Directory {
     pub fn among(&self, first: u64, last: u64) -> Vec<(u64, u32)> {
         let end = (self.flat.len() as u64).min(last.saturating_add(1));
         let near = (first..end).filter_map(|page| self.find(page).map(|id| (page, id)));
-        let far = self.far.iter().filter(|(page, _)| (first..=last).contains(page));
+        let far = self
+            .far
+            .iter()
+            .filter(|(page, _)| (first..=last).contains(page));
         near.chain(far.map(|(&page, &id)| (page, id))).collect()
     }
 }

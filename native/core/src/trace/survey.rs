@@ -16,7 +16,7 @@ const GAP_LIMITS: [i64; GAPS - 1] = [
     10_000_000_000,
 ];
 /// Blocks whose writes are followed at once; when there are more, every second one is dropped.
-const FOLLOWED_MAX: usize = 1 << 18;
+const FOLLOWED_MAX: usize = 1 << 17;
 const SECOND: i64 = 1_000_000_000;
 
 /// Multiplies and folds: blocks are numbers, and nobody chooses them to harm us.
