@@ -96,7 +96,7 @@ def begun(process: subprocess.Popen[str]) -> None:
 @pytest.mark.usefixtures("tracefs")
 def test_each_request_is_there(tmp_path: Path, loop: str, record: Record) -> None:
     out = tmp_path / "out.parquet"
-    process = record(loop, "--out", out, "--name", "my disk")
+    process = record(loop, "--output", out, "--name", "my disk")
     begun(process)
     write(loop, 1 << 20, 65_536)
     write(loop, 3 << 20, 4096)
@@ -124,7 +124,7 @@ def test_a_partition_has_addresses_of_its_own(tmp_path: Path, loop: str, record:
     part = f"{loop}p2"
     assert kernel.device(part) == (part, kernel.device(loop).number, 32768 * 512, 20480 * 512)
     out = tmp_path / "out.parquet"
-    process = record(part, "--out", out)
+    process = record(part, "--output", out)
     begun(process)
     write(part, 40_960, 8192)
     write(f"{loop}p1", 0, 8192)
@@ -142,7 +142,7 @@ def test_many_requests_from_all_processors_come_in_order(
     tmp_path: Path, loop: str, record: Record
 ) -> None:
     out = tmp_path / "out.parquet"
-    process = record(loop, "--out", out)
+    process = record(loop, "--output", out)
     begun(process)
     count = 4000
     jobs = [
@@ -170,12 +170,12 @@ def test_a_killed_recording_is_taken_away_by_the_next(
     tmp_path: Path, tracefs: Path, loop: str, record: Record, home: Path
 ) -> None:
     out = tmp_path / "out.parquet"
-    process = record(loop, "--out", out)
+    process = record(loop, "--output", out)
     begun(process)
     process.kill()
     process.communicate()
     assert list((tracefs / "instances").glob("mirrord-*"))
-    process = record(loop, "--out", out, "--duration", "1s")
+    process = record(loop, "--output", out, "--duration", "1s")
     process.communicate(timeout=30)
     assert process.returncode == 0 and out.exists()
     assert not list((tracefs / "instances").glob("mirrord-*"))
@@ -185,7 +185,7 @@ def test_a_killed_recording_is_taken_away_by_the_next(
 def test_what_the_kernel_lacks_is_one_line(tmp_path: Path, loop: str, record: Record) -> None:
     """In a namespace in which tracefs is mounted nowhere."""
     process = record(
-        loop, "--out", tmp_path / "out",
+        loop, "--output", tmp_path / "out",
         prefix=("unshare", "--mount", "sh", "-c", 'umount -l -a -t tracefs; exec "$@"', "sh"),
     )  # fmt: skip
     said, errors = process.communicate(timeout=30)
@@ -194,6 +194,6 @@ def test_what_the_kernel_lacks_is_one_line(tmp_path: Path, loop: str, record: Re
         "error: the kernel's tracing cannot be reached: tracefs is not mounted"
     )
     assert "hint: As root: mount -t tracefs tracefs /sys/kernel/tracing." in errors
-    process = record(loop, "--out", tmp_path / "out", "--interval", "5s")
+    process = record(loop, "--output", tmp_path / "out", "--interval", "5s")
     _said, errors = process.communicate(timeout=30)
     assert process.returncode == 2 and "--interval is for volumes" in errors

@@ -151,7 +151,7 @@ def test_an_interrupt_is_a_good_end(
     home: Path, volume: Path, tmp_path: Path, record: Record, number: signal.Signals
 ) -> None:
     out = tmp_path / "out.parquet"
-    process = record(f"btrfs:{volume}", "--interval", "1h", "--out", out)
+    process = record(f"btrfs:{volume}", "--interval", "1h", "--output", out)
     assert process.stderr is not None and "recording" in process.stderr.readline()
     (volume / "new").write_bytes(os.urandom(40_960))
     process.send_signal(number)
@@ -168,13 +168,13 @@ def test_the_next_recording_takes_away_what_a_killed_one_left(
 ) -> None:
     driver, out = BtrfsDriver(str(volume)), tmp_path / "out.parquet"
     mine = driver.take_snapshot("of a mirror")
-    process = record(f"btrfs:{volume}", "--interval", "1s", "--out", out)
+    process = record(f"btrfs:{volume}", "--interval", "1s", "--output", out)
     assert process.stderr is not None and "recording" in process.stderr.readline()
     process.kill()
     process.communicate()
     assert len(driver.snapshots()) >= 2 and not out.exists()
     assert any(name.endswith(".new") for name in left_behind(home, out))
-    process = record(f"btrfs:{volume}", "--interval", "0.5s", "--duration", "1s", "--out", out)
+    process = record(f"btrfs:{volume}", "--interval", "0.5s", "--duration", "1s", "--output", out)
     said, errors = process.communicate(timeout=60)
     assert process.returncode == 0 and errors.startswith("recording")
     assert "Nothing was written to it meanwhile." in said
@@ -234,7 +234,7 @@ def test_what_was_recorded_before_a_failure_is_kept(
 def test_what_cannot_be_meant_is_one_clear_line(
     home: Path, tmp_path: Path, record: Record, words: list[str], status: int, said: str
 ) -> None:
-    process = record(*words, "--out", tmp_path / "out")
+    process = record(*words, "--output", tmp_path / "out")
     output, errors = process.communicate(timeout=60)
     assert (process.returncode, output) == (status, "")
     assert said in errors and errors.startswith("error: ") and "Traceback" not in errors
@@ -247,7 +247,7 @@ def test_a_place_that_cannot_be_written_is_told_at_once(
     with Volume.create(tmp_path / "volume", 1 << 20):
         pass
     out = tmp_path / "no such folder" / "out"
-    process = record(f"block:{tmp_path}/volume", "--out", out)
+    process = record(f"block:{tmp_path}/volume", "--output", out)
     _output, errors = process.communicate(timeout=60)
     assert process.returncode == 1 and errors.startswith("error: ") and str(out) in errors
     assert BlockDriver(str(tmp_path / "volume")).snapshots() == []

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from mirrord.cli.output import Json, print_json
+from mirrord.cli.reading import need_analysis
 from mirrord.core.units import format_size, parse_duration
 
 
@@ -19,7 +20,9 @@ def record(
             metavar="WHAT", help="A volume (btrfs:/PATH, …) or a block device (/dev/…)."
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The trace (Parquet).")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The stored trace (.parquet).")
+    ],
     interval: Annotated[
         str | None, typer.Option("--interval", help="Between snapshots, as 15s, 5 min. [60s]")
     ] = None,
@@ -34,10 +37,11 @@ def record(
     Of a volume: which blocks were allocated and freed, by snapshots at an interval. Of a block
     device: each request that the kernel gets (blktrace's events; needs root).
     """
+    need_analysis()
     from mirrord.control import recording
 
     wanted = recording.Wanted(
-        out,
+        output,
         parse_duration(interval) if interval is not None else None,
         parse_duration(duration) if duration is not None else None,
         name,
