@@ -29,7 +29,7 @@ Name = Annotated[str | None, typer.Option("--name", help="Of the trace; else the
 def register(app: typer.Typer, name: str, panel: str) -> None:
     """Add the command to the application."""
     group = typer.Typer(
-        help="Traces of a workload: import, record, look, convert, merge, cut.", no_args_is_help=True
+        help="Traces of a workload: import, record, look, convert, cut.", no_args_is_help=True
     )
     group.command("import")(import_)
     group.command("info")(info)
