@@ -8,6 +8,9 @@ snapshots are kept, the streams of longer intervals can be made, too.
 from __future__ import annotations
 
 import itertools
+import json
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -23,6 +26,7 @@ from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.system.paths import Paths
 from mirrord.traces.model import BLOCK
 from mirrord.traces.store import TraceFile
+from tests.recording.conftest import ROOT
 from tests.recording.sent import Sent, sent
 from tests.recording.user import User
 from tests.support import btrfs
@@ -83,6 +87,19 @@ def _transfers(service: Service) -> int:
     return sum(int(one["stream_bytes"]) for one in found)
 
 
+def _reported(out: Path, seconds: list[int]) -> dict[float, float]:
+    """Blocks transferred by the update interval, as the report of `mirrord analyze` has them."""
+    folder = out.with_name("report")
+    words = ["--intervals", ",".join(f"{each}s" for each in seconds), "--out", str(folder)]
+    command = [sys.executable, "-m", "mirrord", "analyze", "reduction", str(out), *words]
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+    [found] = json.loads((folder / "reduction.json").read_text())["traces"]
+    return {
+        each["seconds"]: each["percent"]["active_map"] / 100 * found["blocks_written"]
+        for each in found["intervals"]
+    }
+
+
 def test_a_recording_foretells_what_updates_transfer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,8 +122,10 @@ def test_a_recording_foretells_what_updates_transfer(
         service.close()
     trace = TraceFile(out)
     foretold = replay(trace.batches(), trace.facts, [fixed(EVERY_S * every) for every in real])
+    reported = _reported(out, [EVERY_S * every for every in real])
     for grid, (every, streams) in zip(foretold.grids, real.items(), strict=True):
         blocks = int(grid.active_map.sum())
+        assert reported[EVERY_S * every] == pytest.approx(blocks, rel=0.001)
         print(
             f"every {EVERY_S * every} s: foretold {blocks} blocks, {blocks * BLOCK} bytes; sent "
             f"{streams.blocks} blocks, {streams.data_bytes} bytes of data in {streams.stream_bytes}"
