@@ -105,23 +105,28 @@ def _measured(each: DataSet) -> tuple[Found, Found, Found]:
         os.sync()
         peers = []
         for copy, way in zip(copies, ("--whole-file", "--no-whole-file"), strict=True):
-            _forget(one, two, inside)
+            _forget(one, two)
             command = [rsync, "-aHAX", "--delete", way, f"{home}/", str(copy)]
-            scan_s = timed(lambda command=command: run(*command, "--dry-run"))
-            _forget(one, two, inside)
+            scan_s = _scan(command)
+            _forget(one, two)
             peers.append(_rsync(command, two, scan_s))
-        _forget(one, two, inside)
+        _forget(one, two)
         seconds = timed(lambda: api.update("home"))
         sent = int(api.history("home", limit=1)["transfers"][0]["stream_bytes"])
         driver = open_driver(parse_endpoint(f"btrfs:{home}"))
         base, incremental = driver.snapshots()[-2:]
-        _forget(one, two, inside)
+        _forget(one, two)
         scan_s = timed(lambda: driver.delta(base.guid, incremental.guid))
         for copy in copies:
             _same(home, copy, rsync)
         _same(home, two / "mirror" / "current", rsync)
         api.close()
     return Found(seconds, sent, scan_s), peers[0], peers[1]
+
+
+def _scan(command: list[str]) -> float:
+    """Seconds that rsync needs to find what it would transfer."""
+    return timed(lambda: run(*command, "--dry-run"))
 
 
 def _rsync(command: list[str], two: Path, scan_s: float) -> Found:
@@ -142,7 +147,7 @@ def _same(home: Path, copy: Path, rsync: str) -> None:
     assert not listed, listed[:500]
 
 
-def _forget(one: Path, two: Path, inside: Path) -> None:
+def _forget(one: Path, two: Path) -> None:
     """Begin with nothing in memory: between two updates of a large volume little of it stays."""
     for mount in (one, two):
         run("sync", "-f", mount)
