@@ -7,11 +7,14 @@ its threads; `mirrord.analysis.cluster` has the same parts on other machines.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
 
+from mirrord.analysis.ahead import read_ahead
 from mirrord.analysis.allocator import physical_blocks_written
 from mirrord.analysis.grids import DEFAULT, NS, UPDATES_MAX, Grid
 from mirrord.analysis.lagging import LagRunner
@@ -34,8 +37,8 @@ class Parts:
     """Which parts of a replay are done here: `here` of them from `first` on, of `of` in all."""
 
     first: int = 0
-    here: int = 2
-    of: int = 2
+    here: int = 1
+    of: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ def replay(
     *,
     free_space: float = FREE_SPACE,
     block: int = BLOCK,
-    threads: int = 2,
+    threads: int | None = None,
     sizes: Mapping[str, int] | None = None,
     progress: Progress | None = None,
 ) -> Replay:
@@ -96,13 +99,23 @@ def replay(
 
     free_space: share of a no-overwrite volume that is free at the beginning, 0 to below 1.
     block: bytes, a power of two from 512 to 1 MiB. sizes: of volumes by name, bytes; a volume
-    without one ends where the trace last touched it. `UsageError` for values out of range,
-    `Damaged` when records are out of order or have impossible ranges.
+    without one ends where the trace last touched it. threads: that count, beside the one that
+    reads. `UsageError` for values out of range, `Damaged` when records are out of order or have
+    impossible ranges.
     """
     check_options(free_space, block)
-    parts = Parts(0, max(1, threads), max(1, threads))
+    threads = default_threads() if threads is None else max(1, threads)
+    parts = Parts(0, threads, threads)
     counts = count(batches, grids, parts, block=block, progress=progress)
     return combine([counts], facts, grids, free_space=free_space, block=block, sizes=sizes)
+
+
+def default_threads() -> int:
+    """Threads that count: all processors but the one that reads, four at the most, at least one.
+
+    Each looks at all records, so more of them gain little.
+    """
+    return max(1, min(4, len(os.sched_getaffinity(0)) - 1))
 
 
 def check_options(free_space: float, block: int) -> None:
@@ -135,16 +148,17 @@ def count(
     if parts.here < parts.of and any(grid.lag for grid in grids):
         raise UsageError("a lag target follows the whole trace: plan it before parts are made")
     records = 0
-    for batch in batches:
-        if not len(batch):
-            continue
-        if not records:
-            first_ns = int(batch.time_ns[0])
-            lags = {k: LagRunner(grid.lag, first_ns) for k, grid in enumerate(grids) if grid.lag}
-        _feed_between(kernel, batch, lags, block)
-        records += len(batch)
-        if progress is not None:
-            progress(records)
+    with closing(read_ahead(batches)) as coming:
+        for batch in coming:
+            if not len(batch):
+                continue
+            if not records:
+                first_ns = int(batch.time_ns[0])
+                lags = {k: LagRunner(g.lag, first_ns) for k, g in enumerate(grids) if g.lag}
+            _feed_between(kernel, batch, lags, block)
+            records += len(batch)
+            if progress is not None:
+                progress(records)
     if not records:
         raise Damaged("there is no record in this trace", hint="`mirrord trace info` says more.")
     return _counts(kernel, grids, lags)

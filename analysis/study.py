@@ -16,6 +16,8 @@ from mirrord.traces.model import BLOCK
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.reading import Trace, open_trace
 
+#: Options that handle an oddity, and the note that a trace has when they were given.
+_NOTES = {"--align-shift": "align_shift_bytes", "--dedup": "option_dedup_s"}
 #: Told the trace's name, how many of its records are replayed, how many there are.
 Progress = Callable[[str, int, int], None]
 
@@ -96,11 +98,12 @@ def _rate(link: Rates | None, words: str) -> float:
 
 
 def _warnings(trace: Trace) -> tuple[str, ...]:
-    """What was found at the import and has an option that would handle it."""
+    """What was found at the import and has an option that would handle it, but was not given."""
+    handled = {option for option, note in _NOTES.items() if trace.facts.notes.get(note)}
     return tuple(
         f"{each['text']} (the option {each['option']} handles it)."
         for each in trace.findings
-        if each["option"]
+        if each["option"] and each["option"].split()[0] not in handled
     )
 
 

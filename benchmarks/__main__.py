@@ -19,6 +19,8 @@ NAMES = (
     "compress",
     "remote",
     "zfs",
+    "table2",
+    "replay",
 )
 
 
