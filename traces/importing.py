@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mirrord.core.errors import IoFailed, NotFound, Refused
 from mirrord.traces import filters
-from mirrord.traces.model import Batch, Facts
+from mirrord.traces.model import Batch, Facts, Op
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.ordering import WINDOW_ROWS, Sorter
 from mirrord.traces.parsing import Parsing, Progress
@@ -194,3 +194,50 @@ def look(
         seen, parsing.counts, epoch_ns=facts.epoch_ns, format_name=parsing.format.name,
         unsure=unsure,
     )  # fmt: skip
+
+
+def look_at_stored(
+    path: str | Path, options: ReadOptions
+) -> tuple[Facts, Seen, list[Finding], list[dict[str, str]]]:
+    """The same of a stored trace; and what was odd about its source, and no longer is."""
+    from mirrord.traces.reading import open_trace
+
+    with open_trace(path, options=options) as trace:
+        seen, facts = survey(trace.batches()), trace.facts
+    odd = findings(seen, {}, epoch_ns=facts.epoch_ns, format_name=facts.source_format)
+    still = {each.name for each in odd}
+    before = TraceFile(path).stored.get("findings", [])
+    return facts, seen, odd, [each for each in before if each["name"] not in still]
+
+
+def first_records(
+    path: str | Path, options: ReadOptions, count: int
+) -> tuple[Facts, list[dict[str, int | str]]]:
+    """The first records as plain values; of a foreign source in its own order, read no further."""
+    from mirrord.traces.reading import is_stored, open_trace
+
+    if str(path) != "-" and is_stored(path):
+        with open_trace(path, options=options) as trace:
+            rows = _rows(trace.batches(rows=max(count, 1024)), lambda: trace.facts.volumes, count)
+            return trace.facts, rows
+    parsing = Parsing([path], options)
+    rows = _rows(parsing.batches(), lambda: parsing.volumes, count)
+    if parsing.format is None or not rows:
+        raise _nothing(parsing)
+    return Facts(parsing.name, parsing.format.name, tuple(parsing.volumes)), rows
+
+
+def _rows(
+    batches: Iterator[Batch], volumes: Callable[[], Sequence[str]], count: int
+) -> list[dict[str, int | str]]:
+    rows: list[dict[str, int | str]] = []
+    for batch in batches:
+        for at in range(min(len(batch), count - len(rows))):
+            rows.append({
+                "time_ns": int(batch.time_ns[at]), "volume": volumes()[int(batch.volume[at])],
+                "op": Op(int(batch.op[at])).name.lower(), "offset": int(batch.offset[at]),
+                "length": int(batch.length[at]), "latency_ns": int(batch.latency_ns[at]),
+            })  # fmt: skip
+        if len(rows) >= count:
+            break
+    return rows

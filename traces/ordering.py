@@ -8,20 +8,21 @@ in the end the runs are merged. Memory is bounded by the window and by how many 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from mirrord.traces import batches as make
 from mirrord.traces.model import Batch, Facts
-from mirrord.traces.store import TraceFile, TraceWriter
+from mirrord.traces.store import GROUP_ROWS, TraceFile, TraceWriter
 
 #: Records that are held to be put in order: 40 bytes each, and as much again while they are.
 WINDOW_ROWS = 4 << 20
 #: Runs that are merged at once, each read in pieces of `_PIECE_ROWS`.
 MERGE_RUNS = 32
 _PIECE_ROWS = 1 << 16
+#: Row groups of runs are small, as each run that is merged holds one.
+_RUN_ROWS = 1 << 17
 
 
 class Sorter:
@@ -74,7 +75,10 @@ class Sorter:
     def _open(self) -> None:
         # The first run is the trace itself, unless there is a second.
         path = self._target if not self.runs else self._scratch / f"run-{self.runs}"
-        self._writer = TraceWriter(path, self._facts, durable=self._durable and not self.runs)
+        self._writer = TraceWriter(
+            path, self._facts, durable=self._durable and not self.runs,
+            group_rows=_RUN_ROWS if self.runs else GROUP_ROWS,
+        )  # fmt: skip
         self.runs += 1
 
     def _end_run(self) -> None:
@@ -111,7 +115,8 @@ class Sorter:
                 self._merged(runs[begin : begin + MERGE_RUNS], path, 0, False).close()
                 merged.append(path)
             runs = merged
-        writer = TraceWriter(target, replace(self._facts), durable=durable)
+        rows = GROUP_ROWS if target == self._target else _RUN_ROWS
+        writer = TraceWriter(target, self._facts, durable=durable, group_rows=rows)
         try:
             sources = [TraceFile(path).batches(rows=_PIECE_ROWS) for path in runs]
             for batch in merge(sources):

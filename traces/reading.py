@@ -54,6 +54,11 @@ class Trace:
         return self._stored.last_ns
 
     @property
+    def findings(self) -> list[dict[str, str]]:
+        """What looked odd at the import: each a name, a text, and the option that handles it."""
+        return list(self._stored.stored.get("findings", []))
+
+    @property
     def path(self) -> Path:
         """The stored trace (of a foreign format: the temporary one, until `close`)."""
         return self._stored.path

@@ -165,12 +165,16 @@ class TraceWriter:
     until `close`, as volumes are often known only at the end. Batches must come in the order of
     time. `NoSpace`, `PermissionMissing`, `IoFailed` as the file system says.
 
-    durable: False for scratch files, which nobody needs after a power cut.
+    durable: False for scratch files, which nobody needs after a power cut. group_rows: records in
+    a row group, which is what a reader holds.
     """
 
-    def __init__(self, path: str | Path, facts: Facts, *, durable: bool = True) -> None:
+    def __init__(
+        self, path: str | Path, facts: Facts, *, durable: bool = True,
+        group_rows: int = GROUP_ROWS,
+    ) -> None:  # fmt: skip
         self.path, self.facts, self.records = Path(path), facts, 0
-        self._durable = durable
+        self._durable, self._group_rows = durable, group_rows
         self.last_ns: int | None = None
         #: Numbers to store beside the facts.
         self.more: dict[str, object] = {}
@@ -182,7 +186,7 @@ class TraceWriter:
             if self.path.is_dir():
                 raise IsADirectoryError
             self._writer: Any = pq.ParquetWriter(
-                self.beside, _SCHEMA, compression="zstd", compression_level=1,
+                self.beside, _SCHEMA, compression="lz4",
                 use_dictionary=["volume", "op", "length"], data_page_version="1.0",
                 column_encoding={"time_ns": "DELTA_BINARY_PACKED", "offset": "PLAIN",
                                  "latency_ns": "DELTA_BINARY_PACKED"},
@@ -212,7 +216,7 @@ class TraceWriter:
         self._waiting.append(batch)
         self._waiting_rows += len(batch)
         self.records += len(batch)
-        if self._waiting_rows >= GROUP_ROWS:
+        if self._waiting_rows >= self._group_rows:
             self._flush()
 
     def _flush(self) -> None:
@@ -220,7 +224,7 @@ class TraceWriter:
         self._waiting, self._waiting_rows = [], 0
         arrays = [pa.array(getattr(joined, name)) for name in make.COLUMNS]
         with self._cleaning():
-            self._writer.write_batch(pa.record_batch(arrays, schema=_SCHEMA))
+            self._writer.write_batch(pa.record_batch(arrays, schema=_SCHEMA), self._group_rows)
 
     @contextmanager
     def _cleaning(self) -> Iterator[None]:

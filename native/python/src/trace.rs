@@ -159,7 +159,8 @@ impl TraceParser {
     fn feed<'py>(&mut self, py: Python<'py>, data: PyBuffer<u8>) -> PyResult<Packed<'py>> {
         let bytes = bytes_of(&data)?;
         let parser = &mut self.0;
-        let mut columns = Columns::default();
+        // Few formats have shorter records.
+        let mut columns = Columns::with_room(bytes.len() / 40);
         py.detach(|| parser.feed(bytes, &mut columns))
             .map_err(fault)?;
         Ok(pack(py, &columns))
@@ -260,6 +261,7 @@ impl TraceSurvey {
         found.set_item("followed_writes", survey.followed_writes)?;
         found.set_item("gaps", survey.gaps.to_vec())?;
         found.set_item("twin_reads", survey.twin_reads)?;
+        found.set_item("later", survey.later.to_vec())?;
         found.set_item("peak_bytes", survey.peak_bytes)?;
         Ok(found)
     }

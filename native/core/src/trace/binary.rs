@@ -63,7 +63,7 @@ impl<P: RecordParser> Parser for Records<P> {
             let header = self
                 .inner
                 .header(rest)
-                .map_err(|what| Fault::new(what, 0, b""))?;
+                .map_err(|what| Fault::new(what, 1, b""))?;
             match header {
                 Some(length) if length <= rest.len() => {
                     rest = &rest[length..];
@@ -87,6 +87,9 @@ impl<P: RecordParser> Parser for Records<P> {
     fn finish(&mut self, partial: bool, _out: &mut Columns) -> Result<(), Fault> {
         let left = self.carry.len();
         self.carry.clear();
+        if !self.begun && left > 0 {
+            return Err(Fault::new("the header does not end", 1, b"").truncated());
+        }
         self.begun = false;
         if left > 0 {
             let what = format!("{left} bytes of {} are there", P::SIZE);
@@ -206,6 +209,10 @@ impl RecordParser for Srt {
     const SIZE: usize = 56;
 
     fn header(&mut self, data: &[u8]) -> Result<Option<usize>, String> {
+        let begin = b"$$TR_IOREC-1";
+        if !data.starts_with(&begin[..data.len().min(begin.len())]) {
+            return Err("the header does not begin with $$TR_IOREC-1".into());
+        }
         let Some(end) = data.iter().position(|&byte| byte == 0x0c) else {
             if data.len() > SRT_HEADER_MAX {
                 return Err("the header does not end".into());

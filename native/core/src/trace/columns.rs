@@ -139,6 +139,18 @@ impl Shared {
 }
 
 impl Columns {
+    /// With room for so many records.
+    pub fn with_room(records: usize) -> Self {
+        Self {
+            time: Vec::with_capacity(records),
+            volume: Vec::with_capacity(records),
+            op: Vec::with_capacity(records),
+            offset: Vec::with_capacity(records),
+            length: Vec::with_capacity(records),
+            latency: Vec::with_capacity(records),
+        }
+    }
+
     pub fn len(&self) -> usize {
         self.time.len()
     }

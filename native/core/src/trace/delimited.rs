@@ -131,11 +131,19 @@ fn split<'a>(line: &'a [u8], delimiter: u8, fields: &mut [&'a [u8]; FIELDS_MAX])
         }
         return count;
     }
-    for field in line.split(|&byte| byte == delimiter) {
-        if count == FIELDS_MAX {
-            break;
+    let mut begin = 0;
+    for (at, &byte) in line.iter().enumerate() {
+        if byte == delimiter {
+            if count == FIELDS_MAX {
+                return count;
+            }
+            fields[count] = trimmed(&line[begin..at]);
+            count += 1;
+            begin = at + 1;
         }
-        fields[count] = trimmed(field);
+    }
+    if count < FIELDS_MAX {
+        fields[count] = trimmed(&line[begin..]);
         count += 1;
     }
     count

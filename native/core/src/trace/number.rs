@@ -8,7 +8,12 @@ pub fn whole(field: &[u8]) -> Option<u64> {
     }
     let mut value: u64 = 0;
     if field.len() <= 19 {
-        for &byte in field {
+        let mut rest = field;
+        while let Some((eight, after)) = rest.split_first_chunk::<8>() {
+            value = value * 100_000_000 + eight_digits(*eight)?;
+            rest = after;
+        }
+        for &byte in rest {
             let digit = byte.wrapping_sub(b'0');
             if digit > 9 {
                 return None;
@@ -25,6 +30,22 @@ pub fn whole(field: &[u8]) -> Option<u64> {
         value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
     }
     Some(value)
+}
+
+/// Eight digits at once: neighbours are joined to pairs, fours and eights by multiplication.
+#[inline]
+fn eight_digits(bytes: [u8; 8]) -> Option<u64> {
+    const ZEROES: u64 = 0x3030_3030_3030_3030;
+    let word = u64::from_le_bytes(bytes);
+    let digits = word ^ ZEROES;
+    // A byte above 9 sets a bit of its upper half, itself or by adding 6.
+    let above = digits | digits.wrapping_add(0x0606_0606_0606_0606);
+    if above & 0xf0f0_f0f0_f0f0_f0f0 != 0 {
+        return None;
+    }
+    let pairs = (digits * 10 + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;
+    let fours = (pairs * 100 + (pairs >> 16)) & 0x0000_ffff_0000_ffff;
+    Some((fours * 10_000 + (fours >> 32)) & 0xffff_ffff)
 }
 
 /// A number in base 16, with or without `0x`.
