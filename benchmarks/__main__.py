@@ -19,6 +19,7 @@ NAMES = (
     "compress",
     "remote",
     "zfs",
+    "table2",
     "replay",
 )
 

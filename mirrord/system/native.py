@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mirrord._native import (
+    BtrfsBlocks,
     BtrfsChanges,
     BtrfsExtents,
     BtrfsStreamScanner,
@@ -21,10 +22,12 @@ from mirrord._native import (
     ZfsStreamScanner,
     bitmap_runs,
     block_checksums,
+    block_events,
     btrfs_rewrite_beginning,
 )
 
 __all__ = [
+    "BtrfsBlocks",
     "BtrfsChanges",
     "BtrfsExtents",
     "BtrfsStreamScanner",
@@ -43,5 +46,6 @@ __all__ = [
     "ZfsStreamScanner",
     "bitmap_runs",
     "block_checksums",
+    "block_events",
     "btrfs_rewrite_beginning",
 ]

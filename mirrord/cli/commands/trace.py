@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from mirrord.cli.commands.trace_record import record
 from mirrord.cli.output import Json, print_json
 from mirrord.cli.reading import Counter, need_analysis, reads_traces
 from mirrord.cli.tracetext import described, row_text
@@ -28,7 +29,7 @@ Name = Annotated[str | None, typer.Option("--name", help="Of the trace; else the
 def register(app: typer.Typer, name: str, panel: str) -> None:
     """Add the command to the application."""
     group = typer.Typer(
-        help="Traces of a workload: import, look, convert, merge, cut.", no_args_is_help=True
+        help="Traces of a workload: import, record, look, convert, cut.", no_args_is_help=True
     )
     group.command("import")(import_)
     group.command("info")(info)
@@ -37,6 +38,7 @@ def register(app: typer.Typer, name: str, panel: str) -> None:
     group.command("merge")(merge)
     group.command("slice")(slice_)
     group.command("formats")(formats)
+    group.command("record")(record)
     app.add_typer(group, name=name, rich_help_panel=panel)
 
 

@@ -105,7 +105,7 @@ impl Replayer {
         self.0.cut(grid, at_ns)
     }
 
-    /// Each grid's columns of rows (volume, interval, written, in place, active, live), and of the
+    /// Each grid's columns of rows (volume, interval, written, in place, active, live, end), and of the
     /// volumes (volume, unique, live), as int64.
     #[allow(clippy::type_complexity)]
     fn finish<'py>(
@@ -123,6 +123,7 @@ impl Replayer {
                     packed(py, rows.iter().map(|row| row.in_place)),
                     packed(py, rows.iter().map(|row| row.active)),
                     packed(py, rows.iter().map(|row| row.live)),
+                    packed(py, rows.iter().map(|row| row.end)),
                 ]
             })
             .collect();

@@ -9,6 +9,8 @@
 mod clock;
 mod part;
 mod table;
+#[cfg(test)]
+mod tests;
 mod totals;
 
 use std::thread;
