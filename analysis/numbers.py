@@ -18,6 +18,9 @@ from mirrord.core.errors import Refused
 from mirrord.core.units import format_duration
 from mirrord.traces.model import BLOCK, Facts
 
+#: Formats whose volumes are files: fio's logs name them.
+_FILE_FORMATS = ("fio2", "fio3")
+
 Longs = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
@@ -37,6 +40,8 @@ class Updates:
     end_ns: Longs
     blocks: Mapping[str, Longs]
     block: int = BLOCK
+    #: Blocks that each update of a mirror of whole files sends, where volumes are files; else None.
+    whole_files: Longs | None = None
 
     def __len__(self) -> int:
         return len(self.end_ns)
@@ -151,6 +156,7 @@ def from_replay(replay: Replay, facts: Facts) -> Workload:
         Updates(
             each.label, each.seconds, each.start_ns, each.end_ns,
             {kind: each.blocks(kind) for kind in KINDS}, each.block,
+            each.whole_volumes if facts.source_format in _FILE_FORMATS else None,
         )
         for each in replay.grids
         if each.seconds is None or each.seconds >= resolution_s
