@@ -128,9 +128,9 @@ impl Replayer {
             })
             .collect();
         let volumes = vec![
-            packed(py, volumes.iter().map(|&(volume, _, _)| i64::from(volume))),
-            packed(py, volumes.iter().map(|&(_, unique, _)| unique)),
-            packed(py, volumes.iter().map(|&(_, _, live)| live)),
+            packed(py, volumes.iter().map(|whole| i64::from(whole.volume))),
+            packed(py, volumes.iter().map(|whole| whole.unique)),
+            packed(py, volumes.iter().map(|whole| whole.live)),
         ];
         (grids, volumes)
     }

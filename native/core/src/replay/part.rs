@@ -49,6 +49,16 @@ pub struct Row {
     pub end: i64,
 }
 
+/// What a part has of a volume as a whole; those of all parts add.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whole {
+    pub volume: u32,
+    /// Different blocks written.
+    pub unique: i64,
+    /// Change of the number of blocks that hold something.
+    pub live: i64,
+}
+
 #[derive(Default)]
 struct Volume {
     directory: Directory,
@@ -272,10 +282,14 @@ impl Part {
         self.close();
     }
 
-    /// Of each volume: different blocks written, and the change of live blocks.
-    pub fn uniques(&self) -> impl Iterator<Item = (u32, i64, i64)> + '_ {
+    /// Its volumes, after the end.
+    pub fn wholes(&self) -> impl Iterator<Item = Whole> + '_ {
         let volumes = self.volumes.iter().enumerate();
-        volumes.map(|(index, volume)| (index as u32, volume.unique, volume.live))
+        volumes.map(|(index, volume)| Whole {
+            volume: index as u32,
+            unique: volume.unique,
+            live: volume.live,
+        })
     }
 
     pub fn memory(&self) -> usize {

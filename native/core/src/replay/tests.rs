@@ -126,7 +126,7 @@ fn parts_share_nothing_and_miss_nothing() {
             sums.push(rows.iter().map(|row| row.active).sum());
             sums.push(rows.iter().map(|row| row.live).sum());
         }
-        sums.push(volumes.iter().map(|volume| volume.1).sum());
+        sums.push(volumes.iter().map(|volume| volume.unique).sum());
         sums
     };
     let alone = sum(&mut Replayer::new(12, &cuts, 0, 1, 1));
