@@ -11,7 +11,6 @@ import math
 import os
 import random
 import re
-import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
