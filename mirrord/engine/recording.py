@@ -84,9 +84,9 @@ class Recorder:
             base = self._take()
             self._began_s, self.found.began_ns = clock.boottime_s(), clock.now_ns()
             self.tell(self.found)
-            slot, last = 0, self._last()
-            while slot < last and not stop.is_set():
-                slot, base = self._step(stop, slot, last, base)
+            slot, last, stopped = 0, self._last(), False
+            while slot < last and not stopped:
+                slot, base, stopped = self._step(stop, slot, last, base)
         except BaseException:
             with contextlib.suppress(MirrordError, OSError):  # the next recording does it
                 self._delete_snapshots()
@@ -106,8 +106,10 @@ class Recorder:
 
     def _step(
         self, stop: threading.Event, slot: int, last: float, base: Snapshot
-    ) -> tuple[int, Snapshot]:
-        """Record what comes behind `slot`; the next slot, and the snapshot that stands there."""
+    ) -> tuple[int, Snapshot, bool]:
+        """Record what comes behind `slot`; the next slot, the snapshot that stands there, and
+        whether it is the last because of `stop`.
+        """
         passed_s = clock.boottime_s() - self._began_s
         # A border that is past is missed, unless it is only just past.
         due = max(slot + 1, math.ceil(passed_s / self.pace.interval_s - 0.5))
@@ -118,7 +120,8 @@ class Recorder:
         while (left_s := self._began_s + due_s - clock.boottime_s()) > 0:
             if stop.wait(min(left_s, _LOOK_S)):
                 break
-        if stop.is_set():  # as far as it went: its interval has the border at its end
+        stopped = stop.is_set()
+        if stopped:  # as far as it went: its interval has the border at its end
             passed_s = clock.boottime_s() - self._began_s
             due = max(slot + 1, math.ceil(passed_s / self.pace.interval_s))
         else:
@@ -128,7 +131,7 @@ class Recorder:
             base = self._interval(slot, due, base)
         self.found.intervals += 1
         self.tell(self.found)
-        return due, base
+        return due, base, stopped
 
     def _interval(self, slot: int, due: int, base: Snapshot) -> Snapshot:
         incremental = self._take()
