@@ -21,8 +21,9 @@ class Seen:
     records, sizes: by name of operation. touched: 4 KiB blocks touched by writes when 0, 512 …
     3584 bytes are added to each offset. round_s, round_ms: records whose time is a multiple of
     that. gaps: how soon writes of the followed blocks were rewritten, by `GAP_LIMITS_S`, of
-    `followed_writes` writes to these blocks (a sample when there are many blocks). peak: most
-    bytes written in a second.
+    `followed_writes` writes to these blocks (a sample when there are many blocks). peak_bytes:
+    most written in a second. later: records later than the one before them: all, by less than
+    1 µs, by less than 1 ms.
     """
 
     records: dict[str, int]
@@ -43,6 +44,7 @@ class Seen:
     gaps: list[int]
     twin_reads: int
     peak_bytes: int
+    later: list[int]
 
     @property
     def count(self) -> int:
@@ -90,7 +92,7 @@ class Surveyor:
             touched=list(found["touched"]), round_s=found["round"][0], round_ms=found["round"][1],
             round_us=found["round"][2], followed_writes=found["followed_writes"],
             gaps=list(found["gaps"]), twin_reads=found["twin_reads"],
-            peak_bytes=found["peak_bytes"],
+            peak_bytes=found["peak_bytes"], later=list(found["later"]),
         )  # fmt: skip
 
 

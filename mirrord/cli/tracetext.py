@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 #: So many volumes are named; the rest is counted.
 _NAMED = 8
+_PLURALS = {"write": "writes", "read": "reads", "trim": "trims", "flush": "flushes"}
 
 
 def described(
@@ -35,7 +36,7 @@ def described(
     for op, count in seen.records.items():
         if count:
             size = format_size(seen.sizes[op])
-            lines.append(f"  {op + 's':9} {count:>13,}  {size:>9}")
+            lines.append(f"  {_PLURALS[op]:9} {count:>13,}  {size:>9}")
     if seen.writes:
         mean = seen.sizes["write"] / seen.span_s if seen.span_s else 0
         lines.append(f"  4 KiB blocks touched by writes {seen.touched[0]:,}")

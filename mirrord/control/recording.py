@@ -101,7 +101,7 @@ def _record_volume(
             writer.close()
 
         stopped = _stoppable(work, writer)
-    return {"out": str(wanted.out), "what": str(volume), "stopped": stopped, **_numbers(came)}
+    return _document(str(volume), wanted, stopped, came)
 
 
 def _record_device(what: str, wanted: Wanted, state: Path, tell: Tell) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _record_device(what: str, wanted: Wanted, state: Path, tell: Tell) -> dict[s
             writer.close()
 
         stopped = _stoppable(work, writer)
-    return {"out": str(wanted.out), "what": what, "stopped": stopped, **_numbers(came)}
+    return _document(what, wanted, stopped, came)
 
 
 def _pace(wanted: Wanted) -> Pace:
@@ -198,6 +198,11 @@ def _stoppable(work: Callable[[threading.Event], None], writer: TraceWriter) -> 
 def _finished(facts: Facts, began_ns: int, numbers: dict[str, int]) -> Facts:
     notes = facts.notes | {name: str(value) for name, value in numbers.items()}
     return Facts(facts.name, facts.source_format, facts.volumes, began_ns, notes)
+
+
+def _document(what: str, wanted: Wanted, stopped: bool, came: Recorded | Seen) -> dict[str, Any]:
+    told = {"status": "done", "what": what, "file": str(wanted.out), "stopped": stopped}
+    return {**told, **_numbers(came)}
 
 
 def _numbers(came: Recorded | Seen) -> dict[str, Any]:

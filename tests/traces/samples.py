@@ -6,6 +6,7 @@ import struct
 from typing import NamedTuple
 
 from mirrord.traces.model import NO_LATENCY, Op
+from mirrord.traces.options import ReadOptions
 
 W, R, T, F = (int(op) for op in (Op.WRITE, Op.READ, Op.TRIM, Op.FLUSH))
 
@@ -161,7 +162,8 @@ EXAMPLES: dict[str, Example] = {
     ),
     "spc": Example(
         b"0,20941264,8192,W,0.551706\n8,21888,32768,r,2077.065185,optional,9\n",
-        [Record(0, "0", W, 20941264 * 512, 8192), Record(2076513479000, "8", R, 21888 * 512, 32768)],
+        [Record(0, "0", W, 20941264 * 512, 8192),
+         Record(2076513479000, "8", R, 21888 * 512, 32768)],
     ),
     "cydonia": Example(
         b"0,6218919,w,4096\n1560,6160455,r,512\n",
@@ -200,4 +202,6 @@ EXAMPLES: dict[str, Example] = {
     ),
 }  # fmt: skip
 #: Options without which a format cannot be read.
-NEEDED = {"csv": {"columns": "time=when,volume=disk,op=what,offset=3,length=bytes,latency=took"}}
+NEEDED = {
+    "csv": ReadOptions(columns="time=when,volume=disk,op=what,offset=3,length=bytes,latency=took")
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_records_are_exact(name: str, compression: str, forced: bool, tmp_path: 
         data = squeeze(data[:40]) + squeeze(data[40:])
     path = tmp_path / "source"
     path.write_bytes(data)
-    options = ReadOptions(format=name if forced else None, **NEEDED.get(name, {}))
+    options = replace(NEEDED.get(name, ReadOptions()), format=name if forced else None)
     records, found = read(path, options)
     assert found.format is not None and found.format.name == name
     assert records == example.records
@@ -71,7 +72,7 @@ def test_pieces_may_be_cut_anywhere(
     monkeypatch.setattr(sources, "PIECE_BYTES", piece)
     monkeypatch.setattr(sources, "SAMPLE_BYTES", 450)
     monkeypatch.setattr(parsing, "SAMPLE_BYTES", 450)
-    records, _ = read(path, ReadOptions(format=name, **NEEDED.get(name, {})))
+    records, _ = read(path, replace(NEEDED.get(name, ReadOptions()), format=name))
     assert records == EXAMPLES[name].records
 
 

@@ -64,7 +64,7 @@ def _note(sentence: str) -> None:
 
 def _lines(found: dict[str, Any]) -> list[str]:
     lines = [
-        f"{found['records']:,} records of {found['what']} are in {found['out']}: {_sums(found)}."
+        f"{found['records']:,} records of {found['what']} are in {found['file']}: {_sums(found)}."
     ]
     if found.get("missed"):
         lines.append(

@@ -261,6 +261,7 @@ impl TraceSurvey {
         found.set_item("followed_writes", survey.followed_writes)?;
         found.set_item("gaps", survey.gaps.to_vec())?;
         found.set_item("twin_reads", survey.twin_reads)?;
+        found.set_item("later", survey.later.to_vec())?;
         found.set_item("peak_bytes", survey.peak_bytes)?;
         Ok(found)
     }

@@ -86,6 +86,8 @@ pub struct Survey {
     /// Reads that repeat the read before them within 1 ms, byte for byte.
     pub twin_reads: u64,
     pub peak_bytes: u64,
+    /// Records later than the one before them: all, by less than 1 µs, by less than 1 ms.
+    pub later: [u64; 3],
     previous: i64,
     followed: HashMap<u64, i64, BuildMix>,
     mask: u64,
@@ -113,6 +115,7 @@ impl Default for Survey {
             gaps: [0; GAPS],
             twin_reads: 0,
             peak_bytes: 0,
+            later: [0; 3],
             previous: i64::MIN,
             followed: HashMap::default(),
             mask: 0,
@@ -156,6 +159,11 @@ impl Survey {
         if time < self.previous {
             self.backward += 1;
             self.backward_max = self.backward_max.max(self.previous - time);
+        } else if time > self.previous && self.previous != i64::MIN {
+            let gap = time - self.previous;
+            self.later[0] += 1;
+            self.later[1] += u64::from(gap < 1_000);
+            self.later[2] += u64::from(gap < 1_000_000);
         }
         self.previous = time;
         self.first = self.first.min(time);
