@@ -26,6 +26,8 @@ GIB = 1 << 30
 _YEAR_S = 365.25 * 86400
 _MONTHS = 12
 _MBIT = 1e6 / 8
+#: Fewer whole intervals say too little of one: the first is special, as the copy begins fresh.
+_INTERVALS_MIN = 3.9
 _PRICE = re.compile(r"(\d+(?:\.\d+)?)(?:\s+(.*))?")
 _DAY = re.compile(rf"({'|'.join(DAYS)})", re.IGNORECASE)
 
@@ -118,7 +120,8 @@ class Choice:
     mode: "sync", "semi-sync" or "async". interval_s: of an asynchronous one. link: bytes per second
     that it needs. sent: bytes per second on average. expected, worst: bytes lost at a failure.
     lag_s: the oldest the copy gets. space: bytes held by snapshots. fits: whether the given link
-    carries it. The costs are for a year.
+    carries it. sure: whether the trace has enough intervals of it to judge by. The costs are for a
+    year.
     """
 
     name: str
@@ -131,6 +134,7 @@ class Choice:
     lag_s: float
     space: float
     fits: bool
+    sure: bool
     link_cost: float
     transfer_cost: float
     space_cost: float
@@ -149,7 +153,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to take: the cheapest choice that the link carries.
+    """What to take: the cheapest choice that the link carries and the trace can judge.
 
     from_factor, to_factor: it stays the cheapest as long as lost data cost between so many times
     the price that was given (`inf`: however much they cost).
@@ -187,7 +191,7 @@ def _live(
         waiting = risk.backlog(writes, _given(terms, need))
     return _choice(
         "synchronous" if lag_s is None else f"semi-sync, {format_duration(lag_s)}",
-        "sync" if lag_s is None else "semi-sync", None, terms, prices,
+        "sync" if lag_s is None else "semi-sync", None, terms, prices, workload.span_s,
         link=need, sent=workload.written_rate,
         loss=risk.Loss(float(waiting.mean()), float(waiting.max(initial=0)), 0),
         lag_s=0.0 if lag_s is None else lag_s, space=0,
@@ -207,7 +211,7 @@ def _async(
 ) -> Choice:
     label = f"every {each.updates.label}" if each.updates.seconds else each.updates.label
     return _choice(
-        label, "async", each.updates.period_s, terms, prices, link=each.need.rate,
+        label, "async", each.updates.period_s, terms, prices, workload.span_s, link=each.need.rate,
         sent=each.sent_bytes / max(workload.span_s, 1e-9), loss=each.loss,
         lag_s=each.lag.worst_s, space=each.space_source + each.space_destination,
         money=money.loss(each.shown).expected / GIB,
@@ -215,13 +219,13 @@ def _async(
 
 
 def _choice(
-    name: str, mode: str, interval_s: float | None, terms: Terms, prices: Prices, *,
+    name: str, mode: str, interval_s: float | None, terms: Terms, prices: Prices, span_s: float, *,
     link: float, sent: float, loss: risk.Loss, lag_s: float, space: float, money: float,
 ) -> Choice:  # fmt: skip
     return Choice(
         name=name, mode=mode, interval_s=interval_s, link=link, sent=sent,
         expected=loss.expected, worst=loss.worst, lag_s=lag_s, space=space,
-        fits=link <= terms.least,
+        fits=link <= terms.least, sure=interval_s is None or span_s >= _INTERVALS_MIN * interval_s,
         link_cost=link / _MBIT * prices.link * _MONTHS,
         transfer_cost=sent * _YEAR_S / GIB * prices.transfer,
         space_cost=space / GIB * prices.space * _MONTHS,
@@ -231,9 +235,10 @@ def _choice(
 
 def advise(found: Sequence[Choice]) -> Advice:
     """The cheapest choice that fits (or the one that needs least, when none does)."""
-    fitting = [each for each in found if each.fits]
+    judged = [each for each in found if each.sure] or list(found)
+    fitting = [each for each in judged if each.fits]
     if not fitting:
-        fitting = [min(found, key=lambda each: each.link)]
+        fitting = [min(judged, key=lambda each: each.link)]
     best = min(fitting, key=lambda each: (each.total, each.expected))
     low, high = 0.0, float("inf")
     for other in fitting:
@@ -245,7 +250,7 @@ def advise(found: Sequence[Choice]) -> Advice:
                 low = max(low, cross)
             else:
                 high = min(high, cross)
-    return Advice(best, tuple(found), tuple(pareto(found)), max(low, 0.0), high)
+    return Advice(best, tuple(found), tuple(pareto(judged)), max(low, 0.0), high)
 
 
 def pareto(found: Sequence[Choice]) -> list[Choice]:

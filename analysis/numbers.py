@@ -15,7 +15,11 @@ from mirrord.analysis.grids import NS, epoch_of
 from mirrord.analysis.results import VOLUMES as KINDS
 from mirrord.analysis.results import Replay
 from mirrord.core.errors import Refused
+from mirrord.core.units import format_duration
 from mirrord.traces.model import BLOCK, Facts
+
+#: Formats whose volumes are files: fio's logs name them.
+_FILE_FORMATS = ("fio2", "fio3")
 
 Longs = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -36,6 +40,8 @@ class Updates:
     end_ns: Longs
     blocks: Mapping[str, Longs]
     block: int = BLOCK
+    #: Blocks that each update of a mirror of whole files sends, where volumes are files; else None.
+    whole_files: Longs | None = None
 
     def __len__(self) -> int:
         return len(self.end_ns)
@@ -137,10 +143,20 @@ def from_replay(replay: Replay, facts: Facts) -> Workload:
     """
     resolution_s = float(facts.notes.get("resolution_s", 0))
     series = replay.writes_series
+    odd = [
+        each.label
+        for each in replay.grids
+        if resolution_s and (each.seconds is None or each.seconds % resolution_s)
+    ]
+    warnings = (
+        f"it was recorded every {format_duration(resolution_s)}: what is overwritten meanwhile is "
+        f"not seen, and intervals that are no multiple of it ({', '.join(odd)}) are not exact.",
+    )
     updates = tuple(
         Updates(
             each.label, each.seconds, each.start_ns, each.end_ns,
             {kind: each.blocks(kind) for kind in KINDS}, each.block,
+            each.whole_volumes if facts.source_format in _FILE_FORMATS else None,
         )
         for each in replay.grids
         if each.seconds is None or each.seconds >= resolution_s
@@ -151,4 +167,5 @@ def from_replay(replay: Replay, facts: Facts) -> Workload:
         blocks_written=replay.blocks_written, bytes_written=replay.bytes_written,
         unique_blocks=replay.unique_blocks, freed=replay.written_deleted_percent / 100,
         updates=updates, writes=Writes(series.start_ns, series.bin_ns, series.bytes),
+        warnings=warnings if odd else (),
     )  # fmt: skip

@@ -43,7 +43,10 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What intervals counted, one entry per part, volume and interval with anything in it."""
+    """What intervals counted, one entry per part, volume and interval with anything in it.
+
+    end: of the last block that was ever written, in blocks.
+    """
 
     volume: Column
     interval: Column
@@ -51,6 +54,7 @@ class Rows:
     in_place: Column
     active: Column
     live: Column
+    end: Column
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,14 +289,16 @@ def _volume_blocks(totals: Totals, facts: Facts, sizes: Mapping[str, int], block
 def _added(rows: Sequence[Rows]) -> Rows:
     """One entry per volume and interval, ascending."""
     joined = [np.concatenate([getattr(each, name) for each in rows]) for name in Rows.__slots__]
-    volume, interval, *counted = joined
+    volume, interval, *counted, end = joined
     order = np.lexsort((interval, volume))
     volume, interval = volume[order], interval[order]
     first = np.ones(len(volume), bool)
     first[1:] = (np.diff(volume) != 0) | (np.diff(interval) != 0)
     at = np.flatnonzero(first)
-    sums = [np.add.reduceat(column[order], at) if len(at) else column for column in counted]
-    return Rows(volume[at], interval[at], *sums)
+    if len(at):
+        counted = [np.add.reduceat(column[order], at) for column in counted]
+        end = np.maximum.reduceat(end[order], at)
+    return Rows(*(volume[at], interval[at], *counted, end))
 
 
 def _grid_result(
@@ -309,11 +315,15 @@ def _grid_result(
     updates = len(start_ns)
     columns = {"written": rows.written, "in_place": rows.in_place, "active": rows.active}
     columns["physical"] = np.zeros_like(rows.written)
+    columns["whole"] = np.zeros_like(rows.written)
     for volume in np.unique(rows.volume).tolist():
         its = slice(*np.searchsorted(rows.volume, [volume, volume + 1]).tolist())
         columns["physical"][its] = physical_blocks_written(
             rows.written[its], rows.active[its], rows.live[its], volume_blocks[volume], free_space
         )
+        # A part that has no row in an interval has told the end before.
+        ends = np.maximum.accumulate(rows.end[its])
+        columns["whole"][its] = np.where(rows.written[its] > 0, ends, 0)
     dense = {}
     for name, column in columns.items():
         dense[name] = np.zeros(updates, np.int64)
@@ -323,7 +333,7 @@ def _grid_result(
     written_bytes[interval - before] = size
     return GridResult(
         grid, block, start_ns, end_ns, dense["written"], written_bytes,
-        dense["in_place"], dense["active"], dense["physical"],
+        dense["in_place"], dense["active"], dense["physical"], dense["whole"],
     )  # fmt: skip
 
 

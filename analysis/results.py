@@ -31,6 +31,8 @@ class GridResult:
     start_ns, end_ns: trace time. With fixed intervals the last update's end is the nominal one;
     otherwise it is just after the last record. Blocks of the replay's size; written and
     written_bytes: what a synchronous mirror sends meanwhile, by blocks and by exact bytes.
+    whole_volumes: each volume in which anything was written is sent up to its last block: what dump
+    or rsync -W send where the volumes of a trace are files (section 5).
     """
 
     grid: Grid
@@ -42,6 +44,7 @@ class GridResult:
     update_in_place: Column
     active_map: Column
     no_active_map: Column
+    whole_volumes: Column
 
     @property
     def label(self) -> str:

@@ -67,7 +67,8 @@ def study(
                 trace.batches(["time_ns", "volume", "op", "offset", "length"]), trace.facts, wanted,
                 free_space=plan.free_space, block=plan.block, threads=plan.threads, progress=done,
             )  # fmt: skip
-        return replace(from_replay(found, trace.facts), warnings=_warnings(trace))
+        made = from_replay(found, trace.facts)
+        return replace(made, warnings=(*_warnings(trace), *made.warnings))
 
 
 def grids_of(plan: Plan, trace: Trace) -> list[grids.Grid]:

@@ -56,7 +56,8 @@ def _method(prices: Prices) -> tuple[str, ...]:
         "arrives later than the bound. What waiting for a distant disk costs is not in the sum.",
         "The plot of cost against loss shows the choices that no other beats in both as a line: "
         "between them the price of lost data decides. A choice stays the cheapest between the two "
-        "factors that are named: so many times the given price of lost data.",
+        "factors that are named: so many times the given price of lost data. Intervals of which "
+        "the trace has fewer than four are shown, but not advised.",
     )
 
 
@@ -75,10 +76,14 @@ def _sentence(workload: Workload, advice: Advice, prices: Prices) -> str:
         f"{money_words(best.loss_cost, money)} of expected loss "
         f"({size_words(best.expected)} on average, {size_words(best.worst)} at worst)"
     )
-    others = [each for each in advice.choices if each.fits and each is not best]
+    others = [e for e in advice.choices if e.fits and e.sure and e is not best]
     if others:
         second = min(others, key=lambda each: each.total)
         said += f"; next best is '{second.name}' at {money_words(second.total, money)}"
+        schedules = [each for each in others if each.mode == "async"]
+        if best.mode != "async" and second.mode != "async" and schedules:
+            third = min(schedules, key=lambda each: each.total)
+            said += f", of schedules '{third.name}' at {money_words(third.total, money)}"
     said += f". It stays the cheapest {_span(advice)}."
     misfits = [each for each in advice.choices if not each.fits]
     if not best.fits:
@@ -139,6 +144,8 @@ def _verdict(each: Choice, advice: Advice) -> str:
         return "take this"
     if not each.fits:
         return "more than the link"
+    if not each.sure:
+        return "the trace is too short for it"
     return "worth a thought" if each in advice.front else "beaten by another"
 
 
@@ -164,15 +171,24 @@ def _pareto(workload: Workload, advice: Advice, prices: Prices) -> Plot:
         Line("not beaten by any other", [each.running_cost for each in front],
              [y(each) for each in front], -1, marker=False, dash=2)
     )  # fmt: skip
+    judged = [each for each in advice.choices if each.sure]
+    unsure = [each for each in advice.choices if not each.sure and each is not advice.best]
     words = {"sync": "synchronous", "semi-sync": "semi-synchronous", "async": "asynchronous"}
     for mode, tone in _MODES.items():
-        group = [each for each in advice.choices if each.mode == mode and each is not advice.best]
+        group = [e for e in judged if e.mode == mode and e is not advice.best]
         if group:
             lines.append(
                 Line(words[mode], [each.running_cost for each in group], [y(e) for e in group],
                      tone, joined=False, labels=tuple(label(each) for each in group),
                      said=tuple(sides[each.name] for each in group))
             )  # fmt: skip
+    if unsure:
+        lines.append(
+            Line("the trace is too short for it", [each.running_cost for each in unsure],
+                 [y(each) for each in unsure], -1, joined=False,
+                 labels=tuple(label(each) for each in unsure),
+                 said=tuple(sides[each.name] for each in unsure))
+        )  # fmt: skip
     best = advice.best
     lines.append(
         Line(f"cheapest: {best.name}", [best.running_cost], [y(best)], 2, joined=False, big=True,
@@ -292,7 +308,8 @@ def _numbers(each: Choice, advice: Advice) -> dict[str, object]:
         "name": each.name, "mode": each.mode, "seconds": each.interval_s,
         "link_needed": each.link, "sent_rate": each.sent, "lag_worst_s": each.lag_s,
         "expected_loss_bytes": each.expected, "worst_loss_bytes": each.worst,
-        "snapshot_bytes": each.space, "fits": each.fits, "on_front": each in advice.front,
+        "snapshot_bytes": each.space, "fits": each.fits, "judged": each.sure,
+        "on_front": each in advice.front,
         "cost": {
             "link": each.link_cost, "transfer": each.transfer_cost, "space": each.space_cost,
             "loss": each.loss_cost, "total": each.total,

@@ -109,6 +109,12 @@ def report(workloads: Sequence[Workload]) -> Report:
     scheduled = [u for each in workloads for u in each.updates if u.seconds is None]
     if scheduled:
         sections.append(Section("Schedules", (), (_schedules(workloads),)))
+    if any(u.whole_files is not None for each in workloads for u in each.updates):
+        text = (
+            "A mirror that knows files, not blocks (rsync --whole-file, dump), sends all of each "
+        )
+        text += "file of which anything was written."
+        sections.append(Section("Mirroring whole files", (text,), (_files(workloads, intervals),)))
     sections.append(Section("What was written, and written for nothing", (), (_freed(workloads),)))
     return Report(
         "reduction",
@@ -274,6 +280,39 @@ def _active_map(workloads: Sequence[Workload], intervals: Sequence[float]) -> Pl
         "Solid: with the active map; dashed: without, where a block that was freed before the "
         "update is sent all the same (the paper's Figure 3).",
         interval_axis(intervals), _PERCENT, Table(columns, tuple(rows)), tuple(lines),
+    )  # fmt: skip
+
+
+def _files(workloads: Sequence[Workload], intervals: Sequence[float]) -> Plot:
+    lines: list[Line] = []
+    rows: list[tuple[Cell, ...]] = []
+    for number, each in enumerate(workloads):
+        found = {s: u for s, u in by_seconds(each).items() if u.whole_files is not None}
+        if not found:
+            continue
+        blocks = [each.percent(updates, "active_map") for updates in found.values()]
+        files = [
+            100 * int(u.whole_files.sum()) / each.blocks_written
+            for u in found.values()
+            if u.whole_files is not None
+        ]
+        lines.append(_over_intervals(f"{each.name}, blocks", list(found), blocks, number))
+        lines.append(_over_intervals(f"{each.name}, files", list(found), files, number, dash=1))
+        rows += [
+            (each.name, name_of(updates), one, other)
+            for updates, one, other in zip(found.values(), blocks, files, strict=True)
+        ]
+    columns = (
+        Column("trace"), Column("interval"), Column("changed blocks", "%"),
+        Column("whole files", "%"),
+    )  # fmt: skip
+    high = max([104.0, *(value * 1.05 for line in lines for value in line.y)])
+    return Plot(
+        "whole-files", "Blocks transferred by a mirror of blocks, and of whole files",
+        "Solid: changed blocks only; dashed: all of each changed file. Above 100 % it sends more "
+        "than was written.",
+        interval_axis(intervals), replace(_PERCENT, high=high), Table(columns, tuple(rows)),
+        tuple(lines),
     )  # fmt: skip
 
 

@@ -50,7 +50,8 @@ def save(
 
 def _rendered(report: Report, version: str) -> Iterator[tuple[str, bytes]]:
     yield f"{report.kind}.json", _json(report.data)
-    yield f"{report.kind}-details.json", _json(report.details)
+    if report.details:
+        yield f"{report.kind}-details.json", _json(report.details)
     yield f"{report.kind}.txt", (text(report) + "\n").encode()
     yield f"{report.kind}.html", page(report, version=version).encode()
     for key, table in _tables(report):

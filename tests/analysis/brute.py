@@ -27,6 +27,7 @@ class Counted(NamedTuple):
     update_in_place: int
     active_map: int
     no_active_map: int
+    whole_volumes: int
 
 
 def batch_of(records: Sequence[Record]) -> Batch:
@@ -132,9 +133,11 @@ def replay_slowly(
         free = int(size * free_space / (1 - free_space))
         sweeps[volume] = Sweep(size + free, {number: number for number in range(size)})
     ever: set[tuple[int, int]] = set()
+    ends: dict[int, int] = {}
     found = []
     for interval in range(count):
         written = written_bytes = 0
+        changed: set[int] = set()
         in_place: set[tuple[int, int]] = set()
         active: set[tuple[int, int]] = set()
         for record in (r for r, n in zip(records, numbers, strict=True) if n == interval):
@@ -145,11 +148,14 @@ def replay_slowly(
                     in_place.add(which)
                     active.add(which)
                     ever.add(which)
+                    ends[record.volume] = max(ends.get(record.volume, 0), number + 1)
+                    changed.add(record.volume)
                     sweeps[record.volume].write(number)
                 elif record.op is Op.TRIM and which in ever:
                     active.discard(which)
                     sweeps[record.volume].free(number)
             written_bytes += record.length if record.op is Op.WRITE else 0
         physical = sum(sweep.update() for sweep in sweeps.values())
-        found.append(Counted(written, written_bytes, len(in_place), len(active), physical))
+        whole = sum(ends[volume] for volume in changed)
+        found.append(Counted(written, written_bytes, len(in_place), len(active), physical, whole))
     return found

@@ -135,9 +135,10 @@ def test_hours_in_which_it_may_run(hot: Path, capsys: Captured) -> None:
 def test_compare_says_what_to_take(hot: Path, capsys: Captured) -> None:
     cheap = as_json(capsys, "compare", str(hot), "--price-lost", "0")["traces"][0]
     dear = as_json(capsys, "compare", str(hot), "--price-lost", "9" * 15)
-    assert cheap["recommended"] == "every 1 h"
+    assert cheap["recommended"] == "every 30 min"
     assert dear["traces"][0]["recommended"] == "synchronous"
-    totals = {each["name"]: each["cost"]["total"] for each in cheap["choices"]}
+    totals = {each["name"]: each["cost"]["total"] for each in cheap["choices"] if each["judged"]}
+    assert "every 1 h" not in totals, "the trace has but two of them"
     assert totals[cheap["recommended"]] == min(totals.values())
 
 
@@ -241,3 +242,24 @@ def test_interrupted_nothing_is_left(tmp_path: Path) -> None:
     assert error.startswith("error: interrupted")
     assert "Traceback" not in error
     assert list(out.iterdir()) == []
+
+
+def test_a_mirror_of_whole_files_is_drawn_beside(tmp_path: Path, capsys: Captured) -> None:
+    # Two files of 100 blocks; then a block of the first one, every second.
+    lines = ["fio version 3 iolog"]
+    for name in ("/a", "/b"):
+        lines += [f"0 {name} add", f"0 {name} open", f"1 {name} write 0 409600"]
+    lines += [
+        f"{second * 1_000_000} /a write {second % 100 * 4096} 4096" for second in range(1, 240)
+    ]
+    log = tmp_path / "two.iolog"
+    log.write_text("\n".join(lines) + "\n")
+    out = tmp_path / "out"
+    as_json(capsys, "reduction", str(log), "--intervals", "1m,2m", "--out", str(out))
+    rows = (out / "whole-files.csv").read_text().splitlines()
+    assert rows[0] == "trace,interval,changed blocks (%),whole files (%)"
+    written = 200 + 239
+    # Of four updates the first sends both files, the others all of the one that changed.
+    _, _, blocks, files = rows[1].split(",")
+    assert float(files) == pytest.approx(100 * (200 + 3 * 100) / written)
+    assert float(blocks) == pytest.approx(100 * (200 + 60 + 60 + 59) / written)

@@ -97,7 +97,7 @@ def everything(found: Replay) -> list[object]:
         [
             getattr(grid, name).tobytes()
             for grid in found.grids
-            for name in (*columns, "no_active_map")
+            for name in (*columns, "no_active_map", "whole_volumes")
         ],
     ]
 

@@ -105,7 +105,7 @@ def test_dear_data_make_intervals_short_and_cheap_ones_long() -> None:
     def best(amount: float) -> str:
         return advise(cost.choices(trace, Terms(), Prices(lost=price(amount)))).best.name
 
-    assert best(0) == "every 1 h"
+    assert best(0) == "every 15 min"  # two hours are too short to judge an hour by
     assert best(1e12) == "synchronous"
 
 
@@ -116,12 +116,26 @@ def test_what_the_link_does_not_carry_is_not_advised() -> None:
     assert [each.fits for each in found] == [False, False, True, True]
     assert advise(found).best.name == "every 15 min"
     nothing_fits = [replace(each, fits=False) for each in found]
-    assert advise(nothing_fits).best.link == min(each.link for each in found)
+    assert advise(nothing_fits).best.link == min(each.link for each in found[:-1])
 
 
 def choice(running: float, loss: float, number: int) -> Choice:
     return Choice(
-        str(number), "async", 1.0, 1.0, 1.0, loss, loss, 1.0, 0.0, True, running, 0.0, 0.0, loss
+        str(number),
+        "async",
+        1.0,
+        1.0,
+        1.0,
+        loss,
+        loss,
+        1.0,
+        0.0,
+        True,
+        True,
+        running,
+        0.0,
+        0.0,
+        loss,
     )
 
 
@@ -166,3 +180,18 @@ def test_a_recorded_trace_has_no_interval_below_its_resolution() -> None:
     grids = [fixed(seconds) for seconds in (60, 300, 900)]
     found = from_replay(replay(source.batches(), facts, grids), facts)
     assert [each.seconds for each in found.updates] == [300, 900]
+    [warning] = found.warnings
+    assert "recorded every 5 min" in warning and "(1 min)" in warning
+
+
+def test_what_a_trace_is_too_short_for_is_not_advised() -> None:
+    # Two hours: half an hour can be judged, an hour cannot.
+    source = Sequential(7200, 600, 7200)
+    found = from_replay(
+        replay(source.batches(), source.facts, [fixed(1800), fixed(3600)]), source.facts
+    )
+    half, hour = cost.choices(found, Terms(lags_s=()), Prices(lost=price(0)))[1:]
+    assert (half.sure, hour.sure) == (True, False)
+    assert hour.total < half.total
+    assert advise([half, hour]).best is half
+    assert advise([hour]).best is hour

@@ -105,7 +105,7 @@ impl Replayer {
         self.0.cut(grid, at_ns)
     }
 
-    /// Each grid's columns of rows (volume, interval, written, in place, active, live), and of the
+    /// Each grid's columns of rows (volume, interval, written, in place, active, live, end), and of the
     /// volumes (volume, unique, live), as int64.
     #[allow(clippy::type_complexity)]
     fn finish<'py>(
@@ -123,13 +123,14 @@ impl Replayer {
                     packed(py, rows.iter().map(|row| row.in_place)),
                     packed(py, rows.iter().map(|row| row.active)),
                     packed(py, rows.iter().map(|row| row.live)),
+                    packed(py, rows.iter().map(|row| row.end)),
                 ]
             })
             .collect();
         let volumes = vec![
-            packed(py, volumes.iter().map(|&(volume, _, _)| i64::from(volume))),
-            packed(py, volumes.iter().map(|&(_, unique, _)| unique)),
-            packed(py, volumes.iter().map(|&(_, _, live)| live)),
+            packed(py, volumes.iter().map(|whole| i64::from(whole.volume))),
+            packed(py, volumes.iter().map(|whole| whole.unique)),
+            packed(py, volumes.iter().map(|whole| whole.live)),
         ];
         (grids, volumes)
     }

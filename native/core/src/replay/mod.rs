@@ -9,12 +9,14 @@
 mod clock;
 mod part;
 mod table;
+#[cfg(test)]
+mod tests;
 mod totals;
 
 use std::thread;
 
 pub use clock::Cuts;
-pub use part::{Fault, Part, Row};
+pub use part::{Fault, Part, Row, Whole};
 pub use totals::Totals;
 
 /// Writes and trims as `mirrord.traces.model.Op` numbers them; the others change nothing.
@@ -96,9 +98,8 @@ impl Replayer {
         sum
     }
 
-    /// Closes the last intervals. Each grid's rows; blocks written of each volume, with their
-    /// change of live blocks.
-    pub fn finish(&mut self) -> (Vec<Vec<Row>>, Vec<(u32, i64, i64)>) {
+    /// Closes the last intervals: each grid's rows, and the volumes.
+    pub fn finish(&mut self) -> (Vec<Vec<Row>>, Vec<Whole>) {
         let mut rows: Vec<Vec<Row>> = Vec::new();
         let mut volumes = Vec::new();
         for part in &mut self.parts {
@@ -111,7 +112,7 @@ impl Replayer {
                     all.extend(more);
                 }
             }
-            volumes.extend(part.uniques());
+            volumes.extend(part.wholes());
         }
         if let Some(totals) = &mut self.totals {
             totals.finish();

@@ -45,6 +45,18 @@ pub struct Row {
     pub active: i64,
     /// Change of the number of blocks that hold something.
     pub live: i64,
+    /// The end of the last block that was ever written; of such rows the greatest counts.
+    pub end: i64,
+}
+
+/// What a part has of a volume as a whole; those of all parts add.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whole {
+    pub volume: u32,
+    /// Different blocks written.
+    pub unique: i64,
+    /// Change of the number of blocks that hold something.
+    pub live: i64,
 }
 
 #[derive(Default)]
@@ -54,6 +66,8 @@ struct Volume {
     written: i64,
     unique: i64,
     live: i64,
+    /// The end of the last block written.
+    end: i64,
     /// Of each grid's interval: blocks written first in it; what trims make different for an update
     /// in place and for the active map.
     first: Vec<[u32; LANES]>,
@@ -171,8 +185,9 @@ impl Part {
                 continue;
             }
             self.need(volume);
-            let directory = &mut self.volumes[volume as usize].directory;
-            let id = directory.find_or_add(page, &mut self.pages);
+            let of = &mut self.volumes[volume as usize];
+            of.end = of.end.max(last as i64 + 1);
+            let id = of.directory.find_or_add(page, &mut self.pages);
             self.note(volume, id, (page, first, last), false);
         }
     }
@@ -267,10 +282,14 @@ impl Part {
         self.close();
     }
 
-    /// Of each volume: different blocks written, and the change of live blocks.
-    pub fn uniques(&self) -> impl Iterator<Item = (u32, i64, i64)> + '_ {
+    /// Its volumes, after the end.
+    pub fn wholes(&self) -> impl Iterator<Item = Whole> + '_ {
         let volumes = self.volumes.iter().enumerate();
-        volumes.map(|(index, volume)| (index as u32, volume.unique, volume.live))
+        volumes.map(|(index, volume)| Whole {
+            volume: index as u32,
+            unique: volume.unique,
+            live: volume.live,
+        })
     }
 
     pub fn memory(&self) -> usize {
@@ -348,6 +367,7 @@ impl Volume {
             in_place,
             active,
             live,
+            end: self.end,
         };
         (written != 0 || live != 0).then_some(row)
     }

@@ -16,11 +16,11 @@ const NONE: u32 = u32::MAX;
 
 /// Bytes of a chunk, and what it is aligned to: huge pages spare most of the time that goes into
 /// finding where memory is.
-const CHUNK_LAYOUT: Layout =
-    match Layout::from_size_align(CHUNK * PAGE * size_of::<i32>(), 2 << 20) {
-        Ok(layout) => layout,
-        Err(_) => unreachable!(),
-    };
+const CHUNK_LAYOUT: Layout = match Layout::from_size_align(CHUNK * PAGE * size_of::<i32>(), 2 << 20)
+{
+    Ok(layout) => layout,
+    Err(_) => unreachable!(),
+};
 
 /// `CHUNK` pages of states, zero at first.
 struct Chunk(NonNull<[i32; CHUNK * PAGE]>);
@@ -39,7 +39,11 @@ impl Chunk {
                 handle_alloc_error(CHUNK_LAYOUT)
             };
             #[cfg(target_os = "linux")]
-            libc::madvise(start.as_ptr().cast(), CHUNK_LAYOUT.size(), libc::MADV_HUGEPAGE);
+            libc::madvise(
+                start.as_ptr().cast(),
+                CHUNK_LAYOUT.size(),
+                libc::MADV_HUGEPAGE,
+            );
             start.as_ptr().write_bytes(0, CHUNK_LAYOUT.size());
             Self(start.cast())
         }
@@ -86,7 +90,9 @@ impl Pages {
     pub fn page(&mut self, id: u32) -> &mut [i32; PAGE] {
         let start = (id as usize & (CHUNK - 1)) << PAGE_BITS;
         let states = self.chunks[id as usize >> CHUNK_BITS].states_mut();
-        (&mut states[start..start + PAGE]).try_into().expect("a whole page")
+        (&mut states[start..start + PAGE])
+            .try_into()
+            .expect("a whole page")
     }
 
     /// Asks for the state of a block, so that it is there when it is needed.
