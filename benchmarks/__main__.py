@@ -19,6 +19,7 @@ NAMES = (
     "compress",
     "remote",
     "zfs",
+    "traces",
     "table2",
     "replay",
 )

@@ -22,6 +22,11 @@ def choose(sample: Sample, options: ReadOptions, where: str) -> Format:
     if not sample.data:
         raise Damaged("the file is empty", where=where,
                       hint="Is it a trace whose recording failed?")  # fmt: skip
+    if sample.data.startswith(b"PAR1"):
+        raise Refused(
+            "this is Parquet, so a stored trace already, if it is one", where=where,
+            hint="'mirrord trace convert', 'slice' and 'merge' take stored traces.",
+        )  # fmt: skip
     if options.format is not None:
         chosen = named(options.format)
     elif options.columns is not None:

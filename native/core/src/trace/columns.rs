@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 /// More volumes than this are taken for a wrong column.
 const VOLUMES_MAX: usize = 1 << 20;
+/// Times this far from the first record's are refused, so that no difference of two overflows.
+const TIME_MAX: i128 = 1 << 62;
 /// So much of a faulty line is shown.
 const EXCERPT_MAX: usize = 80;
 
@@ -125,9 +127,11 @@ impl Shared {
             return Err("the range ends beyond 2^63 bytes".into());
         }
         let zero = *self.zero.get_or_insert(record.time);
-        let Ok(time) = i64::try_from(record.time - zero) else {
-            return Err("the time is more than 292 years away from the first one".into());
-        };
+        let time = record.time - zero;
+        if !(-TIME_MAX..=TIME_MAX).contains(&time) {
+            return Err("the time is more than 146 years away from the first one".into());
+        }
+        let time = time as i64;
         out.time.push(time);
         out.volume.push(record.volume);
         out.op.push(record.op as u8);

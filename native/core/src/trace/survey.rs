@@ -207,7 +207,7 @@ impl Survey {
         self.followed_writes += 1;
         if let Some(before) = self.followed.insert(key, time) {
             // (A step back is no rewrite that came soon.)
-            let gap = time - before;
+            let gap = time.saturating_sub(before);
             if gap >= 0 {
                 let class = GAP_LIMITS.iter().position(|&limit| gap <= limit);
                 self.gaps[class.unwrap_or(GAPS - 1)] += 1;
