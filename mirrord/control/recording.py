@@ -26,7 +26,7 @@ from mirrord.system.explain import explained
 from mirrord.traces import kernel
 from mirrord.traces.kernel import KernelRecorder, Seen
 from mirrord.traces.model import Facts
-from mirrord.traces.store import TraceWriter
+from mirrord.traces.store import TraceWriter, beside
 
 #: Below this a snapshot of a file system takes longer than what lies between two.
 INTERVAL_MIN_S = 0.5
@@ -155,9 +155,10 @@ def _warn(seen: VolumeFacts, wanted: Wanted, note: Callable[[str], None]) -> Non
 
 def _writer(wanted: Wanted, facts: Facts, kept: Journal, stack: ExitStack) -> TraceWriter:
     """Opened; discarded when it was not closed by the end of `stack`."""
+    kept.left.files.append(str(beside(wanted.out).absolute()))
+    kept.save()
     writer = TraceWriter(wanted.out, facts)
     stack.callback(writer.discard)
-    kept.left.files.append(str(writer.beside.absolute()))
     return writer
 
 
