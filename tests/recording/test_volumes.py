@@ -29,8 +29,10 @@ from tests.recording.user import User
 class InThread:
     """`recording.record` beside the test."""
 
-    def __init__(self, what: str, out: Path, interval_s: float, duration_s: float) -> None:
-        wanted = recording.Wanted(out, interval_s, duration_s)
+    def __init__(
+        self, what: str, out: Path, interval_s: float, duration_s: float, *, files: bool = False
+    ) -> None:
+        wanted = recording.Wanted(out, interval_s, duration_s, files=files)
         self.numbers: list[dict[str, Any]] = []
         self.notes: list[str] = []
         self.failed: MirrordError | None = None
@@ -130,6 +132,29 @@ def test_intervals_stand_on_their_grid(home: Path, volume: Path, tmp_path: Path)
     for slot in (2, 5):
         assert batch.time_ns[slots == slot].min() == slot * 500_000_000
     assert run.numbers[-1]["intervals"] == 8
+
+
+@pytest.mark.platform
+def test_what_a_mirror_of_whole_files_would_transfer(
+    home: Path, volume: Path, tmp_path: Path
+) -> None:
+    """One block of a file changes in two intervals, another file only gets a new name."""
+    out = tmp_path / "out.parquet"
+    (volume / "large").write_bytes(os.urandom(2 << 20))
+    (volume / "other").write_bytes(os.urandom(1 << 20))
+    run = InThread(f"btrfs:{volume}", out, 0.5, 6, files=True)
+    for after in (1, 5):
+        run.intervals(after)
+        with (volume / "large").open("r+b") as file:
+            os.pwrite(file.fileno(), os.urandom(4096), 8192 * after)
+        (volume / "other").rename(volume / f"name {after}")
+        (volume / f"name {after}").rename(volume / "other")
+    (volume / "other").rename(volume / "another")
+    run.end()
+    came = run.numbers[-1]
+    assert (came["changed_files"], came["whole_file_bytes"]) == (2, 2 * (2 << 20))
+    assert came["allocated_bytes"] == 2 * 4096
+    assert TraceFile(out).facts.notes["whole_file_bytes"] == str(4 << 20)
 
 
 @pytest.mark.platform
