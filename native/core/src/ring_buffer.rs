@@ -164,7 +164,9 @@ mod tests {
         body.extend_from_slice(&sectors.to_le_bytes());
         body.extend_from_slice(rwbs);
         body.resize(52, 0);
-        let mut whole = (delta << 5 | body.len() as u32 / 4).to_le_bytes().to_vec();
+        let mut whole = ((delta << 5) | (body.len() as u32 / 4))
+            .to_le_bytes()
+            .to_vec();
         whole.extend(body);
         whole
     }
