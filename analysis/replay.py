@@ -82,6 +82,7 @@ class Counts:
     """
 
     rows: tuple[Rows, ...]
+    written: int
     unique: int
     live: int
     instants: tuple[tuple[int, ...] | None, ...]
@@ -217,6 +218,13 @@ def _damaged(kind: str, record: int = 0, one: int = 0, other: int = 0) -> Damage
             why=f"it begins at byte {one} and is {other} bytes long",
             hint="The units may be wrong: see `mirrord trace info`.",
         )
+    if kind == "volume":
+        return Damaged(
+            "a record is about a volume that the trace does not have",
+            where=where,
+            why=f"its number is {one}",
+            hint="Import the trace again from its source.",
+        )
     if kind == "intervals":
         return Damaged("there are too many update intervals", where=where)
     return Damaged("the records cannot be replayed", why=kind)
@@ -226,8 +234,8 @@ def _counts(kernel: Replayer, grids: Sequence[Grid], lags: dict[int, LagRunner])
     packed_grids, volumes = kernel.finish()
     rows = tuple(Rows(*(_column(column) for column in columns)) for columns in packed_grids)
     instants = [tuple(lags[k].instants) if k in lags else None for k in range(len(grids))]
-    unique, live = (int(_column(column).sum()) for column in volumes[1:])
-    return Counts(rows, unique, live, tuple(instants), _totals(kernel))
+    written, unique, live = (int(_column(column).sum()) for column in volumes[1:])
+    return Counts(rows, written, unique, live, tuple(instants), _totals(kernel))
 
 
 def _totals(kernel: Replayer) -> Totals | None:
@@ -262,7 +270,7 @@ def combine(
         rows = _added([each.rows[k] for each in counts])
         instants = next((each.instants[k] for each in counts if each.instants[k]), None)
         results.append(_grid_result(grid, k, rows, totals, instants, blocks, free_space, block))
-    written = sum(int(each.rows[0].written.sum()) for each in counts) if grids else 0
+    written = sum(each.written for each in counts)
     unique = sum(each.unique for each in counts)
     return Replay(
         name=facts.name, volumes=facts.volumes, epoch_ns=facts.epoch_ns,

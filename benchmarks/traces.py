@@ -32,6 +32,7 @@ _RECORD = np.dtype([
 _TELL = """
 import json, re, resource, sys, time
 from pathlib import Path
+{needs}
 before = resource.getrusage(resource.RUSAGE_SELF)
 {work}
 after = resource.getrusage(resource.RUSAGE_SELF)
@@ -39,18 +40,19 @@ cpu = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 peak = int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10
 print(json.dumps({{"cpu_s": cpu, "peak": peak, "records": records}}))
 """
-_PARSE = """
+_OURS = """
+from mirrord.traces.importing import import_trace
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.parsing import Parsing
+"""
+_PARSE = """
 records = sum(len(batch) for batch in Parsing([sys.argv[1]], ReadOptions()).batches())
 """
 _IMPORT = """
-from mirrord.traces.importing import import_trace
 records = import_trace([sys.argv[1]], sys.argv[2]).records
 """
 #: The same columns, sorted and stored, in polars; it has no survey of what is odd.
 _POLARS_MSR = """
-import polars as pl
 names = ["time", "host", "disk", "op", "offset", "length", "latency"]
 rows = pl.read_csv(sys.argv[1], has_header=False, new_columns=names)
 made = rows.select(
@@ -63,7 +65,6 @@ made.write_parquet(sys.argv[2], compression="lz4")
 records = len(made)
 """
 _POLARS_BLKPARSE = r"""
-import polars as pl
 rows = pl.read_csv(sys.argv[1], has_header=False, separator="\x01", quote_char=None,
                    new_columns=["line"])
 pattern = (r"^\s*(?<device>\d+,\d+)\s+\d+\s+\d+\s+(?<s>\d+)\.(?<ns>\d+)\s+\d+\s+Q\s+(?<op>[A-Z]+)"
@@ -136,8 +137,9 @@ def _vscsi(path: Path, records: int) -> None:
 
 def _run(work: str, source: Path, target: Path) -> dict[str, float]:
     """One import in a process of its own; polars on one thread, as it is cores that count."""
+    needs = "import polars as pl" if "pl." in work else _OURS
     done = subprocess.run(
-        [sys.executable, "-c", _TELL.format(work=work), source, target], cwd=ROOT,
+        [sys.executable, "-c", _TELL.format(needs=needs, work=work), source, target], cwd=ROOT,
         env={**os.environ, "POLARS_MAX_THREADS": "1"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     told: dict[str, float] = json.loads(done.stdout)

@@ -193,7 +193,7 @@ class TraceWriter:
             self._writer: Any = pq.ParquetWriter(
                 self.beside, _SCHEMA, compression="lz4",
                 use_dictionary=["volume", "op", "length"], data_page_version="1.0",
-                column_encoding={"time_ns": "DELTA_BINARY_PACKED", "offset": "PLAIN",
+                column_encoding={"time_ns": "DELTA_BINARY_PACKED", "offset": "BYTE_STREAM_SPLIT",
                                  "latency_ns": "DELTA_BINARY_PACKED"},
                 write_statistics=["time_ns", "volume"],
             )  # fmt: skip

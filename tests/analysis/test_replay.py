@@ -215,6 +215,7 @@ def record(**changes: Any) -> Record:
         ([record(length=-1)], "range cannot be"),
         ([record(offset=(1 << 63) - 10)], "range cannot be"),
         ([record(length=1 << 50)], "range cannot be"),
+        ([record(volume=(1 << 32) - 1)], "does not have"),
     ],
 )
 def test_bad_traces(records: list[Record], said: str) -> None:
@@ -245,6 +246,11 @@ def test_bad_options() -> None:
         fixed(0)
     with pytest.raises(UsageError, match="lag target"):
         scheduled(parse_schedule("lag 5m"), FACTS, 0, 1)
+
+
+def test_without_intervals() -> None:
+    found = replay([batch_of([record(), record()])], FACTS, [])
+    assert (found.blocks_written, found.unique_blocks, found.written_deleted) == (2, 1, 1)
 
 
 def test_no_write_in_it() -> None:

@@ -164,7 +164,9 @@ mod tests {
         body.extend_from_slice(&sectors.to_le_bytes());
         body.extend_from_slice(rwbs);
         body.resize(52, 0);
-        let mut whole = (delta << 5 | body.len() as u32 / 4).to_le_bytes().to_vec();
+        let mut whole = ((delta << 5) | (body.len() as u32 / 4))
+            .to_le_bytes()
+            .to_vec();
         whole.extend(body);
         whole
     }
@@ -189,9 +191,13 @@ mod tests {
 
     #[test]
     fn times_add_up_and_what_is_no_request_is_passed_over() {
-        let extend = [(5u32 << 5 | TIME_EXTEND).to_le_bytes(), 2u32.to_le_bytes()].concat();
+        let extend = [
+            ((5u32 << 5) | TIME_EXTEND).to_le_bytes(),
+            2u32.to_le_bytes(),
+        ]
+        .concat();
         let padding = [
-            (1u32 << 5 | PADDING).to_le_bytes(),
+            ((1u32 << 5) | PADDING).to_le_bytes(),
             8u32.to_le_bytes(),
             [0; 4],
         ]

@@ -37,6 +37,7 @@ fn raise(fault: Fault) -> PyErr {
             offset,
             length,
         } => ("range", record, offset, length),
+        Fault::Volume { record, volume } => ("volume", record, i64::from(volume), 0),
         Fault::Intervals { record } => ("intervals", record, 0, 0),
     })
 }
@@ -106,7 +107,7 @@ impl Replayer {
     }
 
     /// Each grid's columns of rows (volume, interval, written, in place, active, live, end), and of the
-    /// volumes (volume, unique, live), as int64.
+    /// volumes (volume, written, unique, live), as int64.
     #[allow(clippy::type_complexity)]
     fn finish<'py>(
         &mut self,
@@ -129,6 +130,7 @@ impl Replayer {
             .collect();
         let volumes = vec![
             packed(py, volumes.iter().map(|whole| i64::from(whole.volume))),
+            packed(py, volumes.iter().map(|whole| whole.written)),
             packed(py, volumes.iter().map(|whole| whole.unique)),
             packed(py, volumes.iter().map(|whole| whole.live)),
         ];

@@ -10,6 +10,8 @@ const TRIMMED: i32 = i32::MIN;
 const LANES: usize = 8;
 /// Ranges that are looked up before the first of them is counted.
 const AHEAD: usize = 256;
+/// A trace has fewer volumes than this.
+const VOLUMES_MAX: u32 = 1 << 20;
 /// Longer writes are a fault of the trace.
 const WRITE_MAX: i64 = 1 << 40;
 
@@ -28,6 +30,8 @@ pub enum Fault {
         offset: i64,
         length: i64,
     },
+    /// A number that no volume of a trace has.
+    Volume { record: u64, volume: u32 },
     /// There are more intervals than can be told apart.
     Intervals { record: u64 },
 }
@@ -53,6 +57,8 @@ pub struct Row {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Whole {
     pub volume: u32,
+    /// Block writes.
+    pub written: i64,
     /// Different blocks written.
     pub unique: i64,
     /// Change of the number of blocks that hold something.
@@ -143,6 +149,13 @@ impl Part {
                     .ok_or(Fault::Intervals { record })?;
                 self.close();
             }
+            let volume = columns.volume[index];
+            if volume >= VOLUMES_MAX {
+                return Err(Fault::Volume {
+                    record: self.records + index as u64,
+                    volume,
+                });
+            }
             if op != WRITE && op != TRIM {
                 continue;
             }
@@ -157,7 +170,7 @@ impl Part {
                 });
             }
             if length > 0 {
-                self.look_up(columns.volume[index], op, offset as u64, length as u64);
+                self.look_up(volume, op, offset as u64, length as u64);
             }
         }
         self.flush();
@@ -287,6 +300,7 @@ impl Part {
         let volumes = self.volumes.iter().enumerate();
         volumes.map(|(index, volume)| Whole {
             volume: index as u32,
+            written: volume.written,
             unique: volume.unique,
             live: volume.live,
         })

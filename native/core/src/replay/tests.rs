@@ -174,4 +174,12 @@ fn faults_are_told() {
         length: BLOCK,
     };
     assert_eq!(fault(&[(0, 0, TRIM, -1, 1)]), Err(range));
+    let volume = Fault::Volume {
+        record: 1,
+        volume: u32::MAX,
+    };
+    assert_eq!(
+        fault(&[(0, 0, WRITE, 0, 1), (0, u32::MAX, 1, 0, 1)]),
+        Err(volume)
+    );
 }

@@ -6,6 +6,8 @@ use super::survey::{block_key, BuildMix, Seen};
 use super::Columns;
 
 const BLOCK: i64 = 4096;
+/// A write longer than this (1 GiB) is a wrong unit; it is not taken apart.
+const LONGEST: i64 = 1 << 30;
 
 /// Drops each 4 KiB block of a write that comes at most `window` after the write before of the same
 /// block, dropped or not. What is left of a record stays, in as few pieces as it has gaps.
@@ -35,7 +37,7 @@ impl Dedup {
     }
 
     pub fn feed(&mut self, seen: &Seen, latency: &[i64], out: &mut Columns) {
-        for at in 0..seen.time.len() {
+        for (at, &took) in latency.iter().enumerate() {
             let (begin, length) = (seen.offset[at], seen.length[at]);
             let mut push = |from: i64, to: i64| {
                 out.time.push(seen.time[at]);
@@ -43,9 +45,9 @@ impl Dedup {
                 out.op.push(seen.op[at]);
                 out.offset.push(from);
                 out.length.push(to - from);
-                out.latency.push(latency[at]);
+                out.latency.push(took);
             };
-            if seen.op[at] != 0 || length <= 0 {
+            if seen.op[at] != 0 || length <= 0 || length > LONGEST {
                 push(begin, begin + length);
                 continue;
             }
