@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import os
+import random
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -213,7 +214,8 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.platform
 def test_a_full_file_system(tiny: Path, tmp_path: Path) -> None:
-    lines = [f"{i * 7919},{i * 104729 % 999983},w,{512 * (i % 97 + 1)}\n" for i in range(200_000)]
+    draw = random.Random(1)
+    lines = [f"{i * 7919},{draw.randrange(1 << 33)},w,4096\n" for i in range(200_000)]
     path = source(tmp_path, "".join(lines).encode())
     for target in (tiny / "t.parquet", tiny / "t.csv"):
         target.write_bytes(b"before")

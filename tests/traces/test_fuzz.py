@@ -46,7 +46,7 @@ def check(data: bytes, options: ReadOptions) -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     cut=st.floats(0, 1), end=st.floats(0, 1), put=st.sampled_from(SPITEFUL),
     mercy=st.booleans(), forced=st.booleans(),
@@ -66,7 +66,7 @@ def test_a_source_that_was_tampered_with(
 
 
 @pytest.mark.parametrize("name", [each for each in EXAMPLES if each != "csv"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.binary(min_size=1, max_size=200), mercy=st.booleans())
 def test_any_bytes(name: str, data: bytes, mercy: bool) -> None:
     check(data, ReadOptions(format=name, partial=mercy, skip_bad=mercy))

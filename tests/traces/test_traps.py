@@ -280,3 +280,10 @@ def test_real_times_read_by_a_wrong_unit_look_odd(file: str, format_name: str, u
         if wrong is not None:
             _, _, found = look([traces.real(file)], ReadOptions(time_unit=wrong))
             assert expected in {each.name for each in found}
+
+
+def test_an_absurd_length_is_not_taken_apart() -> None:
+    """A wrong unit of sizes; looking for repetitions block by block would take for ever."""
+    batch = make.make([0, 1], [W, W], [0, 0], [(1 << 63) - 1, 4096])
+    [found] = filters.deduplicated([batch], 1.0)
+    assert found.length.tolist() == batch.length.tolist()
