@@ -113,7 +113,12 @@ class ZfsDriver(Driver):
         place = self._look()
         if self._role(place)[0] is Role.FOREIGN and place.mark.role != "forgotten":
             return []
-        return [self._snapshot(one, place) for one in self._list(place).ours()]
+        found = self._list(place)
+        past = found.history()
+        return [
+            self._snapshot(one, place)._replace(aside=one.order > past.get(one.dataset, -1))
+            for one in found.ours()
+        ]
 
     def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
         """See `Driver.own_snapshots`."""
@@ -334,8 +339,9 @@ class ZfsDriver(Driver):
         refusal = receive.refuse_foreign(found, base.guid, where)
         if refusal is not None:
             raise refusal
+        pin = failover.shown(place, found)  # until the commit that stays
         with self._changing():
-            failover.make_anew(place, found, base, place.mark, None, where)
+            failover.make_anew(place, found, base, place.mark, None, where, pin=pin)
         place = self._look()
         return place, self._list(place)
 

@@ -83,6 +83,10 @@ def _mirror_view(volume: Dataset, found: Listing, shown: str | None) -> tuple[st
     if not volume.mounted:
         why = mounting.obstacle(volume) or f"'zfs mount {volume.name}' does it"
         return "", (f"It cannot be read here, as it is not mounted: {why}.",)
+    if one.dataset != volume.name:  # a newer one is on its way, from before this one
+        folder = mounting.folder_aside(volume, one.dataset)
+        note = () if folder else (f"It can be read when {one.dataset} is mounted.",)
+        return listing.snapshot_of(one, folder).path, note
     own = found.own()
     if own and own[-1].guid != shown:
         return listing.snapshot_of(one, view).path, ()

@@ -92,6 +92,26 @@ def test_a_commit_that_does_not_show_leaves_the_view(lab: Lab) -> None:
     assert [s.guid for s in destination.snapshots()] == [base.guid, middle.guid, last.guid]
 
 
+def test_an_update_from_before_what_is_shown_leaves_the_view_until_it_is_committed(
+    lab: Lab,
+) -> None:
+    """As after the source went back to an older snapshot."""
+    source, destination, base = initialized(lab)
+    lab.change(source, 1)
+    middle = mirror(source, destination, base, "middle")
+    before = lab.content(destination)
+    lab.change(source, 2)
+    last = source.take_snapshot("last")
+    stage(source, destination, base, last, "t")
+    facts = lab.destination().facts()
+    assert facts.shown == middle.guid
+    assert lab.content(lab.destination()) == before
+    assert destination.commit("t", show=True).guid == last.guid
+    assert lab.content(lab.destination()) == lab.content(source)
+    kept = [s.guid for s in lab.destination().snapshots()]
+    assert {base.guid, middle.guid, last.guid} <= set(kept) and kept[-1] == last.guid
+
+
 def test_an_interrupted_receive_leaves_the_destination_as_it_was(lab: Lab) -> None:
     source, destination, base = initialized(lab)
     before = lab.content(destination)
