@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mirrord.core.errors import Diverged, MirrordError, NotFound
+from mirrord.core.errors import Diverged, MirrordError, NotFound, Refused
 from mirrord.core.model import Snapshot, SnapshotKind
+from mirrord.drivers.base import Capability
 from mirrord.system import steps
 from tests.contract.flows import MIRROR, initialized, mirror, request, stage
 from tests.contract.lab import Lab
@@ -102,6 +103,12 @@ def test_an_update_from_before_what_is_shown_leaves_the_view_until_it_is_committ
     before = lab.content(destination)
     lab.change(source, 2)
     last = source.take_snapshot("last")
+    if Capability.BLOCK_FOR_BLOCK in destination.capabilities:
+        # What is shown has the blocks that would be written: refused, and nothing is touched.
+        with pytest.raises(Refused, match="in use"):
+            stage(source, destination, base, last, "t")
+        assert lab.content(lab.destination()) == before
+        return
     stage(source, destination, base, last, "t")
     facts = lab.destination().facts()
     assert facts.shown == middle.guid
