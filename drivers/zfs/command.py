@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from mirrord.core.errors import MirrordError
 from mirrord.drivers.zfs import failures
@@ -17,6 +18,7 @@ from mirrord.system.command import Process, Result
 _TIMEOUT_S = 600.0
 #: Listings of 100,000 snapshots have some 12 MB.
 _OUTPUT_BYTES_MAX = 1 << 30
+_ERROR_BYTES_MAX = 16 << 10
 _HINT = (
     "Install OpenZFS: zfsutils-linux with the module zfs-dkms on Debian (contrib), then "
     "'modprobe zfs'."
@@ -44,14 +46,15 @@ def _program(name: str) -> str:
     return command.find(name, hint=_HINT)
 
 
-def result(arguments: Sequence[str]) -> Result:
-    """Run `zfs` or `zpool` to its end; whoever asks judges how it ended."""
+def result(arguments: Sequence[str], *, given: bytes | None = None) -> Result:
+    """Run `zfs` or `zpool` to its end; whoever asks judges how it ended. given: its input."""
     _count()
     return command.run(
         [_program(arguments[0]), *arguments[1:]],
         timeout_s=_TIMEOUT_S,
         environment=ENVIRONMENT,
         output_bytes_max=_OUTPUT_BYTES_MAX,
+        given=given,
     )
 
 
@@ -68,12 +71,15 @@ def failure(where: str, arguments: Sequence[str], said: str) -> MirrordError:
     return failures.translate(where, arguments, said, ask=lambda words: result(words).output)
 
 
-def lenient(label: str, arguments: Sequence[str], where: str, *fine: str) -> None:
-    """The same, where a complaint with one of the texts `fine` in it means: it is so already."""
+def lenient(label: str, arguments: Sequence[str], where: str, *fine: str) -> bool:
+    """The same, where a complaint with one of the texts `fine` in it means: it is so already, and
+    the answer is False.
+    """
     steps.reached(label)
     done = result(arguments)
     if done.status != 0 and not any(text in done.errors for text in fine):
         raise failure(where, arguments, done.errors)
+    return done.status == 0
 
 
 class Wish(NamedTuple):
@@ -96,6 +102,41 @@ def together(wishes: Sequence[Wish], where: str) -> None:
         fine = wish.fine is None or any(text in done.errors for text in wish.fine)
         if done.status != 0 and not fine:
             raise failure(where, wish.arguments, done.errors)
+
+
+class Begun(NamedTuple):
+    """A labelled command that runs meanwhile."""
+
+    wish: Wish
+    process: Process
+    errors: IO[bytes]
+
+    def finish(self, where: str) -> None:
+        """Wait for its end; raises its complaint."""
+        try:
+            if self.process.wait() == 0:
+                return
+            self.errors.seek(0)
+            said = self.errors.read(_ERROR_BYTES_MAX).decode(errors="replace")
+        finally:
+            self.errors.close()
+        fine = self.wish.fine is None or any(text in said for text in self.wish.fine)
+        if not fine:
+            raise failure(where, self.wish.arguments, said)
+
+
+def begin(wish: Wish) -> Begun:
+    """Start a command beside other work; `finish` it."""
+    steps.reached(wish.label)
+    errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+    try:
+        process = start(
+            wish.arguments, stdin=command.NO_INPUT, stdout=command.NO_INPUT, stderr=errors.fileno()
+        )
+    except BaseException:
+        errors.close()
+        raise
+    return Begun(wish, process, errors)
 
 
 def effect(label: str, arguments: Sequence[str], where: str) -> None:

@@ -29,6 +29,7 @@ from mirrord.drivers.zfs import (
     command,
     commit,
     compare,
+    counters,
     delegation,
     deleting,
     deltas,
@@ -36,16 +37,16 @@ from mirrord.drivers.zfs import (
     features,
     listing,
     locking,
-    marks,
     mounting,
     names,
     receive,
     running,
     standing,
     stream,
+    taking,
 )
 from mirrord.drivers.zfs.listing import Entry, Listing
-from mirrord.drivers.zfs.marks import Mark, SnapshotMark
+from mirrord.drivers.zfs.marks import SnapshotMark
 from mirrord.drivers.zfs.place import Place
 from mirrord.drivers.zfs.sight import Sight
 from mirrord.drivers.zfs.stream import ZfsSendStream
@@ -61,6 +62,8 @@ class ZfsDriver(Driver):
     def __init__(self, location: str) -> None:
         super().__init__(names.check_dataset(location, f"zfs:{location}"))
         self._sight = Sight(location, str(self))
+        #: What is left of a commit to do when the volume is given back.
+        self._due: commit.Due | None = None
 
     # Facts
 
@@ -73,10 +76,26 @@ class ZfsDriver(Driver):
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
         """Around what changes more than a snapshot: nothing that was seen is true any more."""
+        self._settle()
         try:
             yield
         finally:
             self._sight.forget()
+
+    def _settle(self) -> None:
+        """Do what is left of a commit."""
+        due, self._due = self._due, None
+        if due is not None:
+            commit.settle(due, str(self))
+
+    def _heal(self, place: Place) -> Place:
+        """Do what a process that ended left of a commit."""
+        self._settle()
+        due = commit.left(place, self._list(place)) if place.mark.role == "mirror" else None
+        if due is None:
+            return place
+        commit.settle(due, str(self))
+        return self._look(fresh=True)
 
     def _role(self, place: Place) -> tuple[Role, tuple[str, ...]]:
         return standing.role_of(place)
@@ -97,6 +116,9 @@ class ZfsDriver(Driver):
             try:
                 yield True
             finally:
+                # (Should it fail, whoever comes next does it.)
+                with contextlib.suppress(MirrordError, OSError):
+                    self._settle()
                 self._sight.trust(False)
 
     # Snapshots
@@ -140,36 +162,25 @@ class ZfsDriver(Driver):
         return place
 
     def take_snapshot(self, name: str) -> Snapshot:
-        """See `Driver.take_snapshot`. It is held until mirrord deletes it."""
-        where, place = str(self), self._live()
-        full = f"{self.location}@{names.check_snapshot(name, where)}"
+        """See `Driver.take_snapshot`. It is held from when it is sent until mirrord deletes it."""
+        where = str(self)
+        names.check_snapshot(name, where)
         mark = SnapshotMark(SnapshotKind.REFERENCE, "", clock.now_ns())
-        arguments = ["zfs", "snapshot", "-o", f"{marks.SNAPSHOT}={mark.text()}", full]
-        change = cache.Change(place)
-        command.lenient("ZFS:SNAPSHOT:TAKE", arguments, where, "already exists")
-        one = listing.load_one(full, where)
-        if one is None:
-            raise texts.snapshot_missing(where, full)
-        if one.mark is None or one.mark.transfer or one.mark.kind is not SnapshotKind.REFERENCE:
-            raise Refused(
-                f"a snapshot of the name {name} is there",
-                where=where,
-                why="mirrord did not take it",
-            )
-        if not one.holds:
-            # Should somebody force the snapshot away, the next update goes on from the bookmark.
-            words = ["zfs", "bookmark", full, f"{self.location}#{name}"]
-            insured = command.Wish("ZFS:SNAPSHOT:BOOKMARK", words, None)
-            command.together([commit.hold("ZFS:SNAPSHOT:HOLD", full), insured], where)
-            one = one._replace(holds=1)
-        change.done(added=one)
-        self._sight.added(one)
-        return self._snapshot(one, place)
+        place = self._sight.hinted_place()
+        taken = None
+        if place is not None and self._role(place)[0] is Role.LIVE:
+            taken = taking.at_once(place, name, mark)
+        if place is None or taken is None:
+            place = self._live()
+            taken = taking.one_by_one(place, name, mark, where)
+        self._sight.added(taken.entry)
+        self._sight.follows(taken.entry, taken.before, taken.written)
+        return self._snapshot(taken.entry, place)
 
     def delete_snapshot(self, guid: str) -> None:
         """See `Driver.delete_snapshot`."""
-        where, place = str(self), self._look()
-        found = self._list(place)
+        self._settle()
+        where, (place, found) = str(self), self._keeping(guid)
         one = found.find(guid)
         if one is None:
             return
@@ -187,10 +198,24 @@ class ZfsDriver(Driver):
         if place.mark.kept:
             self._sight.forget()
 
+    def _keeping(self, guid: str) -> tuple[Place, Listing]:
+        """What is needed to delete a snapshot. Of a live volume that is the snapshot alone, as it
+        is now, under the name that it had.
+        """
+        place, one = self._sight.hinted_place(), self._sight.hint(guid)
+        if place is not None and one is not None and self._role(place)[0] is Role.LIVE:
+            now = listing.load_one(one.full, str(self)) if not place.mark.kept else None
+            if now is not None and now.guid == guid and not now.clones:
+                return place, Listing(one.dataset, (now,))
+        place = self._look()
+        return place, self._list(place)
+
     def changed_since(self, guid: str) -> bool:
         """See `Driver.changed_since`."""
         where, one, seen = str(self), self._sight.hint(guid), self._sight.hinted_place()
         if one is not None and seen is not None and seen.here is not None:
+            if self._role(seen)[0] is Role.LIVE and counters.moved(seen.here, guid):
+                return True
             answer = compare.changed(seen.here, one, where)
             if answer is not None:
                 return answer
@@ -244,6 +269,10 @@ class ZfsDriver(Driver):
         """See `Driver.delta`."""
         where = str(self)
         place, older, newer = self._pair(base, incremental)
+        written = None if states or files else self._sight.gap(base, incremental)
+        known = deltas.small(base, incremental, written) if written is not None else None
+        if known is not None:
+            return known
         accounts = compare.accounts(older, newer, where)
         if accounts is None:  # not what they were
             place, older, newer = self._found_pair(base, incremental)
@@ -260,9 +289,12 @@ class ZfsDriver(Driver):
         checkpoint: dict[str, int | str] | None = None,
     ) -> ZfsSendStream:
         """See `Driver.send`. The stream's own beginning says whether it is the right one."""
-        sending = deltas.sending(*self._pair(base, incremental))
+        place, older, newer = self._pair(base, incremental)
+        sending = deltas.sending(place, older, newer)
         token = stream.check_token(checkpoint, sending, str(self))
-        return ZfsSendStream(sending, str(self), token)
+        return ZfsSendStream(
+            sending, str(self), token, hold=newer.mark is not None and not newer.holds
+        )
 
     # Destination
 
@@ -271,7 +303,9 @@ class ZfsDriver(Driver):
         where, place = str(self), self._look()
         role, notes = self._role(place)
         if role in (Role.LIVE, Role.FOREIGN):
-            raise _not_empty(where, "it is a live volume" if role is Role.LIVE else notes[0])
+            raise standing.not_empty(
+                where, "it is a live volume" if role is Role.LIVE else notes[0]
+            )
         owner = place.mark.mirror_id or place.prepared
         if role is Role.MIRROR and owner != mirror_id:
             raise texts.other_mirror(where, owner)
@@ -299,6 +333,7 @@ class ZfsDriver(Driver):
 
     def receive(self, request: ReceiveRequest) -> receive.ZfsReceiver:
         """See `Driver.receive`."""
+        self._settle()
         where, place = str(self), self._mirror()
         owner = place.mark.mirror_id or place.prepared
         if owner != request.mirror_id:
@@ -311,12 +346,18 @@ class ZfsDriver(Driver):
             place, found = self._ready(self._look(fresh=left or waited), request)
             target = receive.target_name(found, self.location, request.snapshot, where)
             present = found.find(request.snapshot.guid) is not None
-            return receive.ZfsReceiver(
+            made = receive.ZfsReceiver(
                 place, request, target, where, mirror_id=owner, present=present, lock=lock
             )
         except BaseException:
             os.close(lock)
             raise
+        try:
+            made.ahead()
+        except BaseException:
+            made.close()
+            raise
+        return made
 
     def _ready(self, place: Place, request: ReceiveRequest) -> tuple[Place, Listing]:
         """Make the base the newest snapshot: nothing else can be received upon."""
@@ -325,10 +366,11 @@ class ZfsDriver(Driver):
             with self._changing():
                 failover.finish_swap(place, where)
             place = self._look()
+        place = self._heal(place)
         found = self._list(place)
         if request.base is None:
             if found.own():
-                raise _not_empty(where, f"it holds the snapshot '{found.own()[-1].name}'")
+                raise standing.not_empty(where, f"it holds the snapshot '{found.own()[-1].name}'")
             return place, found
         base = found.find(request.base)
         if base is None:
@@ -354,12 +396,16 @@ class ZfsDriver(Driver):
 
     def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
         """See `Driver.commit`."""
+        self._settle()
         place = self._mirror()
         try:
             done = commit.commit(place, self._list(place), transfer_id, show=show, where=str(self))
         except BaseException:
             self._sight.forget()
             raise
+        self._due = done.due
+        if not self.locked:
+            self._settle()
         if done.fresh:
             self._sight.forget()
         else:
@@ -398,8 +444,9 @@ class ZfsDriver(Driver):
         if place.here is None and place.fresh is not None:
             failover.finish_swap(place, where)
             place = self._look(fresh=True)
+        place = self._heal(place)
         if place.here is None:
-            raise _nothing_shown(where)
+            raise standing.nothing_shown(where)
         failover.promote(place, self._list(place), where)
 
     def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
@@ -422,6 +469,7 @@ class ZfsDriver(Driver):
         if role is Role.FOREIGN:
             raise texts.not_a_mirror(where)
         running.drop(self.location)
+        place = self._heal(place)
         found = self._list(place)
         target = found.find(guid)
         if target is None:
@@ -436,39 +484,10 @@ class ZfsDriver(Driver):
             self._forget()
 
     def _forget(self) -> None:
-        where, place = str(self), self._look(fresh=True)
+        where, place = str(self), self._heal(self._look(fresh=True))
         request = receive.begun(place)
         running.drop(self.location)
         if request is not None and not self._list(place).find(request.snapshot.guid):
             receive.discard(place, where)
             place = self._look(fresh=True)
-        if place.prepared:
-            words = [names.prepared_property(self.location), names.parent_of(self.location)]
-            command.effect("ZFS:FORGET:PREPARED", ["zfs", "inherit", *words], where)
-        if place.here is None or place.here.mark is None:
-            return
-        deleting.release_all(self._list(place), where)
-        old, role = place.mark, self._role(place)[0]
-        if role is Role.LIVE:
-            mark = Mark(kept=old.kept)
-        else:
-            mark = old._replace(role="forgotten", mirror_id="")
-        if mark != old:
-            words = ["zfs", "set", f"{marks.MARK}={mark.text()}", self.location]
-            command.effect("ZFS:FORGET:MARK", words, where)
-        if place.here.local(marks.STAGING) is not None:
-            words = ["zfs", "inherit", marks.STAGING, self.location]
-            command.effect("ZFS:FORGET:STAGING", words, where)
-
-
-def _not_empty(where: str, found: str) -> MirrordError:
-    error = texts.not_empty(where, found)
-    error.hint = "Give the name of a dataset that does not exist yet."
-    return error
-
-
-def _nothing_shown(where: str) -> MirrordError:
-    return Refused(
-        "there is nothing to make live", where=where, why="no snapshot is shown here",
-        hint="The first transfer must have ended: 'mirrord initialize NAME'.",
-    )  # fmt: skip
+        deleting.forget(place, self._list(place), where, live=self._role(place)[0] is Role.LIVE)

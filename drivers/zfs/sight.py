@@ -21,6 +21,7 @@ class Sight:
         self._listing: Listing | None = None
         self._hints: dict[str, Entry] = {}
         self._trusted = self._true = False
+        self._gap: tuple[str, str, int] | None = None
 
     def trust(self, locked: bool) -> None:
         """The lock was taken, or is given back: what was seen before is but a hint."""
@@ -73,6 +74,16 @@ class Sight:
         if self._listing is not None:
             entries = [*(old for old in self._listing.entries if old.full != one.full), one]
             self._listing = listing.made(self._listing.dataset, entries, None)
+
+    def follows(self, one: Entry, before: str | None, written: int) -> None:
+        """That snapshot has so many bytes which the one before it, `before`, has not."""
+        self._gap = (before, one.guid, written) if before else None
+
+    def gap(self, base: str | None, incremental: str) -> int | None:
+        """Bytes written between two snapshots, when that was said as the newer one was taken."""
+        if self._gap is None or self._gap[:2] != (base, incremental):
+            return None
+        return self._gap[2]
 
     def gone(self, guid: str) -> None:
         """A snapshot was deleted."""
