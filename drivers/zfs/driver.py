@@ -151,7 +151,7 @@ class ZfsDriver(Driver):
             return []
         return [
             self._snapshot(one, place)
-            for one in self._list(place).own()
+            for one in self._sight.listing(place, certain=True).own()
             if one.mark is None and listing.matches(one, patterns)
         ]
 
@@ -208,7 +208,12 @@ class ZfsDriver(Driver):
             if now is not None and now.guid == guid and not now.clones:
                 return place, Listing(one.dataset, (now,))
         place = self._look()
-        return place, self._list(place)
+        found = self._list(place)
+        one = found.find(guid)
+        # What is kept of a listing does not say who has cloned or held it since.
+        if one is not None:
+            found = found.with_one(one, listing.load_one(one.full, str(self)))
+        return place, found
 
     def changed_since(self, guid: str) -> bool:
         """See `Driver.changed_since`."""
@@ -233,7 +238,7 @@ class ZfsDriver(Driver):
     def base_left(self, guid: str) -> Snapshot | None:
         """See `Driver.base_left`: a bookmark."""
         place = self._look(fresh=True)
-        one = self._list(place).bookmark(guid)
+        one = self._sight.listing(place, certain=True).bookmark(guid)
         if one is None or self._role(place)[0] is not Role.LIVE:
             return None
         return listing.snapshot_of(one, "")._replace(kind=SnapshotKind.REFERENCE)

@@ -13,7 +13,7 @@ from mirrord.core.errors import CheckpointUseless, MirrordError, TransferFailed
 from mirrord.core.model import ReceiveRequest, Snapshot, Staging
 from mirrord.drivers import base
 from mirrord.drivers.base import Receiver
-from mirrord.drivers.zfs import command, marks, names, record, running, tokens
+from mirrord.drivers.zfs import cache, command, marks, names, record, running, tokens
 from mirrord.drivers.zfs.listing import Listing
 from mirrord.drivers.zfs.marks import Mark
 from mirrord.drivers.zfs.place import Place, look
@@ -192,6 +192,8 @@ class ZfsReceiver(Receiver):
         if self._closed:
             return
         self._closed = True
+        if self._staging is None:
+            cache.drop(self._place.location)
         if self._staging is None and self._running is not None:
             self._running.close()
         if self._early is not None:

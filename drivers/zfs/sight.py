@@ -40,16 +40,16 @@ class Sight:
             self._true = self._trusted
         return self._place
 
-    def listing(self, place: Place) -> Listing:
-        """Its snapshots; nothing where there is no volume."""
-        if self._true and self._listing is not None and place is self._place:
+    def listing(self, place: Place, *, certain: bool = False) -> Listing:
+        """Its snapshots; nothing where there is no volume. certain: see `cache`."""
+        if not certain and self._true and self._listing is not None and place is self._place:
             return self._listing
         volume = place.volume
         if volume is None:
             return Listing(self._location, ())
         request = receive.last(place)
         before = cache.key_of(place)
-        kept = cache.load(place)
+        kept = cache.load(place, certain=certain)
         if kept is not None:
             found = listing.made(volume.name, kept, request)
         else:
