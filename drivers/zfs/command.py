@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from mirrord.core.errors import MirrordError
 from mirrord.drivers.zfs import failures
@@ -18,7 +17,6 @@ from mirrord.system.command import Process, Result
 _TIMEOUT_S = 600.0
 #: Listings of 100,000 snapshots have some 12 MB.
 _OUTPUT_BYTES_MAX = 1 << 30
-_ERROR_BYTES_MAX = 16 << 10
 _HINT = (
     "Install OpenZFS: zfsutils-linux with the module zfs-dkms on Debian (contrib), then "
     "'modprobe zfs'."
@@ -102,41 +100,6 @@ def together(wishes: Sequence[Wish], where: str) -> None:
         fine = wish.fine is None or any(text in done.errors for text in wish.fine)
         if done.status != 0 and not fine:
             raise failure(where, wish.arguments, done.errors)
-
-
-class Begun(NamedTuple):
-    """A labelled command that runs meanwhile."""
-
-    wish: Wish
-    process: Process
-    errors: IO[bytes]
-
-    def finish(self, where: str) -> None:
-        """Wait for its end; raises its complaint."""
-        try:
-            if self.process.wait() == 0:
-                return
-            self.errors.seek(0)
-            said = self.errors.read(_ERROR_BYTES_MAX).decode(errors="replace")
-        finally:
-            self.errors.close()
-        fine = self.wish.fine is None or any(text in said for text in self.wish.fine)
-        if not fine:
-            raise failure(where, self.wish.arguments, said)
-
-
-def begin(wish: Wish) -> Begun:
-    """Start a command beside other work; `finish` it."""
-    steps.reached(wish.label)
-    errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-    try:
-        process = start(
-            wish.arguments, stdin=command.NO_INPUT, stdout=command.NO_INPUT, stderr=errors.fileno()
-        )
-    except BaseException:
-        errors.close()
-        raise
-    return Begun(wish, process, errors)
 
 
 def effect(label: str, arguments: Sequence[str], where: str) -> None:

@@ -85,9 +85,7 @@ def _finish(
     finally:
         running.drop(place.location)
     there = found.find(request.snapshot.guid) if present else None
-    done = listing.load_one(there.full if there else whole.target, where)
-    if done is None or done.guid != request.snapshot.guid:
-        raise stream_damaged(where, f"it made no snapshot that is {request.snapshot.guid}")
+    done = there or _made(place, found, whole.target, request)
     if first or pinned:
         place = look(place.location, where)
     if show:
@@ -97,10 +95,26 @@ def _finish(
     return Committed(_marked(done, request), place, fresh, due)
 
 
-def settle(due: Due, where: str) -> None:
-    """Do what is left after a commit; may be repeated."""
-    due.change.done(added=_mark(due.entry, due.request, where))
+def _made(place: Place, found: Listing, full: str, request: ReceiveRequest) -> Entry:
+    """What a `zfs recv` that ended well has made: it was given no other snapshot. Its number is not
+    known yet: the newest.
+    """
+    newest = max((one.order for one in found.entries), default=0)
+    name = full.partition("@")[2]
+    taken_ns = request.snapshot.taken_at_ns
+    guid = request.snapshot.guid
+    return Entry(place.location, name, guid, newest + 1, taken_ns, False, 0, "", None)
+
+
+def settle(due: Due, where: str) -> Entry:
+    """Do what is left after a commit; may be repeated. Returns the snapshot as ZFS has it."""
+    done = listing.load_one(due.entry.full, where)
+    if done is None or done.guid != due.request.snapshot.guid:
+        raise stream_damaged(where, f"it made no snapshot that is {due.request.snapshot.guid}")
+    done = _mark(done, due.request, where)
+    due.change.done(added=done)
     record.remove("ZFS:COMMIT:RECORD", due.location)
+    return done
 
 
 def left(place: Place, found: Listing) -> Due | None:

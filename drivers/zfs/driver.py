@@ -7,6 +7,7 @@ update becomes visible in one step, failover.py how a volume goes back without l
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator
 from typing import ClassVar
@@ -35,6 +36,7 @@ from mirrord.drivers.zfs import (
     deltas,
     failover,
     features,
+    holding,
     listing,
     locking,
     mounting,
@@ -64,6 +66,12 @@ class ZfsDriver(Driver):
         self._sight = Sight(location, str(self))
         #: What is left of a commit to do when the volume is given back.
         self._due: commit.Due | None = None
+        self._sent: list[str] = []
+
+    def detach(self) -> None:
+        """See `Driver.detach`."""
+        with contextlib.suppress(MirrordError, OSError):
+            self._settle()
 
     # Facts
 
@@ -84,9 +92,12 @@ class ZfsDriver(Driver):
 
     def _settle(self) -> None:
         """Do what is left of a commit."""
+        sent, self._sent = self._sent, []
+        if sent:  # each is the next base (and should one be gone, there is its bookmark)
+            command.together([holding.hold("ZFS:SEND:HOLD", full) for full in sent], str(self))
         due, self._due = self._due, None
         if due is not None:
-            commit.settle(due, str(self))
+            self._sight.added(commit.settle(due, str(self)))
 
     def _heal(self, place: Place) -> Place:
         """Do what a process that ended left of a commit."""
@@ -112,6 +123,7 @@ class ZfsDriver(Driver):
         """By name: so a place that is not there yet can be locked as well."""
         path = locking.lock_file(self.location, "lock")
         with locks.exclusive(path, purpose, what=str(self)):
+            self._settle()
             self._sight.trust(True)
             try:
                 yield True
@@ -245,42 +257,19 @@ class ZfsDriver(Driver):
 
     # Source
 
-    def _pair(self, base: str | None, incremental: str) -> tuple[Place, Entry | None, Entry]:
-        """The pair, as it was seen last or is found now. A base of which only a bookmark is left
-        will do.
-        """
-        place, newer = self._sight.hinted_place(), self._sight.hint(incremental)
-        older = self._sight.hint(base) if base is not None else None
-        if place is not None and newer is not None and (base is None or older is not None):
-            return place, older, newer
-        return self._found_pair(base, incremental)
-
-    def _found_pair(self, base: str | None, incremental: str) -> tuple[Place, Entry | None, Entry]:
-        where, place = str(self), self._look(fresh=True)
-        found = self._list(place)
-        newer = found.find(incremental)
-        if newer is None:
-            raise texts.snapshot_missing(where, incremental)
-        older = None
-        if base is not None:
-            older = found.find(base) or found.bookmark(base)
-            if older is None:
-                raise texts.base_missing(where, base)
-        return place, older, newer
-
     def delta(
         self, base: str | None, incremental: str, *, states: bool = False, files: bool = False
     ) -> Delta:
         """See `Driver.delta`."""
         where = str(self)
-        place, older, newer = self._pair(base, incremental)
+        place, older, newer = self._sight.pair(base, incremental)
         written = None if states or files else self._sight.gap(base, incremental)
         known = deltas.small(base, incremental, written) if written is not None else None
         if known is not None:
             return known
         accounts = compare.accounts(older, newer, where)
         if accounts is None:  # not what they were
-            place, older, newer = self._found_pair(base, incremental)
+            place, older, newer = self._sight.found_pair(base, incremental)
             accounts = compare.accounts(older, newer, where)
             if accounts is None:
                 raise texts.snapshot_missing(where, incremental)
@@ -294,12 +283,12 @@ class ZfsDriver(Driver):
         checkpoint: dict[str, int | str] | None = None,
     ) -> ZfsSendStream:
         """See `Driver.send`. The stream's own beginning says whether it is the right one."""
-        place, older, newer = self._pair(base, incremental)
+        place, older, newer = self._sight.pair(base, incremental)
         sending = deltas.sending(place, older, newer)
         token = stream.check_token(checkpoint, sending, str(self))
-        return ZfsSendStream(
-            sending, str(self), token, hold=newer.mark is not None and not newer.holds
-        )
+        hold = newer.mark is not None and not newer.holds
+        ended = functools.partial(self._sent.append, newer.full) if hold else None
+        return ZfsSendStream(sending, str(self), token, ended=ended)
 
     # Destination
 
@@ -408,14 +397,15 @@ class ZfsDriver(Driver):
         except BaseException:
             self._sight.forget()
             raise
-        self._due = done.due
-        if not self.locked:
-            self._settle()
+        entry, self._due = done.entry, done.due
         if done.fresh:
             self._sight.forget()
         else:
-            self._sight.added(done.entry)
-        return self._snapshot(done.entry, done.place)
+            self._sight.added(entry)
+        if done.due is not None and not self.locked:
+            self._settle()
+            entry = self._sight.hint(entry.guid) or entry
+        return self._snapshot(entry, done.place)
 
     def discard(self, transfer_id: str) -> None:
         """See `Driver.discard`."""

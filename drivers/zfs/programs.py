@@ -31,7 +31,7 @@ local function get(of, what)
 end
 local now, source = get(volume, "MARK")
 if source ~= volume then now = nil end
-if tostring(get(volume, "guid")) ~= guid or (now or "") ~= seen then
+if "guid" .. tostring(get(volume, "guid")) ~= guid or (now or "") ~= seen then
     return {refused = "another volume"}
 end
 local before, full = get(volume, "prevsnap"), volume .. "@" .. name
@@ -98,7 +98,7 @@ def _run(program: str, dataset: str, *words: str) -> dict[str, Any] | None:
 
 def _signed(guid: str) -> str:
     number = int(guid)
-    return str(number - (1 << 64) if number >> 63 else number)
+    return f"guid{number - (1 << 64) if number >> 63 else number}"  # (no option begins so)
 
 
 def _unsigned(number: Any) -> str:

@@ -7,6 +7,7 @@ uses that asks ZFS for the identity in the same breath.
 
 from __future__ import annotations
 
+from mirrord.drivers import base as texts
 from mirrord.drivers.zfs import cache, listing, receive
 from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.place import Place, look
@@ -91,3 +92,27 @@ class Sight:
         if self._listing is not None:
             entries = [one for one in self._listing.entries if one.guid != guid]
             self._listing = listing.made(self._listing.dataset, entries, None)
+
+    def pair(self, base: str | None, incremental: str) -> tuple[Place, Entry | None, Entry]:
+        """The pair, as it was seen last or is found now. A base of which only a bookmark is left
+        will do.
+        """
+        place, newer = self.hinted_place(), self.hint(incremental)
+        older = self.hint(base) if base is not None else None
+        if place is not None and newer is not None and (base is None or older is not None):
+            return place, older, newer
+        return self.found_pair(base, incremental)
+
+    def found_pair(self, base: str | None, incremental: str) -> tuple[Place, Entry | None, Entry]:
+        """The pair as it is now. Raises `NotFound`, `Diverged`."""
+        place = self.place(fresh=True)
+        found = self.listing(place)
+        newer = found.find(incremental)
+        if newer is None:
+            raise texts.snapshot_missing(self._where, incremental)
+        older = None
+        if base is not None:
+            older = found.find(base) or found.bookmark(base)
+            if older is None:
+                raise texts.base_missing(self._where, base)
+        return place, older, newer

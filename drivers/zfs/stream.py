@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from mirrord.core.errors import CheckpointUseless, MirrordError, TransferFailed
 from mirrord.drivers.base import SendStream
-from mirrord.drivers.zfs import command, holding, tokens
+from mirrord.drivers.zfs import command, tokens
 from mirrord.drivers.zfs.records import ZfsScanner
 from mirrord.system import command as programs
 
@@ -81,11 +81,16 @@ class ZfsSendStream(SendStream):
     """The output of one `zfs send`. Its first record must name what was asked for: names of
     snapshots are only names.
 
-    hold: what is sent is to be held from now on: that is so before anything is read.
+    ended: is called when all was sent. As long as it is sent nobody can destroy the snapshot.
     """
 
     def __init__(
-        self, sending: Sending, where: str, token: str | None, *, hold: bool = False
+        self,
+        sending: Sending,
+        where: str,
+        token: str | None,
+        *,
+        ended: Callable[[], None] | None = None,
     ) -> None:
         self._sending = sending
         self._where = where
@@ -99,28 +104,22 @@ class ZfsSendStream(SendStream):
             stdout=programs.PIPE,
             stderr=self._errors.fileno(),
         )
-        self._holding: command.Begun | None = None
-        if hold:
-            try:
-                self._holding = command.begin(holding.hold("ZFS:SEND:HOLD", sending.incremental))
-            except BaseException:
-                self.close()
-                raise
+        self._ended = ended
 
     def read(self) -> bytes:
         """See `SendStream.read`."""
         child = self._child
         if child is None or child.stdout is None:
             raise TransferFailed("the stream is closed", where=self._where)
-        if self._holding is not None:
-            begun, self._holding = self._holding, None
-            begun.finish(self._where)
         chunk = os.read(child.stdout.fileno(), _CHUNK_BYTES)
         if not chunk:
             if child.wait() != 0:
                 raise self._failure()
             if self._scanner is not None:
                 raise TransferFailed("'zfs send' sent nothing", where=self._where)
+            ended, self._ended = self._ended, None
+            if ended is not None:
+                ended()
             return b""
         if self._scanner is not None:
             self._check(chunk)
@@ -168,7 +167,3 @@ class ZfsSendStream(SendStream):
             programs.end_session(child)
         child.wait()
         self._errors.close()
-        begun, self._holding = self._holding, None
-        if begun is not None:
-            begun.process.wait()
-            begun.errors.close()

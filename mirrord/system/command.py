@@ -49,7 +49,8 @@ def run(
 ) -> Result:
     """Run a program to its end. `IoFailed` when it takes longer than that.
 
-    given: its input; None: it has none. environment: variables set in addition to those of this process. output_bytes_max: so much of
+    given: its input; None: it has none.
+    environment: variables set in addition to those of this process. output_bytes_max: so much of
     the end of its output is returned. What the program started itself ends with it when the time
     is over.
     """
