@@ -5,7 +5,7 @@ from __future__ import annotations
 from mirrord.core.errors import Refused
 from mirrord.core.model import SnapshotKind
 from mirrord.drivers.base import snapshot_missing
-from mirrord.drivers.zfs import cache, command, counters, listing, marks, programs
+from mirrord.drivers.zfs import cache, command, counters, listing, marks, mounting, programs
 from mirrord.drivers.zfs.marks import SnapshotMark
 from mirrord.drivers.zfs.place import Place
 from mirrord.drivers.zfs.programs import Taken
@@ -16,6 +16,7 @@ def at_once(place: Place, name: str, mark: SnapshotMark) -> Taken | None:
     volume = place.here
     if volume is None or not programs.possible():
         return None
+    mounting.flush("ZFS:SNAPSHOT:FLUSH", volume)
     change, writes = cache.Change(place), counters.read(volume)
     taken = programs.take(volume, name, mark)
     if taken is None:
@@ -30,6 +31,7 @@ def one_by_one(place: Place, name: str, mark: SnapshotMark, where: str) -> Taken
     volume = place.here
     assert volume is not None
     full = f"{volume.name}@{name}"
+    mounting.flush("ZFS:SNAPSHOT:FLUSH", volume)
     change, writes = cache.Change(place), counters.read(volume)
     words = ["zfs", "snapshot", "-o", f"{marks.SNAPSHOT}={mark.text()}", full]
     new = command.lenient("ZFS:SNAPSHOT:TAKE", words, where, "already exists")
