@@ -5,7 +5,16 @@ from __future__ import annotations
 from mirrord.core.errors import Refused
 from mirrord.core.model import SnapshotKind
 from mirrord.drivers.base import snapshot_missing
-from mirrord.drivers.zfs import cache, command, counters, listing, marks, mounting, programs
+from mirrord.drivers.zfs import (
+    cache,
+    command,
+    counters,
+    holding,
+    listing,
+    marks,
+    mounting,
+    programs,
+)
 from mirrord.drivers.zfs.marks import SnapshotMark
 from mirrord.drivers.zfs.place import Place
 from mirrord.drivers.zfs.programs import Taken
@@ -42,9 +51,12 @@ def one_by_one(place: Place, name: str, mark: SnapshotMark, where: str) -> Taken
         raise Refused(
             f"a snapshot of the name {name} is there", where=where, why="mirrord did not take it"
         )
-    # Should somebody force the snapshot away, the next update goes on from the bookmark.
-    words = ["zfs", "bookmark", full, f"{volume.name}#{name}"]
-    command.together([command.Wish("ZFS:SNAPSHOT:BOOKMARK", words, None)], where)
+    if not one.holds:
+        # Should somebody force the snapshot away, the next update goes on from the bookmark.
+        words = ["zfs", "bookmark", full, f"{volume.name}#{name}"]
+        insured = command.Wish("ZFS:SNAPSHOT:BOOKMARK", words, None)
+        command.together([holding.hold("ZFS:SNAPSHOT:HOLD", full), insured], where)
+        one = one._replace(holds=1)
     change.done(added=one)
     if new:
         counters.save(volume, one.guid, writes)
