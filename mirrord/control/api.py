@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirrord.catalogue.store import Catalogue
 from mirrord.config import strict
-from mirrord.config.definitions import Definitions, as_keep, as_rates, check_together
+from mirrord.config.definitions import Definitions, as_keep, as_rates, check_together, recursive_end
 from mirrord.config.host import Host, check_links
 from mirrord.config.host import load as load_host
 from mirrord.config.hosts import Hosts
@@ -165,15 +165,20 @@ class Service:
         self, name: str, source: str, destination: str, *,
         keep_source: int | str = 2, keep_destination: int | str = 10,
         snapshots: tuple[str, ...] = (), schedule: str = "", rpo: str = "", throttle: str = "",
+        recursive: bool = False,
     ) -> Result:  # fmt: skip
         """Define a mirror, after looking at both ends; moves no data."""
         if not all(snapshots):
             raise UsageError("a pattern for the snapshots that go along is empty")
+        ends = [parse_endpoint(source, what="source")]
+        ends.append(parse_endpoint(destination, what="destination"))
+        if recursive:
+            ends = [recursive_end(end, str(end)) for end in ends]
         definition = Definition(
             name=check_mirror_name(name),
             id=os.urandom(4).hex(),
-            source=parse_endpoint(source, what="source"),
-            destination=parse_endpoint(destination, what="destination"),
+            source=ends[0],
+            destination=ends[1],
             keep_source=as_keep(keep_source),
             keep_destination=as_keep(keep_destination),
             snapshots=snapshots,
