@@ -43,9 +43,7 @@ def _waiting(root: str, snapshots: Mapping[str, str], guid: str) -> str:
 
 def _move(tree: Tree, move: Move, where: str) -> None:
     """One rename. What is below goes along, and nothing of it may be mounted meanwhile."""
-    below = [name for name in tree.datasets if f"{name}/".startswith(f"{move.old}/")]
-    for name in sorted(below, key=lambda name: -name.count("/")):
-        mounting.unmount("ZFS:TREE:UNMOUNT", tree.datasets[name], where)
+    unmount(tree, move.old, where)
     quiet = [] if tree.datasets[move.old].is_zvol else ["-u"]
     label = "ZFS:TREE:ASIDE" if move.aside else "ZFS:TREE:RENAME"
     command.effect(label, ["zfs", "rename", *quiet, move.old, move.new], where)
@@ -59,6 +57,13 @@ def _set_aside(tree: Tree, move: Move, where: str) -> None:
     for name in [name for name in tree.datasets if f"{name}/".startswith(f"{move.new}/")]:
         if any(one.holds for one in tree.own(name)):
             deleting.release_all(listing.Listing(name, tuple(tree.own(name))), where)
+
+
+def unmount(tree: Tree, top: str, where: str) -> None:
+    """Unmount a dataset with all below it; `Busy` when somebody is in it."""
+    below = [name for name in tree.datasets if f"{name}/".startswith(f"{top}/")]
+    for name in sorted(below, key=lambda name: -name.count("/")):
+        mounting.unmount("ZFS:TREE:UNMOUNT", tree.datasets[name], where)
 
 
 def mount(tree: Tree) -> None:

@@ -53,6 +53,7 @@ def commit(root: ZfsDriver, begun: Transfer, *, show: bool, where: str) -> Snaps
         str(location) for guid, location in locations.items()
         if location != root.location and not _has(tree, str(location), guid)
     ]  # fmt: skip
+    _clear(tree, begun, where)
     _end(waiting, where)
     tree = tree_look.load(root.location, where, beside=True)
     for one in begun.manifest.members[1:]:
@@ -70,6 +71,18 @@ def commit(root: ZfsDriver, begun: Transfer, *, show: bool, where: str) -> Snaps
         record.remove("ZFS:TREE:COMMITTED", str(location))
     tree_record.end("ZFS:TREE:DONE", root.location)
     return done
+
+
+def _clear(tree: Tree, begun: Transfer, where: str) -> None:
+    """Unmount what is going to move. The folders that are mountpoints now are others after the END
+    of what they lie in, and the kernel keeps the old ones in mind while something is mounted there.
+    """
+    members = {location_of(tree, one): one.path for one in begun.manifest.members}
+    mirror_id = begun.request.mirror_id
+    for name in tree.inside()[1:]:
+        stays = members.get(name) == tree.path(name)
+        if not stays and (name in members or is_ours(tree, name, mirror_id)):
+            tree_arrange.unmount(tree, name, where)
 
 
 def _has(tree: Tree, location: str, guid: str) -> bool:

@@ -90,6 +90,7 @@ def turn_back(
         begun = Turn(guid, mirror_id, live, paths)
         _unmount(tree, changed(tree, target, where), where)
         tree_record.begin_turn(tree.root, begun)
+        tree = tree_look.load(tree.root, where, beside=True)
     finish(tree, begun, keep_as, where)
 
 
