@@ -63,6 +63,12 @@ def save(place: Place, found: Listing, before: str | None) -> None:
         os.replace(beside, path)
 
 
+def drop(place: Place) -> None:
+    """What is kept lacks something that does not count as a change there."""
+    with suppress(OSError):
+        locking.lock_file(place.location, "snapshots").unlink()
+
+
 class Change:
     """Around something that changes the snapshots: what was kept goes on with the change, if it was
     true before.

@@ -16,7 +16,9 @@ _AT_ONCE = 500
 
 def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
     """Delete a snapshot, and what was set aside for its sake alone."""
-    theirs = [name for name in one.clones.split(",") if name and names.MARKER not in name]
+    copy = place.mark.copy
+    clones = [name for name in one.clones.split(",") if name and names.MARKER not in name]
+    theirs = [name for name in clones if name != copy]
     if theirs:
         raise _cloned(one, theirs, where)
     words = ["zfs", "release", marks.HOLD, one.full]
@@ -38,10 +40,11 @@ def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
     sweep(place, found, {one.guid}, where)
 
 
-def delete_all(entries: Sequence[Entry], where: str) -> None:
-    """Delete a tree's snapshot: those of all its members, in this order."""
+def delete_all(entries: Sequence[Entry], copy: str, where: str) -> None:
+    """Delete a tree's snapshot: those of all its members, in this order. copy: see `Mark`."""
     for one in entries:
-        theirs = [name for name in one.clones.split(",") if name and names.MARKER not in name]
+        clones = [name for name in one.clones.split(",") if name and names.MARKER not in name]
+        theirs = [name for name in clones if not (copy and f"{name}/".startswith(f"{copy}/"))]
         if theirs:
             raise _cloned(one, theirs, where)
     held = [one.full for one in entries if one.holds]

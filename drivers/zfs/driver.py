@@ -29,6 +29,7 @@ from mirrord.drivers.zfs import (
     command,
     commit,
     compare,
+    copies,
     delegation,
     deleting,
     deltas,
@@ -56,7 +57,7 @@ class ZfsDriver(Driver):
     """One dataset, or the place where one is mirrored to. location: `pool/dataset`."""
 
     kind: ClassVar[str] = "zfs"
-    capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME
+    capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME | Capability.COPY
 
     def __init__(self, location: str) -> None:
         super().__init__(names.check_dataset(location, f"zfs:{location}"))
@@ -395,6 +396,21 @@ class ZfsDriver(Driver):
         if place.here is None:
             raise _nothing_shown(where)
         failover.promote(place, self._list(place), where)
+
+    def begin_test(self, place: str = "") -> VolumeFacts:
+        """See `Driver.begin_test`: a clone."""
+        here = self._look(fresh=True)
+        there = bool(here.mark.copy) and self._role(here)[0] is Role.LIVE
+        if not there and self._role(here)[0] is not Role.MIRROR:
+            raise texts.not_a_mirror(str(self))
+        with self._changing():
+            name = copies.begin(here, self._list(here), place, str(self))
+        return ZfsDriver(name).facts()
+
+    def end_test(self) -> bool:
+        """See `Driver.end_test`."""
+        with self._changing():
+            return copies.end(self._look(fresh=True), str(self))
 
     def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
         """See `Driver.divergence`."""

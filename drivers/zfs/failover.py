@@ -137,7 +137,7 @@ def rollback(
             _drop_fresh(place, where)
         mounting.mount("ZFS:ROLLBACK:MOUNT", place.here)
         return
-    mark = Mark(role="mirror", mirror_id=mirror_id, pin=target.guid, kept=old.kept)
+    mark = Mark(role="mirror", mirror_id=mirror_id, pin=target.guid, kept=old.kept, copy=old.copy)
     own = found.own()
     if keep_as is None and own and own[-1].guid == target.guid:
         _freeze(place.here, where)

@@ -49,6 +49,7 @@ from mirrord.drivers.zfs import (
     running,
     stream,
     tree_commit,
+    tree_copies,
     tree_failover,
     tree_look,
     tree_receive,
@@ -70,7 +71,7 @@ class TreeDriver(Driver):
     """A dataset and all below it. location: `pool/dataset`, the root of the tree."""
 
     kind: ClassVar[str] = "zfs-tree"
-    capabilities: ClassVar[Capability] = Capability.RESUME
+    capabilities: ClassVar[Capability] = Capability.RESUME | Capability.COPY
 
     def __init__(self, location: str) -> None:
         super().__init__(names.check_dataset(location, f"zfs-tree:{location}"))
@@ -179,7 +180,9 @@ class TreeDriver(Driver):
                 hint="It goes when a newer one is shown.",
             )  # fmt: skip
         found = list(tree.together(entry).values())
-        deleting.delete_all([*found[1:], found[0]], where)
+        root = tree.datasets.get(self.location)
+        mark = root.mark if root else None
+        deleting.delete_all([*found[1:], found[0]], mark.copy if mark else "", where)
 
     def changed_since(self, guid: str) -> bool:
         """See `Driver.changed_since`. A dataset that came, went or moved is a change, too."""
@@ -377,6 +380,17 @@ class TreeDriver(Driver):
             tree_failover.finish(self._look(beside=True), turn, None, str(self))
         if begun is not None:
             tree_commit.discard(self._root, begun, str(self))
+
+    def begin_test(self, place: str = "") -> VolumeFacts:
+        """See `Driver.begin_test`: a clone of each member."""
+        if self._root.facts().role is not Role.MIRROR:
+            raise texts.not_a_mirror(str(self))
+        name = tree_copies.begin(self._look(), self._root, place, str(self))
+        return TreeDriver(name).facts()
+
+    def end_test(self) -> bool:
+        """See `Driver.end_test`."""
+        return tree_copies.end(self._look(), str(self))
 
     def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
         """See `Driver.divergence`."""

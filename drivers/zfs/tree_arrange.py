@@ -34,6 +34,9 @@ def arrange(tree: Tree, paths: Mapping[str, str], ours: Collection[str], where: 
         tree = tree_look.load(tree.root, where, beside=True)
         if each.aside:
             _set_aside(tree, each, where)
+    for name in sorted(tree.beside()):
+        if any(each.aside and f"{name}/".startswith(f"{each.new}/") for each in moves):
+            mounting.mount("ZFS:TREE:SHOW", tree.datasets[name])
     return moves
 
 

@@ -264,6 +264,18 @@ class Service:
 
         return self._with(name, failover.break_off)
 
+    def begin_test(self, name: str, *, place: str = "") -> Result:
+        """See `mirrord.engine.failover.begin_test`."""
+        from mirrord.engine import failover
+
+        return self._with(name, lambda mirror: failover.begin_test(mirror, place))
+
+    def end_test(self, name: str) -> Result:
+        """See `mirrord.engine.failover.end_test`."""
+        from mirrord.engine import failover
+
+        return self._with(name, failover.end_test)
+
     def resync(self, name: str, *, yes: bool) -> Result:
         """See `mirrord.engine.failover.resync`."""
         from mirrord.engine import failover

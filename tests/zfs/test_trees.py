@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mirrord.core.errors import MirrordError
+from mirrord.link import connect
 from tests.contract.zfs import ZfsLab, zfs_lab
 from tests.support.world import NAME, World
 from tests.zfsvm.bridge import Bridge
 
 pytestmark = pytest.mark.zfs
 
+Point = tuple[str, int]
 _DISK_BYTES = 8 << 20
 
 
@@ -85,6 +89,12 @@ class Trees(World):
         parent = root.rpartition("/")[0]
         listed = self.run("zfs", "list", "-Hd1", "-t", "filesystem,volume", "-o", "name", parent)
         return [name for name in listed.splitlines() if name.startswith(f"{root}.mirrord-")]
+
+    def mend(self) -> None:
+        """All is well again; a new process takes over."""
+        connect.close_all()
+        self.bridge.behave()
+        self.again()
 
     def clean_up(self) -> None:
         super().clean_up()
@@ -180,38 +190,79 @@ def test_break_resync_and_reverse_of_a_tree(trees: Trees) -> None:
     trees.service.delete(NAME, yes=True, keep_snapshots=False)
 
 
-def test_a_crash_anywhere_leaves_a_tree_that_goes_on(trees: Trees) -> None:
-    """At each labelled step of an update in which a child came, one went and one moved."""
+def broken_at(trees: Trees, point: Point, work: Callable[[], object]) -> bool:
+    """Do the work while the machine is lost at a step; whether it came that far."""
+    connect.close_all()
+    trees.bridge.break_at(*point, "crash")
+    trees.bridge.stays_down = True
+    with contextlib.suppress(MirrordError, OSError):
+        work()
+    met = "!" in trees.bridge.labels()
+    trees.mend()
+    return met
+
+
+def points(trees: Trees, work: Callable[[], object]) -> list[Point]:
+    """The first and the last passing of each step that is a tree's own."""
+    connect.close_all()
+    trees.bridge.learn()
+    work()
+    seen = trees.bridge.labels()
+    trees.mend()
+    found = {(label, time) for label in seen for time in (1, seen.count(label))}
+    own = [point for point in found if point[0].startswith("ZFS:TREE")]
+    return sorted(own, key=lambda point: (seen.index(point[0]), point[1]))
+
+
+def test_a_crash_in_an_update_leaves_a_tree_that_goes_on(trees: Trees) -> None:
+    """At each step of an update in which a child came, one went and one moved."""
     trees.mirrored()
-    seen: set[str] = set()
-    number = 0
-    while True:
-        number += 1
-        trees.run("zfs", "create", f"{trees.source}/c{number}")
+    source = trees.source
+
+    def change(number: int) -> None:
+        trees.run("zfs", "create", f"{source}/c{number}")
         trees.write(f"c{number}/file", f"child {number}")
         trees.write("a/deep/file", f"round {number}")
         if number > 1:
-            trees.run(
-                "zfs", "rename", f"{trees.source}/c{number - 1}", f"{trees.source}/b/m{number}"
-            )
+            trees.run("zfs", "rename", f"{source}/c{number - 1}", f"{source}/b/m{number}")
         if number > 2:
             trees.destroy(f"b/m{number - 1}")
-        trees.bridge.learn()
-        if number <= 2:
-            trees.update()
-            labels = dict.fromkeys(trees.bridge.labels())
-            trees.bridge.behave()
-            continue
-        left = [label for label in labels if label not in seen]
-        if not left:
-            break
-        seen.add(left[0])
-        trees.bridge.break_at(left[0], 1, "killed")
-        try:
-            trees.update()
-        except Exception:  # noqa: BLE001 - it may go on by itself over a new connection
-            pass
-        trees.bridge.behave()
+
+    for number in (1, 2):
+        change(number)
+        trees.update()
+    change(3)
+    found, met = points(trees, trees.update), 0
+    wanted = {f"ZFS:TREE:{each}" for each in ("SNAPSHOT", "END", "MARK", "RENAME", "ASIDE")}
+    assert wanted <= {label for label, _ in found}
+    for number, point in enumerate(found, 4):
+        change(number)
+        met += broken_at(trees, point, trees.update)
         trees.update()
         trees.the_same()
-    assert {"ZFS:TREE:SNAPSHOT", "ZFS:TREE:END", "ZFS:TREE:RENAME", "ZFS:TREE:ASIDE"} <= seen
+    assert met == len(found)
+
+
+def test_a_crash_in_a_resync_leaves_a_tree_that_goes_on(trees: Trees) -> None:
+    """Nothing of what the losing side had is lost, wherever it was broken."""
+    trees.mirrored()
+
+    def diverge(number: int) -> None:
+        trees.service.break_off(NAME)
+        trees.write("a/file", f"theirs {number}", trees.place)
+        trees.write("b/file", f"ours {number}")
+
+    def resync() -> object:
+        return trees.service.resync(NAME, yes=True)
+
+    diverge(0)
+    found, met = points(trees, resync), 0
+    for number, point in enumerate(found, 1):
+        diverge(number)
+        met += broken_at(trees, point, resync)
+        resync()
+        trees.the_same()
+        kept = [f"/{one}.mirrord-" for one in (trees.place,)]
+        listed = trees.run("sh", "-c", f"cat {kept[0]}*/a/file 2>/dev/null; true")
+        assert f"theirs {number}" in listed, point
+    assert met >= len(found) - 1
