@@ -67,7 +67,9 @@ def save(place: Place, found: Listing, before: str | None, *, certain: bool = Tr
 
 
 def drop(location: str) -> None:
-    """Do not believe it any more: what was done upon it failed."""
+    """Do not believe what is kept any more: what was done upon it failed, or it lacks something
+    that does not count as a change there.
+    """
     with suppress(OSError):
         locking.lock_file(location, "snapshots").unlink()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mirrord.core.errors import Busy, MirrordError, Refused
 from mirrord.drivers.zfs import command, marks, names
 from mirrord.drivers.zfs.listing import Entry, Listing
@@ -15,12 +17,11 @@ _AT_ONCE = 500
 
 def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
     """Delete a snapshot, and what was set aside for its sake alone."""
-    theirs = [name for name in one.clones.split(",") if name and names.MARKER not in name]
+    copy = place.mark.copy
+    clones = [name for name in one.clones.split(",") if name and names.MARKER not in name]
+    theirs = [name for name in clones if name != copy]
     if theirs:
-        raise Refused(
-            f"the snapshot {one.name} has clones", where=where, why=", ".join(theirs),
-            hint=f"Promote or destroy them first: zfs promote {theirs[0]}",
-        )  # fmt: skip
+        raise _cloned(one, theirs, where)
     words = ["zfs", "release", marks.HOLD, one.full]
     gone = ("no such tag", "does not exist")
     wishes = [command.Wish("ZFS:DELETE:RELEASE", words, gone)]
@@ -38,6 +39,34 @@ def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
             raise _held(one, where)
         raise command.failure(where, arguments, done.errors)
     sweep(place, found, {one.guid}, where)
+
+
+def delete_all(entries: Sequence[Entry], copy: str, where: str) -> None:
+    """Delete a tree's snapshot: those of all its members, in this order. copy: see `Mark`."""
+    for one in entries:
+        clones = [name for name in one.clones.split(",") if name and names.MARKER not in name]
+        theirs = [name for name in clones if not (copy and f"{name}/".startswith(f"{copy}/"))]
+        if theirs:
+            raise _cloned(one, theirs, where)
+    held = [one.full for one in entries if one.holds]
+    for start in range(0, len(held), _AT_ONCE):
+        words = ["zfs", "release", marks.HOLD, *held[start : start + _AT_ONCE]]
+        command.lenient("ZFS:DELETE:RELEASE", words, where, "no such tag", "does not exist")
+    for one in entries:
+        later = ["-d"] if one.clones else []
+        steps.reached("ZFS:DELETE:SNAPSHOT")
+        done = command.result(["zfs", "destroy", *later, one.full])
+        if done.status != 0 and "could not find any snapshots" not in done.errors:
+            if "being held" in done.errors or "busy" in done.errors:
+                raise _held(one, where)
+            raise command.failure(where, ["zfs", "destroy", one.full], done.errors)
+
+
+def _cloned(one: Entry, theirs: Sequence[str], where: str) -> Refused:
+    return Refused(
+        f"the snapshot {one.name} has clones", where=where, why=", ".join(theirs),
+        hint=f"Promote or destroy them first: zfs promote {theirs[0]}",
+    )  # fmt: skip
 
 
 def release_all(found: Listing, where: str) -> None:

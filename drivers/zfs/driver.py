@@ -30,6 +30,7 @@ from mirrord.drivers.zfs import (
     command,
     commit,
     compare,
+    copies,
     counters,
     delegation,
     deleting,
@@ -59,7 +60,7 @@ class ZfsDriver(Driver):
     """One dataset, or the place where one is mirrored to. location: `pool/dataset`."""
 
     kind: ClassVar[str] = "zfs"
-    capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME
+    capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME | Capability.COPY
 
     def __init__(self, location: str) -> None:
         super().__init__(names.check_dataset(location, f"zfs:{location}"))
@@ -192,7 +193,9 @@ class ZfsDriver(Driver):
     def delete_snapshot(self, guid: str) -> None:
         """See `Driver.delete_snapshot`."""
         self._settle()
-        where, (place, found) = str(self), self._keeping(guid)
+        seen = self._sight.hinted_place()
+        live = seen is not None and self._role(seen)[0] is Role.LIVE
+        where, (place, found) = str(self), self._sight.keeping(guid, live=live)
         one = found.find(guid)
         if one is None:
             return
@@ -209,23 +212,6 @@ class ZfsDriver(Driver):
         self._sight.gone(guid)
         if place.mark.kept:
             self._sight.forget()
-
-    def _keeping(self, guid: str) -> tuple[Place, Listing]:
-        """What is needed to delete a snapshot. Of a live volume that is the snapshot alone, as it
-        is now, under the name that it had.
-        """
-        place, one = self._sight.hinted_place(), self._sight.hint(guid)
-        if place is not None and one is not None and self._role(place)[0] is Role.LIVE:
-            now = listing.load_one(one.full, str(self)) if not place.mark.kept else None
-            if now is not None and now.guid == guid and not now.clones:
-                return place, Listing(one.dataset, (now,))
-        place = self._look()
-        found = self._list(place)
-        one = found.find(guid)
-        # What is kept of a listing does not say who has cloned or held it since.
-        if one is not None:
-            found = found.with_one(one, listing.load_one(one.full, str(self)))
-        return place, found
 
     def changed_since(self, guid: str) -> bool:
         """See `Driver.changed_since`."""
@@ -443,6 +429,21 @@ class ZfsDriver(Driver):
         if place.here is None:
             raise standing.nothing_shown(where)
         failover.promote(place, self._list(place), where)
+
+    def begin_test(self, place: str = "") -> VolumeFacts:
+        """See `Driver.begin_test`: a clone."""
+        here = self._look(fresh=True)
+        there = bool(here.mark.copy) and self._role(here)[0] is Role.LIVE
+        if not there and self._role(here)[0] is not Role.MIRROR:
+            raise texts.not_a_mirror(str(self))
+        with self._changing():
+            name = copies.begin(here, self._list(here), place, str(self))
+        return ZfsDriver(name).facts()
+
+    def end_test(self) -> bool:
+        """See `Driver.end_test`."""
+        with self._changing():
+            return copies.end(self._look(fresh=True), str(self))
 
     def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
         """See `Driver.divergence`."""

@@ -137,7 +137,7 @@ def rollback(
             _drop_fresh(place, where)
         mounting.mount("ZFS:ROLLBACK:MOUNT", place.here)
         return
-    mark = Mark(role="mirror", mirror_id=mirror_id, pin=target.guid, kept=old.kept)
+    mark = Mark(role="mirror", mirror_id=mirror_id, pin=target.guid, kept=old.kept, copy=old.copy)
     own = found.own()
     if keep_as is None and own and own[-1].guid == target.guid:
         _freeze(place.here, where)
@@ -179,7 +179,7 @@ def make_anew(
     if place.fresh is None:
         kept = tuple(dict.fromkeys((*mark.kept, aside)))
         made = mark._replace(role="mirror", pin=pin, kept=kept)
-        words = [word for pair in _copied(here, made, where) for word in ("-o", pair)]
+        words = [word for pair in copied(here, made, where) for word in ("-o", pair)]
         command.effect("ZFS:SWAP:CLONE", ["zfs", "clone", *words, target.full, fresh], where)
     if place.fresh is None or place.fresh.get("origin"):
         command.effect("ZFS:SWAP:PROMOTE", ["zfs", "promote", fresh], where)
@@ -253,7 +253,7 @@ def _keep(volume: Dataset, found: Listing, keep_as: str, where: str) -> None:
     command.effect("ZFS:ROLLBACK:KEEP", ["zfs", "snapshot", *words], where)
 
 
-def _copied(volume: Dataset, mark: Mark, where: str) -> list[str]:
+def copied(volume: Dataset, mark: Mark, where: str) -> list[str]:
     """What the new volume is set to: the old one's own settings, and those of a mirror."""
     asked = ["zfs", "get", "-Hp", "-s", "local", "-o", "property,value", "all", volume.name]
     pairs = []

@@ -223,7 +223,7 @@ def stagings(place: Place, listing: Listing) -> list[Staging]:
     checkpoint, received_bytes = None, 0
     token = place.here.token if place.here else ""
     if token:
-        found = _decoded(token)
+        found = decoded(token)
         if found is not None and str(found.toguid) == request.snapshot.guid:
             checkpoint, received_bytes = {TOKEN: token}, found.bytes
     return [
@@ -256,7 +256,8 @@ def last(place: Place) -> ReceiveRequest | None:
     return marks.parse_staging(place.here.local(marks.STAGING))
 
 
-def _decoded(token: str) -> tokens.Token | None:
+def decoded(token: str) -> tokens.Token | None:
+    """What a resume token says, or None when it is damaged."""
     try:
         return tokens.decode(token)
     except ValueError:

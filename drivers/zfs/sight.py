@@ -116,3 +116,20 @@ class Sight:
             if older is None:
                 raise texts.base_missing(self._where, base)
         return place, older, newer
+
+    def keeping(self, guid: str, *, live: bool) -> tuple[Place, Listing]:
+        """What is needed to delete a snapshot. Of a live volume (as it was seen last) that is the
+        snapshot alone, as it is now, under the name that it had.
+        """
+        place, one = self.hinted_place(), self.hint(guid)
+        if live and place is not None and one is not None and not place.mark.kept:
+            now = listing.load_one(one.full, self._where)
+            if now is not None and now.guid == guid and not now.clones:
+                return place, Listing(one.dataset, (now,))
+        place = self.place()
+        found = self.listing(place)
+        one = found.find(guid)
+        # What is kept of a listing does not say who has cloned or held it since.
+        if one is not None:
+            found = found.with_one(one, listing.load_one(one.full, self._where))
+        return place, found

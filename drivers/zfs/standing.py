@@ -46,6 +46,7 @@ def facts_of(place: Place, found: Listing | None) -> VolumeFacts:
         used_bytes=int(place.pool.get("used") or 0) if place.pool else 0,
         free_bytes=int(there.get("available") or 0) if there else 0,
         notes=notes,
+        copy=place.mark.copy,
     )
     volume = place.volume
     if volume is None:
