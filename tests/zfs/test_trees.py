@@ -59,8 +59,11 @@ class Trees(World):
 
     def destroy(self, child: str) -> None:
         """As its owner does: mirrord holds the snapshots that it needs."""
-        listed = self.run("zfs", "list", "-Ht", "snapshot", "-o", "name", f"{self.source}/{child}")
-        self.run("zfs", "release", "mirrord", *listed.split())
+        words = ["zfs", "list", "-Ht", "snapshot", "-o", "name,userrefs", f"{self.source}/{child}"]
+        for line in self.run(*words).splitlines():
+            name, holds = line.split("\t")
+            if holds != "0":
+                self.run("zfs", "release", "mirrord", name)
         self.run("zfs", "destroy", "-r", f"{self.source}/{child}")
 
     def update(self) -> Any:
@@ -262,7 +265,30 @@ def test_a_crash_in_a_resync_leaves_a_tree_that_goes_on(trees: Trees) -> None:
         met += broken_at(trees, point, resync)
         resync()
         trees.the_same()
-        kept = [f"/{one}.mirrord-" for one in (trees.place,)]
-        listed = trees.run("sh", "-c", f"cat {kept[0]}*/a/file 2>/dev/null; true")
-        assert f"theirs {number}" in listed, point
+        kept = trees.run("sh", "-c", f"cat /{trees.place}.mirrord-*/a/file || true")
+        assert f"theirs {number}" in kept, point
     assert met >= len(found) - 1
+
+
+def test_a_writable_copy_of_a_tree(trees: Trees) -> None:
+    trees.mirrored()
+    made = trees.service.begin_test(NAME)
+    copy = f"{trees.place}-test"
+    assert made.data["location"] == copy == trees.status()["copy"]
+    assert trees.children(copy) == trees.children(trees.place)
+    assert trees.digests(copy) == trees.digests(trees.place)
+    trees.write("b/file", "only a try", copy)
+    trees.write("b/file", "from the source")
+    trees.update()
+    trees.the_same()
+    assert trees.read("b/file", copy) == "only a try"
+    assert trees.service.begin_test(NAME).status == "already_there"
+    trees.run("zfs", "snapshot", f"{copy}/a@mine")
+    with pytest.raises(MirrordError, match="of its own"):
+        trees.service.end_test(NAME)
+    trees.run("zfs", "destroy", f"{copy}/a@mine")
+    assert trees.service.end_test(NAME).status == "done"
+    assert trees.service.end_test(NAME).status == "already_gone"
+    assert trees.status()["copy"] == ""
+    trees.run("sh", "-c", f"! zfs list {copy}")
+    trees.the_same()
