@@ -34,7 +34,7 @@ def begin(place: Place, found: Listing, wanted: str, where: str) -> str:
     remember(place, name, where)
     clone(shown.full, name, place.location, zvol=place.here is not None and place.here.is_zvol,
           where=where)  # fmt: skip
-    cache.drop(place)
+    cache.drop(place.location)
     return name
 
 
@@ -95,5 +95,5 @@ def end(place: Place, where: str) -> bool:
         command.effect("ZFS:COPY:DESTROY", ["zfs", "destroy", name], where)
     if place.mark.copy:
         remember(place, "", where)
-    cache.drop(place)
+    cache.drop(place.location)
     return bool(name)

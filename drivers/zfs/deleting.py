@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from mirrord.core.errors import Busy, MirrordError, Refused
 from mirrord.drivers.zfs import command, marks, names
 from mirrord.drivers.zfs.listing import Entry, Listing
+from mirrord.drivers.zfs.marks import Mark
 from mirrord.drivers.zfs.place import Place
 from mirrord.system import steps
 
@@ -24,7 +25,7 @@ def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
     words = ["zfs", "release", marks.HOLD, one.full]
     gone = ("no such tag", "does not exist")
     wishes = [command.Wish("ZFS:DELETE:RELEASE", words, gone)]
-    if found.bookmark(one.guid) is not None:
+    if place.mark.role != "mirror" or found.bookmark(one.guid) is not None:
         words = ["zfs", "destroy", f"{one.dataset}#{one.name}"]
         wishes.append(command.Wish("ZFS:DELETE:BOOKMARK", words, None))
     command.together(wishes, where)
@@ -108,3 +109,22 @@ def sweep(place: Place, found: Listing, gone: set[str], where: str) -> None:
     if mark != place.mark:
         words = ["zfs", "set", f"{marks.MARK}={mark.text()}", place.location]
         command.effect("ZFS:DELETE:MARK", words, where)
+
+
+def forget(place: Place, found: Listing, where: str, *, live: bool) -> None:
+    """See `Driver.forget`: what is left of the mirror when no transfer is."""
+    if place.prepared:
+        above = names.parent_of(place.location)
+        words = ["zfs", "inherit", names.prepared_property(place.location), above]
+        command.effect("ZFS:FORGET:PREPARED", words, where)
+    if place.here is None or place.here.mark is None:
+        return
+    release_all(found, where)
+    old = place.mark
+    mark = Mark(kept=old.kept) if live else old._replace(role="forgotten", mirror_id="")
+    if mark != old:
+        words = ["zfs", "set", f"{marks.MARK}={mark.text()}", place.location]
+        command.effect("ZFS:FORGET:MARK", words, where)
+    if place.here.local(marks.STAGING) is not None:
+        words = ["zfs", "inherit", marks.STAGING, place.location]
+        command.effect("ZFS:FORGET:STAGING", words, where)

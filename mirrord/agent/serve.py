@@ -44,6 +44,7 @@ class _Opened:
             stack, self.lock = self.lock, None
         if stack is not None:
             stack.close()
+        self.driver.detach()
 
 
 class Method(NamedTuple):

@@ -35,6 +35,8 @@ class Snapshot(NamedTuple):
     path: where its files can be read, or "" when the driver has no such place.
     intact: read-only and not modified since it was taken or received.
     held_by: tags of the holds on it (drivers with `Capability.HOLD`).
+    aside: the volume went back to before it, and no incremental of the volume as it is now can
+        begin there. (Where one can, as on btrfs, it is never so.)
     """
 
     guid: str
@@ -45,6 +47,7 @@ class Snapshot(NamedTuple):
     path: str = ""
     intact: bool = True
     held_by: tuple[str, ...] = ()
+    aside: bool = False
 
 
 class VolumeFacts(NamedTuple):
