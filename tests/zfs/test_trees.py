@@ -18,6 +18,13 @@ from tests.zfsvm.bridge import Bridge
 pytestmark = pytest.mark.zfs
 
 Point = tuple[str, int]
+#: The steps of a tree whose breaking differs from that of the one before.
+TELLING = frozenset(
+    f"ZFS:TREE:{each}"
+    for each in (
+        "SNAPSHOT", "RECORD", "END", "RENAME", "KEPT", "INTENT", "CLONE", "TAKE", "TURNED", "ADOPT",
+    )
+)  # fmt: skip
 _DISK_BYTES = 8 << 20
 
 
@@ -206,14 +213,14 @@ def broken_at(trees: Trees, point: Point, work: Callable[[], object]) -> bool:
 
 
 def points(trees: Trees, work: Callable[[], object]) -> list[Point]:
-    """The first and the last passing of each step that is a tree's own."""
+    """The last passing of each step that tells something of trees."""
     connect.close_all()
     trees.bridge.learn()
     work()
     seen = trees.bridge.labels()
     trees.mend()
-    found = {(label, time) for label in seen for time in (1, seen.count(label))}
-    own = [point for point in found if point[0].startswith("ZFS:TREE")]
+    found = {(label, seen.count(label)) for label in seen}
+    own = [point for point in found if point[0] in TELLING]
     return sorted(own, key=lambda point: (seen.index(point[0]), point[1]))
 
 
@@ -236,7 +243,7 @@ def test_a_crash_in_an_update_leaves_a_tree_that_goes_on(trees: Trees) -> None:
         trees.update()
     change(3)
     found, met = points(trees, trees.update), 0
-    wanted = {f"ZFS:TREE:{each}" for each in ("SNAPSHOT", "END", "MARK", "RENAME", "ASIDE")}
+    wanted = {f"ZFS:TREE:{each}" for each in ("SNAPSHOT", "END", "RENAME", "KEPT")}
     assert wanted <= {label for label, _ in found}
     for number, point in enumerate(found, 4):
         change(number)
