@@ -37,8 +37,10 @@ from mirrord.core.model import (
 from mirrord.drivers import base as texts
 from mirrord.drivers.base import Capability, Driver
 from mirrord.drivers.zfs import (
+    cache,
     command,
     compare,
+    delegation,
     deleting,
     deltas,
     listing,
@@ -164,6 +166,7 @@ class TreeDriver(Driver):
             )
         loose = [one for one in tree.together(entry).values() if not one.holds]
         tree_commit.hold(loose, where)
+        cache.drop(self.location)
         return listing.snapshot_of(entry, "")
 
     def delete_snapshot(self, guid: str) -> None:
@@ -182,6 +185,7 @@ class TreeDriver(Driver):
         found = list(tree.together(entry).values())
         root = tree.datasets.get(self.location)
         mark = root.mark if root else None
+        cache.drop(self.location)
         deleting.delete_all([*found[1:], found[0]], mark.copy if mark else "", where)
 
     def changed_since(self, guid: str) -> bool:
@@ -277,7 +281,11 @@ class TreeDriver(Driver):
     # Destination
 
     def prepare(self, mirror_id: str, *, in_place: bool = False) -> None:
-        """See `Driver.prepare`."""
+        """See `Driver.prepare`. New members are renamed into their places."""
+        if self._root.facts().role is Role.ABSENT:
+            parent = names.parent_of(self.location)
+            if command.result(["zfs", "list", "-H", "-o", "name", parent]).status == 0:
+                delegation.require(self.location, "destination", str(self), failover=True)
         self._root.prepare(mirror_id, in_place=in_place)
 
     def receive(self, request: ReceiveRequest) -> tree_receive.TreeReceiver:
@@ -340,6 +348,7 @@ class TreeDriver(Driver):
         begun = tree_record.transfer(self.location)
         if begun is None or begun.request.transfer_id != transfer_id:
             return self._root.commit(transfer_id, show=show)
+        cache.drop(self.location)
         return tree_commit.commit(self._root, begun, show=show, where=str(self))
 
     def discard(self, transfer_id: str) -> None:

@@ -49,7 +49,7 @@ def test_ten_thousand_snapshots_hinder_nobody(
         trouble.change(len(times))
         trouble.update()
 
-    verbs = {"update": update, "status": trouble.status,
+    verbs: dict[str, Callable[[], object]] = {"update": update, "status": trouble.status,
              "snapshots": lambda: trouble.service.snapshots(NAME)}  # fmt: skip
     times: dict[str, float] = {}
     for name, verb in verbs.items():
