@@ -260,10 +260,11 @@ class TreeDriver(Driver):
             newer.guid: deltas.sending(tree.place(name), older, newer)
             for name, older, newer in members
         }
+        paths = tree_stream.paths(tree.path(name) for name, _older, _newer in members)
         manifest = Manifest(
             tuple(
                 Member(
-                    tree.path(name), newer.guid, newer.name, older.guid if older else None,
+                    paths[tree.path(name)], newer.guid, newer.name, older.guid if older else None,
                     newer.guid in done,
                 )
                 for name, older, newer in members
@@ -295,6 +296,9 @@ class TreeDriver(Driver):
             raise texts.not_a_mirror(where)
         if facts.mirror_id != request.mirror_id:
             raise texts.other_mirror(where, facts.mirror_id)
+        turn = tree_record.turn(self.location)
+        if turn is not None:
+            tree_failover.finish(self._look(beside=True), turn, None, where)
         tree = self._look(beside=True)
         entry = tree.root_entry(request.base) if request.base is not None else None
         if request.base is not None and entry is None:
@@ -333,14 +337,14 @@ class TreeDriver(Driver):
         begun = tree_record.transfer(self.location)
         if begun is None:
             return []
+        tree, late = self._look(beside=True), False
         for one in begun.manifest.members:  # what another process left may just be saved
-            location = tree_receive.location_of(tree := self._look(beside=True), one)
+            location = tree_receive.location_of(tree, one)
             if location is not None and running.kept(location) is None:
                 lock, waited = running.alone(location, f"zfs:{location}")
                 running.close_lock(lock)
-                if not waited:
-                    break
-        tree = self._look(beside=True)
+                late |= waited
+        tree = self._look(beside=True) if late else tree
         return [tree_receive.staging(tree, begun)]
 
     def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
