@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from mirrord.core.errors import Busy, MirrordError, Refused
 from mirrord.drivers.zfs import command, marks, names
@@ -13,6 +14,7 @@ from mirrord.system import steps
 
 #: Snapshots in one command: their names must fit into its arguments.
 _AT_ONCE = 500
+_THREADS = 8
 
 
 def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
@@ -42,7 +44,7 @@ def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
 
 
 def delete_all(entries: Sequence[Entry], copy: str, where: str) -> None:
-    """Delete a tree's snapshot: those of all its members, in this order. copy: see `Mark`."""
+    """Delete a tree's snapshot: those of all its members, the last one last. copy: see `Mark`."""
     for one in entries:
         clones = [name for name in one.clones.split(",") if name and names.MARKER not in name]
         theirs = [name for name in clones if not (copy and f"{name}/".startswith(f"{copy}/"))]
@@ -52,14 +54,21 @@ def delete_all(entries: Sequence[Entry], copy: str, where: str) -> None:
     for start in range(0, len(held), _AT_ONCE):
         words = ["zfs", "release", marks.HOLD, *held[start : start + _AT_ONCE]]
         command.lenient("ZFS:DELETE:RELEASE", words, where, "no such tag", "does not exist")
-    for one in entries:
-        later = ["-d"] if one.clones else []
+    for _each in entries:
         steps.reached("ZFS:DELETE:SNAPSHOT")
-        done = command.result(["zfs", "destroy", *later, one.full])
-        if done.status != 0 and "could not find any snapshots" not in done.errors:
-            if "being held" in done.errors or "busy" in done.errors:
-                raise _held(one, where)
-            raise command.failure(where, ["zfs", "destroy", one.full], done.errors)
+    with ThreadPoolExecutor(_THREADS) as pool:  # each waits for the pool: they wait together
+        list(pool.map(lambda one: _destroy(one, where), entries[:-1]))
+    _destroy(entries[-1], where)
+
+
+def _destroy(one: Entry, where: str) -> None:
+    later = ["-d"] if one.clones else []
+    arguments = ["zfs", "destroy", *later, one.full]
+    done = command.result(arguments)
+    if done.status != 0 and "could not find any snapshots" not in done.errors:
+        if "being held" in done.errors or "busy" in done.errors:
+            raise _held(one, where)
+        raise command.failure(where, arguments, done.errors)
 
 
 def _cloned(one: Entry, theirs: Sequence[str], where: str) -> Refused:

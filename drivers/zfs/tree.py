@@ -37,8 +37,10 @@ from mirrord.core.model import (
 from mirrord.drivers import base as texts
 from mirrord.drivers.base import Capability, Driver
 from mirrord.drivers.zfs import (
+    cache,
     command,
     compare,
+    delegation,
     deleting,
     deltas,
     listing,
@@ -164,6 +166,7 @@ class TreeDriver(Driver):
             )
         loose = [one for one in tree.together(entry).values() if not one.holds]
         tree_commit.hold(loose, where)
+        cache.drop(self.location)
         return listing.snapshot_of(entry, "")
 
     def delete_snapshot(self, guid: str) -> None:
@@ -182,6 +185,7 @@ class TreeDriver(Driver):
         found = list(tree.together(entry).values())
         root = tree.datasets.get(self.location)
         mark = root.mark if root else None
+        cache.drop(self.location)
         deleting.delete_all([*found[1:], found[0]], mark.copy if mark else "", where)
 
     def changed_since(self, guid: str) -> bool:
@@ -256,10 +260,11 @@ class TreeDriver(Driver):
             newer.guid: deltas.sending(tree.place(name), older, newer)
             for name, older, newer in members
         }
+        paths = tree_stream.paths(tree.path(name) for name, _older, _newer in members)
         manifest = Manifest(
             tuple(
                 Member(
-                    tree.path(name), newer.guid, newer.name, older.guid if older else None,
+                    paths[tree.path(name)], newer.guid, newer.name, older.guid if older else None,
                     newer.guid in done,
                 )
                 for name, older, newer in members
@@ -277,7 +282,11 @@ class TreeDriver(Driver):
     # Destination
 
     def prepare(self, mirror_id: str, *, in_place: bool = False) -> None:
-        """See `Driver.prepare`."""
+        """See `Driver.prepare`. New members are renamed into their places."""
+        if self._root.facts().role is Role.ABSENT:
+            parent = names.parent_of(self.location)
+            if command.result(["zfs", "list", "-H", "-o", "name", parent]).status == 0:
+                delegation.require(self.location, "destination", str(self), failover=True)
         self._root.prepare(mirror_id, in_place=in_place)
 
     def receive(self, request: ReceiveRequest) -> tree_receive.TreeReceiver:
@@ -287,6 +296,9 @@ class TreeDriver(Driver):
             raise texts.not_a_mirror(where)
         if facts.mirror_id != request.mirror_id:
             raise texts.other_mirror(where, facts.mirror_id)
+        turn = tree_record.turn(self.location)
+        if turn is not None:
+            tree_failover.finish(self._look(beside=True), turn, None, where)
         tree = self._look(beside=True)
         entry = tree.root_entry(request.base) if request.base is not None else None
         if request.base is not None and entry is None:
@@ -325,14 +337,14 @@ class TreeDriver(Driver):
         begun = tree_record.transfer(self.location)
         if begun is None:
             return []
+        tree, late = self._look(beside=True), False
         for one in begun.manifest.members:  # what another process left may just be saved
-            location = tree_receive.location_of(tree := self._look(beside=True), one)
+            location = tree_receive.location_of(tree, one)
             if location is not None and running.kept(location) is None:
                 lock, waited = running.alone(location, f"zfs:{location}")
                 running.close_lock(lock)
-                if not waited:
-                    break
-        tree = self._look(beside=True)
+                late |= waited
+        tree = self._look(beside=True) if late else tree
         return [tree_receive.staging(tree, begun)]
 
     def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
@@ -340,6 +352,7 @@ class TreeDriver(Driver):
         begun = tree_record.transfer(self.location)
         if begun is None or begun.request.transfer_id != transfer_id:
             return self._root.commit(transfer_id, show=show)
+        cache.drop(self.location)
         return tree_commit.commit(self._root, begun, show=show, where=str(self))
 
     def discard(self, transfer_id: str) -> None:

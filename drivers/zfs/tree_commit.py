@@ -29,6 +29,7 @@ from mirrord.drivers.zfs import (
 from mirrord.drivers.zfs.driver import ZfsDriver
 from mirrord.drivers.zfs.listing import Entry
 from mirrord.drivers.zfs.marks import SnapshotMark
+from mirrord.drivers.zfs.place import look
 from mirrord.drivers.zfs.tree_look import Tree
 from mirrord.drivers.zfs.tree_receive import location_of
 from mirrord.drivers.zfs.tree_record import Transfer
@@ -161,8 +162,8 @@ def discard(root: ZfsDriver, begun: Transfer, where: str) -> None:
     its snapshot was never shown as the tree's.
     """
     request = begun.request
+    tree = tree_look.load(root.location, where, beside=True)
     for one in begun.manifest.members:
-        tree = tree_look.load(root.location, where, beside=True)
         location = location_of(tree, one)
         if location is not None:
             running.drop(location)
@@ -180,16 +181,16 @@ def discard(root: ZfsDriver, begun: Transfer, where: str) -> None:
 def _undo(
     tree: Tree, location: str, guid: str, base: str | None, transfer_id: str, where: str
 ) -> None:
-    there = tree.datasets[location]
     lock, _waited = running.alone(location, where)
     try:
+        there = look(location, where).here or tree.datasets[location]
         if there.token:
             command.effect("ZFS:TREE:ABORT", ["zfs", "recv", "-A", location], where)
         elif there.get("inconsistent") == "1":
             command.effect("ZFS:TREE:ABORT", ["zfs", "destroy", location], where)
     finally:
         running.close_lock(lock)
-    own = tree.own(location)
+    there, own = tree.datasets[location], tree.own(location)
     came = [one for one in own if one.guid == guid and one.mark is not None]
     if base is not None and own and own[-1].guid == base and there.get("readonly") == "on":
         if there.get("written") not in ("", "0"):  # an earlier try ended between the two

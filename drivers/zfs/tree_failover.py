@@ -134,7 +134,7 @@ def _kept_and_cloned(
             mark = Mark(role="mirror", mirror_id=begun.mirror_id)
             if name == tree.root:
                 kept = tuple(dict.fromkeys((*old.kept, aside)))
-                mark = mark._replace(pin=begun.guid, kept=kept)
+                mark = mark._replace(pin=begun.guid, kept=kept, copy=old.copy)
             pairs = failover.copied(tree.datasets[name], mark, where)
             words = [word for pair in pairs for word in ("-o", pair)]
             command.effect("ZFS:TREE:CLONE", ["zfs", "clone", *words, one.full, beside], where)
@@ -174,7 +174,9 @@ def _adopt(tree: Tree, begun: Turn, where: str) -> None:
             continue
         mark = tree.datasets[name].mark
         if guid == begun.guid:
-            wanted = plain._replace(pin=guid, kept=mark.kept if mark else ())
+            wanted = plain._replace(
+                pin=guid, kept=mark.kept if mark else (), copy=mark.copy if mark else ""
+            )
             if mark != wanted:
                 words = ["zfs", "set", f"{marks.MARK}={wanted.text()}", name]
                 command.effect("ZFS:TREE:ADOPT", words, where)

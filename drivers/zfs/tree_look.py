@@ -47,7 +47,8 @@ class Tree(NamedTuple):
         """The datasets of the tree that go along: none that was excluded, nor what is below it."""
         taken: list[str] = []
         for name in self.inside():
-            out = name != self.root and self.datasets[name].get(EXCLUDE) == "off"
+            there = self.datasets[name]  # (one that is half received has nothing yet)
+            out = there.get(EXCLUDE) == "off" or there.get("inconsistent") == "1"
             if name == self.root or (not out and names.parent_of(name) in taken):
                 taken.append(name)
         return taken

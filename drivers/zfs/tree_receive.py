@@ -92,7 +92,10 @@ class TreeReceiver(Receiver):
         request, listed = request_of(self._request, member), tree.listings.get(location)
         where = f"zfs:{location}"
         running.drop(location)
-        lock, _waited = running.alone(location, where)
+        lock, waited = running.alone(location, where)
+        if waited:  # what was received may just have been saved
+            self._tree = tree = tree_look.load(self._root, self._where, beside=True)
+            listed = tree.listings.get(location)
         return ZfsReceiver(
             tree.place(location), request,
             receive.target_name(listed, location, request.snapshot, where), where,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from mirrord.core.endpoint import is_dataset
@@ -85,6 +85,23 @@ def _member(path: Any, guid: Any, name: Any, base: Any, done: Any) -> Member:
 
 def _is_guid(value: Any) -> bool:
     return isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 20
+
+
+def paths(every: Iterable[str]) -> dict[str, str]:
+    """Where each member goes, by its path here, those above first. One that was moved below a
+    dataset which is newer than the snapshot goes as near to there as there is a place.
+    """
+    found: dict[str, str] = {}
+    for path in every:
+        above, _, leaf = path.rpartition("/")
+        while above and above not in found:
+            above, _, more = above.rpartition("/")
+            leaf = f"{more}.{leaf}"
+        place = f"{found[above]}/{leaf}".lstrip("/") if path else ""
+        while place in found.values():
+            place += "_"
+        found[path] = place
+    return found
 
 
 class TreeSendStream(SendStream):

@@ -10,7 +10,14 @@ import pytest
 from mirrord.core.errors import Refused
 from mirrord.drivers.zfs import names, tree_look
 from mirrord.drivers.zfs.tree_moves import Wanted, plan
-from mirrord.drivers.zfs.tree_stream import MAGIC, Manifest, Member, TreeParser, parse_manifest
+from mirrord.drivers.zfs.tree_stream import (
+    MAGIC,
+    Manifest,
+    Member,
+    TreeParser,
+    parse_manifest,
+    paths,
+)
 
 ROOT = "pool/backup/home"
 
@@ -87,6 +94,12 @@ def test_a_manifest_says_only_what_can_be_below_the_root() -> None:
     for text in ("", "[]", "{}", '{"v":1,"members":[[1]]}', '{"v":2,"members":[]}', "null"):
         with pytest.raises(ValueError):
             parse_manifest(text, ROOT)
+
+
+def test_a_member_whose_parent_is_newer_than_the_snapshot_finds_a_place() -> None:
+    assert paths(["", "a", "a/b"]) == {"": "", "a": "a", "a/b": "a/b"}
+    found = paths(["", "a", "n/b", "a/m/k/c", "n.b"])
+    assert found == {"": "", "a": "a", "n/b": "n.b", "a/m/k/c": "a/m.k.c", "n.b": "n.b_"}
 
 
 @pytest.mark.parametrize("piece", [1, 3, 7, 1000])
