@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from mirrord.core.errors import Busy, MirrordError, Refused
-from mirrord.drivers.zfs import command, marks, names
+from mirrord.drivers.zfs import command, marks, names, programs
 from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.marks import Mark
 from mirrord.drivers.zfs.place import Place
@@ -56,6 +56,10 @@ def delete_all(entries: Sequence[Entry], copy: str, where: str) -> None:
         command.lenient("ZFS:DELETE:RELEASE", words, where, "no such tag", "does not exist")
     for _each in entries:
         steps.reached("ZFS:DELETE:SNAPSHOT")
+    full = [one.full for one in entries]
+    plain = not any(one.clones for one in entries)
+    if plain and len(full) > 1 and programs.destroy_all(full):
+        return
     with ThreadPoolExecutor(_THREADS) as pool:  # each waits for the pool: they wait together
         list(pool.map(lambda one: _destroy(one, where), entries[:-1]))
     _destroy(entries[-1], where)

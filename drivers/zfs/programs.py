@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from mirrord.drivers.zfs import command, marks
@@ -51,6 +52,25 @@ return found
 """.replace("MARK", marks.MARK, 1).replace("SNAPSHOT", marks.SNAPSHOT, 1)
 
 
+#: Marks all snapshots, as far as they are there.
+_MARK = """
+local words, failed = (...)["argv"], 0
+for number = 3, #words do
+    if zfs.sync.set_prop(words[number], "SNAPSHOT", words[2]) ~= 0 then failed = failed + 1 end
+end
+return {failed = failed}
+""".replace("SNAPSHOT", marks.SNAPSHOT, 1)
+
+#: Destroys all snapshots, as far as nothing is in the way.
+_DESTROY = """
+local words, failed = (...)["argv"], 0
+for number = 1, #words do
+    if zfs.sync.destroy(words[number]) ~= 0 then failed = failed + 1 end
+end
+return {failed = failed}
+"""
+
+
 class Taken(NamedTuple):
     """A snapshot that was taken. before: guid of the one before it, "": it is the first, None: not
     known; written: bytes that it has and that one has not.
@@ -81,6 +101,22 @@ def take(volume: Dataset, name: str, mark: SnapshotMark) -> Taken | None:
     )  # fmt: skip
     before = _unsigned(said["before"]) if "before" in said else ""
     return Taken(entry, before, int(said["written"]))
+
+
+def mark_all(snapshots: Sequence[str], mark: SnapshotMark) -> bool:
+    """Mark several snapshots of a pool; False: some are not marked."""
+    if not possible() or not snapshots:
+        return not snapshots
+    said = _run(_MARK, snapshots[0], mark.text(), *snapshots)
+    return said is not None and said.get("failed") == 0
+
+
+def destroy_all(snapshots: Sequence[str]) -> bool:
+    """Destroy several snapshots of a pool that nobody needs; False: some may be left."""
+    if not possible() or not snapshots:
+        return not snapshots
+    said = _run(_DESTROY, snapshots[0], *snapshots[1:])
+    return said is not None and said.get("failed") == 0
 
 
 def _run(program: str, dataset: str, *words: str) -> dict[str, Any] | None:

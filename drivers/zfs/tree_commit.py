@@ -20,6 +20,7 @@ from mirrord.drivers.base import staging_missing, stream_damaged
 from mirrord.drivers.zfs import (
     command,
     marks,
+    programs,
     record,
     running,
     tree_arrange,
@@ -123,8 +124,9 @@ def _mark(tree: Tree, begun: Transfer, where: str) -> None:
     snapshot = request.snapshot
     mark = SnapshotMark(snapshot.kind, request.transfer_id, snapshot.taken_at_ns)
     for some in pieces([one.full for one in entries if not one.marked]):
-        words = ["zfs", "set", f"{marks.SNAPSHOT}={mark.text()}", *some]
-        command.effect("ZFS:TREE:MARK", words, where)
+        steps.reached("ZFS:TREE:MARK")
+        if not programs.mark_all(some, mark):
+            command.run(["zfs", "set", f"{marks.SNAPSHOT}={mark.text()}", *some], where)
     hold([one for one in entries if not one.holds], where)
 
 
