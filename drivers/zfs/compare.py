@@ -10,6 +10,7 @@ from mirrord.core.model import BlockStates, Divergence, FileChange
 from mirrord.drivers.zfs import command, marks, mounting
 from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.place import Dataset, parse
+from mirrord.system import files
 
 _WORDS = {"+": "added", "-": "deleted", "M": "modified", "R": "renamed"}
 #: What the pool accounts in.
@@ -19,7 +20,11 @@ _ESCAPED = re.compile(rb"\\0([0-7]{3})")
 
 def sync(volume: Dataset, where: str) -> None:
     """Bring all that users have written, also what is still in memory, into the pool's books."""
-    mounting.flush("ZFS:CHANGED:SYNC", volume)
+    folder = mounting.folder_of(volume)
+    if folder:  # (that this user may not is no proof that there is nothing)
+        files.sync_filesystem("ZFS:CHANGED:SYNC", folder)
+    else:
+        mounting.flush("ZFS:CHANGED:SYNC", volume)
     command.run(["zpool", "sync", volume.name.partition("/")[0]], where)
 
 

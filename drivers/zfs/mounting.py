@@ -63,13 +63,13 @@ def unmount(label: str, volume: Dataset, where: str) -> None:
 
 def flush(label: str, volume: Dataset) -> None:
     """Bring what users have written, but the kernel has not passed on to ZFS, there: pages that are
-    mapped into memory; the cache of a volume's device, where this user may open it.
+    mapped into memory; the cache of a volume's device. Where this user may open it.
     """
     folder = folder_of(volume)
-    if folder:
-        files.sync_filesystem(label, folder)
-    elif volume.is_zvol:
-        with suppress(FileNotFoundError, PermissionError):
+    with suppress(FileNotFoundError, PermissionError):
+        if folder:
+            files.sync_filesystem(label, folder)
+        elif volume.is_zvol:
             files.sync_device(label, view(volume))
 
 
