@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +42,18 @@ def name(request: pytest.FixtureRequest) -> str:
 
 def test_every_format_has_an_example() -> None:
     assert set(FORMATS) - {"oracleGeneral"} == set(EXAMPLES)
+
+
+def test_every_format_and_finding_is_documented() -> None:
+    root = Path(__file__).parents[2]
+    documented = (root / "docs/traces.md").read_text(encoding="utf-8")
+    for name in FORMATS:
+        assert f"`{name}`" in documented
+    code = (root / "traces/traps.py").read_text(encoding="utf-8")
+    findings = set(re.findall(r'"([a-z]+-[a-z0-9-]+)"', code)) | {"bursts", "unsorted"}
+    assert len(findings) > 12
+    for name in findings:
+        assert f"`{name}`" in documented, name
 
 
 @pytest.mark.parametrize("compression", ["plain", "gz", "zst"])
