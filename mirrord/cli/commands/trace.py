@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from mirrord.cli.commands.trace_generate import generate
 from mirrord.cli.commands.trace_record import record
 from mirrord.cli.output import Json, print_json
 from mirrord.cli.reading import Counter, need_analysis, reads_traces
@@ -39,6 +40,7 @@ def register(app: typer.Typer, name: str, panel: str) -> None:
     group.command("slice")(slice_)
     group.command("formats")(formats)
     group.command("record")(record)
+    group.command("generate")(generate)
     app.add_typer(group, name=name, rich_help_panel=panel)
 
 
