@@ -212,7 +212,7 @@ def _async(
     label = f"every {each.updates.label}" if each.updates.seconds else each.updates.label
     return _choice(
         label, "async", each.updates.period_s, terms, prices, workload.span_s, link=each.need.rate,
-        sent=each.sent_bytes / max(workload.span_s, 1e-9), loss=each.loss,
+        sent=each.sent_bytes / workload.counted_s, loss=each.loss,
         lag_s=each.lag.worst_s, space=each.space_source + each.space_destination,
         money=money.loss(each.shown).expected / GIB,
     )  # fmt: skip
@@ -225,7 +225,8 @@ def _choice(
     return Choice(
         name=name, mode=mode, interval_s=interval_s, link=link, sent=sent,
         expected=loss.expected, worst=loss.worst, lag_s=lag_s, space=space,
-        fits=link <= terms.least, sure=interval_s is None or span_s >= _INTERVALS_MIN * interval_s,
+        fits=link <= terms.least,
+        sure=span_s >= _INTERVALS_MIN * (lag_s if interval_s is None else interval_s),
         link_cost=link / _MBIT * prices.link * _MONTHS,
         transfer_cost=sent * _YEAR_S / GIB * prices.transfer,
         space_cost=space / GIB * prices.space * _MONTHS,

@@ -117,7 +117,12 @@ class Workload:
     @property
     def written_rate(self) -> float:
         """Bytes written per second, on average."""
-        return self.bytes_written / max(self.span_s, 1e-9)
+        return self.bytes_written / self.counted_s
+
+    @property
+    def counted_s(self) -> float:
+        """What rates are taken over: the span, but at least a bin of the writes, seconds."""
+        return max(self.span_s, self.writes.bin_ns / NS)
 
     def percent(self, updates: Updates, kind: str) -> float:
         """Blocks transferred as percent of what a synchronous mirror sends (Figures 2 and 3)."""

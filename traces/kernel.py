@@ -39,8 +39,9 @@ _EVENT = "events/block/block_bio_queue"
 _STANDARD = Path("/sys/kernel/tracing")
 _MINOR_BITS = 20
 _SECTOR_BYTES = 512
-#: Memory for what is not read yet, of each processor: 100,000 requests at the least.
-_BUFFER_KIB = 8192
+#: Memory for what is not read yet: of each processor, and of all together. A MiB has room for
+#: 15,000 requests.
+_BUFFER_KIB, _BUFFERS_KIB = 8 << 10, 256 << 10
 _LOOK_S = 0.2
 #: An event is in the buffer at the latest so long after its time.
 _SETTLED_NS = 50_000_000
@@ -169,7 +170,9 @@ class KernelRecorder:
             self.instance.mkdir()
             undo.callback(os.rmdir, self.instance)
             _set(self.instance / "trace_clock", "mono")
-            _set(self.instance / "buffer_size_kb", str(_BUFFER_KIB))
+            processors = len(list((self.instance / "per_cpu").iterdir()))
+            size_kib = min(_BUFFER_KIB, _BUFFERS_KIB // processors)
+            _set(self.instance / "buffer_size_kb", str(size_kib))
             _set(self.instance / _EVENT / "filter", f"dev == {self.device.number}")
             fields = _fields((self.instance / _EVENT / "format").read_text())
             pages: list[int] = []

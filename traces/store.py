@@ -160,6 +160,11 @@ def _to_batch(read: Any, wanted: Sequence[str]) -> Batch:
     return Batch(*columns)
 
 
+def beside(path: Path) -> Path:
+    """Where this process writes a trace until it is whole."""
+    return path.with_name(f".{path.name}.{os.getpid()}.new")
+
+
 class TraceWriter:
     """Writes a trace beside `path` and puts it there when it is closed; else nothing is left.
 
@@ -181,7 +186,7 @@ class TraceWriter:
         #: Numbers to store beside the facts.
         self.more: dict[str, object] = {}
         #: Where it comes into being.
-        self.beside = self.path.with_name(f".{self.path.name}.{os.getpid()}.new")
+        self.beside = beside(self.path)
         self._waiting: list[Batch] = []
         self._waiting_rows = 0
         with told(path):

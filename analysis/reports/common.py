@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -21,6 +22,8 @@ _NICE = (
     1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10800, 21600, 43200,
     86400, 7 * 86400,
 )  # fmt: skip
+#: Within this factor the powers of ten alone would be too few.
+_CLOSE = 150
 MBIT = 1e6 / 8
 MIB = 1 << 20
 GIB = 1 << 30
@@ -46,6 +49,18 @@ def interval_axis(seconds: Sequence[float]) -> Axis:
     if not ticks:
         ticks = [(each / 60, format_duration(each)) for each in odd[:8]]
     return Axis("update interval", "log", tuple(ticks), low=low / 60 / 1.25, high=high / 60 * 1.25)
+
+
+def log_axis(title: str, values: Sequence[float]) -> Axis:
+    """A logarithmic axis for these values; where they are close together it names more of them."""
+    low, high = min(values, default=1.0), max(values, default=10.0)
+    if high > _CLOSE * low:
+        return Axis(title, "log")
+    low, high = low / 1.3, high * 1.3
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
+    shown = tuple((tick, f"{tick:,.10g}") for tick in ticks if low <= tick <= high)
+    return Axis(title, "log", shown, low=low, high=high)
 
 
 def age_axis(title: str, seconds: Sequence[float]) -> Axis:

@@ -19,6 +19,8 @@ _DASHES = ("-", (0, (6, 3)), (0, (1.5, 2)), (0, (6, 2, 1.5, 2)))
 _MARKERS = ("o", "s", "D", "^", "X", "v")
 _SAYS_WIDTH = 112
 _TITLE_WIDTH = 74
+#: Letters side by side in a legend.
+_LEGEND_WIDTH = 132
 
 
 def pictures(plot: Plot, theme: Theme = LIGHT) -> dict[str, bytes]:
@@ -62,7 +64,10 @@ def _figure(plot: Plot, theme: Theme) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(_WIDTH_IN, _HEIGHT_IN), layout="constrained")
+    names = [line.name for line in plot.lines] + [bars.name for bars in plot.bars]
+    across = max(1, min(3, _LEGEND_WIDTH // (max(map(len, names), default=0) + 6)))
+    more_in = max(0, len(names) // across - 3) * 0.2
+    figure = Figure(figsize=(_WIDTH_IN, _HEIGHT_IN + more_in), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     title = textwrap.fill(plot.title, _TITLE_WIDTH)
@@ -89,7 +94,7 @@ def _figure(plot: Plot, theme: Theme) -> Figure:
     _limits(axes, plot)
     handles, _ = axes.get_legend_handles_labels()
     if handles:
-        figure.legend(loc="outside lower left", ncols=min(3, len(handles)), frameon=False,
+        figure.legend(loc="outside lower left", ncols=min(across, len(handles)), frameon=False,
                       fontsize=9.5)  # fmt: skip
     return figure
 

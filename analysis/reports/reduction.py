@@ -91,30 +91,10 @@ def _whole(seconds: float) -> int | float:
 def report(workloads: Sequence[Workload]) -> Report:
     """The report on these traces."""
     intervals = sorted({seconds for each in workloads for seconds in by_seconds(each)})
-    sections = [
-        Section(
-            "What an asynchronous mirror transfers",
-            (),
-            (_transferred(workloads, intervals), _exact(workloads, intervals)),
-        ),
-        Section(
-            "Why the active map matters",
-            (
-                "A volume that never overwrites in place frees a block for each one it writes "
-                "again. Only the active map tells which of the changed blocks are still needed.",
-            ),
-            (_active_map(workloads, intervals),),
-        ),
-    ]
+    sections = _by_interval(workloads, intervals) if intervals else []
     scheduled = [u for each in workloads for u in each.updates if u.seconds is None]
     if scheduled:
         sections.append(Section("Schedules", (), (_schedules(workloads),)))
-    if any(u.whole_files is not None for each in workloads for u in each.updates):
-        text = (
-            "A mirror that knows files, not blocks (rsync --whole-file, dump), sends all of each "
-        )
-        text += "file of which anything was written."
-        sections.append(Section("Mirroring whole files", (text,), (_files(workloads, intervals),)))
     sections.append(Section("What was written, and written for nothing", (), (_freed(workloads),)))
     return Report(
         "reduction",
@@ -126,6 +106,25 @@ def report(workloads: Sequence[Workload]) -> Report:
         warnings(workloads),
         {"traces": [_details(each) for each in workloads]},
     )
+
+
+def _by_interval(workloads: Sequence[Workload], intervals: Sequence[float]) -> list[Section]:
+    freed = (
+        "A volume that never overwrites in place frees a block for each one it writes again. Only "
+        "the active map tells which of the changed blocks are still needed."
+    )
+    transferred = (_transferred(workloads, intervals), _exact(workloads, intervals))
+    made = [
+        Section("What an asynchronous mirror transfers", (), transferred),
+        Section("Why the active map matters", (freed,), (_active_map(workloads, intervals),)),
+    ]
+    if any(u.whole_files is not None for each in workloads for u in each.updates):
+        files = (
+            "A mirror that knows files, not blocks (rsync --whole-file, dump), sends all of each "
+            "file of which anything was written."
+        )
+        made.append(Section("Mirroring whole files", (files,), (_files(workloads, intervals),)))
+    return made
 
 
 def conclusions(workloads: Sequence[Workload]) -> list[str]:
@@ -148,7 +147,14 @@ def _sentence(workload: Workload) -> str:
     found = by_seconds(workload)
     percents = {s: workload.percent(u, "active_map") for s, u in found.items()}
     if not percents:
-        return f"it lasts only {interval_words(workload.span_s)}: no interval fits into it."
+        said = f"it lasts only {interval_words(workload.span_s)}, less than every interval"
+        if workload.updates:
+            percent = workload.percent(workload.updates[-1], "active_map")
+            said += (
+                f"; one update at its end sends {share_words(percent)} of what a synchronous "
+                "mirror would"
+            )
+        return f"{said}."
     base = 900.0 if 900.0 in percents else min(percents)
     text = (
         f"every {interval_words(base)} sends {share_words(percents[base])} of what a synchronous "
@@ -202,7 +208,7 @@ def _transferred(workloads: Sequence[Workload], intervals: Sequence[float]) -> P
         shared = [s for s in intervals if all(s in by_seconds(each) for each in workloads)]
         y = [together(workloads, seconds, "active_map") for seconds in shared]
         all_of_them = _over_intervals("all together", shared, y, len(workloads))
-        lines.append(replace(all_of_them, strong=True))
+        lines.append(replace(all_of_them, strong=True, dash=0))
         rows += [
             ("all together", interval_words(s), *(together(workloads, s, k) for k in KINDS), None)
             for s in shared

@@ -18,6 +18,7 @@ from mirrord.analysis.reports.common import (
     age_axis,
     interval_axis,
     interval_words,
+    log_axis,
     name_of,
     nice_seconds,
     rate_words,
@@ -41,6 +42,8 @@ _POINTS = 480
 _TABLE_EVERY = 10
 _OVER_TIME = (60.0, 900.0, 3600.0, 21600.0, 86400.0)
 _OVER_TIME_MAX = 3
+#: With more traces a second line for each would hide the first ones.
+_PAIRS_MAX = 6
 #: Windows over which a synchronous mirror's writers may wait, seconds.
 WINDOWS_S = (1.0, 60.0, 300.0)
 
@@ -48,14 +51,13 @@ WINDOWS_S = (1.0, 60.0, 300.0)
 def report(workloads: Sequence[Workload], terms: Terms) -> Report:
     """The report on these traces."""
     found = {each.name: assess_all(each, terms) for each in workloads}
-    everyone = Section(
-        "By update interval", (),
-        (
+    sections = [_section(each, found[each.name], terms) for each in workloads]
+    if _seconds(found):
+        plots = (
             _link_needed(workloads, found, terms), _lost(workloads, found),
             _space(workloads, found, terms),
-        ),
-    )  # fmt: skip
-    sections = [everyone] + [_section(each, found[each.name], terms) for each in workloads]
+        )  # fmt: skip
+        sections.insert(0, Section("By update interval", (), plots))
     return Report(
         "risk", "What a mirror would need, and what a failure would lose",
         tuple(line for each in workloads for line in conclusions(each, found[each.name], terms)),
@@ -180,7 +182,8 @@ def _link_needed(
         "link-needed", "Link needed so that each update ends before the next",
         "The longer the interval, the more rewrites it absorbs and the more its bursts are spread. "
         "Synchronous and semi-synchronous mirrors are in the table.",
-        interval_axis(_seconds(found)), Axis("link needed (Mbit/s)", "log"),
+        interval_axis(_seconds(found)),
+        log_axis("link needed (Mbit/s)", [y for line in lines for y in line.y]),
         Table(columns, tuple(rows)), tuple(lines), levels=levels,
     )  # fmt: skip
 
@@ -188,12 +191,14 @@ def _link_needed(
 def _lost(workloads: Sequence[Workload], found: dict[str, list[Assessed]]) -> Plot:
     lines: list[Line] = []
     rows: list[tuple[Cell, ...]] = []
+    few = len(workloads) <= _PAIRS_MAX
     for number, each in enumerate(workloads):
         fixed = _x(found[each.name])
         expected = [max(e.loss.expected / MIB, 1e-6) for e in fixed]
         worst = [max(e.loss.worst / MIB, 1e-6) for e in fixed]
         lines.append(_line(f"{each.name}, expected", fixed, expected, number))
-        lines.append(_line(f"{each.name}, worst", fixed, worst, number, dash=1))
+        if few:
+            lines.append(_line(f"{each.name}, worst", fixed, worst, number, dash=1))
         for e in found[each.name]:
             rows.append(
                 (each.name, name_of(e.updates), e.loss.expected / MIB, e.loss.worst / MIB,
@@ -206,8 +211,10 @@ def _lost(workloads: Sequence[Workload], found: dict[str, list[Assessed]]) -> Pl
     )  # fmt: skip
     return Plot(
         "data-at-risk", "Data lost at a failure, by update interval",
-        "Solid: at a random moment; dashed: at the worst moment of the trace.",
-        interval_axis(_seconds(found)), Axis("lost at a failure (MiB)", "log"),
+        "Solid: at a random moment; dashed: at the worst moment of the trace."
+        if few else "At a random moment; the worst moment is in the table.",
+        interval_axis(_seconds(found)),
+        log_axis("lost at a failure (MiB)", [y for line in lines for y in line.y]),
         Table(columns, tuple(rows)), tuple(lines),
     )  # fmt: skip
 
@@ -215,12 +222,14 @@ def _lost(workloads: Sequence[Workload], found: dict[str, list[Assessed]]) -> Pl
 def _space(workloads: Sequence[Workload], found: dict[str, list[Assessed]], terms: Terms) -> Plot:
     lines: list[Line] = []
     rows: list[tuple[Cell, ...]] = []
+    few = len(workloads) <= _PAIRS_MAX
     for number, each in enumerate(workloads):
         fixed = _x(found[each.name])
         source = [max(e.space_source / MIB, 1e-3) for e in fixed]
         there = [max(e.space_destination / MIB, 1e-3) for e in fixed]
         lines.append(_line(f"{each.name}, source", fixed, source, number))
-        lines.append(_line(f"{each.name}, destination", fixed, there, number, dash=1))
+        if few:
+            lines.append(_line(f"{each.name}, destination", fixed, there, number, dash=1))
         rows += [
             (each.name, name_of(e.updates), e.space_source / MIB, e.space_destination / MIB)
             for e in found[each.name]
@@ -231,9 +240,11 @@ def _space(workloads: Sequence[Workload], found: dict[str, list[Assessed]], term
     )  # fmt: skip
     return Plot(
         "snapshot-space", "Space that reference snapshots hold, at the most",
-        f"Solid: {terms.keep_source} snapshots at the source; dashed: {terms.keep_destination} at "
-        "the destination. An upper bound: blocks that were empty before hold nothing.",
-        interval_axis(_seconds(found)), Axis("held by snapshots (MiB)", "log"),
+        (f"Solid: {terms.keep_source} snapshots at the source; dashed: {terms.keep_destination} at "
+         "the destination" if few else f"{terms.keep_source} snapshots at the source")
+        + ". An upper bound: blocks that were empty before hold nothing.",
+        interval_axis(_seconds(found)),
+        log_axis("held by snapshots (MiB)", [y for line in lines for y in line.y]),
         Table(columns, tuple(rows)), tuple(lines),
     )  # fmt: skip
 

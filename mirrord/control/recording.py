@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import Aborted, MirrordError, UsageError
 from mirrord.core.model import Endpoint, Role, VolumeFacts
-from mirrord.drivers.base import Driver, not_live
+from mirrord.drivers.base import Capability, Driver, not_live
 from mirrord.drivers.registry import open_driver
 from mirrord.engine.endpoints import remote_driver
 from mirrord.engine.recording import Pace, Recorded, Recorder
@@ -26,7 +26,7 @@ from mirrord.system.explain import explained
 from mirrord.traces import kernel
 from mirrord.traces.kernel import KernelRecorder, Seen
 from mirrord.traces.model import Facts
-from mirrord.traces.store import TraceWriter
+from mirrord.traces.store import TraceWriter, beside
 
 #: Below this a snapshot of a file system takes longer than what lies between two.
 INTERVAL_MIN_S = 0.5
@@ -38,12 +38,14 @@ Tell = Callable[[dict[str, Any]], None]
 class Wanted(NamedTuple):
     """out: the trace's file, replaced when the recording ends. interval_s: between snapshots, None
     for a device. duration_s: until it ends by itself. name: the trace's, "" for what is recorded.
+    files: look at the changed files, too: what a mirror of whole files would transfer.
     """
 
     out: Path
     interval_s: float | None
     duration_s: float | None
     name: str = ""
+    files: bool = False
 
 
 def record(what: str, wanted: Wanted, tell: Tell, note: Callable[[str], None]) -> dict[str, Any]:
@@ -78,6 +80,11 @@ def _record_volume(
     seen = volume.facts()
     if seen.role is not Role.LIVE:
         raise not_live(str(volume))
+    if wanted.files and (volume.remote or Capability.FILES not in volume.capabilities):
+        raise UsageError(
+            "--files is for volumes of files on this host", where=str(volume),
+            why="it is on another host" if volume.remote else "it holds blocks",
+        )  # fmt: skip
     if not volume.remote:
         _warn(seen, wanted, note)
     facts = Facts(
@@ -91,23 +98,29 @@ def _record_volume(
         writer = _writer(wanted, facts, kept, stack)
         kept.left.volume = str(volume)
         kept.save()
-        recorder = Recorder(volume, pace, kept, writer.write, lambda so_far: tell(_numbers(so_far)))
+        recorder = Recorder(
+            volume, pace, kept, writer.write, lambda so_far: tell(_numbers(so_far)), wanted.files
+        )
         came = recorder.found
 
         def work(stop: threading.Event) -> None:
             recorder.run(stop)
             numbers = {"intervals": came.intervals, "missed": came.missed}
+            if came.changed_files is not None and came.whole_file_bytes is not None:
+                numbers["changed_files"] = came.changed_files
+                numbers["whole_file_bytes"] = came.whole_file_bytes
             writer.facts = _finished(facts, came.began_ns, numbers)
             writer.close()
 
         stopped = _stoppable(work, writer)
-    return {"out": str(wanted.out), "what": str(volume), "stopped": stopped, **_numbers(came)}
+    return _document(str(volume), wanted, stopped, came)
 
 
 def _record_device(what: str, wanted: Wanted, state: Path, tell: Tell) -> dict[str, Any]:
-    if wanted.interval_s is not None:
+    if wanted.interval_s is not None or wanted.files:
+        option = "--files" if wanted.files else "--interval"
         raise UsageError(
-            "--interval is for volumes", why="of a device each request is recorded as it comes"
+            f"{option} is for volumes", why="of a device each request is recorded as it comes"
         )
     device, tracing = kernel.device(what), kernel.tracing()
     facts = Facts(
@@ -132,7 +145,7 @@ def _record_device(what: str, wanted: Wanted, state: Path, tell: Tell) -> dict[s
             writer.close()
 
         stopped = _stoppable(work, writer)
-    return {"out": str(wanted.out), "what": what, "stopped": stopped, **_numbers(came)}
+    return _document(what, wanted, stopped, came)
 
 
 def _pace(wanted: Wanted) -> Pace:
@@ -155,9 +168,10 @@ def _warn(seen: VolumeFacts, wanted: Wanted, note: Callable[[str], None]) -> Non
 
 def _writer(wanted: Wanted, facts: Facts, kept: Journal, stack: ExitStack) -> TraceWriter:
     """Opened; discarded when it was not closed by the end of `stack`."""
+    kept.left.files.append(str(beside(wanted.out).absolute()))
+    kept.save()
     writer = TraceWriter(wanted.out, facts)
     stack.callback(writer.discard)
-    kept.left.files.append(str(writer.beside.absolute()))
     return writer
 
 
@@ -198,6 +212,11 @@ def _stoppable(work: Callable[[threading.Event], None], writer: TraceWriter) -> 
 def _finished(facts: Facts, began_ns: int, numbers: dict[str, int]) -> Facts:
     notes = facts.notes | {name: str(value) for name, value in numbers.items()}
     return Facts(facts.name, facts.source_format, facts.volumes, began_ns, notes)
+
+
+def _document(what: str, wanted: Wanted, stopped: bool, came: Recorded | Seen) -> dict[str, Any]:
+    told = {"status": "done", "what": what, "file": str(wanted.out), "stopped": stopped}
+    return {**told, **_numbers(came)}
 
 
 def _numbers(came: Recorded | Seen) -> dict[str, Any]:

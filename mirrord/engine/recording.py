@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -47,7 +48,9 @@ class Recorded:
 
     began_ns: wall time of the trace's zero, the first snapshot. intervals: how many are in it.
     missed: how many went into the one after them, as a snapshot took too long. The bytes are sums
-    of the lengths of records. late_s: the most that a snapshot was late.
+    of the lengths of records. late_s: the most that a snapshot was late. changed_files,
+    whole_file_bytes: of all intervals, files with new content and their whole sizes, which is what
+    a mirror of whole files would have transferred (section 5); None unless they are looked at.
     """
 
     began_ns: int = 0
@@ -57,12 +60,14 @@ class Recorded:
     allocated_bytes: int = 0
     freed_bytes: int = 0
     late_s: float = 0.0
+    changed_files: int | None = None
+    whole_file_bytes: int | None = None
 
 
 @dataclass(slots=True)
 class Recorder:
     """One recording. write: takes the records, in order of time. tell: called when it has begun
-    and after each interval, with what came of it so far.
+    and after each interval, with what came of it so far. files: look at the changed files, too.
     """
 
     volume: Driver
@@ -70,6 +75,7 @@ class Recorder:
     journal: Journal
     write: Callable[[Batch], None]
     tell: Callable[[Recorded], None]
+    files: bool = False
     found: Recorded = field(default_factory=Recorded)
     _book: AddressBook = field(default_factory=AddressBook)
     _sequence: int = 0
@@ -84,9 +90,9 @@ class Recorder:
             base = self._take()
             self._began_s, self.found.began_ns = clock.boottime_s(), clock.now_ns()
             self.tell(self.found)
-            slot, last = 0, self._last()
-            while slot < last and not stop.is_set():
-                slot, base = self._step(stop, slot, last, base)
+            slot, last, stopped = 0, self._last(), False
+            while slot < last and not stopped:
+                slot, base, stopped = self._step(stop, slot, last, base)
         except BaseException:
             with contextlib.suppress(MirrordError, OSError):  # the next recording does it
                 self._delete_snapshots()
@@ -106,8 +112,10 @@ class Recorder:
 
     def _step(
         self, stop: threading.Event, slot: int, last: float, base: Snapshot
-    ) -> tuple[int, Snapshot]:
-        """Record what comes behind `slot`; the next slot, and the snapshot that stands there."""
+    ) -> tuple[int, Snapshot, bool]:
+        """Record what comes behind `slot`; the next slot, the snapshot that stands there, and
+        whether it is the last because of `stop`.
+        """
         passed_s = clock.boottime_s() - self._began_s
         # A border that is past is missed, unless it is only just past.
         due = max(slot + 1, math.ceil(passed_s / self.pace.interval_s - 0.5))
@@ -118,7 +126,8 @@ class Recorder:
         while (left_s := self._began_s + due_s - clock.boottime_s()) > 0:
             if stop.wait(min(left_s, _LOOK_S)):
                 break
-        if stop.is_set():  # as far as it went: its interval has the border at its end
+        stopped = stop.is_set()
+        if stopped:  # as far as it went: its interval has the border at its end
             passed_s = clock.boottime_s() - self._began_s
             due = max(slot + 1, math.ceil(passed_s / self.pace.interval_s))
         else:
@@ -128,7 +137,7 @@ class Recorder:
             base = self._interval(slot, due, base)
         self.found.intervals += 1
         self.tell(self.found)
-        return due, base
+        return due, base, stopped
 
     def _interval(self, slot: int, due: int, base: Snapshot) -> Snapshot:
         incremental = self._take()
@@ -140,10 +149,22 @@ class Recorder:
         self.found.records += len(batch)
         self.found.allocated_bytes += int(batch.length[written].sum())
         self.found.freed_bytes += int(batch.length[~written].sum())
+        if self.files:
+            self._look_at_files(base, incremental)
         with volume_locked(self.volume):
             self.volume.delete_snapshot(base.guid)
         self.journal.left.names.remove(base.name)
         return incremental
+
+    def _look_at_files(self, base: Snapshot, incremental: Snapshot) -> None:
+        listed = self.volume.delta(base.guid, incremental.guid, files=True).changes
+        sizes = [
+            os.lstat(os.path.join(incremental.path, one.path)).st_size
+            for one in listed or ()
+            if one.data_bytes and one.change in ("added", "modified", "renamed")
+        ]
+        self.found.changed_files = (self.found.changed_files or 0) + len(sizes)
+        self.found.whole_file_bytes = (self.found.whole_file_bytes or 0) + sum(sizes)
 
     def _take(self) -> Snapshot:
         self._sequence += 1

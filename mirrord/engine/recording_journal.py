@@ -12,7 +12,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -68,7 +68,8 @@ def journal(state: Path) -> Iterator[Journal]:
     lock = folder / f"{number}.lock"
     with ExitStack() as stack:
         stack.callback(files.remove_file, "RECORD:JOURNAL:LOCK", lock)
-        stack.enter_context(locks.exclusive(lock, "recording", what=f"recording {number}"))
+        with _others_waiting(state):
+            stack.enter_context(locks.exclusive(lock, "recording", what=f"recording {number}"))
         made = Journal(folder, number)
         made.save()
         try:
@@ -78,24 +79,43 @@ def journal(state: Path) -> Iterator[Journal]:
                 files.remove_file("RECORD:JOURNAL:REMOVE", folder / f"{number}.json")
 
 
+@contextmanager
+def _others_waiting(state: Path) -> Iterator[None]:
+    """Nobody else begins a recording or cleans up meanwhile: a lock that is made must be held
+    before anybody can take it for one that was left.
+    """
+    with waited_for(lambda: locks.exclusive(
+        state / f"{FOLDER}.lock", "beginning a recording", what="the list of recordings"
+    )):  # fmt: skip
+        yield
+
+
 def clean_up(state: Path, opener: Callable[[str], Driver], tell: Callable[[str], None]) -> None:
     """Take away what recordings left that were killed. opener: gives the driver of an endpoint.
     What cannot be taken away now is told, and stays for the next time.
     """
     folder = state / FOLDER
-    for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
-        with contextlib.suppress(Busy), ExitStack() as stack:  # busy: it runs
-            lock = path.with_suffix(".lock")
-            stack.enter_context(locks.exclusive(lock, "cleaning up", what=f"recording {path.stem}"))
-            try:
-                _take_away(Leavings(**json.loads(path.read_bytes())), opener)
-            except FileNotFoundError:
-                pass  # it ended in order just now
-            except (MirrordError, OSError, ValueError, TypeError) as error:
-                tell(f"What an earlier recording left cannot be taken away yet: {error}")
-                continue
-            files.remove_file("RECORD:JOURNAL:REMOVE", path)
-            files.remove_file("RECORD:JOURNAL:LOCK", lock)
+    if not folder.is_dir():
+        return
+    with _others_waiting(state):
+        for lock in sorted(folder.glob("*.lock")):
+            with contextlib.suppress(Busy), ExitStack() as stack:  # busy: it runs
+                what = f"recording {lock.stem}"
+                stack.enter_context(locks.exclusive(lock, "cleaning up", what=what))
+                _clean_up_one(lock, opener, tell)
+
+
+def _clean_up_one(lock: Path, opener: Callable[[str], Driver], tell: Callable[[str], None]) -> None:
+    path = lock.with_suffix(".json")
+    try:
+        if path.exists():
+            _take_away(Leavings(**json.loads(path.read_bytes())), opener)
+    except (MirrordError, OSError, ValueError, TypeError) as error:
+        tell(f"What an earlier recording left cannot be taken away yet: {error}")
+        return
+    files.remove_file("RECORD:JOURNAL:REMOVE", path)
+    files.remove_file("RECORD:JOURNAL:REMOVE", path.with_name(f".{path.name}.new"))
+    files.remove_file("RECORD:JOURNAL:LOCK", lock)
 
 
 def _take_away(left: Leavings, opener: Callable[[str], Driver]) -> None:
@@ -119,11 +139,18 @@ def delete_named(volume: Driver, names: list[str]) -> None:
 @contextmanager
 def volume_locked(volume: Driver) -> Iterator[None]:
     """Hold the volume for a moment; waits up to 20 s for a mirror that has it. `Busy`."""
+    with waited_for(lambda: volume.lock("mirrord trace record")):
+        yield
+
+
+@contextmanager
+def waited_for(lock: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Hold a lock; waits up to 20 s for who has it. `Busy`."""
     deadline_s = clock.monotonic_s() + _LOCK_WAIT_S
     while True:
         with ExitStack() as stack:
             try:
-                stack.enter_context(volume.lock("mirrord trace record"))
+                stack.enter_context(lock())
             except Busy:
                 if clock.monotonic_s() > deadline_s:
                     raise

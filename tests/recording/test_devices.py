@@ -56,6 +56,7 @@ def tracefs(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def loop(tmp_path: Path) -> Iterator[str]:
     """A loop device."""
+    require_btrfs()  # (root, that is)
     image = tmp_path / "image"
     with image.open("wb") as file:
         file.truncate(SIZE_BYTES)

@@ -29,8 +29,10 @@ from tests.recording.user import User
 class InThread:
     """`recording.record` beside the test."""
 
-    def __init__(self, what: str, out: Path, interval_s: float, duration_s: float) -> None:
-        wanted = recording.Wanted(out, interval_s, duration_s)
+    def __init__(
+        self, what: str, out: Path, interval_s: float, duration_s: float, *, files: bool = False
+    ) -> None:
+        wanted = recording.Wanted(out, interval_s, duration_s, files=files)
         self.numbers: list[dict[str, Any]] = []
         self.notes: list[str] = []
         self.failed: MirrordError | None = None
@@ -45,13 +47,16 @@ class InThread:
         self._thread.start()
 
     def intervals(self, count: int) -> None:
-        """Wait until so many are recorded (0: until it has begun)."""
+        """Wait until so many are over (0: until it has begun)."""
         deadline = time.monotonic() + 60
         while self._thread.is_alive():
-            if self.numbers and self.numbers[-1]["intervals"] >= count:
+            if self.numbers and self._passed() >= count:
                 return
             assert time.monotonic() < deadline
             time.sleep(0.01)
+
+    def _passed(self) -> int:
+        return int(self.numbers[-1]["intervals"] + self.numbers[-1]["missed"])
 
     def end(self) -> None:
         self._thread.join()
@@ -68,7 +73,7 @@ def left_behind(home: Path, out: Path) -> list[str]:
 def test_a_btrfs_volume_from_first_to_last_block(home: Path, volume: Path, tmp_path: Path) -> None:
     driver, out = BtrfsDriver(str(volume)), tmp_path / "out.parquet"
     first = driver.take_snapshot("first")
-    run = InThread(f"btrfs:{volume}", out, 0.5, 4)
+    run = InThread(f"btrfs:{volume}", out, 0.5, 6)
     run.intervals(0)
     with User(volume):
         run.intervals(6)
@@ -98,7 +103,7 @@ def test_a_block_volume_from_first_to_last_block(home: Path, tmp_path: Path) -> 
     with Volume.create(path, 64 << 20) as opened:
         opened.write(0, os.urandom(3 << 20))
         first = driver.take_snapshot("first")
-        run = InThread(f"block:{path}", out, 0.5, 3)
+        run = InThread(f"block:{path}", out, 0.5, 5)
         run.intervals(0)
         for number in range(60):
             opened.write((number * 7919 % 12000) * 4096, os.urandom(20_000))
@@ -127,6 +132,29 @@ def test_intervals_stand_on_their_grid(home: Path, volume: Path, tmp_path: Path)
     for slot in (2, 5):
         assert batch.time_ns[slots == slot].min() == slot * 500_000_000
     assert run.numbers[-1]["intervals"] == 8
+
+
+@pytest.mark.platform
+def test_what_a_mirror_of_whole_files_would_transfer(
+    home: Path, volume: Path, tmp_path: Path
+) -> None:
+    """One block of a file changes in two intervals, another file only gets a new name."""
+    out = tmp_path / "out.parquet"
+    (volume / "large").write_bytes(os.urandom(2 << 20))
+    (volume / "other").write_bytes(os.urandom(1 << 20))
+    run = InThread(f"btrfs:{volume}", out, 0.5, 6, files=True)
+    for after in (1, 5):
+        run.intervals(after)
+        with (volume / "large").open("r+b") as file:
+            os.pwrite(file.fileno(), os.urandom(4096), 8192 * after)
+        (volume / "other").rename(volume / f"name {after}")
+        (volume / f"name {after}").rename(volume / "other")
+    (volume / "other").rename(volume / "another")
+    run.end()
+    came = run.numbers[-1]
+    assert (came["changed_files"], came["whole_file_bytes"]) == (2, 2 * (2 << 20))
+    assert came["allocated_bytes"] == 2 * 4096
+    assert TraceFile(out).facts.notes["whole_file_bytes"] == str(4 << 20)
 
 
 @pytest.mark.platform
@@ -187,7 +215,7 @@ def test_two_recordings_do_not_disturb_each_other(home: Path, volume: Path, tmp_
     driver = BtrfsDriver(str(volume))
     first = driver.take_snapshot("first")
     outs = [tmp_path / "one.parquet", tmp_path / "other.parquet"]
-    runs = [InThread(f"btrfs:{volume}", out, 0.5, 3) for out in outs]
+    runs = [InThread(f"btrfs:{volume}", out, 0.5, 6) for out in outs]
     for run in runs:
         run.intervals(0)
     with User(volume):

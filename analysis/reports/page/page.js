@@ -46,9 +46,14 @@
         if (each.mode === "markers+text" && each.marker.symbol !== "star") each.mode = "markers";
       }
       const named = plot.data.filter((each) => each.showlegend !== false).length;
-      place.style.height = 300 + 19 * named + "px";
+      // A thick line makes every row of a legend higher.
+      const row = plot.data.some((each) => each.line && each.line.width > 10) ? 31 : 21;
+      place.style.height = 300 + row * named + "px";
+      layout.legend.maxheight = row * named + 20;
     } else {
-      place.style.height = "";
+      const rows = Math.ceil(plot.data.length / 4);
+      place.style.height = rows > 3 ? 440 + 22 * (rows - 3) + "px" : "";
+      layout.legend.maxheight = 22 * rows + 60;
     }
     // A finger that moves over a plot scrolls the page; there are buttons to zoom.
     layout.dragmode = touch.matches ? false : "zoom";

@@ -30,6 +30,10 @@ def record(
         str | None, typer.Option("--duration", help="As 2h, 1d; else until Ctrl-C.")
     ] = None,
     name: Annotated[str, typer.Option("--name", help="The trace's name in reports.")] = "",
+    files: Annotated[
+        bool,
+        typer.Option("--files", help="Also count what a mirror of whole files would transfer."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Record what users do to a live volume, until Ctrl-C or for a while.
@@ -45,6 +49,7 @@ def record(
         parse_duration(interval) if interval is not None else None,
         parse_duration(duration) if duration is not None else None,
         name,
+        files,
     )
     told = _Told(what, quiet=as_json)
     try:
@@ -64,8 +69,13 @@ def _note(sentence: str) -> None:
 
 def _lines(found: dict[str, Any]) -> list[str]:
     lines = [
-        f"{found['records']:,} records of {found['what']} are in {found['out']}: {_sums(found)}."
+        f"{found['records']:,} records of {found['what']} are in {found['file']}: {_sums(found)}."
     ]
+    if found.get("changed_files") is not None:
+        lines.append(
+            f"A mirror of whole files would have transferred {found['changed_files']:,} files of "
+            f"{format_size(found['whole_file_bytes'])} for that."
+        )
     if found.get("missed"):
         lines.append(
             f"{found['missed']} of {found['intervals'] + found['missed']} intervals went into the "
