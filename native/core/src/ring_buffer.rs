@@ -191,9 +191,13 @@ mod tests {
 
     #[test]
     fn times_add_up_and_what_is_no_request_is_passed_over() {
-        let extend = [(5u32 << 5 | TIME_EXTEND).to_le_bytes(), 2u32.to_le_bytes()].concat();
+        let extend = [
+            ((5u32 << 5) | TIME_EXTEND).to_le_bytes(),
+            2u32.to_le_bytes(),
+        ]
+        .concat();
         let padding = [
-            (1u32 << 5 | PADDING).to_le_bytes(),
+            ((1u32 << 5) | PADDING).to_le_bytes(),
             8u32.to_le_bytes(),
             [0; 4],
         ]
