@@ -72,6 +72,8 @@ class Capability(enum.Flag):
     SPOOL = enum.auto()
     #: The other end refuses to delete or turn back what was committed: nothing is pruned there.
     APPEND_ONLY = enum.auto()
+    #: A writable copy of what a destination shows can be made (`begin_test`).
+    COPY = enum.auto()
 
 
 class SendStream(abc.ABC):
@@ -323,6 +325,22 @@ class Driver(abc.ABC):
         no other end. Immediate: no data are copied.
         """
 
+    def begin_test(self, place: str = "") -> VolumeFacts:
+        """Make a writable copy of what a MIRROR shows, a LIVE volume of its own that shares what
+        it can; the mirror goes on as it is. One copy at a time; called again, it returns that one.
+
+        place: its location; "" for one beside this volume's. Returns its facts. Raises `Refused`
+        when something else is there, `NoSpace`.
+        """
+        raise Unsupported("a volume of this kind has no writable copies", where=str(self))
+
+    def end_test(self) -> bool:
+        """Remove that copy, with all that was written to it; whether there was one.
+
+        Raises `Refused` when the copy has snapshots or volumes of its own, `Busy` when it is used.
+        """
+        raise Unsupported("a volume of this kind has no writable copies", where=str(self))
+
     @abc.abstractmethod
     def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
         """What `rollback(guid)` would take from the live volume's users."""
@@ -391,6 +409,22 @@ def not_empty(where: str, found: str) -> MirrordError:
         why=f"{found}; mirrord did not make that and will not touch it",
         hint="Give a path that does not exist yet, or an empty directory.",
     )
+
+
+def nothing_shown(where: str) -> MirrordError:
+    """There is no complete update yet."""
+    return Refused(
+        "the destination shows nothing yet", where=where,
+        hint="Run 'mirrord initialize NAME' to its end first.",
+    )  # fmt: skip
+
+
+def other_copy(where: str, there: str) -> MirrordError:
+    """A second writable copy was asked for."""
+    return Refused(
+        "there is a writable copy already", where=where, why=f"it is {there}",
+        hint="Remove that first: 'mirrord break NAME --end-test'.",
+    )  # fmt: skip
 
 
 def other_mirror(where: str, mirror_id: str) -> MirrordError:

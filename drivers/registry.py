@@ -23,6 +23,10 @@ def open_driver(endpoint: Endpoint) -> Driver:
         from mirrord.drivers.zfs.driver import ZfsDriver
 
         return ZfsDriver(endpoint.location)
+    if endpoint.kind == "zfs-tree":
+        from mirrord.drivers.zfs.tree import TreeDriver
+
+        return TreeDriver(endpoint.location)
     raise UsageError(f"no driver for volumes of the kind '{endpoint.kind}'")
 
 

@@ -36,7 +36,7 @@ from mirrord.drivers.base import (
     snapshot_missing,
     staging_missing,
 )
-from mirrord.drivers.block import rootrecord, staging
+from mirrord.drivers.block import copies, rootrecord, staging
 from mirrord.drivers.block.content import changed_blocks
 from mirrord.drivers.block.format import BLOCK_BYTES, Root
 from mirrord.drivers.block.place import foreign_content, is_volume, nearest_directory
@@ -54,7 +54,7 @@ class BlockDriver(Driver):
     """A block volume in the directory `location`, an absolute path."""
 
     kind = "block"
-    capabilities = Capability.RESUME | Capability.BLOCK_FOR_BLOCK
+    capabilities = Capability.RESUME | Capability.BLOCK_FOR_BLOCK | Capability.COPY
 
     def __init__(self, location: str) -> None:
         super().__init__(location)
@@ -87,6 +87,7 @@ class BlockDriver(Driver):
             shown=record.shown if record.role is Role.MIRROR else None,
             mirror_id=record.mirror_id,
             origin=record.origin if record.role is Role.LIVE else None,
+            copy=str(copies.find(self._path) or ""),
         )
 
     @contextmanager
@@ -273,6 +274,20 @@ class BlockDriver(Driver):
                     old, role=Role.LIVE, origin=old.shown, segment=segment, chunk=0, grown=0
                 ),
             )
+
+    def begin_test(self, place: str = "") -> VolumeFacts:
+        """See `Driver.begin_test`: data files that are shared or copied, and a root record."""
+        record = self._record_of_role(Role.MIRROR)
+        made = copies.begin(self._path, record, _new_segment(record), place, str(self))
+        return BlockDriver(str(made)).facts()
+
+    def end_test(self) -> bool:
+        """See `Driver.end_test`."""
+        there = copies.find(self._path)
+        if there is None:
+            return copies.end(self._path)
+        with Volume.managed(there, "removing the copy"):
+            return copies.end(self._path)
 
     def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
         """Compares the two content trees; a block volume has no files to list."""

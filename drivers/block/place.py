@@ -11,7 +11,7 @@ from mirrord.drivers.block import rootrecord
 
 #: What a preparation that was cut short may leave in a directory that is still fit to be used.
 _LEFTOVERS = frozenset({f".{rootrecord.NAME}.new", "lock", "writer"})
-_OURS = frozenset({"data", "staging", "writer"})
+_OURS = frozenset({"data", "staging", "writer", "copy"})
 
 
 def foreign_content(path: Path) -> str | None:

@@ -26,7 +26,17 @@ from mirrord.core.model import (
 )
 from mirrord.drivers import base
 from mirrord.drivers.base import Capability, Driver
-from mirrord.drivers.btrfs import failover, ioctl, layout, receive, spool, store, subvolume, walk
+from mirrord.drivers.btrfs import (
+    copies,
+    failover,
+    ioctl,
+    layout,
+    receive,
+    spool,
+    store,
+    subvolume,
+    walk,
+)
 from mirrord.drivers.btrfs.ioctl import guarded
 from mirrord.drivers.btrfs.layout import Layout
 from mirrord.drivers.btrfs.store import Kept
@@ -44,7 +54,9 @@ class BtrfsDriver(Driver):
     """
 
     kind: ClassVar[str] = "btrfs"
-    capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME | Capability.SPOOL
+    capabilities: ClassVar[Capability] = (
+        Capability.FILES | Capability.RESUME | Capability.SPOOL | Capability.COPY
+    )
 
     def __init__(self, location: str, *, stream_version: int | None = None) -> None:
         super().__init__(location)
@@ -149,6 +161,7 @@ class BtrfsDriver(Driver):
             free_bytes=size.f_bavail * size.f_frsize,
             notes=notes,
             fixed=fixed,
+            copy=str(copies.find(place) or ""),
         )
 
     def _origin(self, place: Layout, live: subvolume.Info) -> str | None:
@@ -403,6 +416,19 @@ class BtrfsDriver(Driver):
             failover.promote(place, str(self))
 
     @guarded
+    def begin_test(self, place: str = "") -> VolumeFacts:
+        """See `Driver.begin_test`: a writable snapshot."""
+        here = self._place()
+        if self._role(here)[0] is not Role.MIRROR:
+            raise base.not_a_mirror(str(self))
+        return BtrfsDriver(str(copies.begin(here, place, str(self)))).facts()
+
+    @guarded
+    def end_test(self) -> bool:
+        """See `Driver.end_test`."""
+        return copies.end(self._place())
+
+    @guarded
     def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
         """See `Driver.divergence`."""
         place = self._place()
@@ -433,7 +459,7 @@ class BtrfsDriver(Driver):
             receive.remove_staging(folder)
         for kept in spool.held(place).values():
             spool.remove("BTRFS:FORGET:SPOOL", kept.path)
-        for path in (place.mirror_file, place.lock_file):
+        for path in (place.mirror_file, place.copy_file, place.lock_file):
             if path.exists():
                 files.remove_file("BTRFS:FORGET:MARK", path)
         layout.remove_empty_store("BTRFS:FORGET:STORE", place)

@@ -79,6 +79,11 @@ class Layout(NamedTuple):
         return self.store / "mirror.json"
 
     @property
+    def copy_file(self) -> Path:
+        """The file that says where the writable copy is (copies.py)."""
+        return self.store / "copy.json"
+
+    @property
     def lock_file(self) -> Path:
         """The file that is locked."""
         return self.store / "lock"
@@ -245,6 +250,17 @@ def read_mirror_id(layout: Layout) -> str:
 def write_mirror_id(op: str, layout: Layout, mirror_id: str) -> None:
     """Make the place the destination of that mirror; durable."""
     _write(op, layout.mirror_file, {"format": _FORMAT, "mirror_id": mirror_id})
+
+
+def read_copy(layout: Layout) -> tuple[str, str] | None:
+    """Path of the writable copy, and uuid of the snapshot that it began as; `Damaged`."""
+    document = _read(layout.copy_file)
+    return (_text(document["path"]), _text(document["uuid"])) if document is not None else None
+
+
+def write_copy(op: str, layout: Layout, path: str, uuid: str) -> None:
+    """Note where the writable copy is going to be; durable."""
+    _write(op, layout.copy_file, {"format": _FORMAT, "path": path, "uuid": uuid})
 
 
 def read_record(wrapper: Path) -> Record | None:

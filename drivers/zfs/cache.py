@@ -4,6 +4,10 @@ ZFS notes when the snapshots of a dataset changed, to the tick of the kernel's c
 as the time of the folder `.zfs/snapshot`: as long as that is the same, so are the snapshots. The
 listing is kept in a file beside the locks, where only who runs mirrord can write. What does not
 count as a change there (holds, clones) is asked anew of a single snapshot before it matters.
+
+What mirrord itself adds or deletes is put into the kept listing. In that moment somebody else may
+have taken a snapshot of his own, which is then not in it until the next change: so such a listing
+is good for mirrord's own snapshots, and not `certain`.
 """
 
 from __future__ import annotations
@@ -15,8 +19,7 @@ from mirrord.drivers.zfs import listing, locking, mounting
 from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.place import Place
 
-#: With fewer, asking is as quick.
-_ENTRIES_MIN = 20
+_UNCERTAIN = "\t+"
 
 
 def key_of(place: Place) -> str | None:
@@ -32,8 +35,8 @@ def key_of(place: Place) -> str | None:
     return f"{volume.name}\t{volume.guid}\t{changed_ns}"
 
 
-def load(place: Place) -> list[Entry] | None:
-    """What was kept, when it is still so."""
+def load(place: Place, *, certain: bool = False) -> list[Entry] | None:
+    """What was kept, when it is still so. certain: with everybody's snapshots."""
     key = key_of(place)
     if key is None:
         return None
@@ -42,7 +45,7 @@ def load(place: Place) -> list[Entry] | None:
     except (OSError, UnicodeDecodeError):
         return None
     first, _, lines = text.partition("\n")
-    if first != key:
+    if first != key and (certain or first != key + _UNCERTAIN):
         return None
     try:
         return listing.parse(lines)
@@ -50,17 +53,25 @@ def load(place: Place) -> list[Entry] | None:
         return None
 
 
-def save(place: Place, found: Listing, before: str | None) -> None:
+def save(place: Place, found: Listing, before: str | None, *, certain: bool = True) -> None:
     """Keep a listing that was made while the key was `before`; a failure is no matter."""
     key = key_of(place)
-    if key is None or key != before or len(found.entries) < _ENTRIES_MIN:
+    if key is None or key != before:
         return
     path = locking.lock_file(place.location, "snapshots")
     beside = path.with_suffix(f".{os.getpid()}.new")
     text = "".join(f"{one.line()}\n" for one in found.entries)
     with suppress(OSError):
-        beside.write_text(f"{key}\n{text}")
+        beside.write_text(f"{key}{'' if certain else _UNCERTAIN}\n{text}")
         os.replace(beside, path)
+
+
+def drop(location: str) -> None:
+    """Do not believe what is kept any more: what was done upon it failed, or it lacks something
+    that does not count as a change there.
+    """
+    with suppress(OSError):
+        locking.lock_file(location, "snapshots").unlink()
 
 
 class Change:
@@ -81,4 +92,4 @@ class Change:
             entries = [one for one in entries if one.full != added.full] + [added]
         entries.sort(key=lambda one: (one.order, one.bookmark))
         found = Listing(self._place.location, tuple(entries))
-        save(self._place, found, key_of(self._place))
+        save(self._place, found, key_of(self._place), certain=False)

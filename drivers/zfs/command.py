@@ -44,14 +44,15 @@ def _program(name: str) -> str:
     return command.find(name, hint=_HINT)
 
 
-def result(arguments: Sequence[str]) -> Result:
-    """Run `zfs` or `zpool` to its end; whoever asks judges how it ended."""
+def result(arguments: Sequence[str], *, given: bytes | None = None) -> Result:
+    """Run `zfs` or `zpool` to its end; whoever asks judges how it ended. given: its input."""
     _count()
     return command.run(
         [_program(arguments[0]), *arguments[1:]],
         timeout_s=_TIMEOUT_S,
         environment=ENVIRONMENT,
         output_bytes_max=_OUTPUT_BYTES_MAX,
+        given=given,
     )
 
 
@@ -68,12 +69,15 @@ def failure(where: str, arguments: Sequence[str], said: str) -> MirrordError:
     return failures.translate(where, arguments, said, ask=lambda words: result(words).output)
 
 
-def lenient(label: str, arguments: Sequence[str], where: str, *fine: str) -> None:
-    """The same, where a complaint with one of the texts `fine` in it means: it is so already."""
+def lenient(label: str, arguments: Sequence[str], where: str, *fine: str) -> bool:
+    """The same, where a complaint with one of the texts `fine` in it means: it is so already, and
+    the answer is False.
+    """
     steps.reached(label)
     done = result(arguments)
     if done.status != 0 and not any(text in done.errors for text in fine):
         raise failure(where, arguments, done.errors)
+    return done.status == 0
 
 
 class Wish(NamedTuple):

@@ -10,6 +10,7 @@ from mirrord.drivers.zfs import (
     cache,
     command,
     failover,
+    holding,
     listing,
     marks,
     mounting,
@@ -24,17 +25,29 @@ from mirrord.drivers.zfs.place import Place, look
 from mirrord.system import steps
 
 
+class Due(NamedTuple):
+    """What is left to do for a snapshot that is there and shown: `settle`. Until then the record of
+    the transfer says whose it is.
+    """
+
+    location: str
+    entry: Entry
+    request: ReceiveRequest
+    change: cache.Change
+
+
 class Committed(NamedTuple):
     """The snapshot, and the place as it is now. fresh: nothing that was seen before is true."""
 
     entry: Entry
     place: Place
     fresh: bool
+    due: Due | None = None
 
 
 def commit(place: Place, found: Listing, transfer_id: str, *, show: bool, where: str) -> Committed:
     """See `Driver.commit`. The END record makes the snapshot visible; what comes after it is
-    bookkeeping, which a repeated commit does too.
+    bookkeeping, which is due then, and which a repeated commit does too.
     """
     whole = running.kept(place.location, transfer_id)
     if whole is not None and whole.request is not None:
@@ -72,17 +85,45 @@ def _finish(
     finally:
         running.drop(place.location)
     there = found.find(request.snapshot.guid) if present else None
-    done = listing.load_one(there.full if there else whole.target, where)
-    if done is None or done.guid != request.snapshot.guid:
-        raise stream_damaged(where, f"it made no snapshot that is {request.snapshot.guid}")
-    done = _mark(done, request, where)
-    change.done(added=done)
+    done = there or _made(place, found, whole.target, request)
     if first or pinned:
         place = look(place.location, where)
     if show:
         _show(place, found, done, newest=not present, where=where)
-    record.remove("ZFS:COMMIT:RECORD", place.location)
-    return Committed(done, place, fresh=first or pinned or present or place.mark.pin is not None)
+    fresh = first or pinned or present or place.mark.pin is not None
+    due = Due(place.location, done, request, change)
+    return Committed(_marked(done, request), place, fresh, due)
+
+
+def _made(place: Place, found: Listing, full: str, request: ReceiveRequest) -> Entry:
+    """What a `zfs recv` that ended well has made: it was given no other snapshot. Its number is not
+    known yet: the newest.
+    """
+    newest = max((one.order for one in found.entries), default=0)
+    name = full.partition("@")[2]
+    taken_ns = request.snapshot.taken_at_ns
+    guid = request.snapshot.guid
+    return Entry(place.location, name, guid, newest + 1, taken_ns, False, 0, "", None)
+
+
+def settle(due: Due, where: str) -> Entry:
+    """Do what is left after a commit; may be repeated. Returns the snapshot as ZFS has it."""
+    done = listing.load_one(due.entry.full, where)
+    if done is None or done.guid != due.request.snapshot.guid:
+        raise stream_damaged(where, f"it made no snapshot that is {due.request.snapshot.guid}")
+    done = _mark(done, due.request, where)
+    due.change.done(added=done)
+    record.remove("ZFS:COMMIT:RECORD", due.location)
+    return done
+
+
+def left(place: Place, found: Listing) -> Due | None:
+    """What a process that ended left to do after a commit."""
+    request = record.read(place.location)
+    done = found.find(request.snapshot.guid) if request is not None else None
+    if request is None or done is None:
+        return None
+    return Due(place.location, done, request, cache.Change(place))
 
 
 def committed(place: Place, found: Listing, transfer_id: str) -> Entry | None:
@@ -107,22 +148,21 @@ def _pin(place: Place, found: Listing, where: str) -> bool:
 
 def _mark(done: Entry, request: ReceiveRequest, where: str) -> Entry:
     """The snapshot's own record; until it is written the dataset's record of the transfer does."""
-    snapshot = request.snapshot
-    mark = SnapshotMark(snapshot.kind, request.transfer_id, snapshot.taken_at_ns)
-    wishes = []
-    if not done.marked:
-        words = ["zfs", "set", f"{marks.SNAPSHOT}={mark.text()}", done.full]
+    marked, wishes = _marked(done, request), []
+    if not done.marked and marked.mark is not None:
+        words = ["zfs", "set", f"{marks.SNAPSHOT}={marked.mark.text()}", done.full]
         wishes.append(command.Wish("ZFS:COMMIT:MARK", words))
     if not done.holds:
-        wishes.append(hold("ZFS:COMMIT:HOLD", done.full))
+        wishes.append(holding.hold("ZFS:COMMIT:HOLD", done.full))
     if wishes:
         command.together(wishes, where)
-    return done._replace(mark=done.mark if done.marked else mark, marked=True, holds=1)
+    return marked._replace(marked=True, holds=1)
 
 
-def hold(label: str, snapshot: str) -> command.Wish:
-    """Keep others from destroying a snapshot that mirrord needs."""
-    return command.Wish(label, ["zfs", "hold", marks.HOLD, snapshot], ("tag already exists",))
+def _marked(done: Entry, request: ReceiveRequest) -> Entry:
+    snapshot = request.snapshot
+    mark = SnapshotMark(snapshot.kind, request.transfer_id, snapshot.taken_at_ns)
+    return done if done.marked else done._replace(mark=mark)
 
 
 def _show(place: Place, found: Listing, done: Entry, *, newest: bool, where: str) -> bool:

@@ -21,8 +21,10 @@ _ESCAPED = re.compile(rb"\\0([0-7]{3})")
 def sync(volume: Dataset, where: str) -> None:
     """Bring all that users have written, also what is still in memory, into the pool's books."""
     folder = mounting.folder_of(volume)
-    if folder:
+    if folder:  # (that this user may not is no proof that there is nothing)
         files.sync_filesystem("ZFS:CHANGED:SYNC", folder)
+    else:
+        mounting.flush("ZFS:CHANGED:SYNC", volume)
     command.run(["zpool", "sync", volume.name.partition("/")[0]], where)
 
 

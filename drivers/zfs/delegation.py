@@ -37,9 +37,9 @@ def missing(dataset: str, role: str, *, user: str = "", failover: bool = False) 
     return [each for each in needed if each not in has]
 
 
-def require(dataset: str, role: str, where: str) -> None:
+def require(dataset: str, role: str, where: str, *, failover: bool = False) -> None:
     """Refuse when whoever runs this lacks a permission: `PermissionMissing` names each."""
-    lacking = missing(dataset, role)
+    lacking = missing(dataset, role, failover=failover)
     if not lacking:
         return
     name, _ = _user("")
@@ -48,7 +48,7 @@ def require(dataset: str, role: str, where: str) -> None:
         f"the user {name} lacks {' and '.join(repr(each) for each in lacking)} on '{place}'",
         where=where,
         why="ZFS would refuse it in the middle, or leave the copy writable",
-        hint=f"As root: {allow_command(dataset, role, name)}",
+        hint=f"As root: {allow_command(dataset, role, name, failover=failover)}",
     )
 
 

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
 from mirrord.core.errors import Busy, MirrordError, Refused
-from mirrord.drivers.zfs import command, marks, names
+from mirrord.drivers.zfs import command, marks, names, programs
 from mirrord.drivers.zfs.listing import Entry, Listing
+from mirrord.drivers.zfs.marks import Mark
 from mirrord.drivers.zfs.place import Place
 from mirrord.system import steps
 
 #: Snapshots in one command: their names must fit into its arguments.
 _AT_ONCE = 500
+_THREADS = 8
 
 
 def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
     """Delete a snapshot, and what was set aside for its sake alone."""
-    theirs = [name for name in one.clones.split(",") if name and names.MARKER not in name]
+    copy = place.mark.copy
+    clones = [name for name in one.clones.split(",") if name and names.MARKER not in name]
+    theirs = [name for name in clones if name != copy]
     if theirs:
-        raise Refused(
-            f"the snapshot {one.name} has clones", where=where, why=", ".join(theirs),
-            hint=f"Promote or destroy them first: zfs promote {theirs[0]}",
-        )  # fmt: skip
+        raise _cloned(one, theirs, where)
     words = ["zfs", "release", marks.HOLD, one.full]
     gone = ("no such tag", "does not exist")
     wishes = [command.Wish("ZFS:DELETE:RELEASE", words, gone)]
-    if found.bookmark(one.guid) is not None:
+    if place.mark.role != "mirror" or found.bookmark(one.guid) is not None:
         words = ["zfs", "destroy", f"{one.dataset}#{one.name}"]
         wishes.append(command.Wish("ZFS:DELETE:BOOKMARK", words, None))
     command.together(wishes, where)
@@ -37,6 +41,45 @@ def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
             raise _held(one, where)
         raise command.failure(where, arguments, done.errors)
     sweep(place, found, {one.guid}, where)
+
+
+def delete_all(entries: Sequence[Entry], copy: str, where: str) -> None:
+    """Delete a tree's snapshot: those of all its members, the last one last. copy: see `Mark`."""
+    for one in entries:
+        clones = [name for name in one.clones.split(",") if name and names.MARKER not in name]
+        theirs = [name for name in clones if not (copy and f"{name}/".startswith(f"{copy}/"))]
+        if theirs:
+            raise _cloned(one, theirs, where)
+    held = [one.full for one in entries if one.holds]
+    for start in range(0, len(held), _AT_ONCE):
+        words = ["zfs", "release", marks.HOLD, *held[start : start + _AT_ONCE]]
+        command.lenient("ZFS:DELETE:RELEASE", words, where, "no such tag", "does not exist")
+    for _each in entries:
+        steps.reached("ZFS:DELETE:SNAPSHOT")
+    full = [one.full for one in entries]
+    plain = not any(one.clones for one in entries)
+    if plain and len(full) > 1 and programs.destroy_all(full):
+        return
+    with ThreadPoolExecutor(_THREADS) as pool:  # each waits for the pool: they wait together
+        list(pool.map(lambda one: _destroy(one, where), entries[:-1]))
+    _destroy(entries[-1], where)
+
+
+def _destroy(one: Entry, where: str) -> None:
+    later = ["-d"] if one.clones else []
+    arguments = ["zfs", "destroy", *later, one.full]
+    done = command.result(arguments)
+    if done.status != 0 and "could not find any snapshots" not in done.errors:
+        if "being held" in done.errors or "busy" in done.errors:
+            raise _held(one, where)
+        raise command.failure(where, arguments, done.errors)
+
+
+def _cloned(one: Entry, theirs: Sequence[str], where: str) -> Refused:
+    return Refused(
+        f"the snapshot {one.name} has clones", where=where, why=", ".join(theirs),
+        hint=f"Promote or destroy them first: zfs promote {theirs[0]}",
+    )  # fmt: skip
 
 
 def release_all(found: Listing, where: str) -> None:
@@ -79,3 +122,22 @@ def sweep(place: Place, found: Listing, gone: set[str], where: str) -> None:
     if mark != place.mark:
         words = ["zfs", "set", f"{marks.MARK}={mark.text()}", place.location]
         command.effect("ZFS:DELETE:MARK", words, where)
+
+
+def forget(place: Place, found: Listing, where: str, *, live: bool) -> None:
+    """See `Driver.forget`: what is left of the mirror when no transfer is."""
+    if place.prepared:
+        above = names.parent_of(place.location)
+        words = ["zfs", "inherit", names.prepared_property(place.location), above]
+        command.effect("ZFS:FORGET:PREPARED", words, where)
+    if place.here is None or place.here.mark is None:
+        return
+    release_all(found, where)
+    old = place.mark
+    mark = Mark(kept=old.kept) if live else old._replace(role="forgotten", mirror_id="")
+    if mark != old:
+        words = ["zfs", "set", f"{marks.MARK}={mark.text()}", place.location]
+        command.effect("ZFS:FORGET:MARK", words, where)
+    if place.here.local(marks.STAGING) is not None:
+        words = ["zfs", "inherit", marks.STAGING, place.location]
+        command.effect("ZFS:FORGET:STAGING", words, where)

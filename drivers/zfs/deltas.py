@@ -15,6 +15,15 @@ _ESTIMATE_BYTES = 1 << 20
 _EXACT_BYTES = 256 << 20
 
 
+def small(base: str | None, incremental: str, written: int) -> Delta | None:
+    """The delta of two snapshots when no more is asked than what will be sent; None when that has
+    to be estimated. written: bytes between them by the pool's books.
+    """
+    if base is None or written > _ESTIMATE_BYTES:
+        return None
+    return Delta(base, incremental, compare.SECTOR_BYTES, None, written, written, False, None)
+
+
 def between(
     place: Place, older: Entry | None, newer: Entry, accounts: Accounts, where: str,
     *, states: bool, files: bool,

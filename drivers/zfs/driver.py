@@ -7,6 +7,7 @@ update becomes visible in one step, failover.py how a volume goes back without l
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator
 from typing import ClassVar
@@ -30,14 +31,16 @@ from mirrord.drivers.zfs import (
     command,
     commit,
     compare,
+    copies,
+    counters,
     delegation,
     deleting,
     deltas,
     failover,
     features,
+    holding,
     listing,
     locking,
-    marks,
     mounting,
     names,
     receive,
@@ -45,9 +48,10 @@ from mirrord.drivers.zfs import (
     standing,
     stream,
     survey,
+    taking,
 )
 from mirrord.drivers.zfs.listing import Entry, Listing
-from mirrord.drivers.zfs.marks import Mark, SnapshotMark
+from mirrord.drivers.zfs.marks import SnapshotMark
 from mirrord.drivers.zfs.place import Place
 from mirrord.drivers.zfs.sight import Sight
 from mirrord.drivers.zfs.stream import ZfsSendStream
@@ -58,11 +62,19 @@ class ZfsDriver(Driver):
     """One dataset, or the place where one is mirrored to. location: `pool/dataset`."""
 
     kind: ClassVar[str] = "zfs"
-    capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME
+    capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME | Capability.COPY
 
     def __init__(self, location: str) -> None:
         super().__init__(names.check_dataset(location, f"zfs:{location}"))
         self._sight = Sight(location, str(self))
+        #: What is left of a commit to do when the volume is given back.
+        self._due: commit.Due | None = None
+        self._sent: list[str] = []
+
+    def detach(self) -> None:
+        """See `Driver.detach`."""
+        with contextlib.suppress(MirrordError, OSError):
+            self._settle()
 
     # Facts
 
@@ -75,10 +87,29 @@ class ZfsDriver(Driver):
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
         """Around what changes more than a snapshot: nothing that was seen is true any more."""
+        self._settle()
         try:
             yield
         finally:
             self._sight.forget()
+
+    def _settle(self) -> None:
+        """Do what is left of a commit."""
+        sent, self._sent = self._sent, []
+        if sent:  # each is the next base (and should one be gone, there is its bookmark)
+            command.together([holding.hold("ZFS:SEND:HOLD", full) for full in sent], str(self))
+        due, self._due = self._due, None
+        if due is not None:
+            self._sight.added(commit.settle(due, str(self)))
+
+    def _heal(self, place: Place) -> Place:
+        """Do what a process that ended left of a commit."""
+        self._settle()
+        due = commit.left(place, self._list(place)) if place.mark.role == "mirror" else None
+        if due is None:
+            return place
+        commit.settle(due, str(self))
+        return self._look(fresh=True)
 
     def _role(self, place: Place) -> tuple[Role, tuple[str, ...]]:
         return standing.role_of(place)
@@ -95,10 +126,14 @@ class ZfsDriver(Driver):
         """By name: so a place that is not there yet can be locked as well."""
         path = locking.lock_file(self.location, "lock")
         with locks.exclusive(path, purpose, what=str(self)):
+            self._settle()
             self._sight.trust(True)
             try:
                 yield True
             finally:
+                # (Should it fail, whoever comes next does it.)
+                with contextlib.suppress(MirrordError, OSError):
+                    self._settle()
                 self._sight.trust(False)
 
     # Snapshots
@@ -115,7 +150,12 @@ class ZfsDriver(Driver):
         place = self._look()
         if self._role(place)[0] is Role.FOREIGN and place.mark.role != "forgotten":
             return []
-        return [self._snapshot(one, place) for one in self._list(place).ours()]
+        found = self._list(place)
+        past = found.history()
+        return [
+            self._snapshot(one, place)._replace(aside=one.order > past.get(one.dataset, -1))
+            for one in found.ours()
+        ]
 
     def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
         """See `Driver.own_snapshots`."""
@@ -126,7 +166,7 @@ class ZfsDriver(Driver):
             return []
         return [
             self._snapshot(one, place)
-            for one in self._list(place).own()
+            for one in self._sight.listing(place, certain=True).own()
             if one.mark is None and listing.matches(one, patterns)
         ]
 
@@ -137,36 +177,27 @@ class ZfsDriver(Driver):
         return place
 
     def take_snapshot(self, name: str) -> Snapshot:
-        """See `Driver.take_snapshot`. It is held until mirrord deletes it."""
-        where, place = str(self), self._live()
-        full = f"{self.location}@{names.check_snapshot(name, where)}"
+        """See `Driver.take_snapshot`. It is held from when it is sent until mirrord deletes it."""
+        where = str(self)
+        names.check_snapshot(name, where)
         mark = SnapshotMark(SnapshotKind.REFERENCE, "", clock.now_ns())
-        arguments = ["zfs", "snapshot", "-o", f"{marks.SNAPSHOT}={mark.text()}", full]
-        change = cache.Change(place)
-        command.lenient("ZFS:SNAPSHOT:TAKE", arguments, where, "already exists")
-        one = listing.load_one(full, where)
-        if one is None:
-            raise texts.snapshot_missing(where, full)
-        if one.mark is None or one.mark.transfer or one.mark.kind is not SnapshotKind.REFERENCE:
-            raise Refused(
-                f"a snapshot of the name {name} is there",
-                where=where,
-                why="mirrord did not take it",
-            )
-        if not one.holds:
-            # Should somebody force the snapshot away, the next update goes on from the bookmark.
-            words = ["zfs", "bookmark", full, f"{self.location}#{name}"]
-            insured = command.Wish("ZFS:SNAPSHOT:BOOKMARK", words, None)
-            command.together([commit.hold("ZFS:SNAPSHOT:HOLD", full), insured], where)
-            one = one._replace(holds=1)
-        change.done(added=one)
-        self._sight.added(one)
-        return self._snapshot(one, place)
+        place = self._sight.hinted_place()
+        taken = None
+        if place is not None and self._role(place)[0] is Role.LIVE:
+            taken = taking.at_once(place, name, mark)
+        if place is None or taken is None:
+            place = self._live()
+            taken = taking.one_by_one(place, name, mark, where)
+        self._sight.added(taken.entry)
+        self._sight.follows(taken.entry, taken.before, taken.written)
+        return self._snapshot(taken.entry, place)
 
     def delete_snapshot(self, guid: str) -> None:
         """See `Driver.delete_snapshot`."""
-        where, place = str(self), self._look()
-        found = self._list(place)
+        self._settle()
+        seen = self._sight.hinted_place()
+        live = seen is not None and self._role(seen)[0] is Role.LIVE
+        where, (place, found) = str(self), self._sight.keeping(guid, live=live)
         one = found.find(guid)
         if one is None:
             return
@@ -188,6 +219,8 @@ class ZfsDriver(Driver):
         """See `Driver.changed_since`."""
         where, one, seen = str(self), self._sight.hint(guid), self._sight.hinted_place()
         if one is not None and seen is not None and seen.here is not None:
+            if self._role(seen)[0] is Role.LIVE and counters.moved(seen.here, guid):
+                return True
             answer = compare.changed(seen.here, one, where)
             if answer is not None:
                 return answer
@@ -205,45 +238,26 @@ class ZfsDriver(Driver):
     def base_left(self, guid: str) -> Snapshot | None:
         """See `Driver.base_left`: a bookmark."""
         place = self._look(fresh=True)
-        one = self._list(place).bookmark(guid)
+        one = self._sight.listing(place, certain=True).bookmark(guid)
         if one is None or self._role(place)[0] is not Role.LIVE:
             return None
         return listing.snapshot_of(one, "")._replace(kind=SnapshotKind.REFERENCE)
 
     # Source
 
-    def _pair(self, base: str | None, incremental: str) -> tuple[Place, Entry | None, Entry]:
-        """The pair, as it was seen last or is found now. A base of which only a bookmark is left
-        will do.
-        """
-        place, newer = self._sight.hinted_place(), self._sight.hint(incremental)
-        older = self._sight.hint(base) if base is not None else None
-        if place is not None and newer is not None and (base is None or older is not None):
-            return place, older, newer
-        return self._found_pair(base, incremental)
-
-    def _found_pair(self, base: str | None, incremental: str) -> tuple[Place, Entry | None, Entry]:
-        where, place = str(self), self._look(fresh=True)
-        found = self._list(place)
-        newer = found.find(incremental)
-        if newer is None:
-            raise texts.snapshot_missing(where, incremental)
-        older = None
-        if base is not None:
-            older = found.find(base) or found.bookmark(base)
-            if older is None:
-                raise texts.base_missing(where, base)
-        return place, older, newer
-
     def delta(
         self, base: str | None, incremental: str, *, states: bool = False, files: bool = False
     ) -> Delta:
         """See `Driver.delta`."""
         where = str(self)
-        place, older, newer = self._pair(base, incremental)
+        place, older, newer = self._sight.pair(base, incremental)
+        written = None if states or files else self._sight.gap(base, incremental)
+        known = deltas.small(base, incremental, written) if written is not None else None
+        if known is not None:
+            return known
         accounts = compare.accounts(older, newer, where)
         if accounts is None:  # not what they were
-            place, older, newer = self._found_pair(base, incremental)
+            place, older, newer = self._sight.found_pair(base, incremental)
             accounts = compare.accounts(older, newer, where)
             if accounts is None:
                 raise texts.snapshot_missing(where, incremental)
@@ -251,7 +265,7 @@ class ZfsDriver(Driver):
 
     def changes(self, base: str, incremental: str) -> Changes:
         """See `Driver.changes`. The stream is made for it, and thrown away."""
-        place, older, newer = self._pair(base, incremental)
+        place, older, newer = self._sight.pair(base, incremental)
         if base == incremental:
             return Changes(b"", b"")  # of that ZFS makes no stream
         found = survey.look_through(deltas.sending(place, older, newer), str(self))
@@ -265,9 +279,12 @@ class ZfsDriver(Driver):
         checkpoint: dict[str, int | str] | None = None,
     ) -> ZfsSendStream:
         """See `Driver.send`. The stream's own beginning says whether it is the right one."""
-        sending = deltas.sending(*self._pair(base, incremental))
+        place, older, newer = self._sight.pair(base, incremental)
+        sending = deltas.sending(place, older, newer)
         token = stream.check_token(checkpoint, sending, str(self))
-        return ZfsSendStream(sending, str(self), token)
+        hold = newer.mark is not None and not newer.holds
+        ended = functools.partial(self._sent.append, newer.full) if hold else None
+        return ZfsSendStream(sending, str(self), token, ended=ended)
 
     # Destination
 
@@ -276,7 +293,9 @@ class ZfsDriver(Driver):
         where, place = str(self), self._look()
         role, notes = self._role(place)
         if role in (Role.LIVE, Role.FOREIGN):
-            raise _not_empty(where, "it is a live volume" if role is Role.LIVE else notes[0])
+            raise standing.not_empty(
+                where, "it is a live volume" if role is Role.LIVE else notes[0]
+            )
         owner = place.mark.mirror_id or place.prepared
         if role is Role.MIRROR and owner != mirror_id:
             raise texts.other_mirror(where, owner)
@@ -304,6 +323,7 @@ class ZfsDriver(Driver):
 
     def receive(self, request: ReceiveRequest) -> receive.ZfsReceiver:
         """See `Driver.receive`."""
+        self._settle()
         where, place = str(self), self._mirror()
         owner = place.mark.mirror_id or place.prepared
         if owner != request.mirror_id:
@@ -316,12 +336,18 @@ class ZfsDriver(Driver):
             place, found = self._ready(self._look(fresh=left or waited), request)
             target = receive.target_name(found, self.location, request.snapshot, where)
             present = found.find(request.snapshot.guid) is not None
-            return receive.ZfsReceiver(
+            made = receive.ZfsReceiver(
                 place, request, target, where, mirror_id=owner, present=present, lock=lock
             )
         except BaseException:
             os.close(lock)
             raise
+        try:
+            made.ahead()
+        except BaseException:
+            made.close()
+            raise
+        return made
 
     def _ready(self, place: Place, request: ReceiveRequest) -> tuple[Place, Listing]:
         """Make the base the newest snapshot: nothing else can be received upon."""
@@ -330,10 +356,11 @@ class ZfsDriver(Driver):
             with self._changing():
                 failover.finish_swap(place, where)
             place = self._look()
+        place = self._heal(place)
         found = self._list(place)
         if request.base is None:
             if found.own():
-                raise _not_empty(where, f"it holds the snapshot '{found.own()[-1].name}'")
+                raise standing.not_empty(where, f"it holds the snapshot '{found.own()[-1].name}'")
             return place, found
         base = found.find(request.base)
         if base is None:
@@ -344,8 +371,9 @@ class ZfsDriver(Driver):
         refusal = receive.refuse_foreign(found, base.guid, where)
         if refusal is not None:
             raise refusal
+        pin = failover.shown(place, found)  # until the commit that stays
         with self._changing():
-            failover.make_anew(place, found, base, place.mark, None, where)
+            failover.make_anew(place, found, base, place.mark, None, where, pin=pin)
         place = self._look()
         return place, self._list(place)
 
@@ -358,17 +386,22 @@ class ZfsDriver(Driver):
 
     def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
         """See `Driver.commit`."""
+        self._settle()
         place = self._mirror()
         try:
             done = commit.commit(place, self._list(place), transfer_id, show=show, where=str(self))
         except BaseException:
             self._sight.forget()
             raise
+        entry, self._due = done.entry, done.due
         if done.fresh:
             self._sight.forget()
         else:
-            self._sight.added(done.entry)
-        return self._snapshot(done.entry, done.place)
+            self._sight.added(entry)
+        if done.due is not None and not self.locked:
+            self._settle()
+            entry = self._sight.hint(entry.guid) or entry
+        return self._snapshot(entry, done.place)
 
     def discard(self, transfer_id: str) -> None:
         """See `Driver.discard`."""
@@ -402,9 +435,25 @@ class ZfsDriver(Driver):
         if place.here is None and place.fresh is not None:
             failover.finish_swap(place, where)
             place = self._look(fresh=True)
+        place = self._heal(place)
         if place.here is None:
-            raise _nothing_shown(where)
+            raise standing.nothing_shown(where)
         failover.promote(place, self._list(place), where)
+
+    def begin_test(self, place: str = "") -> VolumeFacts:
+        """See `Driver.begin_test`: a clone."""
+        here = self._look(fresh=True)
+        there = bool(here.mark.copy) and self._role(here)[0] is Role.LIVE
+        if not there and self._role(here)[0] is not Role.MIRROR:
+            raise texts.not_a_mirror(str(self))
+        with self._changing():
+            name = copies.begin(here, self._list(here), place, str(self))
+        return ZfsDriver(name).facts()
+
+    def end_test(self) -> bool:
+        """See `Driver.end_test`."""
+        with self._changing():
+            return copies.end(self._look(fresh=True), str(self))
 
     def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
         """See `Driver.divergence`."""
@@ -426,6 +475,7 @@ class ZfsDriver(Driver):
         if role is Role.FOREIGN:
             raise texts.not_a_mirror(where)
         running.drop(self.location)
+        place = self._heal(place)
         found = self._list(place)
         target = found.find(guid)
         if target is None:
@@ -440,39 +490,10 @@ class ZfsDriver(Driver):
             self._forget()
 
     def _forget(self) -> None:
-        where, place = str(self), self._look(fresh=True)
+        where, place = str(self), self._heal(self._look(fresh=True))
         request = receive.begun(place)
         running.drop(self.location)
         if request is not None and not self._list(place).find(request.snapshot.guid):
             receive.discard(place, where)
             place = self._look(fresh=True)
-        if place.prepared:
-            words = [names.prepared_property(self.location), names.parent_of(self.location)]
-            command.effect("ZFS:FORGET:PREPARED", ["zfs", "inherit", *words], where)
-        if place.here is None or place.here.mark is None:
-            return
-        deleting.release_all(self._list(place), where)
-        old, role = place.mark, self._role(place)[0]
-        if role is Role.LIVE:
-            mark = Mark(kept=old.kept)
-        else:
-            mark = old._replace(role="forgotten", mirror_id="")
-        if mark != old:
-            words = ["zfs", "set", f"{marks.MARK}={mark.text()}", self.location]
-            command.effect("ZFS:FORGET:MARK", words, where)
-        if place.here.local(marks.STAGING) is not None:
-            words = ["zfs", "inherit", marks.STAGING, self.location]
-            command.effect("ZFS:FORGET:STAGING", words, where)
-
-
-def _not_empty(where: str, found: str) -> MirrordError:
-    error = texts.not_empty(where, found)
-    error.hint = "Give the name of a dataset that does not exist yet."
-    return error
-
-
-def _nothing_shown(where: str) -> MirrordError:
-    return Refused(
-        "there is nothing to make live", where=where, why="no snapshot is shown here",
-        hint="The first transfer must have ended: 'mirrord initialize NAME'.",
-    )  # fmt: skip
+        deleting.forget(place, self._list(place), where, live=self._role(place)[0] is Role.LIVE)

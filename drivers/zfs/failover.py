@@ -137,7 +137,7 @@ def rollback(
             _drop_fresh(place, where)
         mounting.mount("ZFS:ROLLBACK:MOUNT", place.here)
         return
-    mark = Mark(role="mirror", mirror_id=mirror_id, pin=target.guid, kept=old.kept)
+    mark = Mark(role="mirror", mirror_id=mirror_id, pin=target.guid, kept=old.kept, copy=old.copy)
     own = found.own()
     if keep_as is None and own and own[-1].guid == target.guid:
         _freeze(place.here, where)
@@ -151,13 +151,18 @@ def rollback(
 
 
 def make_anew(
-    place: Place, found: Listing, target: Entry, mark: Mark, keep_as: str | None, where: str
-) -> None:
-    """Let a clone of `target` with that mark take the volume's place; what was there goes aside."""
+    place: Place, found: Listing, target: Entry, mark: Mark, keep_as: str | None, where: str,
+    *, pin: str | None = None,
+) -> None:  # fmt: skip
+    """Let a clone of `target` with that mark take the volume's place; what was there goes aside.
+    pin: the snapshot that is to be shown then; None: `target`.
+    """
     here = place.here
     assert here is not None
+    pin = pin or target.guid
+    # What shows another one was perhaps made from another one: it does not last.
     if place.fresh is not None and (
-        place.fresh.mark is None or place.fresh.mark.pin != target.guid
+        place.fresh.mark is None or not place.fresh.mark.pin == pin == target.guid
     ):
         _drop_fresh(place, where)
         place = look(place.location, where)
@@ -173,11 +178,13 @@ def make_anew(
     fresh = names.fresh(place.location)
     if place.fresh is None:
         kept = tuple(dict.fromkeys((*mark.kept, aside)))
-        made = mark._replace(role="mirror", pin=target.guid, kept=kept)
-        words = [word for pair in _copied(here, made, where) for word in ("-o", pair)]
+        made = mark._replace(role="mirror", pin=pin, kept=kept)
+        words = [word for pair in copied(here, made, where) for word in ("-o", pair)]
         command.effect("ZFS:SWAP:CLONE", ["zfs", "clone", *words, target.full, fresh], where)
     if place.fresh is None or place.fresh.get("origin"):
         command.effect("ZFS:SWAP:PROMOTE", ["zfs", "promote", fresh], where)
+    if here.is_zvol and pin != target.guid:  # what is shown is a device of what goes aside
+        command.effect("ZFS:SWAP:DEVICES", ["zfs", "set", "snapdev=visible", here.name], where)
     _rename("ZFS:SWAP:ASIDE", here, aside, where)
     finish_swap(look(place.location, where), where)
 
@@ -246,7 +253,7 @@ def _keep(volume: Dataset, found: Listing, keep_as: str, where: str) -> None:
     command.effect("ZFS:ROLLBACK:KEEP", ["zfs", "snapshot", *words], where)
 
 
-def _copied(volume: Dataset, mark: Mark, where: str) -> list[str]:
+def copied(volume: Dataset, mark: Mark, where: str) -> list[str]:
     """What the new volume is set to: the old one's own settings, and those of a mirror."""
     asked = ["zfs", "get", "-Hp", "-s", "local", "-o", "property,value", "all", volume.name]
     pairs = []

@@ -67,6 +67,28 @@ class Listing(NamedTuple):
         """Those that mirrord took or received."""
         return [one for one in self.snapshots() if one.mark is not None]
 
+    def with_one(self, old: Entry, now: Entry | None) -> Listing:
+        """The same with one snapshot as it is now; None, or another of that name: it is gone."""
+        entries = [one for one in self.entries if one.full != old.full]
+        if now is not None and now.guid == old.guid:
+            entries.append(now._replace(mark=now.mark or old.mark))
+        entries.sort(key=lambda one: (one.order, one.bookmark))
+        return Listing(self.dataset, tuple(entries))
+
+    def history(self) -> dict[str, int]:
+        """The datasets in which the volume's past lies, each with the newest `order` of it that is
+        there: itself, and what it is a clone of.
+        """
+        found = {self.dataset: 1 << 64}
+        name = self.dataset
+        while True:
+            begun = (one for one in self.snapshots() if name in one.clones.split(","))
+            origin = next(begun, None)
+            if origin is None or origin.dataset in found:
+                return found
+            name = origin.dataset
+            found[name] = origin.order
+
     def find(self, guid: str) -> Entry | None:
         """The snapshot with that identity; the volume's own rather than another copy."""
         found = [one for one in self.snapshots() if one.guid == guid]

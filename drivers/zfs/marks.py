@@ -29,12 +29,14 @@ _VALUE_BYTES_MAX = 8191
 
 
 class Mark(NamedTuple):
-    """role: "mirror", "live" (promoted), "forgotten" (its mirror was deleted), "kept" (set aside).
+    """role: "mirror", "live" (promoted), "forgotten" (its mirror was deleted), "kept" (set aside),
+    "copy" (a writable one).
 
     pin: guid of the snapshot that is shown when it is not the newest received; "": nothing is.
     None: the newest. origin: guid that a promoted volume began as. kept: datasets that were set
     aside for this one, which still hold snapshots. keep_as: name of the snapshot by which a
-    rollback that was begun keeps what was there; of: of a kept one: the volume it was.
+    rollback that was begun keeps what was there; of: of a kept one: the volume it was. copy: the
+    dataset that is a writable copy of it.
     """
 
     role: str = ""
@@ -44,6 +46,7 @@ class Mark(NamedTuple):
     kept: tuple[str, ...] = ()
     keep_as: str | None = None
     of: str = ""
+    copy: str = ""
 
     def text(self) -> str:
         """As the property's value."""
@@ -62,7 +65,7 @@ def parse_mark(value: str | None) -> Mark | None:
     found = _read(value)
     if found is None or found.get("v") != _VERSION:
         return None
-    words = {key: found.get(key) for key in ("role", "mirror_id", "of")}
+    words = {key: found.get(key) for key in ("role", "mirror_id", "of", "copy")}
     maybe = {key: found.get(key) for key in ("pin", "origin", "keep_as")}
     kept = found.get("kept", [])
     fits = all(isinstance(word, str | None) for word in (*words.values(), *maybe.values()))
@@ -72,6 +75,7 @@ def parse_mark(value: str | None) -> Mark | None:
         role=words["role"] or "",
         mirror_id=words["mirror_id"] or "",
         of=words["of"] or "",
+        copy=words["copy"] or "",
         kept=tuple(kept),
         **maybe,
     )

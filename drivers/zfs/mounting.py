@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from mirrord.core.errors import Busy
 from mirrord.drivers.zfs import command, names
 from mirrord.drivers.zfs.place import Dataset
-from mirrord.system import steps
+from mirrord.system import files, steps
 
 
 def obstacle(volume: Dataset) -> str:
@@ -58,6 +59,18 @@ def unmount(label: str, volume: Dataset, where: str) -> None:
             hint=f"See who uses it: fuser -vm {volume.mountpoint}. Nothing was changed.",
         )  # fmt: skip
     raise command.failure(where, arguments, done.errors)
+
+
+def flush(label: str, volume: Dataset) -> None:
+    """Bring what users have written, but the kernel has not passed on to ZFS, there: pages that are
+    mapped into memory; the cache of a volume's device. Where this user may open it.
+    """
+    folder = folder_of(volume)
+    with suppress(FileNotFoundError, PermissionError):
+        if folder:
+            files.sync_filesystem(label, folder)
+        elif volume.is_zvol:
+            files.sync_device(label, view(volume))
 
 
 def folder_of(volume: Dataset | None) -> str:

@@ -11,6 +11,7 @@ from mirrord.drivers.zfs.marks import Mark
 _PROPERTIES = (
     "type",
     "guid",
+    "objsetid",
     "mountpoint",
     "mounted",
     "readonly",

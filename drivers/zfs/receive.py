@@ -13,7 +13,7 @@ from mirrord.core.errors import CheckpointUseless, MirrordError, TransferFailed
 from mirrord.core.model import ReceiveRequest, Snapshot, Staging
 from mirrord.drivers import base
 from mirrord.drivers.base import Receiver
-from mirrord.drivers.zfs import command, marks, names, record, running, tokens
+from mirrord.drivers.zfs import cache, command, marks, names, record, running, tokens
 from mirrord.drivers.zfs.listing import Listing
 from mirrord.drivers.zfs.marks import Mark
 from mirrord.drivers.zfs.place import Place, look
@@ -52,9 +52,20 @@ class ZfsReceiver(Receiver):
         self._alone = lock
         self._scanner = ZfsScanner()
         self._running: Running | None = None
+        self._early: Running | None = None
         self._waiting: list[bytes] = []
         self._staging: Staging | None = None
         self._closed = False
+
+    def ahead(self) -> None:
+        """Start `zfs recv` already, where nothing of the stream decides how: it does nothing until
+        the first record comes, and that is looked at before it is passed on.
+        """
+        volume = self._place.here
+        if self._present or self._request.base is None or volume is None:
+            return
+        if not volume.token and volume.get("inconsistent") != "1":
+            self._early = self._launch(self._arguments(None))
 
     def write(self, chunk: bytes | memoryview) -> None:
         """See `Receiver.write`."""
@@ -111,8 +122,11 @@ class ZfsReceiver(Receiver):
             )
 
     def _start(self, begin: Begin) -> Running:
-        arguments = self._arguments(begin)
         record.write(self._place.location, self._request)
+        early, self._early = self._early, None
+        return early or self._launch(self._arguments(begin))
+
+    def _launch(self, arguments: list[str]) -> Running:
         steps.reached("ZFS:RECEIVE:START")
         errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         if self._present:
@@ -139,12 +153,13 @@ class ZfsReceiver(Receiver):
         self._alone = -1
         return made
 
-    def _arguments(self, begin: Begin) -> list[str]:
+    def _arguments(self, begin: Begin | None) -> list[str]:
         """`zfs recv` with what is to be set: for a new dataset also that it stays out of the way:
         read-only, mounted by nobody but us, and never over something else.
         """
-        setting = {marks.STAGING: marks.staging_text(self._request)}
-        if self._request.base is None and not begin.resuming:
+        setting = {}
+        if begin is not None and self._request.base is None and not begin.resuming:
+            setting[marks.STAGING] = marks.staging_text(self._request)
             setting[marks.MARK] = Mark(role="mirror", mirror_id=self._mirror_id).text()
             setting["readonly"] = "on"
             if not begin.volume:
@@ -177,8 +192,12 @@ class ZfsReceiver(Receiver):
         if self._closed:
             return
         self._closed = True
+        if self._staging is None:
+            cache.drop(self._place.location)
         if self._staging is None and self._running is not None:
             self._running.close()
+        if self._early is not None:
+            self._early.close()
         if self._alone >= 0:
             os.close(self._alone)
             self._alone = -1
@@ -204,7 +223,7 @@ def stagings(place: Place, listing: Listing) -> list[Staging]:
     checkpoint, received_bytes = None, 0
     token = place.here.token if place.here else ""
     if token:
-        found = _decoded(token)
+        found = decoded(token)
         if found is not None and str(found.toguid) == request.snapshot.guid:
             checkpoint, received_bytes = {TOKEN: token}, found.bytes
     return [
@@ -226,13 +245,19 @@ def begun(place: Place) -> ReceiveRequest | None:
 
 
 def last(place: Place) -> ReceiveRequest | None:
-    """The transfer that brought the newest snapshot of a MIRROR, by what it set with it."""
+    """The transfer that brought the newest snapshot of a MIRROR, when that is not marked yet: by
+    its record, or by what the first one set with it.
+    """
     if place.here is None or place.mark.role != "mirror":
         return None
+    found = record.read(place.location)
+    if found is not None:
+        return found
     return marks.parse_staging(place.here.local(marks.STAGING))
 
 
-def _decoded(token: str) -> tokens.Token | None:
+def decoded(token: str) -> tokens.Token | None:
+    """What a resume token says, or None when it is damaged."""
     try:
         return tokens.decode(token)
     except ValueError:

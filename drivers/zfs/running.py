@@ -178,3 +178,8 @@ def _busy(where: str, descriptor: int) -> MirrordError:
         why=f"a 'zfs recv' that process {owner or '?'} started has not ended",
         hint="Wait for it to end; look for it with 'pgrep -af \"zfs recv\"'.",
     )
+
+
+def close_lock(descriptor: int) -> None:
+    """Give back what `alone` gave."""
+    os.close(descriptor)

@@ -7,6 +7,7 @@ uses that asks ZFS for the identity in the same breath.
 
 from __future__ import annotations
 
+from mirrord.drivers import base as texts
 from mirrord.drivers.zfs import cache, listing, receive
 from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.place import Place, look
@@ -21,6 +22,7 @@ class Sight:
         self._listing: Listing | None = None
         self._hints: dict[str, Entry] = {}
         self._trusted = self._true = False
+        self._gap: tuple[str, str, int] | None = None
 
     def trust(self, locked: bool) -> None:
         """The lock was taken, or is given back: what was seen before is but a hint."""
@@ -39,16 +41,16 @@ class Sight:
             self._true = self._trusted
         return self._place
 
-    def listing(self, place: Place) -> Listing:
-        """Its snapshots; nothing where there is no volume."""
-        if self._true and self._listing is not None and place is self._place:
+    def listing(self, place: Place, *, certain: bool = False) -> Listing:
+        """Its snapshots; nothing where there is no volume. certain: see `cache`."""
+        if not certain and self._true and self._listing is not None and place is self._place:
             return self._listing
         volume = place.volume
         if volume is None:
             return Listing(self._location, ())
         request = receive.last(place)
         before = cache.key_of(place)
-        kept = cache.load(place)
+        kept = cache.load(place, certain=certain)
         if kept is not None:
             found = listing.made(volume.name, kept, request)
         else:
@@ -74,9 +76,60 @@ class Sight:
             entries = [*(old for old in self._listing.entries if old.full != one.full), one]
             self._listing = listing.made(self._listing.dataset, entries, None)
 
+    def follows(self, one: Entry, before: str | None, written: int) -> None:
+        """That snapshot has so many bytes which the one before it, `before`, has not."""
+        self._gap = (before, one.guid, written) if before else None
+
+    def gap(self, base: str | None, incremental: str) -> int | None:
+        """Bytes written between two snapshots, when that was said as the newer one was taken."""
+        if self._gap is None or self._gap[:2] != (base, incremental):
+            return None
+        return self._gap[2]
+
     def gone(self, guid: str) -> None:
         """A snapshot was deleted."""
         self._hints.pop(guid, None)
         if self._listing is not None:
             entries = [one for one in self._listing.entries if one.guid != guid]
             self._listing = listing.made(self._listing.dataset, entries, None)
+
+    def pair(self, base: str | None, incremental: str) -> tuple[Place, Entry | None, Entry]:
+        """The pair, as it was seen last or is found now. A base of which only a bookmark is left
+        will do.
+        """
+        place, newer = self.hinted_place(), self.hint(incremental)
+        older = self.hint(base) if base is not None else None
+        if place is not None and newer is not None and (base is None or older is not None):
+            return place, older, newer
+        return self.found_pair(base, incremental)
+
+    def found_pair(self, base: str | None, incremental: str) -> tuple[Place, Entry | None, Entry]:
+        """The pair as it is now. Raises `NotFound`, `Diverged`."""
+        place = self.place(fresh=True)
+        found = self.listing(place)
+        newer = found.find(incremental)
+        if newer is None:
+            raise texts.snapshot_missing(self._where, incremental)
+        older = None
+        if base is not None:
+            older = found.find(base) or found.bookmark(base)
+            if older is None:
+                raise texts.base_missing(self._where, base)
+        return place, older, newer
+
+    def keeping(self, guid: str, *, live: bool) -> tuple[Place, Listing]:
+        """What is needed to delete a snapshot. Of a live volume (as it was seen last) that is the
+        snapshot alone, as it is now, under the name that it had.
+        """
+        place, one = self.hinted_place(), self.hint(guid)
+        if live and place is not None and one is not None and not place.mark.kept:
+            now = listing.load_one(one.full, self._where)
+            if now is not None and now.guid == guid and not now.clones:
+                return place, Listing(one.dataset, (now,))
+        place = self.place()
+        found = self.listing(place)
+        one = found.find(guid)
+        # What is kept of a listing does not say who has cloned or held it since.
+        if one is not None:
+            found = found.with_one(one, listing.load_one(one.full, self._where))
+        return place, found

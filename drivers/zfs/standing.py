@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from mirrord.core.errors import MirrordError, Refused
 from mirrord.core.model import Role, VolumeFacts
+from mirrord.drivers import base as texts
 from mirrord.drivers.zfs import failover, listing, mounting, names
 from mirrord.drivers.zfs.listing import Listing
 from mirrord.drivers.zfs.place import Dataset, Place
@@ -44,6 +46,7 @@ def facts_of(place: Place, found: Listing | None) -> VolumeFacts:
         used_bytes=int(place.pool.get("used") or 0) if place.pool else 0,
         free_bytes=int(there.get("available") or 0) if there else 0,
         notes=notes,
+        copy=place.mark.copy,
     )
     volume = place.volume
     if volume is None:
@@ -83,7 +86,26 @@ def _mirror_view(volume: Dataset, found: Listing, shown: str | None) -> tuple[st
     if not volume.mounted:
         why = mounting.obstacle(volume) or f"'zfs mount {volume.name}' does it"
         return "", (f"It cannot be read here, as it is not mounted: {why}.",)
+    if one.dataset != volume.name:  # a newer one is on its way, from before this one
+        folder = mounting.folder_aside(volume, one.dataset)
+        note = () if folder else (f"It can be read when {one.dataset} is mounted.",)
+        return listing.snapshot_of(one, folder).path, note
     own = found.own()
     if own and own[-1].guid != shown:
         return listing.snapshot_of(one, view).path, ()
     return view, ()
+
+
+def not_empty(where: str, found: str) -> MirrordError:
+    """The place of a mirror is taken."""
+    error = texts.not_empty(where, found)
+    error.hint = "Give the name of a dataset that does not exist yet."
+    return error
+
+
+def nothing_shown(where: str) -> MirrordError:
+    """Nothing was received yet."""
+    return Refused(
+        "there is nothing to make live", where=where, why="no snapshot is shown here",
+        hint="The first transfer must have ended: 'mirrord initialize NAME'.",
+    )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from mirrord.core.errors import CheckpointUseless, MirrordError, TransferFailed
@@ -80,9 +80,18 @@ def check_token(
 class ZfsSendStream(SendStream):
     """The output of one `zfs send`. Its first record must name what was asked for: names of
     snapshots are only names.
+
+    ended: is called when all was sent. As long as it is sent nobody can destroy the snapshot.
     """
 
-    def __init__(self, sending: Sending, where: str, token: str | None) -> None:
+    def __init__(
+        self,
+        sending: Sending,
+        where: str,
+        token: str | None,
+        *,
+        ended: Callable[[], None] | None = None,
+    ) -> None:
         self._sending = sending
         self._where = where
         self._token = token
@@ -95,6 +104,7 @@ class ZfsSendStream(SendStream):
             stdout=programs.PIPE,
             stderr=self._errors.fileno(),
         )
+        self._ended = ended
 
     def read(self) -> bytes:
         """See `SendStream.read`."""
@@ -107,6 +117,9 @@ class ZfsSendStream(SendStream):
                 raise self._failure()
             if self._scanner is not None:
                 raise TransferFailed("'zfs send' sent nothing", where=self._where)
+            ended, self._ended = self._ended, None
+            if ended is not None:
+                ended()
             return b""
         if self._scanner is not None:
             self._check(chunk)

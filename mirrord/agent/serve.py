@@ -44,6 +44,7 @@ class _Opened:
             stack, self.lock = self.lock, None
         if stack is not None:
             stack.close()
+        self.driver.detach()
 
 
 class Method(NamedTuple):
@@ -291,6 +292,14 @@ def _rollback(opened: _Opened, _e: Exchange, guid: str, mirror_id: str,
     opened.driver.rollback(guid, mirror_id=mirror_id, keep_as=keep_as)
 
 
+def _begin_test(opened: _Opened, _e: Exchange, place: str) -> Any:
+    """The copy must be where the peer might have its destination, too."""
+    if place:
+        rights = rights_at(opened.rules, place, kind=opened.driver.kind)
+        demand(opened.rules, rights, Right.RECEIVE, "make a writable copy", place)
+    return opened.driver.begin_test(place)
+
+
 _MAYBE = str | None
 _CHECKPOINT = dict[str, int | str] | None
 _S, _R = Right.SEND, Right.RECEIVE
@@ -317,6 +326,8 @@ METHODS: dict[str, Method] = {
     "commit": Method(_R, (str, bool), _commit, "commit a transfer"),
     "discard": Method(_R, (str,), _discard, "discard a transfer"),
     "promote": Method(Right.REMOVE, (), _plain("promote"), "make a destination writable"),
+    "begin_test": Method(Right.REMOVE, (str,), _begin_test, "make a writable copy"),
+    "end_test": Method(Right.REMOVE, (), _plain("end_test"), "remove a writable copy"),
     "divergence": Method(_ANY, (str, int), _divergence, "compare snapshots"),
     "rollback": Method(Right.REMOVE, (str, str, _MAYBE), _rollback, "turn a volume back"),
     "forget": Method(Right.REMOVE, (), _plain("forget"), "forget a mirror"),

@@ -18,6 +18,8 @@ from mirrord.core.names import check_mirror_name, nearest
 from mirrord.system import files
 
 KEEP_MAX = 10_000
+#: The kind of a ZFS endpoint that is meant with all below it.
+TREE = "zfs-tree"
 
 
 def _identity(value: Any) -> str:
@@ -57,6 +59,12 @@ def _policy(value: Any) -> str:
     return str(value)
 
 
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false is needed")
+    return value
+
+
 def _patterns(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
         raise ValueError('a list of texts is needed, for example ["daily.*"]')
@@ -92,6 +100,7 @@ _KEYS: strict.Keys = {
     "id": _identity,
     "source": lambda value: parse_endpoint(strict.text(value), what="source"),
     "destination": lambda value: parse_endpoint(strict.text(value), what="destination"),
+    "recursive": _flag,
     "policy": _policy,
     "keep_source": keep,
     "keep_destination": keep,
@@ -131,6 +140,9 @@ def parse(name: str, text: str, file: str) -> Definition:
     for key in _REQUIRED:
         if key not in values:
             raise ConfigError(f"the key '{key}' is missing", where=file)
+    if values.get("recursive"):
+        for key in ("source", "destination"):
+            values[key] = recursive_end(values[key], f"{file}:{strict.line_of(text, key)}")
     definition = Definition(
         name=name,
         file=file,
@@ -146,6 +158,16 @@ def parse(name: str, text: str, file: str) -> Definition:
     if any(definition.timing):
         _check_timing(definition.timing, text, file)
     return definition
+
+
+def recursive_end(endpoint: Endpoint, where: str) -> Endpoint:
+    """The same place with all below it; `ConfigError` where there is no such thing."""
+    if endpoint.kind not in ("zfs", TREE):
+        raise ConfigError(
+            f"a {endpoint.kind} volume cannot be mirrored with all below it", where=where,
+            hint="'recursive' is for ZFS datasets. Make a mirror for each volume.",
+        )  # fmt: skip
+    return endpoint._replace(kind=TREE)
 
 
 def _timing(values: dict[str, Any]) -> Timing:
@@ -222,12 +244,18 @@ def render(definition: Definition) -> str:
             return "[" + ", ".join(quoted(one) for one in item) + "]"
         return quoted(item) if isinstance(item, str) else str(item)
 
+    tree = definition.source.kind == definition.destination.kind == TREE
+    source, destination = (
+        end._replace(kind="zfs") if tree else end
+        for end in (definition.source, definition.destination)
+    )
     lines = [
         f"# The mirror '{definition.name}'. Each key: docs/config.md. "
         "Check it with 'mirrord config check'.",
         f"id = {quoted(definition.id)}",
-        f"source = {quoted(definition.source)}",
-        f"destination = {quoted(definition.destination)}",
+        f"source = {quoted(source)}",
+        f"destination = {quoted(destination)}",
+        *(["# With all datasets below.", "recursive = true"] if tree else []),
         f"policy = {quoted(definition.policy)}",
         "",
     ]
@@ -347,7 +375,9 @@ class Definitions:
         """What `swap` will write; `ConfigError` when it cannot be written."""
         path = self.file(name)
         text = path.read_text(encoding="utf-8")
-        for key, endpoint in (("source", source), ("destination", destination)):
+        tree = re.search(r"(?m)^\s*recursive\s*=\s*true", text) is not None
+        for key, end in (("source", source), ("destination", destination)):
+            endpoint = end._replace(kind="zfs") if tree and end.kind == TREE else end
             line = f"{key} = {quoted(endpoint)}".replace("\\", r"\\")
             text, count = re.subn(rf"(?m)^[ \t]*([\"']?){key}\1[ \t]*=.*$", line, text)
             if count != 1:
@@ -386,7 +416,9 @@ def check_together(definitions: list[Definition]) -> None:
     by_id: dict[str, Definition] = {}
     for definition in definitions:
         _check_ends(definition)
-        other = by_destination.setdefault(str(definition.destination), definition)
+        # A dataset is the same place with and without what is below it.
+        end = str(definition.destination).replace(f"{TREE}:", "zfs:", 1)
+        other = by_destination.setdefault(end, definition)
         if other is not definition:
             raise ConfigError(
                 f"the mirrors '{other.name}' and '{definition.name}' have one destination",
@@ -407,6 +439,11 @@ def check_together(definitions: list[Definition]) -> None:
 def _check_ends(definition: Definition) -> None:
     source, destination = definition.source, definition.destination
     where = definition.file or definition.name
+    if {source.kind, destination.kind} == {"zfs", TREE}:
+        raise ConfigError(
+            "only one end is meant with all below it", where=where,
+            hint="Write both as zfs: and add 'recursive = true' (create: '--recursive').",
+        )  # fmt: skip
     if source.kind != destination.kind:
         raise _mixed(source, destination, where)
     if source == destination:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirrord.catalogue.store import Catalogue
 from mirrord.config import strict
-from mirrord.config.definitions import Definitions, as_keep, as_rates, check_together
+from mirrord.config.definitions import Definitions, as_keep, as_rates, check_together, recursive_end
 from mirrord.config.host import Host, check_links
 from mirrord.config.host import load as load_host
 from mirrord.config.hosts import Hosts
@@ -165,15 +165,20 @@ class Service:
         self, name: str, source: str, destination: str, *,
         keep_source: int | str = 2, keep_destination: int | str = 10,
         snapshots: tuple[str, ...] = (), schedule: str = "", rpo: str = "", throttle: str = "",
+        recursive: bool = False,
     ) -> Result:  # fmt: skip
         """Define a mirror, after looking at both ends; moves no data."""
         if not all(snapshots):
             raise UsageError("a pattern for the snapshots that go along is empty")
+        ends = [parse_endpoint(source, what="source")]
+        ends.append(parse_endpoint(destination, what="destination"))
+        if recursive:
+            ends = [recursive_end(end, str(end)) for end in ends]
         definition = Definition(
             name=check_mirror_name(name),
             id=os.urandom(4).hex(),
-            source=parse_endpoint(source, what="source"),
-            destination=parse_endpoint(destination, what="destination"),
+            source=ends[0],
+            destination=ends[1],
             keep_source=as_keep(keep_source),
             keep_destination=as_keep(keep_destination),
             snapshots=snapshots,
@@ -258,6 +263,18 @@ class Service:
         from mirrord.engine import failover
 
         return self._with(name, failover.break_off)
+
+    def begin_test(self, name: str, *, place: str = "") -> Result:
+        """See `mirrord.engine.failover.begin_test`."""
+        from mirrord.engine import failover
+
+        return self._with(name, lambda mirror: failover.begin_test(mirror, place))
+
+    def end_test(self, name: str) -> Result:
+        """See `mirrord.engine.failover.end_test`."""
+        from mirrord.engine import failover
+
+        return self._with(name, failover.end_test)
 
     def resync(self, name: str, *, yes: bool) -> Result:
         """See `mirrord.engine.failover.resync`."""

@@ -28,6 +28,8 @@ METHODS: Mapping[str, Method] = {
     "quiesce": Method("act"),
     "resume": Method("act"),
     "break_off": Method("act"),
+    "begin_test": Method("act"),
+    "end_test": Method("act"),
     "resync": Method("act", queued=True),
     "reverse": Method("act", queued=True),
     "restore_files": Method("act"),

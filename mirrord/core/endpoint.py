@@ -10,9 +10,10 @@ from mirrord.core.errors import UsageError
 from mirrord.core.model import Endpoint
 from mirrord.core.names import nearest
 
-KINDS = ("block", "btrfs", "zfs")
+#: zfs-tree: a dataset with all below it, as `mirrord create --recursive` makes of a zfs endpoint.
+KINDS = ("block", "btrfs", "zfs", "zfs-tree")
 #: Those whose locations are names of datasets, `pool/dataset`, not paths.
-NAMED_KINDS = frozenset({"zfs"})
+NAMED_KINDS = frozenset({"zfs", "zfs-tree"})
 
 #: [user@]host[:port]; a host is a name, an IPv4 address or an IPv6 address in brackets.
 _HOST = re.compile(

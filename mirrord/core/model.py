@@ -35,6 +35,8 @@ class Snapshot(NamedTuple):
     path: where its files can be read, or "" when the driver has no such place.
     intact: read-only and not modified since it was taken or received.
     held_by: tags of the holds on it (drivers with `Capability.HOLD`).
+    aside: the volume went back to before it, and no incremental of the volume as it is now can
+        begin there. (Where one can, as on btrfs, it is never so.)
     """
 
     guid: str
@@ -45,6 +47,7 @@ class Snapshot(NamedTuple):
     path: str = ""
     intact: bool = True
     held_by: tuple[str, ...] = ()
+    aside: bool = False
 
 
 class VolumeFacts(NamedTuple):
@@ -58,6 +61,8 @@ class VolumeFacts(NamedTuple):
     mirror_id: the mirror a destination was prepared for, else "".
     origin: of a LIVE volume that was promoted: guid of the snapshot it began as, else None.
     used_bytes, free_bytes: of the holding file system, for forecasts.
+    copy: where the writable copy of it is that `begin_test` made, as a location of the same kind,
+        else "".
     fixed: why a LIVE volume cannot become a destination (it is a mount point, …), or "".
     notes: what a person should know, each a full sentence (nested subvolumes, …); of a FOREIGN
         place, or an empty folder, the first says what it is as a clause ("it holds 'x'").
@@ -76,6 +81,7 @@ class VolumeFacts(NamedTuple):
     free_bytes: int = 0
     fixed: str = ""
     notes: tuple[str, ...] = ()
+    copy: str = ""
 
 
 class BlockStates(NamedTuple):

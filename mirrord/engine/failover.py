@@ -8,11 +8,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mirrord.core import names
+from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import Diverged, MirrordError, Refused
 from mirrord.core.model import Divergence, Role, Snapshot, VolumeFacts
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.units import format_size
+from mirrord.drivers.base import nothing_shown
 from mirrord.engine import failover_steps, plan, recovery
 from mirrord.engine.mirror import Mirror, check_destination, check_source, one_line, stop_running
 from mirrord.engine.recovery import Recovered
@@ -79,6 +81,40 @@ def break_off(mirror: Mirror) -> Result:
             f"'mirrord reverse {mirror.name}' (destination becomes the source).",
             {"view": view},
         )
+
+
+def begin_test(mirror: Mirror, place: str) -> Result:
+    """Make a writable copy of what the destination shows; the mirror stays as it is."""
+    with mirror.hold(Verb.BREAK):
+        mirror.permit(Verb.BREAK)
+        facts = mirror.destination.facts()
+        check_destination(facts, mirror)
+        if facts.role is not Role.MIRROR or not facts.shown:
+            raise nothing_shown(str(mirror.destination))
+        status = "already_there" if facts.copy else "done"
+        if place:
+            kind = mirror.definition.destination.kind
+            place = parse_endpoint(f"{kind}:{place}", what="the copy's place").location
+        made = mirror.destination.begin_test(place)
+        if status == "done":
+            mirror.catalogue.add_event(mirror.id, "info", f"made the copy {made.location}")
+    where = made.view or made.location
+    return Result(
+        status,
+        f"{where} is a writable copy of what '{mirror.name}' shows; the mirror goes on.\n"
+        f"When you are done: 'mirrord break {mirror.name} --end-test' removes it.",
+        {"view": made.view, "location": made.location},
+    )
+
+
+def end_test(mirror: Mirror) -> Result:
+    """Remove the writable copy, with all that was written to it."""
+    with mirror.hold(Verb.BREAK):
+        where = mirror.destination.facts().copy
+        if not mirror.destination.end_test():
+            return Result("already_gone", f"'{mirror.name}' has no writable copy.")
+        mirror.catalogue.add_event(mirror.id, "info", f"removed the copy {where}")
+    return Result("done", f"The writable copy {where} of '{mirror.name}' is removed.")
 
 
 def resync(mirror: Mirror, *, yes: bool) -> Result:

@@ -30,14 +30,16 @@ class Conflict(NamedTuple):
 def newest_common(
     source: Sequence[Snapshot], destination: Sequence[Snapshot], *, not_after: str | None = None
 ) -> Snapshot | None:
-    """The destination's copy of the newest snapshot that both ends have intact.
+    """The destination's copy of the newest snapshot that both ends have intact, in the history of
+    their volumes as they are now.
 
     not_after: guid of a destination snapshot; only it and older ones count.
     """
-    ours = {snapshot.guid for snapshot in source if snapshot.intact}
+    ours = {snapshot.guid for snapshot in source if snapshot.intact and not snapshot.aside}
     found: Snapshot | None = None
     for snapshot in destination:
-        if snapshot.intact and snapshot.guid in ours and snapshot.kind is not SnapshotKind.DIVERGED:
+        usable = snapshot.intact and not snapshot.aside
+        if usable and snapshot.guid in ours and snapshot.kind is not SnapshotKind.DIVERGED:
             found = snapshot
         if snapshot.guid == not_after:
             break
@@ -47,7 +49,11 @@ def newest_common(
 def find_base(
     name: str, source: Sequence[Snapshot], destination: Sequence[Snapshot], shown: str
 ) -> Snapshot | Conflict:
-    """The source's copy of the base of the next update, or why there is none."""
+    """The source's copy of the base of the next update, or why there is none.
+
+    It is what the destination shows, unless the source went back to before that (a restore) and
+    cannot send from there: then what both had before.
+    """
     here = {snapshot.guid: snapshot for snapshot in source}
     there = {snapshot.guid: snapshot for snapshot in destination}
     mend = _way_on(name, source, destination)
@@ -60,6 +66,11 @@ def find_base(
         return Conflict(f"the base {label} is not at the source any more", mend)
     if not here[shown].intact:
         return Conflict(f"the base {label} was made writable or changed at the source", mend)
+    if here[shown].aside:
+        common = newest_common(source, destination)
+        if common is None:
+            return Conflict(f"the source went back to before the base {label}", mend)
+        return here[common.guid]
     return here[shown]
 
 

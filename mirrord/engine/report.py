@@ -61,6 +61,7 @@ def status(mirror: Mirror) -> dict[str, Any]:
         "base_risk": base_risk,
         "view": facts.view if facts else "",
         "shown": _shown_name(mirror, facts),
+        "copy": facts.copy if facts else "",
         "running": {"pid": holder.pid, "purpose": holder.purpose, **progress} if holder else None,
         **(_checkpoint(mirror, last) if facts and not holder else NO_CHECKPOINT),
         "last_transfer": _transfer_dict(last) if last else None,
@@ -108,7 +109,8 @@ def unknown(name: str, problem: str) -> dict[str, Any]:
     return {
         "name": name, "id": "", "source": "", "destination": "", "state": "unknown",
         "activity": "idle", "healthy": False, "problems": [problem], "lag_s": None, "view": "",
-        "shown": "", "running": None, **NO_CHECKPOINT, "last_transfer": None, "notes": [],
+        "shown": "", "copy": "", "running": None, **NO_CHECKPOINT, "last_transfer": None,
+        "notes": [],
         "confirmed_ns": 0, "quiesced": False, "schedule": [], "filesystem": "", "base_risk": "",
         "next_ns": None, "alarms": [], "rpo_s": None, "rpo_used": None, "forecast": "",
     }  # fmt: skip

@@ -63,8 +63,9 @@ def restore_files(
         raise Unsupported(
             f"single files cannot be restored from a {mirror.destination.kind} volume",
             where=str(mirror.destination),
-            why="it holds blocks, not files",
-            hint=f"'mirrord restore {mirror.name} --all' restores the whole volume.",
+            why="it holds blocks, not files, or several file systems in one",
+            hint=f"'mirrord restore {mirror.name} --all' restores the whole volume. (Each dataset "
+            "of a tree has its files in .zfs/snapshot.)",
         )
     chosen = pick_snapshot(mirror, snapshot)
     if not chosen.path:

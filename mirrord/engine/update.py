@@ -137,7 +137,8 @@ def _transfer_all(mirror: Mirror, verb: Verb, recovered: Recovered, *, why_whole
     base = _base(mirror, here, there, shown)
     own = mirror.source.own_snapshots(mirror.definition.snapshots)
     asked_ns = clock.now_ns()
-    if base is not None and not _news(mirror, base, own, {s.guid for s in there}):
+    back = base is not None and base.guid != shown
+    if base is not None and not back and not _news(mirror, base, own, {s.guid for s in there}):
         if _left_over(mirror.definition.keep_source, here) or _left_over(
             mirror.definition.keep_destination, there
         ):

@@ -274,6 +274,15 @@ class RemoteDriver(Driver):
         """See `Driver.promote`."""
         self._call("promote")
 
+    def begin_test(self, place: str = "") -> VolumeFacts:
+        """See `Driver.begin_test`."""
+        made: VolumeFacts = unpack(VolumeFacts, self._call("begin_test", place))
+        return made
+
+    def end_test(self) -> bool:
+        """See `Driver.end_test`."""
+        return bool(self._call("end_test"))
+
     def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
         """See `Driver.divergence`."""
         found: Divergence = unpack(Divergence, self._call("divergence", guid, limit))

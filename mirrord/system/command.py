@@ -45,30 +45,32 @@ def run(
     timeout_s: float,
     environment: Mapping[str, str] | None = None,
     output_bytes_max: int = _OUTPUT_BYTES_MAX,
+    given: bytes | None = None,
 ) -> Result:
-    """Run a program to its end, without input. `IoFailed` when it takes longer than that.
+    """Run a program to its end. `IoFailed` when it takes longer than that.
 
+    given: its input; None: it has none.
     environment: variables set in addition to those of this process. output_bytes_max: so much of
     the end of its output is returned. What the program started itself ends with it when the time
     is over.
     """
     process = subprocess.Popen(
         list(arguments),
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
         env=_environment(environment),
     )
     try:
-        output, errors = process.communicate(timeout=timeout_s)
+        output, errors = process.communicate(given, timeout=timeout_s)
     except subprocess.TimeoutExpired:
         end_session(process)  # the program may be over, and what it left behind go on
         raise IoFailed(f"'{arguments[0]}' did not end within {timeout_s:g} s") from None
     finally:
         if process.poll() is None:
             end_session(process)
-        for pipe in (process.stdout, process.stderr):
+        for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
     return Result(process.returncode, _tail(output, output_bytes_max), _tail(errors))

@@ -37,6 +37,16 @@ def sync_filesystem(op: str, path: str | Path) -> None:
         os.close(descriptor)
 
 
+def sync_device(op: str, path: str | Path) -> None:
+    """Make all that was written to a block device through its cache durable."""
+    steps.reached(op)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def write_atomic(op: str, path: str | Path, data: bytes, *, mode: int = 0o644) -> None:
     """Replace the file at `path` by `data` in one durable step; a crash leaves old or new."""
     path = Path(path)

@@ -54,8 +54,8 @@ class RemoteLab:
 
     def _local(self, driver: Driver) -> Driver:
         every = (self._inner.source(), self._inner.destination(), self._inner.foreign())
-        [found] = [one for one in every if one.location == driver.location]
-        return found
+        found = [one for one in every if one.location == driver.location]
+        return found[0] if found else type(every[0])(driver.location)
 
 
 @contextmanager

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mirrord.core.errors import Diverged, MirrordError, NotFound
+from mirrord.core.errors import Diverged, MirrordError, NotFound, Refused
 from mirrord.core.model import Snapshot, SnapshotKind
+from mirrord.drivers.base import Capability
 from mirrord.system import steps
 from tests.contract.flows import MIRROR, initialized, mirror, request, stage
 from tests.contract.lab import Lab
@@ -90,6 +91,32 @@ def test_a_commit_that_does_not_show_leaves_the_view(lab: Lab) -> None:
     last = mirror(source, destination, middle, "last")
     assert lab.content(lab.destination()) == lab.content(source)
     assert [s.guid for s in destination.snapshots()] == [base.guid, middle.guid, last.guid]
+
+
+def test_an_update_from_before_what_is_shown_leaves_the_view_until_it_is_committed(
+    lab: Lab,
+) -> None:
+    """As after the source went back to an older snapshot."""
+    source, destination, base = initialized(lab)
+    lab.change(source, 1)
+    middle = mirror(source, destination, base, "middle")
+    before = lab.content(destination)
+    lab.change(source, 2)
+    last = source.take_snapshot("last")
+    if Capability.BLOCK_FOR_BLOCK in destination.capabilities:
+        # What is shown has the blocks that would be written: refused, and nothing is touched.
+        with pytest.raises(Refused, match="in use"):
+            stage(source, destination, base, last, "t")
+        assert lab.content(lab.destination()) == before
+        return
+    stage(source, destination, base, last, "t")
+    facts = lab.destination().facts()
+    assert facts.shown == middle.guid
+    assert lab.content(lab.destination()) == before
+    assert destination.commit("t", show=True).guid == last.guid
+    assert lab.content(lab.destination()) == lab.content(source)
+    kept = [s.guid for s in lab.destination().snapshots()]
+    assert {base.guid, middle.guid, last.guid} <= set(kept) and kept[-1] == last.guid
 
 
 def test_an_interrupted_receive_leaves_the_destination_as_it_was(lab: Lab) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from mirrord.core.errors import MirrordError
 from mirrord.core.model import SnapshotKind
+from mirrord.engine import transfer
 from mirrord.link import connect
 from tests.contract.zfs import ZfsLab, zfs_lab
 from tests.support.places import driver_at
@@ -76,8 +77,15 @@ class Matrix:
         self.lab.sound(self.lab.destination())
 
 
+#: How long a transfer waits for a machine that does not come back: a minute is for people.
+PATIENCE_S = 1.0
+
+
 @pytest.fixture(params=["filesystem", "volume"])
-def matrix(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Matrix]:
+def matrix(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Matrix]:
+    monkeypatch.setattr(transfer, "_PATIENCE_S", PATIENCE_S)
     with zfs_lab(volume=request.param == "volume", large=False) as lab:
         made = Matrix(lab, tmp_path)
         yield made

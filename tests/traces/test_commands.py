@@ -255,3 +255,33 @@ def test_a_real_trace_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert again["touched"][0] == 608_352
     assert [each["name"] for each in again["source_findings"]] == ["shifted-grid"]
     assert "handled when it was imported" in said(capsys, "trace", "info", out)
+
+
+def test_progress_is_shown_at_a_terminal_and_nowhere_else(tmp_path: Path) -> None:
+    import pty
+
+    line = f"{FILETIME},hm,0,Write,4096,4096,26\n".encode()
+    shown = {}
+    for kind in ("terminal", "pipe"):
+        ours, theirs = pty.openpty() if kind == "terminal" else os.pipe()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mirrord", "trace", "import", "-", "-o", tmp_path / "t.parquet"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=theirs,
+        )  # fmt: skip
+        os.close(theirs)
+        assert process.stdin is not None
+        for _ in range(4):
+            process.stdin.write(line * 200_000)
+            process.stdin.flush()
+            time.sleep(0.6)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+        shown[kind] = b""
+        try:
+            while piece := os.read(ours, 4096):
+                shown[kind] += piece
+        except OSError:
+            pass  # a terminal whose other end is closed
+        os.close(ours)
+    assert b"records" in shown["terminal"] and b"million/s" in shown["terminal"]
+    assert shown["pipe"] == b""

@@ -125,6 +125,40 @@ def test_ends_that_cannot_be_meant_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("source", "destination", "why", "hint"),
+    [
+        ("btrfs:/a", "zfs:tank/b", "not made for each other", "zvol, a block volume"),
+        ("zfs:tank/a", "btrfs:/b", "not made for each other", "that will come"),
+        ("zfs:tank/a", "block:/b", "a dataset's stream", "a later version"),
+        ("zfs:tank/a", "zfs-tree:tank/b", "", "--recursive"),
+    ],
+)
+def test_a_mixed_mirror_is_refused_with_the_reason(
+    tmp_path: Path, source: str, destination: str, why: str, hint: str
+) -> None:
+    made = definition(source=parse_endpoint(source), destination=parse_endpoint(destination))
+    with pytest.raises(ConfigError) as caught:
+        Definitions(tmp_path).add(made)
+    assert why in caught.value.why and hint in caught.value.hint
+
+
+def test_a_tree_is_written_as_people_mean_it_and_stays_one(tmp_path: Path) -> None:
+    folder = Definitions(tmp_path)
+    ends = [parse_endpoint("zfs-tree:tank/a"), parse_endpoint("zfs-tree://dr/vault/a")]
+    folder.add(definition(source=ends[0], destination=ends[1]))
+    text = (tmp_path / "home.toml").read_text()
+    assert 'source = "zfs:tank/a"\n' in text and "\nrecursive = true\n" in text
+    after = folder.swap("home", ends[1], ends[0])
+    assert (after.source, after.destination) == (ends[1], ends[0]) and folder.load("home") == after
+    assert "zfs-tree" not in (tmp_path / "home.toml").read_text()
+    with pytest.raises(ConfigError, match="one destination"):
+        folder.add(definition("other", id="cd", source=parse_endpoint("zfs:tank/x"),
+                              destination=parse_endpoint("zfs:tank/a")))  # fmt: skip
+    with pytest.raises(ConfigError, match="all below it"):
+        parse("home", GOOD + "recursive = true\n", "home.toml")
+
+
 def test_siblings_with_a_common_beginning_are_fine(tmp_path: Path) -> None:
     made = definition(
         source=parse_endpoint("block:/srv/a"), destination=parse_endpoint("block:/srv/ab")

@@ -50,6 +50,15 @@ def test_find_base_names_what_is_wrong_and_the_way_on() -> None:
     assert isinstance(nothing, Conflict) and "whole transfer" in nothing.hint
 
 
+def test_a_source_that_went_back_sends_from_what_both_had_before() -> None:
+    there = [snap(1), snap(2)]
+    here = [snap(1), snap(2)._replace(aside=True)]
+    found = find_base("home", here, there, "g2")
+    assert isinstance(found, Snapshot) and found.guid == "g1"
+    nothing = find_base("home", here[1:], there, "g2")
+    assert isinstance(nothing, Conflict) and "went back" in nothing.why
+
+
 @given(numbers, st.integers(0, 6), st.sets(st.integers(0, 12)))
 def test_steps_form_one_chain_from_base_to_incremental(
     own: list[int], first: int, there: set[int]

@@ -35,7 +35,7 @@ def pools(zfs_guest: Guest) -> Iterator[Guest]:
 def test_the_chapters_commands_do_what_it_says(pools: Guest) -> None:
     chapter = GUIDE.read_text(encoding="utf-8").partition("\n## ZFS\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"^```sh zfs\n(.*?)^```$", chapter, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     script = (
         f"export MIRRORD_HOME={new_home()} PYTHONPATH={TREE}\n"
         f'mirrord() {{ {PYTHON} -m mirrord "$@"; }}\n'
@@ -45,6 +45,8 @@ def test_the_chapters_commands_do_what_it_says(pools: Guest) -> None:
     assert "\nfirst note\n" in said
     assert re.search(r"added .*  notes.txt", said)
     assert "'home' is broken off" in said and "'home' is mirrored again" in said
+    assert "\na letter\n" in said and "projects-test is a writable copy" in said
+    assert pools.run("cat", "/vault/copies/projects/web/index.html") == "a page\n"
     kept = pools.run("zfs", "list", "-H", "-t", "snapshot", "-o", "name", "-r", "vault")
     assert "@diverged." in kept
     assert pools.run("ls", "/vault/copies/home").split() == ["notes.txt"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mirrord.core.errors import CheckpointUseless
 from mirrord.core.model import Endpoint
 from mirrord.drivers.zfs import failures
 from mirrord.drivers.zfs.records import RECORD_BYTES, RecordType, ZfsScanner
@@ -210,3 +211,52 @@ def test_an_encrypted_dataset_is_mirrored_without_its_key(zfs_guest: Guest, name
     assert status.split() == ["unavailable", "unavailable"]
     shell(zfs_guest, f"zfs load-key -L file:///tmp/mirror.key {backup}; zfs mount {backup}")
     assert zfs_guest.user("digest", f"/{backup}") == wanted
+
+
+def test_a_token_of_something_else_is_refused_with_the_reason(zfs_guest: Guest, name: str) -> None:
+    """What 'zfs send -t' would send whatever was asked for."""
+    home, place = f"here/{name}/home", f"there/{name}/half"
+
+    def token_of(words: str) -> str:
+        shell(
+            zfs_guest,
+            f"zfs destroy {place} 2>/dev/null || true;"
+            f"zfs send {words} | head -c 400000 | zfs recv -s {place} || true",
+        )
+        words = f"zfs get -Hpo value receive_resume_token {place}"
+        return shell(zfs_guest, words).strip()
+
+    shell(
+        zfs_guest,
+        f"zfs create {home}; head -c 1000000 /dev/urandom > /{home}/x;"
+        f"zfs create here/{name}/other; cp /{home}/x /here/{name}/other/;"
+        f"zfs snapshot here/{name}/other@one",
+    )
+    with guest_agents(zfs_guest) as others:
+        driver = RemoteDriver(Endpoint("zfs", home, "there"), others)
+        one = driver.take_snapshot("one")
+        shell(zfs_guest, f"head -c 1000000 /dev/urandom > /{home}/y")
+        two = driver.take_snapshot("two")
+        good, other = token_of(f"-Lce {home}@one"), token_of(f"here/{name}/other@one")
+        for base, token, why in (
+            (None, other, "it is for"),
+            (one.guid, good, "it is for"),
+            (None, "2" + good[1:], "version"),
+            (None, good[:-8], "it is|its|it claims"),
+            (None, "", "token"),
+        ):
+            with pytest.raises(CheckpointUseless, match=why):
+                driver.send(
+                    base, (one if token == other else two).guid, checkpoint={"token": token}
+                )
+        with driver.send(None, one.guid, checkpoint={"token": good}) as stream:
+            rest = 0
+            while chunk := stream.read():
+                rest += len(chunk)
+        assert 300_000 < rest < 900_000, "it goes on where that ended"
+        # Made anew under its name, with a snapshot of the same name: another one.
+        shell(zfs_guest, f"zfs release -r mirrord {home}@one; zfs release -r mirrord {home}@two;"
+                         f"zfs destroy -r {home}; zfs create {home}")  # fmt: skip
+        anew = driver.take_snapshot("one")
+        with pytest.raises(CheckpointUseless, match="it is for"):
+            driver.send(None, anew.guid, checkpoint={"token": good})

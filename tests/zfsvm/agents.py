@@ -17,9 +17,11 @@ from tests.zfsvm.guest import PYTHON, TREE, Guest
 _HOMES = itertools.count(1)
 
 
-def new_home() -> str:
-    """A folder in the machine for MIRRORD_HOME, which nobody else has."""
-    return f"/var/tmp/mirrord/{next(_HOMES)}"
+def new_home(user: str = "root") -> str:
+    """A folder in the machine for MIRRORD_HOME, which nobody else has. (The one above it belongs to
+    whoever makes it.)
+    """
+    return f"/var/tmp/mirrord-{user}/{next(_HOMES)}"
 
 
 class GuestAgents(Agents):
@@ -58,7 +60,7 @@ class GuestAgents(Agents):
 @contextmanager
 def guest_agents(guest: Guest, *arguments: str, user: str = "root") -> Iterator[GuestAgents]:
     """Agents with a home of their own."""
-    made = GuestAgents(guest, new_home(), *arguments, user=user)
+    made = GuestAgents(guest, new_home(user), *arguments, user=user)
     try:
         yield made
     finally:

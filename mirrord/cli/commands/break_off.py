@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from mirrord.cli.output import Json, Name, service, show
+from mirrord.core.errors import UsageError
 
 
 def register(app: typer.Typer, name: str, panel: str) -> None:
@@ -12,7 +15,30 @@ def register(app: typer.Typer, name: str, panel: str) -> None:
     app.command(name, rich_help_panel=panel)(break_off)
 
 
-def break_off(name: Name, as_json: Json = False) -> None:
+def break_off(
+    name: Name,
+    test: Annotated[
+        bool, typer.Option("--test", help="Only make a writable copy; the mirror goes on.")
+    ] = False,
+    at: Annotated[
+        str | None,
+        typer.Option(metavar="PLACE", help="Where the copy is to be: a path, or POOL/DATASET."),
+    ] = None,
+    end_test: Annotated[
+        bool, typer.Option("--end-test", help="Remove that copy, with what was written to it.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Make the destination writable, at once and without the source."""
+    if test and end_test:
+        raise UsageError("'--test' and '--end-test' exclude each other")
+    if at is not None and not (test and at.strip()):
+        raise UsageError("'--at' says where the copy of '--test' is to be", hint="Give both.")
     with service(quiet=as_json) as built:
-        show(built.break_off(name), as_json=as_json)
+        if test:
+            result = built.begin_test(name, place=at or "")
+        elif end_test:
+            result = built.end_test(name)
+        else:
+            result = built.break_off(name)
+    show(result, as_json=as_json)

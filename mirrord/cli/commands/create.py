@@ -57,6 +57,10 @@ def create(
             help="The source's own snapshots that go along, by name (may be repeated).",
         ),
     ] = None,
+    recursive: Annotated[
+        bool,
+        typer.Option("--recursive", help="ZFS: the dataset with all below it, as one volume."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Define a mirror; no data move yet."""
@@ -74,5 +78,6 @@ def create(
             schedule=schedule or "",
             rpo=rpo or "",
             throttle=throttle or "",
+            recursive=recursive,
         )
     show(result, as_json=as_json)

@@ -106,6 +106,8 @@ def details(row: dict[str, Any]) -> list[str]:
         lines.append(f"  view         {row['view']}")
     if row["shown"]:
         lines.append(f"  shows        {row['shown']}")
+    if row["copy"]:
+        lines.append(f"  copy         {row['copy']} (writable, made by 'break --test')")
     if row["lag_s"] is not None:
         lines.append(f"  lag          {format_duration(row['lag_s'])}{_promise(row)}")
     if row["schedule"]:

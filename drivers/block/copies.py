@@ -1,0 +1,154 @@
+"""A writable copy of what a destination shows, for tests of it: a volume of its own.
+
+Its data files share their blocks with the mirror's where the file system can (btrfs, XFS), and are
+copied where it cannot; links would not do, as the mirror goes on to write into them. The file
+`copy` in the mirror's folder says where it is, and is written first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+from mirrord.core.errors import Refused
+from mirrord.core.model import Role
+from mirrord.drivers import base
+from mirrord.drivers.block import rootrecord
+from mirrord.drivers.block.place import foreign_content, is_volume
+from mirrord.drivers.block.rootrecord import RootRecord
+from mirrord.drivers.block.store import io_errors
+from mirrord.system import files, steps
+
+NAME = "copy"
+#: See ioctl_ficlone(2).
+_FICLONE = 0x40049409
+_PIECE_BYTES = 16 << 20
+
+
+def begin(path: Path, record: RootRecord, segment: int, wanted: str, where: str) -> Path:
+    """See `Driver.begin_test`. record: the mirror's; segment: a new one for the copy to allocate
+    in. Returns the copy's folder.
+    """
+    there = find(path)
+    if there is not None and wanted in ("", str(there)):
+        return there
+    if there is not None:
+        raise base.other_copy(where, str(there))
+    entry = record.entry(record.shown) if record.shown else None
+    if entry is None:
+        raise base.nothing_shown(where)
+    copy = Path(wanted) if wanted else path.with_name(f"{path.name}-test")
+    if _unfinished(path) == copy:
+        _remove(copy)
+    found = foreign_content(copy)
+    if found is not None:
+        raise base.not_empty(str(copy), f"it holds {found}")
+    identity = uuid.uuid4().hex
+    _write(path, copy, identity)
+    made = replace(
+        record, identity=identity, role=Role.LIVE, live=entry.root, segment=segment, chunk=0,
+        grown=0, mirror_id="", shown=None, origin=entry.guid, snapshots=(entry,),
+    )  # fmt: skip
+    files.make_directory("BLOCK:COPY:DIRECTORY", copy)
+    for data in sorted(path.glob("data*")):
+        steps.reached("BLOCK:COPY:DATA")
+        with io_errors(where, "copying a data file"):
+            _copy(data, copy / data.name, where)
+    rootrecord.store("BLOCK:COPY:ROOT", copy, made)
+    return copy
+
+
+def _copy(source: Path, target: Path, where: str) -> None:
+    """Share the blocks, or copy those that there are; durable."""
+    with source.open("rb") as old, target.open("wb") as new:
+        try:
+            fcntl.ioctl(new, _FICLONE, old.fileno())
+        except OSError:
+            size, used = os.fstat(old.fileno()).st_size, os.fstat(old.fileno()).st_blocks * 512
+            free = shutil.disk_usage(target.parent).free
+            if used > free:
+                raise base.no_space(
+                    where, f"the copy takes {used} bytes, {free} are free"
+                ) from None
+            _copy_blocks(old.fileno(), new.fileno(), size)
+        os.fsync(new.fileno())
+
+
+def _copy_blocks(old: int, new: int, size: int) -> None:
+    os.ftruncate(new, size)
+    offset = 0
+    while offset < size:
+        try:
+            start = os.lseek(old, offset, os.SEEK_DATA)
+        except OSError:
+            return  # a hole up to the end
+        end = os.lseek(old, start, os.SEEK_HOLE)
+        while start < end:
+            piece = os.pread(old, min(_PIECE_BYTES, end - start), start)
+            os.pwrite(new, piece, start)
+            start += len(piece)
+        offset = end
+
+
+def end(path: Path) -> bool:
+    """See `Driver.end_test`. Called with the copy locked against its users."""
+    copy = find(path)
+    if copy is not None:
+        own = [one.name for one in rootrecord.load(copy).snapshots[1:]]
+        if own:
+            raise Refused(
+                f"the copy has the snapshot '{own[0]}' of its own",
+                where=str(copy),
+                hint="Delete it first, or keep the copy: it is a volume like any other.",
+            )
+        _remove(copy)
+    if (path / NAME).exists():
+        files.remove_file("BLOCK:COPY:FORGET", path / NAME)
+    return copy is not None
+
+
+def _remove(copy: Path) -> None:
+    """The root record last: without it nobody would know what the rest is."""
+    for one in sorted(copy.iterdir(), key=lambda one: one.name == rootrecord.NAME):
+        if one.is_dir():
+            shutil.rmtree(one)
+        else:
+            files.remove_file("BLOCK:COPY:REMOVE", one)
+    files.remove_directory("BLOCK:COPY:REMOVE", copy)
+
+
+def find(path: Path) -> Path | None:
+    """Where the copy is; None when there is none, or another volume is there by now."""
+    found = _read(path)
+    if found is None or not (found[0] / rootrecord.NAME).is_file() or not is_volume(found[0]):
+        return None
+    return found[0] if rootrecord.load(found[0]).identity == found[1] else None
+
+
+def _unfinished(path: Path) -> Path | None:
+    """The folder of a copy that was begun and has no root record yet."""
+    found = _read(path)
+    if found is None or not found[0].is_dir() or (found[0] / rootrecord.NAME).exists():
+        return None
+    left = {one.name for one in found[0].iterdir()}
+    return (
+        found[0] if all(name.startswith(("data", f".{rootrecord.NAME}")) for name in left) else None
+    )
+
+
+def _read(path: Path) -> tuple[Path, str] | None:
+    try:
+        found = json.loads((path / NAME).read_text())
+        return Path(found["path"]), str(found["identity"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write(path: Path, copy: Path, identity: str) -> None:
+    text = json.dumps({"path": str(copy), "identity": identity})
+    files.write_atomic("BLOCK:COPY:RECORD", path / NAME, text.encode())

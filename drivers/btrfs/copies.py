@@ -1,0 +1,75 @@
+"""A writable copy of what a destination shows, for tests of it: a snapshot beside the view.
+
+`copy.json` in the store says where it is, and of which snapshot: written before the copy is made,
+so that whatever a crash leaves is found.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from mirrord.core.errors import Refused
+from mirrord.drivers import base
+from mirrord.drivers.btrfs import layout, store, subvolume
+from mirrord.drivers.btrfs.layout import Layout
+from mirrord.system import files
+
+
+def begin(place: Layout, wanted: str, where: str) -> Path:
+    """See `Driver.begin_test`; returns the copy's path."""
+    there = find(place)
+    if there is not None and wanted in ("", str(there)):
+        return there
+    if there is not None:
+        raise base.other_copy(where, str(there))
+    shown = store.shown(place)
+    if shown is None:
+        raise base.nothing_shown(where)
+    path = Path(wanted) if wanted else place.view.with_name(f"{place.view.name}-test")
+    if os.path.lexists(path):
+        raise base.not_empty(str(path), "something is there already")
+    if not path.parent.is_dir():
+        raise Refused(
+            "there is no folder for the copy", where=str(path), why=f"{path.parent} is not there"
+        )
+    layout.write_copy("BTRFS:COPY:RECORD", place, str(path), shown.info.uuid)
+    try:
+        subvolume.snapshot("BTRFS:COPY:SNAPSHOT", shown.path, path, read_only=False)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        raise Refused(
+            "the copy must be on the destination's file system", where=str(path),
+            why="it shares its blocks with the destination",
+        ) from error  # fmt: skip
+    return path
+
+
+def end(place: Layout) -> bool:
+    """See `Driver.end_test`."""
+    path = find(place)
+    if path is not None:
+        nested = store.nested_names(path, limit=1)
+        if nested:
+            raise Refused(
+                f"the copy holds the subvolume '{nested[0]}'", where=str(path),
+                hint=f"Move it away, or delete it: btrfs subvolume delete {path / nested[0]}",
+            )  # fmt: skip
+        subvolume.delete("BTRFS:COPY:DELETE", path)
+        files.sync_directory(path.parent)
+    if place.copy_file.exists():
+        files.remove_file("BTRFS:COPY:FORGET", place.copy_file)
+    return path is not None
+
+
+def find(place: Layout) -> Path | None:
+    """Where the copy is; None when there is none, or something else is there by now."""
+    record = layout.read_copy(place)
+    if record is None:
+        return None
+    path, uuid = record
+    if not subvolume.is_subvolume(path) or subvolume.info(path).parent_uuid != uuid:
+        return None
+    return Path(path)

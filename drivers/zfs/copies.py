@@ -1,0 +1,99 @@
+"""A writable copy of what a destination shows, for tests of it: a clone beside the dataset.
+
+The mirror's mark names it before it is made, and the clone's own mark says whose copy it is. The
+snapshot that it began as is destroyed only when the copy is gone (`zfs destroy -d`).
+"""
+
+from __future__ import annotations
+
+from mirrord.core.errors import Refused
+from mirrord.drivers import base
+from mirrord.drivers.zfs import cache, command, failover, marks, mounting, names
+from mirrord.drivers.zfs.listing import Listing
+from mirrord.drivers.zfs.marks import Mark
+from mirrord.drivers.zfs.place import Dataset, Place, look
+
+
+def begin(place: Place, found: Listing, wanted: str, where: str) -> str:
+    """See `Driver.begin_test`; returns the clone's name."""
+    there = find(place, where)
+    if there and wanted in ("", there):
+        mounting.mount("ZFS:COPY:MOUNT", _dataset(there, where))
+        return there
+    if there:
+        raise base.other_copy(where, there)
+    guid = failover.shown(place, found)
+    shown = found.find(guid) if guid else None
+    if shown is None:
+        raise base.nothing_shown(where)
+    name = check_place(place.location, wanted, where)
+    if look(name, where).here is not None:
+        error = base.not_empty(where, f"there is a dataset {name}")
+        error.hint = "Give the name of a dataset that does not exist yet."
+        raise error
+    remember(place, name, where)
+    clone(shown.full, name, place.location, zvol=place.here is not None and place.here.is_zvol,
+          where=where)  # fmt: skip
+    cache.drop(place.location)
+    return name
+
+
+def check_place(location: str, wanted: str, where: str) -> str:
+    """The name that a copy is to get; `Refused` when no clone can have it."""
+    name = names.check_dataset(wanted or f"{location}-test", where)
+    if names.pool_of(name) != names.pool_of(location):
+        raise Refused(
+            "the copy must be in the destination's pool", where=where,
+            why="it shares its blocks with the destination",
+        )  # fmt: skip
+    return name
+
+
+def remember(place: Place, name: str, where: str) -> None:
+    """Note the copy at the mirror, before it is made or after it is gone ("")."""
+    mark = place.mark._replace(copy=name)
+    words = ["zfs", "set", f"{marks.MARK}={mark.text()}", place.location]
+    command.effect("ZFS:COPY:MARK", words, where)
+
+
+def clone(snapshot: str, name: str, location: str, *, zvol: bool, where: str) -> None:
+    """Make the writable clone, and mount it where nothing is in the way."""
+    mark = Mark(role="copy", of=location)
+    pairs = [f"{marks.MARK}={mark.text()}", "readonly=off"]
+    pairs += [] if zvol else ["canmount=noauto", "overlay=off"]
+    words = [word for pair in pairs for word in ("-o", pair)]
+    command.effect("ZFS:COPY:CLONE", ["zfs", "clone", *words, snapshot, name], where)
+    mounting.mount("ZFS:COPY:MOUNT", _dataset(name, where))
+
+
+def _dataset(name: str, where: str) -> Dataset:
+    made = look(name, where).here
+    assert made is not None
+    return made
+
+
+def find(place: Place, where: str) -> str:
+    """The copy's name; "" when there is none, or something else has its name by now."""
+    name = place.mark.copy
+    there = look(name, where).here if name else None
+    mark = there.mark if there else None
+    return name if mark is not None and (mark.role, mark.of) == ("copy", place.location) else ""
+
+
+def end(place: Place, where: str) -> bool:
+    """See `Driver.end_test`."""
+    name = find(place, where)
+    if name:
+        words = ["zfs", "list", "-Hr", "-t", "all", "-o", "name", name]
+        own = [line for line in command.run(words, where).splitlines() if line != name]
+        if own:
+            raise Refused(
+                f"the copy has {own[0]} of its own", where=where,
+                hint=f"Destroy it first, or keep the copy: zfs promote {name}",
+            )  # fmt: skip
+        mounting.unmount("ZFS:COPY:UNMOUNT", _dataset(name, where), where)
+        command.effect("ZFS:COPY:DESTROY", ["zfs", "destroy", name], where)
+    if place.mark.copy:
+        remember(place, "", where)
+    cache.drop(place.location)
+    return bool(name)

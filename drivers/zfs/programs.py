@@ -1,0 +1,141 @@
+"""Channel programs (`zfs program`): several effects in one transaction group, by one command.
+
+Each effect by itself waits until the pool has written a transaction group; a program's all come
+with one, and either all are there after a power cut or none. Only root may run them: for others,
+and where a program cannot do it, the same is done command by command, so that whatever is in the
+way is complained of in the usual words.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from mirrord.drivers.zfs import command, marks
+from mirrord.drivers.zfs.listing import Entry
+from mirrord.drivers.zfs.marks import SnapshotMark
+from mirrord.drivers.zfs.place import Dataset
+from mirrord.system import steps
+
+_NANO = 1_000_000_000
+#: A program has whole numbers with a sign.
+_WHOLE = (1 << 64) - 1
+
+#: Takes a snapshot, marks it and makes its bookmark, if the volume is the one that was seen.
+_TAKE = """
+local volume, guid, seen, name, mark = table.unpack((...)["argv"])
+local function get(of, what)
+    local value, source = zfs.get_prop(of, what)
+    return value, source
+end
+local now, source = get(volume, "MARK")
+if source ~= volume then now = nil end
+if "guid" .. tostring(get(volume, "guid")) ~= guid or (now or "") ~= seen then
+    return {refused = "another volume"}
+end
+local before, full = get(volume, "prevsnap"), volume .. "@" .. name
+local status = zfs.sync.snapshot(full)
+if status ~= 0 then return {refused = "snapshot"} end
+if zfs.sync.set_prop(full, "SNAPSHOT", mark) ~= 0 then
+    zfs.sync.destroy(full)
+    return {refused = "mark"}
+end
+zfs.sync.bookmark(full, volume .. "#" .. name)
+local found = {
+    guid = get(full, "guid"), order = get(full, "createtxg"), created = get(full, "creation"),
+    written = get(full, "written"),
+}
+if before and before ~= "" then found.before = get(before, "guid") end
+return found
+""".replace("MARK", marks.MARK, 1).replace("SNAPSHOT", marks.SNAPSHOT, 1)
+
+
+#: Marks all snapshots, as far as they are there.
+_MARK = """
+local words, failed = (...)["argv"], 0
+for number = 3, #words do
+    if zfs.sync.set_prop(words[number], "SNAPSHOT", words[2]) ~= 0 then failed = failed + 1 end
+end
+return {failed = failed}
+""".replace("SNAPSHOT", marks.SNAPSHOT, 1)
+
+#: Destroys all snapshots, as far as nothing is in the way.
+_DESTROY = """
+local words, failed = (...)["argv"], 0
+for number = 1, #words do
+    if zfs.sync.destroy(words[number]) ~= 0 then failed = failed + 1 end
+end
+return {failed = failed}
+"""
+
+
+class Taken(NamedTuple):
+    """A snapshot that was taken. before: guid of the one before it, "": it is the first, None: not
+    known; written: bytes that it has and that one has not.
+    """
+
+    entry: Entry
+    before: str | None
+    written: int
+
+
+def possible() -> bool:
+    """Whether this user may run programs at all."""
+    return os.geteuid() == 0
+
+
+def take(volume: Dataset, name: str, mark: SnapshotMark) -> Taken | None:
+    """Take a snapshot of a volume that is as it was seen, with its mark and its bookmark; None:
+    nothing was done. A step of the name `ZFS:SNAPSHOT:TAKE`.
+    """
+    steps.reached("ZFS:SNAPSHOT:TAKE")
+    seen = volume.local(marks.MARK) or ""
+    said = _run(_TAKE, volume.name, _signed(volume.guid), seen, name, mark.text())
+    if said is None or "guid" not in said:
+        return None
+    entry = Entry(
+        volume.name, name, _unsigned(said["guid"]), int(said["order"]),
+        int(said["created"]) * _NANO, False, 0, "", mark, marked=True,
+    )  # fmt: skip
+    before = _unsigned(said["before"]) if "before" in said else ""
+    return Taken(entry, before, int(said["written"]))
+
+
+def mark_all(snapshots: Sequence[str], mark: SnapshotMark) -> bool:
+    """Mark several snapshots of a pool; False: some are not marked."""
+    if not possible() or not snapshots:
+        return not snapshots
+    said = _run(_MARK, snapshots[0], mark.text(), *snapshots)
+    return said is not None and said.get("failed") == 0
+
+
+def destroy_all(snapshots: Sequence[str]) -> bool:
+    """Destroy several snapshots of a pool that nobody needs; False: some may be left."""
+    if not possible() or not snapshots:
+        return not snapshots
+    said = _run(_DESTROY, snapshots[0], *snapshots[1:])
+    return said is not None and said.get("failed") == 0
+
+
+def _run(program: str, dataset: str, *words: str) -> dict[str, Any] | None:
+    pool = dataset.partition("/")[0]
+    asked = ["zfs", "program", "-j", pool, "-", dataset, *words]
+    done = command.result(asked, given=program.encode())
+    if done.status != 0:
+        return None
+    try:
+        found = json.loads(done.output)["return"]
+    except (ValueError, KeyError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _signed(guid: str) -> str:
+    number = int(guid)
+    return f"guid{number - (1 << 64) if number >> 63 else number}"  # (no option begins so)
+
+
+def _unsigned(number: Any) -> str:
+    return str(int(number) & _WHOLE)

@@ -1,0 +1,75 @@
+"""Doing the renames that a tree needs (tree_moves.py plans them), and mounting what is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import partial
+
+from mirrord.drivers.zfs import command, deleting, listing, marks, mounting, tree_look, tree_moves
+from mirrord.drivers.zfs.marks import Mark
+from mirrord.drivers.zfs.tree_look import Tree
+from mirrord.drivers.zfs.tree_moves import Move, Wanted
+
+#: Names in one command.
+AT_ONCE = 200
+
+
+def arrange(tree: Tree, paths: Mapping[str, str], ours: Collection[str], where: str) -> list[Move]:
+    """Bring each member to its place; what has none any more is set aside, with its snapshots.
+
+    paths: by the guids of the members' snapshots. ours: names of the datasets that may be set
+    aside. Returns what was moved.
+    """
+    holders = {guid: tree.holder(guid) for guid in paths}
+    wanted = {
+        tree.datasets[name].guid: paths[guid] for guid, name in holders.items() if name is not None
+    }
+    snapshots = {tree.datasets[name].guid: guid for guid, name in holders.items() if name}
+    here = {name: each.guid for name, each in tree.datasets.items()}
+    may = {tree.datasets[name].guid for name in ours}
+    waits = partial(_waiting, tree.root, snapshots)
+    moves = tree_moves.plan(tree.root, here, Wanted(wanted, may, waits))
+    for each in moves:
+        _move(tree, each, where)
+        tree = tree_look.load(tree.root, where, beside=True)
+        if each.aside:
+            _set_aside(tree, each, where)
+    for name in sorted(tree.beside()):
+        if any(each.aside and f"{name}/".startswith(f"{each.new}/") for each in moves):
+            mounting.mount("ZFS:TREE:SHOW", tree.datasets[name])
+    return moves
+
+
+def _waiting(root: str, snapshots: Mapping[str, str], guid: str) -> str:
+    return tree_look.waiting(root, snapshots[guid])
+
+
+def _move(tree: Tree, move: Move, where: str) -> None:
+    """One rename. What is below goes along, and nothing of it may be mounted meanwhile."""
+    unmount(tree, move.old, where)
+    quiet = [] if tree.datasets[move.old].is_zvol else ["-u"]
+    label = "ZFS:TREE:ASIDE" if move.aside else "ZFS:TREE:RENAME"
+    command.effect(label, ["zfs", "rename", *quiet, move.old, move.new], where)
+
+
+def _set_aside(tree: Tree, move: Move, where: str) -> None:
+    """What was set aside says what it was, and its owner may destroy it when he likes."""
+    mark = Mark(role="kept", of=move.old)
+    words = ["zfs", "set", f"{marks.MARK}={mark.text()}", move.new]
+    command.effect("ZFS:TREE:KEPT", words, where)
+    for name in [name for name in tree.datasets if f"{name}/".startswith(f"{move.new}/")]:
+        if any(one.holds for one in tree.own(name)):
+            deleting.release_all(listing.Listing(name, tuple(tree.own(name))), where)
+
+
+def unmount(tree: Tree, top: str, where: str) -> None:
+    """Unmount a dataset with all below it; `Busy` when somebody is in it."""
+    below = [name for name in tree.datasets if f"{name}/".startswith(f"{top}/")]
+    for name in sorted(below, key=lambda name: -name.count("/")):
+        mounting.unmount("ZFS:TREE:UNMOUNT", tree.datasets[name], where)
+
+
+def mount(tree: Tree) -> None:
+    """Mount what is not: those above before those below."""
+    for name in tree.mirrored():
+        mounting.mount("ZFS:TREE:MOUNT", tree.datasets[name])

@@ -1,0 +1,213 @@
+"""Making what was received a tree's new state: the members' ENDs together, the root's at last.
+
+| found | what a repeated commit does |
+|---|---|
+| some members are committed, the others wait | commits these |
+| all but the root, some not in their places | arranges, commits the root |
+| the root too | arranges, mounts, forgets the record |
+
+Until the root has its snapshot the tree shows the one before, by its guid; a file system that is
+mounted shows its own newest, so for a moment the tree is in between (`TreeDriver.facts` says so).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from mirrord.core.model import Snapshot
+from mirrord.drivers.base import staging_missing, stream_damaged
+from mirrord.drivers.zfs import (
+    command,
+    marks,
+    programs,
+    record,
+    running,
+    tree_arrange,
+    tree_look,
+    tree_record,
+)
+from mirrord.drivers.zfs.driver import ZfsDriver
+from mirrord.drivers.zfs.listing import Entry
+from mirrord.drivers.zfs.marks import SnapshotMark
+from mirrord.drivers.zfs.place import look
+from mirrord.drivers.zfs.tree_look import Tree
+from mirrord.drivers.zfs.tree_receive import location_of
+from mirrord.drivers.zfs.tree_record import Transfer
+from mirrord.system import steps
+
+_THREADS = 16
+#: Snapshots in one command.
+_AT_ONCE = 200
+
+
+def commit(root: ZfsDriver, begun: Transfer, *, show: bool, where: str) -> Snapshot:
+    """See `Driver.commit`."""
+    request = begun.request
+    tree = tree_look.load(root.location, where, beside=True)
+    locations = {one.guid: location_of(tree, one) for one in begun.manifest.members}
+    for guid, location in locations.items():
+        there = location is not None and _has(tree, location, guid)
+        if not there and running.kept(str(location), request.transfer_id) is None:
+            raise staging_missing(where, request.transfer_id)
+    first = root.location not in tree.datasets
+    waiting = [
+        str(location) for guid, location in locations.items()
+        if location != root.location and not _has(tree, str(location), guid)
+    ]  # fmt: skip
+    _clear(tree, begun, where)
+    _end(waiting, where)
+    tree = tree_look.load(root.location, where, beside=True)
+    for one in begun.manifest.members[1:]:
+        location = locations[one.guid]
+        if location is None or not _has(tree, location, one.guid):
+            raise stream_damaged(where, f"it made no snapshot that is {one.guid}")
+    _mark(tree, begun, where)
+    if not first:
+        _arrange(tree, begun, where)
+    done = root.commit(request.transfer_id, show=show)
+    if first:
+        _arrange(tree_look.load(root.location, where, beside=True), begun, where)
+    tree_arrange.mount(tree_look.load(root.location, where))
+    for location in locations.values():
+        record.remove("ZFS:TREE:COMMITTED", str(location))
+    tree_record.end("ZFS:TREE:DONE", root.location)
+    return done
+
+
+def _clear(tree: Tree, begun: Transfer, where: str) -> None:
+    """Unmount what is going to move. The folders that are mountpoints now are others after the END
+    of what they lie in, and the kernel keeps the old ones in mind while something is mounted there.
+    """
+    members = {location_of(tree, one): one.path for one in begun.manifest.members}
+    mirror_id = begun.request.mirror_id
+    for name in tree.inside()[1:]:
+        stays = members.get(name) == tree.path(name)
+        if not stays and (name in members or is_ours(tree, name, mirror_id)):
+            tree_arrange.unmount(tree, name, where)
+
+
+def _has(tree: Tree, location: str, guid: str) -> bool:
+    listed = tree.listings.get(location)
+    return listed is not None and listed.find(guid) is not None
+
+
+def _end(locations: list[str], where: str) -> None:
+    """Let them all read their END records: each waits for the pool, and so they wait together."""
+
+    def finish(location: str) -> None:
+        whole = running.kept(location)
+        if whole is None:
+            raise staging_missing(where, location)
+        try:
+            whole.finish()
+        finally:
+            running.drop(location)
+
+    for _location in locations:
+        steps.reached("ZFS:TREE:END")
+    if locations:
+        with ThreadPoolExecutor(min(len(locations), _THREADS)) as pool:
+            list(pool.map(finish, locations))
+
+
+def _mark(tree: Tree, begun: Transfer, where: str) -> None:
+    """The snapshots' own records, and mirrord's holds on them."""
+    request = begun.request
+    entries = [
+        one
+        for member in begun.manifest.members[1:]
+        for name in tree.datasets
+        for one in tree.own(name)
+        if one.guid == member.guid
+    ]
+    snapshot = request.snapshot
+    mark = SnapshotMark(snapshot.kind, request.transfer_id, snapshot.taken_at_ns)
+    for some in pieces([one.full for one in entries if not one.marked]):
+        steps.reached("ZFS:TREE:MARK")
+        if not programs.mark_all(some, mark):
+            command.run(["zfs", "set", f"{marks.SNAPSHOT}={mark.text()}", *some], where)
+    hold([one for one in entries if not one.holds], where)
+
+
+def hold(entries: Iterable[Entry], where: str) -> None:
+    """Keep others from destroying snapshots that mirrord needs."""
+    for some in pieces([one.full for one in entries]):
+        words = ["zfs", "hold", marks.HOLD, *some]
+        command.lenient("ZFS:TREE:HOLD", words, where, "tag already exists")
+
+
+def pieces(every: list[str]) -> Iterator[list[str]]:
+    """So many names at once as a command takes."""
+    for start in range(0, len(every), _AT_ONCE):
+        yield every[start : start + _AT_ONCE]
+
+
+def _arrange(tree: Tree, begun: Transfer, where: str) -> None:
+    mirror_id = begun.request.mirror_id
+    paths = {one.guid: one.path for one in begun.manifest.members}
+    ours = [name for name in tree.inside() if name != tree.root and is_ours(tree, name, mirror_id)]
+    if tree.root in tree.datasets and tree.holder(begun.manifest.members[0].guid) is None:
+        del paths[begun.manifest.members[0].guid]  # the root's own comes at last
+        paths = {guid: path for guid, path in paths.items() if path}
+    tree_arrange.arrange(tree, paths, ours, where)
+
+
+def is_ours(tree: Tree, name: str, mirror_id: str) -> bool:
+    """Whether a dataset at the destination was received for the mirror."""
+    mark = tree.datasets[name].mark
+    return mark is not None and mark.role == "mirror" and mark.mirror_id == mirror_id
+
+
+def discard(root: ZfsDriver, begun: Transfer, where: str) -> None:
+    """Remove what a transfer left. A member that was committed goes back to what the tree shows:
+    its snapshot was never shown as the tree's.
+    """
+    request = begun.request
+    tree = tree_look.load(root.location, where, beside=True)
+    for one in begun.manifest.members:
+        location = location_of(tree, one)
+        if location is not None:
+            running.drop(location)
+    tree = tree_look.load(root.location, where, beside=True)
+    if tree.holder(request.snapshot.guid) is None:
+        for one in reversed(begun.manifest.members):  # those below first
+            location = location_of(tree, one)
+            if location is not None and location in tree.datasets:
+                _undo(tree, location, one.guid, one.base, request.transfer_id, where)
+    for one in begun.manifest.members:
+        record.remove("ZFS:TREE:DISCARDED", str(location_of(tree, one)))
+    tree_record.end("ZFS:TREE:DISCARD", root.location)
+
+
+def _undo(
+    tree: Tree, location: str, guid: str, base: str | None, transfer_id: str, where: str
+) -> None:
+    lock, _waited = running.alone(location, where)
+    try:
+        there = look(location, where).here or tree.datasets[location]
+        if there.token:
+            command.effect("ZFS:TREE:ABORT", ["zfs", "recv", "-A", location], where)
+        elif there.get("inconsistent") == "1":
+            command.effect("ZFS:TREE:ABORT", ["zfs", "destroy", location], where)
+    finally:
+        running.close_lock(lock)
+    there, own = tree.datasets[location], tree.own(location)
+    came = [one for one in own if one.guid == guid and one.mark is not None]
+    if base is not None and own and own[-1].guid == base and there.get("readonly") == "on":
+        if there.get("written") not in ("", "0"):  # an earlier try ended between the two
+            command.effect("ZFS:TREE:BACK", ["zfs", "rollback", own[-1].full], where)
+        return
+    if not came or came[0].mark is None or came[0].mark.transfer != transfer_id:
+        return
+    if base is None and own != came:
+        return  # somebody has taken a snapshot of it: it is not ours alone any more
+    if base is not None and (own[-1].guid != guid or len(own) < 2 or own[-2].guid != base):
+        return  # the next transfer goes back by a clone, and keeps this
+    words = ["zfs", "release", marks.HOLD, came[0].full]
+    command.lenient("ZFS:TREE:BACK", words, where, "no such tag")
+    command.effect("ZFS:TREE:BACK", ["zfs", "destroy", came[0].full], where)
+    if base is None:
+        command.effect("ZFS:TREE:BACK", ["zfs", "destroy", location], where)
+        return
+    command.effect("ZFS:TREE:BACK", ["zfs", "rollback", own[-2].full], where)

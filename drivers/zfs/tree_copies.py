@@ -1,0 +1,59 @@
+"""A writable copy of a tree: a clone of each member, in a tree of their own (copies.py)."""
+
+from __future__ import annotations
+
+from mirrord.core.errors import Refused
+from mirrord.drivers import base
+from mirrord.drivers.zfs import command, copies, mounting, tree_look
+from mirrord.drivers.zfs.driver import ZfsDriver
+from mirrord.drivers.zfs.tree_look import Tree
+
+
+def begin(tree: Tree, root: ZfsDriver, wanted: str, where: str) -> str:
+    """See `Driver.begin_test`; returns the name of the copy's root."""
+    place = tree.place(tree.root)
+    noted = place.mark.copy
+    if noted and wanted not in ("", noted):
+        raise base.other_copy(where, noted)
+    shown = root.facts().shown
+    entry = tree.root_entry(shown) if shown else None
+    if entry is None:
+        raise base.nothing_shown(where)
+    name = copies.check_place(tree.root, wanted or noted, where)
+    there = tree_look.load(name, where)
+    if not noted:
+        if there.datasets:
+            raise base.not_empty(where, f"there is a dataset {name}")
+        copies.remember(place, name, where)
+    members = tree.together(entry)
+    for one in sorted(members, key=lambda one: (one.count("/"), one)):
+        copy = name + one[len(tree.root) :]
+        if copy not in there.datasets:  # an earlier try may have made some
+            zvol = tree.datasets[one].is_zvol
+            copies.clone(members[one].full, copy, one, zvol=zvol, where=where)
+        else:
+            mounting.mount("ZFS:COPY:MOUNT", there.datasets[copy])
+    return name
+
+
+def end(tree: Tree, where: str) -> bool:
+    """See `Driver.end_test`."""
+    place = tree.place(tree.root)
+    name = place.mark.copy
+    if not name:
+        return False
+    copy = tree_look.load(name, where)
+    for one in reversed(copy.inside()):
+        mark = copy.datasets[one].mark
+        ours = mark is not None and mark.role == "copy"
+        own = copy.own(one)
+        if not ours or own:
+            raise Refused(
+                f"the copy has {own[0].full if own else one} of its own", where=where,
+                hint="Destroy it first, or keep the copies: zfs promote, one by one.",
+            )  # fmt: skip
+    for one in reversed(copy.inside()):
+        mounting.unmount("ZFS:COPY:UNMOUNT", copy.datasets[one], where)
+        command.effect("ZFS:COPY:DESTROY", ["zfs", "destroy", one], where)
+    copies.remember(place, "", where)
+    return bool(copy.datasets)

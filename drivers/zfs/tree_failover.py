@@ -1,0 +1,247 @@
+"""A tree that becomes live, and one that goes back to a snapshot.
+
+Going back is what failover.py does with one dataset, for all of a tree: what differs from the
+snapshot is frozen and kept by one atomic DIVERGED snapshot; a clone of each member's own is made
+beside the tree and promoted, so that it has all older snapshots; then the renames of
+tree_arrange.py put the clones where the members were. What was there lies beside, as a tree.
+Where each member belongs is recorded first, so that a crash anywhere is ended by doing it again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Sequence
+
+from mirrord.core.errors import Refused
+from mirrord.core.model import Divergence, FileChange, SnapshotKind
+from mirrord.drivers.base import base_missing
+from mirrord.drivers.zfs import (
+    command,
+    compare,
+    failover,
+    marks,
+    mounting,
+    names,
+    tree_arrange,
+    tree_look,
+    tree_record,
+)
+from mirrord.drivers.zfs.driver import ZfsDriver
+from mirrord.drivers.zfs.listing import Entry
+from mirrord.drivers.zfs.marks import Mark, SnapshotMark
+from mirrord.drivers.zfs.tree_look import Tree
+from mirrord.drivers.zfs.tree_record import Turn
+from mirrord.system import clock, files
+
+
+def promote(root: ZfsDriver, mirror_id: str, where: str) -> None:
+    """Make all members writable, the root at last: it says what the tree is."""
+    tree = tree_look.load(root.location, where)
+    mine = [name for name in tree.mirrored() if name != root.location]
+    members = [
+        name for name in mine
+        if (mark := tree.datasets[name].mark) is not None
+        and mark.mirror_id == mirror_id and mark.role in ("mirror", "live")
+    ]  # fmt: skip
+    mark = Mark(role="live", mirror_id=mirror_id)
+    values = [f"{marks.MARK}={mark.text()}", "readonly=off"]
+    systems, volumes = tree_look.filesystems(tree, members)
+    for some, more in ((systems, ["canmount=on"]), (volumes, [])):
+        if some:
+            command.effect("ZFS:TREE:PROMOTE", ["zfs", "set", *values, *more, *some], where)
+    root.promote()
+    tree_arrange.mount(tree_look.load(root.location, where))
+
+
+def sync(tree: Tree, where: str) -> None:
+    """Bring all that users have written into the pool's books."""
+    for name in tree.mirrored():
+        folder = mounting.folder_of(tree.datasets[name])
+        if folder:
+            files.sync_filesystem("ZFS:CHANGED:SYNC", folder)
+    command.run(["zpool", "sync", names.pool_of(tree.root)], where)
+
+
+def changed(tree: Tree, target: dict[str, Entry], where: str) -> list[str]:
+    """The datasets of a tree that are not what they were in the snapshot, the new ones too."""
+    sync(tree, where)
+    found = []
+    for name in tree.mirrored():
+        one = target.get(name)
+        if one is None or tree.own(name)[-1].guid != one.guid or compare.written(name, one, where):
+            found.append(name)
+    return found
+
+
+def turn_back(
+    tree: Tree, guid: str, *, mirror_id: str, keep_as: str | None, live: bool, where: str
+) -> None:
+    """Let the tree be what it was in its snapshot `guid`, as a MIRROR. live: it was written to."""
+    begun = tree_record.turn(tree.root)
+    if begun is None or begun.guid != guid:
+        entry = tree.root_entry(guid)
+        if entry is None or entry.dataset != tree.root:
+            raise base_missing(where, guid)
+        target = {
+            name: one for name, one in tree.together(entry).items()
+            if tree_look.is_inside(tree.root, name)
+        }  # fmt: skip
+        paths = {one.guid: tree.path(name) for name, one in target.items()}
+        begun = Turn(guid, mirror_id, live, paths)
+        _unmount(tree, changed(tree, target, where), where)
+        tree_record.begin_turn(tree.root, begun)
+        tree = tree_look.load(tree.root, where, beside=True)
+    finish(tree, begun, keep_as, where)
+
+
+def finish(tree: Tree, begun: Turn, keep_as: str | None, where: str) -> None:
+    """Do what is left of a way back."""
+    if tree.root in tree.datasets:
+        target = {
+            name: one for name in tree.inside() for one in tree.own(name)
+            if one.guid in begun.paths
+        }  # fmt: skip
+        _freeze(tree, tree.mirrored(), where)
+        different = changed(tree, target, where)
+        if different:
+            tree = _kept_and_cloned(tree, begun, target, different, keep_as, where)
+    _adopt(tree, begun, where)
+    ours = [
+        name for name in tree.inside()
+        if begun.live or ((mark := tree.datasets[name].mark) and mark.role == "mirror")
+    ]  # fmt: skip
+    tree_arrange.arrange(tree, begun.paths, ours, where)
+    tree_arrange.mount(tree_look.load(tree.root, where))
+    tree_record.end("ZFS:TREE:TURNED", tree.root)
+
+
+def _kept_and_cloned(
+    tree: Tree, begun: Turn, target: dict[str, Entry], different: Sequence[str],
+    keep_as: str | None, where: str,
+) -> Tree:  # fmt: skip
+    turned = [tree.root, *(name for name in different if name != tree.root)]
+    if keep_as is not None:
+        _keep(tree, turned, keep_as, where)
+    old = tree.datasets[tree.root].mark or Mark()
+    aside = names.set_aside(tree.root, tree.datasets[tree.root].guid)
+    for name in turned:
+        one = target.get(name)
+        if one is None:
+            continue  # it is not in the snapshot: it is set aside as it is
+        beside = tree_look.waiting(tree.root, one.guid)
+        waits = tree.datasets.get(beside)
+        if waits is None:
+            mark = Mark(role="mirror", mirror_id=begun.mirror_id)
+            if name == tree.root:
+                kept = tuple(dict.fromkeys((*old.kept, aside)))
+                mark = mark._replace(pin=begun.guid, kept=kept, copy=old.copy)
+            pairs = failover.copied(tree.datasets[name], mark, where)
+            words = [word for pair in pairs for word in ("-o", pair)]
+            command.effect("ZFS:TREE:CLONE", ["zfs", "clone", *words, one.full, beside], where)
+        if waits is None or waits.get("origin"):
+            command.effect("ZFS:TREE:TAKE", ["zfs", "promote", beside], where)
+    return tree_look.load(tree.root, where, beside=True)
+
+
+def _keep(tree: Tree, turned: Sequence[str], keep_as: str, where: str) -> None:
+    """Keep what is there by one snapshot of all that differs; an earlier try may have done so."""
+    for number in itertools.count(1):
+        name = names.check_snapshot(keep_as if number == 1 else f"{keep_as}_{number}", where)
+        there = [
+            (dataset, one) for dataset in turned for one in tree.own(dataset) if one.name == name
+        ]
+        if not there:
+            break
+        same = all(
+            one.mark is not None and one.mark.kind is SnapshotKind.DIVERGED
+            and compare.written(dataset, one, where) == 0
+            for dataset, one in there
+        )  # fmt: skip
+        if same and len(there) == len(turned):
+            return
+    mark = SnapshotMark(SnapshotKind.DIVERGED, "", clock.now_ns())
+    words = [f"{marks.SNAPSHOT}={mark.text()}", *(f"{dataset}@{name}" for dataset in turned)]
+    command.effect("ZFS:TREE:KEEP", ["zfs", "snapshot", "-o", *words], where)
+
+
+def _adopt(tree: Tree, begun: Turn, where: str) -> None:
+    """The members that stayed as they are become the mirror's, like the clones."""
+    plain = Mark(role="mirror", mirror_id=begun.mirror_id)
+    members = []
+    for guid in begun.paths:
+        name = tree.holder(guid)
+        if name is None or tree_look.is_waiting(name):
+            continue
+        mark = tree.datasets[name].mark
+        if guid == begun.guid:
+            wanted = plain._replace(
+                pin=guid, kept=mark.kept if mark else (), copy=mark.copy if mark else ""
+            )
+            if mark != wanted:
+                words = ["zfs", "set", f"{marks.MARK}={wanted.text()}", name]
+                command.effect("ZFS:TREE:ADOPT", words, where)
+        elif mark != plain:
+            members.append(name)
+    if members:
+        words = ["zfs", "set", f"{marks.MARK}={plain.text()}", *members]
+        command.effect("ZFS:TREE:ADOPT", words, where)
+
+
+def _freeze(tree: Tree, members: Sequence[str], where: str) -> None:
+    """Nobody writes any more, and nothing mounts it at the next start of the host."""
+    systems, volumes = tree_look.filesystems(tree, members)
+    for some, values in ((systems, ["readonly=on", "canmount=noauto"]), (volumes, ["readonly=on"])):
+        loose = [name for name in some if not _frozen(tree, name, values)]
+        if loose:
+            command.effect("ZFS:TREE:FREEZE", ["zfs", "set", *values, *loose], where)
+
+
+def _frozen(tree: Tree, name: str, values: Sequence[str]) -> bool:
+    pairs = (value.split("=") for value in values)
+    return all(tree.datasets[name].local(key) == wanted for key, wanted in pairs)
+
+
+def _unmount(tree: Tree, members: Collection[str], where: str) -> None:
+    """Take what is going to be moved out of its place first, with all below it: `Busy` when
+    somebody is in it, and then all is mounted again.
+    """
+    if not members:
+        return
+    try:
+        for name in reversed(tree.inside()):
+            mounting.unmount("ZFS:TREE:UNMOUNT", tree.datasets[name], where)
+    except BaseException:
+        tree_arrange.mount(tree_look.load(tree.root, where))
+        raise
+
+
+def divergence(tree: Tree, guid: str, *, limit: int, where: str) -> Divergence:
+    """See `Driver.divergence`: the sum over the members."""
+    entry = tree.root_entry(guid)
+    if entry is None:
+        raise base_missing(where, guid)
+    target, bytes_, total, newer = tree.together(entry), 0, 0, list[str]()
+    changes: list[FileChange] = []
+    for name in tree.mirrored():
+        one = target.get(name)
+        if one is None:
+            bytes_ += int(tree.datasets[name].get("used") or 0)
+            changes.append(FileChange(f"{tree.path(name)}/", "added"))
+            total += 1
+            continue
+        found = compare.divergence(
+            tree.datasets[name], tree.listings[name], one, limit=limit, where=where
+        )
+        bytes_, total = bytes_ + found.changed_bytes, total + found.total_changes
+        inner = tree.path(name)
+        for each in found.changes or ():
+            path = f"{inner}/{each.path}" if inner else each.path
+            changes.append(each._replace(path=path))
+        newer += [other for other in found.newer_snapshots if other not in newer]
+    return Divergence(guid, bytes_, tuple(changes[:limit]), total, tuple(newer))
+
+
+def refuse_diverged(entry: Entry, where: str) -> None:
+    """A snapshot that keeps what was lost is no place to go back to."""
+    if entry.mark is not None and entry.mark.kind is SnapshotKind.DIVERGED:
+        raise Refused("a diverged snapshot cannot be the base of a mirror", where=where)

@@ -1,0 +1,168 @@
+"""Receiving a tree: each member by a `zfs recv` of its own, all held back before their END."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mirrord.core.errors import TransferFailed
+from mirrord.core.model import ReceiveRequest, Staging
+from mirrord.drivers import base
+from mirrord.drivers.base import Receiver
+from mirrord.drivers.zfs import receive, running, tree_look, tree_record
+from mirrord.drivers.zfs.receive import ZfsReceiver
+from mirrord.drivers.zfs.stream import TOKEN
+from mirrord.drivers.zfs.tree_look import Tree
+from mirrord.drivers.zfs.tree_record import Transfer
+from mirrord.drivers.zfs.tree_stream import Manifest, Member, TreeParser, parse_manifest
+
+#: In a checkpoint: all of a member is there.
+DONE = "done"
+
+
+def location_of(tree: Tree, member: Member) -> str | None:
+    """The dataset that a member is received into: the one that has its base, wherever that is now.
+    A new one waits beside the root. None: the base is not here.
+    """
+    there = tree.holder(member.guid)
+    if there is not None:
+        return there
+    if member.base is not None:
+        return tree.holder(member.base)
+    return tree_look.waiting(tree.root, member.guid) if member.path else tree.root
+
+
+def request_of(request: ReceiveRequest, member: Member) -> ReceiveRequest:
+    """What a member is announced as."""
+    snapshot = request.snapshot._replace(guid=member.guid, name=member.name)
+    return request._replace(base=member.base, snapshot=snapshot)
+
+
+class TreeReceiver(Receiver):
+    """ready: makes the bases the newest snapshots of their datasets, and looks anew."""
+
+    def __init__(
+        self, request: ReceiveRequest, root: str, where: str, ready: Callable[[Manifest], Tree]
+    ) -> None:
+        self._request, self._root, self._where, self._ready = request, root, where, ready
+        self._parser = TreeParser()
+        self._tree: Tree | None = None
+        self._left: list[Member] = []
+        self._current: ZfsReceiver | None = None
+        self._whole: list[str] = []
+        self._received_bytes = 0
+        self._staging: Staging | None = None
+        self._closed = False
+
+    def write(self, chunk: bytes | memoryview) -> None:
+        """See `Receiver.write`."""
+        if self._closed or self._staging is not None:
+            raise TransferFailed("the receiver is closed", where=self._where)
+        try:
+            found = self._parser.feed(chunk)
+            if found.manifest is not None:
+                self._begin(parse_manifest(found.manifest, self._root))
+        except ValueError as error:
+            raise base.stream_damaged(self._where, str(error)) from error
+        for piece in found.pieces:
+            if piece is None:
+                self._end_member()
+            else:
+                self._member().write(piece)
+                self._received_bytes += len(piece)
+
+    def _begin(self, manifest: Manifest) -> None:
+        request, first = self._request, manifest.members[0]
+        if (first.guid, first.base) != (request.snapshot.guid, request.base):
+            raise ValueError("it is not the announced snapshot, or not from its base")
+        self._tree = self._ready(manifest)
+        tree_record.begin_transfer(self._root, Transfer(request, manifest))
+        self._left = [one for one in manifest.members if not one.done]
+
+    def _member(self) -> ZfsReceiver:
+        if self._current is None:
+            if self._tree is None or not self._left:
+                raise base.stream_damaged(self._where, "it has more than its members")
+            self._current = self._open(self._tree, self._left[0])
+        return self._current
+
+    def _open(self, tree: Tree, member: Member) -> ZfsReceiver:
+        location = location_of(tree, member)
+        if location is None:
+            raise base.base_missing(f"{self._where}/{member.path}", str(member.base))
+        request, listed = request_of(self._request, member), tree.listings.get(location)
+        where = f"zfs:{location}"
+        running.drop(location)
+        lock, waited = running.alone(location, where)
+        if waited:  # what was received may just have been saved
+            self._tree = tree = tree_look.load(self._root, self._where, beside=True)
+            listed = tree.listings.get(location)
+        return ZfsReceiver(
+            tree.place(location), request,
+            receive.target_name(listed, location, request.snapshot, where), where,
+            mirror_id=request.mirror_id, lock=lock,
+            present=listed is not None and listed.find(member.guid) is not None,
+        )  # fmt: skip
+
+    def _end_member(self) -> None:
+        receiver = self._member()
+        assert self._tree is not None
+        location = location_of(self._tree, self._left[0])
+        receiver.finish()
+        receiver.close()
+        self._whole.append(str(location))
+        self._current = None
+        self._left.pop(0)
+
+    def finish(self) -> Staging:
+        """See `Receiver.finish`."""
+        if self._staging is None:
+            if not self._parser.ended or self._left or self._current is not None:
+                raise base.stream_damaged(self._where, "it ends early")
+            self._staging = Staging(
+                self._request.transfer_id, self._request.base, self._request.snapshot,
+                complete=True, received_bytes=self._received_bytes,
+            )  # fmt: skip
+        return self._staging
+
+    def close(self) -> None:
+        """See `Receiver.close`."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._current is not None:
+            self._current.close()
+        if self._staging is None:
+            for location in self._whole:
+                running.drop(location)
+
+
+def staging(tree: Tree, begun: Transfer) -> Staging:
+    """How far a transfer came."""
+    request, checkpoint, received, complete = begun.request, dict[str, int | str](), 0, True
+    for one in begun.manifest.members:
+        location = location_of(tree, one)
+        if location is None:
+            complete = False
+            continue
+        listed = tree.listings.get(location)
+        if listed is not None and listed.find(one.guid) is not None:
+            checkpoint[one.guid] = DONE
+            continue
+        if running.kept(location, request.transfer_id) is not None:
+            continue
+        complete = False
+        there = tree.datasets.get(location)
+        token = there.token if there else ""
+        found = receive.decoded(token) if token else None
+        if found is not None and str(found.toguid) == one.guid:
+            checkpoint[one.guid], received = token, received + found.bytes
+    return Staging(
+        request.transfer_id, request.base, request.snapshot, complete,
+        checkpoint=None if complete or not checkpoint else checkpoint, received_bytes=received,
+    )  # fmt: skip
+
+
+def checkpoint_of(checkpoint: dict[str, int | str] | None, guid: str) -> dict[str, int | str]:
+    """What a tree's checkpoint says of a member, as its own stream takes it."""
+    found = (checkpoint or {}).get(guid)
+    return {TOKEN: found} if found is not None and found != DONE else {}

@@ -1,0 +1,87 @@
+"""What was begun with a tree and is not ended: a transfer, or a turn back to a snapshot.
+
+It lies in a file of this host's, as the record of a single dataset's transfer does (record.py).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from mirrord.core.model import ReceiveRequest
+from mirrord.drivers.zfs import marks, record
+from mirrord.drivers.zfs.tree_stream import Manifest, parse_manifest
+from mirrord.system import files
+
+_USE = "tree"
+
+
+class Transfer(NamedTuple):
+    """A transfer, with the members it is to bring."""
+
+    request: ReceiveRequest
+    manifest: Manifest
+
+
+class Turn(NamedTuple):
+    """A way back to a snapshot: where each of its members belongs, by the guids of their snapshots.
+
+    live: the tree was live, so all that is not in the snapshot is set aside.
+    """
+
+    guid: str
+    mirror_id: str
+    live: bool
+    paths: dict[str, str]
+
+
+def transfer(root: str) -> Transfer | None:
+    """The transfer that was begun last and not ended, or None."""
+    found = _read(root)
+    try:
+        request = marks.parse_staging(found["request"])
+        return Transfer(request, parse_manifest(found["manifest"], root)) if request else None
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def turn(root: str) -> Turn | None:
+    """The way back that was begun and not ended, or None."""
+    found: Any = _read(root).get("turn")
+    try:
+        guid, mirror_id, live, paths = found
+        return Turn(str(guid), str(mirror_id), bool(live), dict(paths))
+    except (TypeError, ValueError):
+        return None
+
+
+def begin_transfer(root: str, begun: Transfer) -> None:
+    """Record it before anything of it is received."""
+    text = {"request": marks.staging_text(begun.request), "manifest": begun.manifest.text()}
+    _write("ZFS:TREE:RECORD", root, text)
+
+
+def begin_turn(root: str, begun: Turn) -> None:
+    """Record it before anything moves."""
+    _write("ZFS:TREE:INTENT", root, {"turn": list(begun)})
+
+
+def end(label: str, root: str) -> None:
+    """It is done, or given up."""
+    path = record.file_of(root, _USE)
+    if path.exists():
+        files.remove_file(label, path)
+
+
+def _write(label: str, root: str, text: dict[str, Any]) -> None:
+    path = record.file_of(root, _USE)
+    files.make_directory("ZFS:RECEIVE:FOLDER", path.parent, mode=0o700)
+    files.write_atomic(label, path, json.dumps(text).encode(), mode=0o600)
+
+
+def _read(root: str) -> dict[str, Any]:
+    try:
+        found = json.loads(record.file_of(root, _USE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

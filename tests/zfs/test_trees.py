@@ -1,0 +1,294 @@
+"""A dataset with all below it as one mirror (`create --recursive`), on real pools."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirrord.core.errors import MirrordError
+from mirrord.link import connect
+from tests.contract.zfs import ZfsLab, zfs_lab
+from tests.support.world import NAME, World
+from tests.zfsvm.bridge import Bridge
+
+pytestmark = pytest.mark.zfs
+
+Point = tuple[str, int]
+#: Where a tree is in between: some members have it and others not, in their places or not. (All
+#: steps are tried by MIRRORD_TEST_TREE_STEPS=all; that takes half an hour.)
+_ALL = os.environ.get("MIRRORD_TEST_TREE_STEPS") == "all"
+_TELLING = frozenset(f"ZFS:TREE:{each}" for each in ("END", "RENAME", "CLONE"))
+_DISK_BYTES = 8 << 20
+
+
+class Trees(World):
+    """A tree `home` with `a`, `a/deep`, `b` and the volume `disk`, and a place for its mirror."""
+
+    lab: ZfsLab
+
+    def __init__(self, lab: ZfsLab, folder: Path) -> None:
+        self.bridge = Bridge(lab.guest, folder)
+        lab.host = self.bridge.host
+        super().__init__(lab, folder / "home")
+        self.run, self.guest = lab.guest.run, lab.guest
+        self.source, self.place = lab.source().location, lab.destination().location
+        for child in ("a", "a/deep", "b"):
+            self.run("zfs", "create", f"{self.source}/{child}")
+            self.write(f"{child}/file", child)
+        self.run("zfs", "create", "-s", "-b", "8K", "-V", str(_DISK_BYTES), f"{self.source}/disk")
+        self.change_disk(-1)
+
+    def write(self, path: str, text: str, root: str = "") -> None:
+        """A file in the source, or in `root`."""
+        self.guest.user("write_text", f"/{root or self.source}/{path}", text)
+
+    def read(self, path: str, root: str = "") -> str:
+        """A file of the destination, or of `root`."""
+        return str(self.guest.user("read_text", f"/{root or self.place}/{path}"))
+
+    def change_disk(self, seed: int) -> None:
+        device = f"/dev/zvol/{self.source}/disk"
+        self.guest.user("volume_change", device, seed, _DISK_BYTES)
+
+    def mirrored(self) -> Trees:
+        """Initialized."""
+        ends = f"zfs://there/{self.source}", f"zfs://there/{self.place}"
+        self.service.create(NAME, *ends, recursive=True)
+        self.service.initialize(NAME)
+        return self
+
+    def destroy(self, child: str) -> None:
+        """As its owner does: mirrord holds the snapshots that it needs."""
+        words = ["zfs", "list", "-Ht", "snapshot", "-o", "name,userrefs", f"{self.source}/{child}"]
+        for line in self.run(*words).splitlines():
+            name, holds = line.split("\t")
+            if holds != "0":
+                self.run("zfs", "release", "mirrord", name)
+        self.run("zfs", "destroy", "-r", f"{self.source}/{child}")
+
+    def update(self) -> Any:
+        return self.service.update(NAME)
+
+    def children(self, root: str) -> list[str]:
+        """Names of all below a dataset, without its own."""
+        listed = self.run("zfs", "list", "-Hr", "-t", "filesystem,volume", "-o", "name", root)
+        return sorted(name[len(root) :].lstrip("/") for name in listed.splitlines())
+
+    def digests(self, root: str) -> tuple[str, str]:
+        """Of all that a user sees below a root."""
+        disk = f"/dev/zvol/{root}/disk"
+        return (
+            str(self.guest.user("digest", f"/{root}")), str(self.guest.user("volume_digest", disk))
+        )  # fmt: skip
+
+    def the_same(self) -> None:
+        """The destination shows what the source has."""
+        assert self.children(self.place) == self.children(self.source)
+        assert self.digests(self.place) == self.digests(self.source)
+        assert not [note for note in self.status()["notes"] if "in between" in note]
+
+    def beside(self, root: str) -> list[str]:
+        """What lies beside a root."""
+        parent = root.rpartition("/")[0]
+        listed = self.run("zfs", "list", "-Hd1", "-t", "filesystem,volume", "-o", "name", parent)
+        return [name for name in listed.splitlines() if name.startswith(f"{root}.mirrord-")]
+
+    def mend(self) -> None:
+        """All is well again; a new process takes over."""
+        connect.close_all()
+        self.bridge.behave()
+        self.again()
+
+    def clean_up(self) -> None:
+        super().clean_up()
+        self.bridge.close()
+
+
+@pytest.fixture
+def trees(tmp_path: Path) -> Iterator[Trees]:
+    with zfs_lab(volume=False, large=False) as lab:
+        made = Trees(lab, tmp_path)
+        yield made
+        made.clean_up()
+
+
+def test_a_tree_is_mirrored_whole_but_for_what_is_left_out(trees: Trees) -> None:
+    trees.run("zfs", "set", "mirrord:mirror=off", f"{trees.source}/a")
+    trees.mirrored()
+    assert trees.children(trees.place) == ["", "b", "disk"]
+    assert trees.update().status == "unchanged"
+    trees.run("zfs", "inherit", "mirrord:mirror", f"{trees.source}/a")
+    trees.write("a/deep/file", "changed")
+    trees.write("new", "in the root")
+    trees.change_disk(1)
+    assert trees.update().status == "done"
+    trees.the_same()
+    assert trees.beside(trees.place) == []
+    assert trees.status()["healthy"]
+
+
+def test_children_come_go_move_and_are_made_anew(trees: Trees) -> None:
+    """What the source no longer has is kept beside the destination's root, never destroyed."""
+    trees.mirrored()
+    source = trees.source
+    trees.run("zfs", "create", f"{source}/a/new")
+    trees.write("a/new/file", "new")
+    trees.run("zfs", "rename", f"{source}/b", f"{source}/a/moved")
+    trees.destroy("a/deep")
+    trees.update()
+    trees.the_same()
+    [gone] = trees.beside(trees.place)
+    assert any(gone in note for note in trees.status()["notes"])
+    assert trees.run("zfs", "get", "-H", "-o", "value", "readonly", gone).strip() == "on"
+    folder = trees.run("zfs", "get", "-H", "-o", "value", "mountpoint", gone).strip()
+    assert trees.guest.user("read_text", f"{folder}/file") == "a/deep"
+    # The two change places, and a third is another one under the old name.
+    trees.run("zfs", "rename", f"{source}/a/moved", f"{source}/aside")
+    trees.run("zfs", "rename", f"{source}/a/new", f"{source}/a/moved")
+    trees.run("zfs", "rename", f"{source}/aside", f"{source}/a/new")
+    trees.destroy("disk")
+    trees.run("zfs", "create", "-s", "-b", "8K", "-V", str(_DISK_BYTES), f"{source}/disk")
+    trees.change_disk(7)
+    trees.update()
+    trees.the_same()
+    assert len(trees.beside(trees.place)) == 2
+    assert trees.update().status == "unchanged"
+
+
+def test_break_resync_and_reverse_of_a_tree(trees: Trees) -> None:
+    trees.mirrored()
+    base = trees.digests(trees.source)
+    trees.service.break_off(NAME)
+    place = trees.place
+    trees.write("b/file", "written after the break", place)
+    trees.run("zfs", "create", f"{place}/own")
+    trees.write("own/file", "a child of the destination's", place)
+    trees.write("a/file", "meanwhile at the source")
+    asked = trees.service.resync(NAME, yes=False)
+    assert asked.status == "needs-yes" and "b/file" in asked.text and "own/" in asked.text
+    trees.service.resync(NAME, yes=True)
+    trees.the_same()
+    kept = [one for one in trees.beside(place) if one.count("/") == place.count("/")]
+    assert len(kept) == 1 and trees.digests(trees.source) != base
+    diverged = next(s for s in trees.lab.driver(place).snapshots() if s.kind.value == "diverged")
+    snapshots = trees.run("zfs", "list", "-Hr", "-t", "snapshot", "-o", "name", kept[0]).split()
+    assert {f"{kept[0]}{end}@{diverged.name}" for end in ("", "/b", "/own")} <= set(snapshots)
+    # And the other way round.
+    trees.service.break_off(NAME)
+    trees.write("a/deep/file", "the new source's", place)
+    trees.write("b/file", "the old source's")
+    trees.service.reverse(NAME, yes=True)
+    assert trees.read("a/deep/file", trees.source) == "the new source's"
+    assert trees.digests(trees.source) == trees.digests(place)
+    trees.write("again", "from there", place)
+    trees.update()
+    assert trees.read("again", trees.source) == "from there"
+    trees.service.delete(NAME, yes=True, keep_snapshots=False)
+
+
+def broken_at(trees: Trees, point: Point, work: Callable[[], object]) -> bool:
+    """Do the work while the machine is lost at a step; whether it came that far."""
+    connect.close_all()
+    trees.bridge.break_at(*point, "crash")
+    trees.bridge.stays_down = True
+    with contextlib.suppress(MirrordError, OSError):
+        work()
+    met = "!" in trees.bridge.labels()
+    trees.mend()
+    return met
+
+
+def points(trees: Trees, work: Callable[[], object]) -> list[Point]:
+    """The last passing of each step that tells something of trees."""
+    connect.close_all()
+    trees.bridge.learn()
+    work()
+    seen = trees.bridge.labels()
+    trees.mend()
+    found = {(label, seen.count(label)) for label in seen}
+    own = [
+        point for point in found
+        if point[0] in _TELLING or (_ALL and point[0].startswith("ZFS:TREE"))
+    ]  # fmt: skip
+    return sorted(own, key=lambda point: (seen.index(point[0]), point[1]))
+
+
+def test_a_crash_in_an_update_leaves_a_tree_that_goes_on(trees: Trees) -> None:
+    """At each step of an update in which a child came, one went and one moved."""
+    trees.mirrored()
+    source = trees.source
+
+    def change(number: int) -> None:
+        trees.run("zfs", "create", f"{source}/c{number}")
+        trees.write(f"c{number}/file", f"child {number}")
+        trees.write("a/deep/file", f"round {number}")
+        if number > 1:
+            trees.run("zfs", "rename", f"{source}/c{number - 1}", f"{source}/b/m{number}")
+        if number > 2:
+            trees.destroy(f"b/m{number - 1}")
+
+    for number in (1, 2):
+        change(number)
+        trees.update()
+    change(3)
+    found, met = points(trees, trees.update), 0
+    assert {"ZFS:TREE:END", "ZFS:TREE:RENAME"} <= {label for label, _ in found}
+    for number, point in enumerate(found, 4):
+        change(number)
+        met += broken_at(trees, point, trees.update)
+        trees.update()
+        trees.the_same()
+    assert met == len(found)
+
+
+def test_a_crash_in_a_resync_leaves_a_tree_that_goes_on(trees: Trees) -> None:
+    """Nothing of what the losing side had is lost, wherever it was broken."""
+    trees.mirrored()
+
+    def diverge(number: int) -> None:
+        trees.service.break_off(NAME)
+        trees.write("a/file", f"theirs {number}", trees.place)
+        trees.write("b/file", f"ours {number}")
+
+    def resync() -> object:
+        return trees.service.resync(NAME, yes=True)
+
+    diverge(0)
+    found, met = points(trees, resync), 0
+    for number, point in enumerate(found, 1):
+        diverge(number)
+        met += broken_at(trees, point, resync)
+        resync()
+        trees.the_same()
+        kept = trees.run("sh", "-c", f"cat /{trees.place}.mirrord-*/a/file || true")
+        assert f"theirs {number}" in kept, point
+    assert met >= len(found) - 1
+
+
+def test_a_writable_copy_of_a_tree(trees: Trees) -> None:
+    trees.mirrored()
+    made = trees.service.begin_test(NAME)
+    copy = f"{trees.place}-test"
+    assert made.data["location"] == copy == trees.status()["copy"]
+    assert trees.children(copy) == trees.children(trees.place)
+    assert trees.digests(copy) == trees.digests(trees.place)
+    trees.write("b/file", "only a try", copy)
+    trees.write("b/file", "from the source")
+    trees.update()
+    trees.the_same()
+    assert trees.read("b/file", copy) == "only a try"
+    assert trees.service.begin_test(NAME).status == "already_there"
+    trees.run("zfs", "snapshot", f"{copy}/a@mine")
+    with pytest.raises(MirrordError, match="of its own"):
+        trees.service.end_test(NAME)
+    trees.run("zfs", "destroy", f"{copy}/a@mine")
+    assert trees.service.end_test(NAME).status == "done"
+    assert trees.service.end_test(NAME).status == "already_gone"
+    assert trees.status()["copy"] == ""
+    trees.run("sh", "-c", f"! zfs list {copy}")
+    trees.the_same()
