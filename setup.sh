@@ -84,7 +84,7 @@ fi
 # 2. The virtual environment
 stamp=.venv/.mirrord-setup
 wanted=$(cat setup.cfg pyproject.toml setup.sh native/Cargo.lock native/*/Cargo.toml \
-    native/*/src/*.rs mirrord/__init__.py | sha256sum | cut -d' ' -f1)
+    native/*/src/*.rs native/*/src/*/*.rs mirrord/__init__.py | sha256sum | cut -d' ' -f1)
 # The module lies in the tree, so `git clean` may have taken it while .venv stayed.
 if [ "$(cat "$stamp" 2>/dev/null || true)" != "$wanted" ] || ! compgen -G "mirrord/_native*.so" > /dev/null; then
     [ -x .venv/bin/python ] || { say "making .venv with $python"; "$python" -m venv .venv; }

@@ -19,6 +19,9 @@ NAMES = (
     "compress",
     "remote",
     "zfs",
+    "traces",
+    "table2",
+    "replay",
 )
 
 

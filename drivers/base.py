@@ -41,7 +41,15 @@ from mirrord.core.errors import (
     Refused,
     Unsupported,
 )
-from mirrord.core.model import Delta, Divergence, ReceiveRequest, Snapshot, Staging, VolumeFacts
+from mirrord.core.model import (
+    Changes,
+    Delta,
+    Divergence,
+    ReceiveRequest,
+    Snapshot,
+    Staging,
+    VolumeFacts,
+)
 
 #: The largest chunk, in bytes, that `SendStream.read` returns and `Receiver.write` must take.
 CHUNK_BYTES_MAX = 4 << 20
@@ -252,6 +260,16 @@ class Driver(abc.ABC):
         needed to know what will be sent, in time proportional to the change.
         files: list the changed files too, where the driver has files.
         """
+
+    def changes(self, base: str, incremental: str) -> Changes:
+        """Which blocks were allocated and which freed between the two snapshots, for a recording
+        of what the volume's users do. May keep what it read of the incremental for the next call,
+        in which that is the base. Raises `Unsupported` where a driver cannot tell.
+        """
+        raise Unsupported(
+            f"which blocks change cannot be told of volumes of the kind '{self.kind}'",
+            where=str(self),
+        )
 
     @abc.abstractmethod
     def send(

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from typing import Any
 
 from typing_extensions import Buffer
 
@@ -14,6 +15,9 @@ class StreamDigest:
 
 def block_checksums(data: Buffer, block_size: int) -> bytes: ...
 def bitmap_runs(bits: Buffer) -> list[tuple[int, int]]: ...
+def block_events(
+    pages: Buffer, page_bytes: int, fields: tuple[int, int, int, int, int]
+) -> tuple[bytes, bytes, bytes, bytes, int]: ...
 
 class BtrfsStreamScanner:
     ended: bool
@@ -36,6 +40,12 @@ class BtrfsExtents:
     def feed(self, data: Buffer, count: int) -> tuple[int, int, int] | None: ...
     def blocks(self) -> int: ...
     def compare(self, incremental: BtrfsExtents) -> tuple[int, int, int]: ...
+
+class BtrfsBlocks:
+    items: int
+    def __init__(self) -> None: ...
+    def feed(self, data: Buffer, count: int) -> tuple[int, int, int] | None: ...
+    def changes(self, newer: BtrfsBlocks) -> tuple[bytes, bytes]: ...
 
 def btrfs_rewrite_beginning(
     data: Buffer,
@@ -77,3 +87,79 @@ class ZfsStreamScanner:
         self,
     ) -> list[tuple[int, int, int, list[tuple[int, int]], list[tuple[int, int]], int]]: ...
     def freed_objects(self) -> list[tuple[int, int]]: ...
+
+class TraceFault(ValueError): ...
+
+TraceColumns = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
+
+class TraceParser:
+    volumes: list[str]
+    counts: dict[str, int]
+    zero: int | None
+    epoch: int | None
+    @staticmethod
+    def vscsi(version: int, skip_bad: bool) -> TraceParser: ...
+    @staticmethod
+    def srt(skip_bad: bool) -> TraceParser: ...
+    @staticmethod
+    def blktrace(action: int) -> TraceParser: ...
+    @staticmethod
+    def blkparse(action: int, skip_bad: bool) -> TraceParser: ...
+    @staticmethod
+    def fio(version: int, time_ns: int, skip_bad: bool) -> TraceParser: ...
+    @staticmethod
+    def delimited(
+        *,
+        delimiter: int,
+        time: int,
+        offset: int,
+        length: int,
+        volumes: Sequence[int],
+        op: int | None,
+        operation: str,
+        words: dict[str, int],
+        time_ns: int,
+        offset_bytes: int,
+        length_bytes: int,
+        time_extra: int | None = None,
+        latency: int | None = None,
+        latency_ns: int = 1,
+        header: int = 0,
+        only_digits: bool = False,
+        skip_bad: bool = False,
+    ) -> TraceParser: ...
+    def feed(self, data: Buffer) -> TraceColumns: ...
+    def finish(self, partial: bool) -> TraceColumns: ...
+
+class TraceSurvey:
+    def __init__(self) -> None: ...
+    def feed(self, columns: Sequence[Buffer]) -> None: ...
+    def result(self) -> dict[str, Any]: ...
+
+class TraceDedup:
+    seen: int
+    dropped: int
+    def __init__(self, window_ns: int) -> None: ...
+    def feed(self, columns: Sequence[Buffer]) -> TraceColumns: ...
+
+class Replayer:
+    def __init__(
+        self, block_bits: int, grids: Sequence[int | Buffer], first: int, here: int, of: int
+    ) -> None: ...
+    def feed(
+        self, time_ns: Buffer, volume: Buffer, op: Buffer, offset: Buffer, length: Buffer
+    ) -> None: ...
+    def cut(self, grid: int, at_ns: int) -> tuple[int, int, int]: ...
+    def finish(self) -> tuple[list[list[bytes]], list[bytes]]: ...
+    def totals(
+        self,
+    ) -> (
+        tuple[
+            tuple[int, int, int, int, int, int, int],
+            bytes,
+            bytes,
+            list[tuple[bytes, bytes]],
+        ]
+        | None
+    ): ...
+    def memory(self) -> int: ...

@@ -9,6 +9,7 @@ import pytest
 
 from mirrord.system import clock, steps
 from tests.contract.lab import Lab
+from tests.support import traces
 from tests.support.labs import LABS, MACHINE_LABS, PRODUCT_LABS, open_lab
 from tests.support.sshd import Sshd, running
 from tests.support.world import DaemonWorld, RemoteWorld, World
@@ -103,7 +104,11 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Whether OpenZFS was tested, plainly."""
+    """Whether OpenZFS was tested, and on which traces, plainly."""
+    if told := traces.summary():
+        terminalreporter.section("Traces")
+        for line in told:
+            terminalreporter.write_line(line)
     well, lines = machines.summary()
     if lines:
         terminalreporter.section("OpenZFS in a virtual machine", red=not well, green=well)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from mirrord.core.errors import Damaged, MirrordError, Refused
 from mirrord.core.model import (
+    Changes,
     Delta,
     Divergence,
     ReceiveRequest,
@@ -44,7 +45,7 @@ from mirrord.drivers.block.reclaim import reclaim_snapshots, reclaim_unheld
 from mirrord.drivers.block.rootrecord import Entry, RootRecord, content_digest
 from mirrord.drivers.block.staging import StagingRecord
 from mirrord.drivers.block.store import BlockStore
-from mirrord.drivers.block.stream import BlockSendStream, delta_of
+from mirrord.drivers.block.stream import BlockSendStream, changes_of, delta_of
 from mirrord.drivers.block.volume import Volume, open_volume, write_first_record
 from mirrord.system import clock, locks
 
@@ -159,6 +160,16 @@ class BlockDriver(Driver):
         store = BlockStore(self._path, writable=False)
         try:
             return delta_of(store, record.identity, one, other)
+        finally:
+            store.close()
+
+    def changes(self, base: str, incremental: str) -> Changes:
+        """The differences of the two active maps: of content, nodes and the maps themselves."""
+        _record, one, other = self._pair(base, incremental)
+        assert one is not None
+        store = BlockStore(self._path, writable=False)
+        try:
+            return changes_of(store, one, other)
         finally:
             store.close()
 

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from mirrord.core.errors import MirrordError, TransferFailed
-from mirrord.core.model import BlockStates, Delta
+from mirrord.core.model import BlockStates, Changes, Delta
 from mirrord.drivers.base import SendStream, stream_damaged
 from mirrord.drivers.block.activemap import Run, added_runs
-from mirrord.drivers.block.format import BLOCK_BYTES, Root, sum_of
+from mirrord.drivers.block.format import BLOCK_BYTES, Root, number_of, segment_of, sum_of
 from mirrord.drivers.block.rootrecord import Entry
 from mirrord.drivers.block.store import BlockStore
 from mirrord.system.native import StreamChecksum
@@ -34,6 +34,8 @@ from mirrord.system.native import StreamChecksum
 VERSION = 1
 HEADER = struct.Struct("<4sIIIQ")
 RUN = struct.Struct("<QQ")
+#: Object, offset, length: see `Changes`.
+CHANGE = struct.Struct("<QQQ")
 HEAD, RUNS, DONE = b"HEAD", b"RUNS", b"DONE"
 #: Blocks in a frame: 1 MiB.
 BLOCKS_PER_FRAME = 256
@@ -162,6 +164,21 @@ def delta_of(store: BlockStore, volume: str, base: Entry | None, entry: Entry) -
         added_bytes=added * BLOCK_BYTES,
         send_bytes=texts + frames * HEADER.size + entries * RUN.size + added * BLOCK_BYTES,
         exact=True,
+    )
+
+
+def changes_of(store: BlockStore, base: Entry, entry: Entry) -> Changes:
+    """The blocks in use in one of the two only. The first segment's addresses are the volume's."""
+    return Changes(
+        _packed(added_runs(store, base.root, entry.root)),
+        _packed(added_runs(store, entry.root, base.root)),
+    )
+
+
+def _packed(runs: Iterator[Run]) -> bytes:
+    return b"".join(
+        CHANGE.pack(segment_of(address), number_of(address) * BLOCK_BYTES, count * BLOCK_BYTES)
+        for address, count in runs
     )
 
 

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from mirrord.core.errors import Diverged, Refused, Unsupported
 from mirrord.core.model import (
+    Changes,
     Delta,
     Divergence,
     FileChange,
@@ -62,6 +63,7 @@ class BtrfsDriver(Driver):
         self._stream_version = stream_version
         self._layout: Layout | None = None
         self._seen: tuple[int, int, int] | None = None
+        self._blocks: walk.NamedBlocks | None = None
 
     # Facts
 
@@ -303,6 +305,14 @@ class BtrfsDriver(Driver):
         return walk.delta(
             older, newer, live=live, states=states, encoded=self._version() > 1, changes=changes
         )
+
+    @guarded
+    def changes(self, base: str, incremental: str) -> Changes:
+        """See `Driver.changes`. Both trees are read whole, one of them for the call before."""
+        _place, older, newer = self._pair(base, incremental)
+        assert older is not None
+        found, self._blocks = walk.changes(older, newer, self._blocks)
+        return found
 
     @guarded
     def send(

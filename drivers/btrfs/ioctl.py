@@ -13,11 +13,11 @@ import os
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 from mirrord.core.errors import IoFailed, MirrordError, Refused
 from mirrord.drivers import base
-from mirrord.system.native import BtrfsExtents
+from mirrord.system.native import BtrfsBlocks, BtrfsExtents
 
 SEND_NO_FILE_DATA = 0x1
 SEND_VERSION = 0x8
@@ -140,6 +140,13 @@ def send_stream_version() -> int:
         return 1
 
 
+class Reader(Protocol):
+    """Takes the buffers of a tree search."""
+
+    def feed(self, data: memoryview, count: int) -> tuple[int, int, int] | None:
+        """Take `count` items; the key (object, type, offset) of the last of them."""
+
+
 def search_extents(subvolume: int, tree: int, *, newer_than: int, encoded: bool) -> BtrfsExtents:
     """The extents of a subvolume's tree that are newer than a generation (0: all of them).
 
@@ -147,6 +154,18 @@ def search_extents(subvolume: int, tree: int, *, newer_than: int, encoded: bool)
     that were written after that generation are read, so the time is that of the change.
     """
     found = BtrfsExtents(newer_than, encoded)
+    _search(subvolume, tree, newer_than, found)
+    return found
+
+
+def search_blocks(subvolume: int, tree: int) -> BtrfsBlocks:
+    """The blocks that the files of a subvolume's tree name: the whole tree is read."""
+    found = BtrfsBlocks()
+    _search(subvolume, tree, 0, found)
+    return found
+
+
+def _search(subvolume: int, tree: int, newer_than: int, reader: Reader) -> None:
     # A large buffer saves calls, but clearing it takes milliseconds: not for a few changes.
     room = _QUICK_BUFFER_BYTES if newer_than else _SEARCH_BUFFER_BYTES
     buffer = ctypes.create_string_buffer(_SEARCH.size + room)
@@ -158,9 +177,9 @@ def search_extents(subvolume: int, tree: int, *, newer_than: int, encoded: bool)
         _SEARCH.pack_into(buffer, 0, *key, low[1], _EXTENT_DATA, 0xFFFFFFFF, room)
         _ioctl(subvolume, _IOC_TREE_SEARCH_V2, buffer)
         count = struct.unpack_from("=I", buffer, 64)[0]
-        last = found.feed(view[_SEARCH.size :], count)
+        last = reader.feed(view[_SEARCH.size :], count)
         if last is None:
-            return found
+            return
         low = _after(last)
 
 

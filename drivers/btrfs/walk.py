@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
-from mirrord.core.model import BlockStates, Delta, FileChange
+from mirrord.core.model import BlockStates, Changes, Delta, FileChange
 from mirrord.drivers.btrfs import ioctl, subvolume
 from mirrord.drivers.btrfs.store import Kept
 from mirrord.drivers.btrfs.stream import BtrfsSendStream, Sending
-from mirrord.system.native import BtrfsChanges, BtrfsExtents
+from mirrord.system.native import BtrfsBlocks, BtrfsChanges, BtrfsExtents
 
 BLOCK_BYTES = 4096
 
@@ -71,6 +72,32 @@ def delta(
         send_bytes=send_bytes,
         changes=changes,
     )
+
+
+class NamedBlocks(NamedTuple):
+    """The blocks that the files of a snapshot name. guid: of the snapshot."""
+
+    guid: str
+    blocks: BtrfsBlocks
+
+
+def changes(
+    base: Kept, incremental: Kept, known: NamedBlocks | None
+) -> tuple[Changes, NamedBlocks]:
+    """Which blocks are named by one of the two only; and those of the incremental, to be `known`
+    when it is the base. Addresses are btrfs' own, which is what a send stream's data are read
+    from; object 1 has the contents that are in the tree itself, 4 KiB a file.
+    """
+    descriptor = os.open(incremental.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if known is not None and known.guid == base.snapshot.guid:
+            old = known.blocks
+        else:
+            old = ioctl.search_blocks(descriptor, base.info.id)
+        new = ioctl.search_blocks(descriptor, incremental.info.id)
+    finally:
+        os.close(descriptor)
+    return Changes(*old.changes(new)), NamedBlocks(incremental.snapshot.guid, new)
 
 
 def _lineal(live: subvolume.Info | None, base: Kept, incremental: Kept) -> bool:

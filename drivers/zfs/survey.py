@@ -27,16 +27,21 @@ now. In a file system they are exact by object, and an object's number is its fi
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from mirrord.core.model import FileChange
+from mirrord.core.model import Changes, FileChange
 from mirrord.drivers.zfs.records import ObjectChange, ZfsScanner
 from mirrord.drivers.zfs.stream import Sending, ZfsSendStream
 
 #: The object of a volume that holds its content.
 _CONTENT = 1
+#: Object, offset, length: see `Changes`.
+_CHANGE = struct.Struct("<QQQ")
+#: "To its end" is 2**64 - 1 in a stream.
+_OFFSET_MAX = (1 << 63) - 1
 
 
 class Survey(NamedTuple):
@@ -44,12 +49,14 @@ class Survey(NamedTuple):
 
     stream_bytes: its exact length. data_bytes: how much of that is content, as it is sent.
     objects: what becomes of each, by number. freed_objects: (first, end) of those that are gone.
+    volume: of a volume, not of a file system.
     """
 
     stream_bytes: int
     data_bytes: int
     objects: dict[int, ObjectChange]
     freed_objects: tuple[tuple[int, int], ...]
+    volume: bool = False
 
     def added_blocks(self, block_bytes: int) -> list[tuple[int, int]]:
         """Of a volume: the runs (first, end) of blocks that have new content."""
@@ -77,6 +84,30 @@ def look_through(sending: Sending, where: str) -> Survey:
         data_bytes=scanner.data_bytes,
         objects={found.number: found for found in scanner.objects()},
         freed_objects=tuple(scanner.freed_objects()),
+        volume=scanner.begin is not None and scanner.begin.volume,
+    )
+
+
+def changes(found: Survey) -> Changes:
+    """The records of a stream as what was allocated and freed. In a volume these are addresses of
+    it; in a file system of its objects: the inodes of files and folders.
+    """
+    if found.volume:
+        content = found._content()
+        return Changes(_packed(0, content.added), _packed(0, content.freed))
+    objects = sorted(found.objects.items())
+    return Changes(
+        b"".join(_packed(number, one.added) for number, one in objects),
+        b"".join(_packed(number, one.freed) for number, one in objects),
+        found.freed_objects,
+    )
+
+
+def _packed(number: int, runs: Iterable[tuple[int, int]]) -> bytes:
+    return b"".join(
+        _CHANGE.pack(number, start, min(end, _OFFSET_MAX) - start)
+        for start, end in runs
+        if start < _OFFSET_MAX
     )
 
 

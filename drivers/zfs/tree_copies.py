@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mirrord.core.errors import Refused
 from mirrord.drivers import base
-from mirrord.drivers.zfs import command, copies, mounting, names, tree_look
+from mirrord.drivers.zfs import command, copies, mounting, tree_look
 from mirrord.drivers.zfs.driver import ZfsDriver
 from mirrord.drivers.zfs.tree_look import Tree
 
@@ -45,9 +45,7 @@ def end(tree: Tree, where: str) -> bool:
     copy = tree_look.load(name, where)
     for one in reversed(copy.inside()):
         mark = copy.datasets[one].mark
-        ours = (
-            mark is not None and mark.role == "copy" and names.pool_of(one) == names.pool_of(name)
-        )
+        ours = mark is not None and mark.role == "copy"
         own = copy.own(one)
         if not ours or own:
             raise Refused(

@@ -318,6 +318,7 @@ METHODS: dict[str, Method] = {
     "base_left": Method(_S, (str,), _plain("base_left"), "look for what is left of a base"),
     "changed_since": Method(_ANY, (str,), _plain("changed_since"), "compare snapshots"),
     "delta": Method(_S, (_MAYBE, str, bool, bool), _delta, "compute deltas"),
+    "changes": Method(_S, (str, str), _plain("changes"), "compute deltas"),
     "send": Method(_S, (_MAYBE, str, _CHECKPOINT), _send, "send from a volume"),
     "prepare": Method(_R, (str, bool), _prepare, "make a destination"),
     "receive": Method(_R, (ReceiveRequest,), _receive, "receive into a volume"),

@@ -5,6 +5,7 @@ _FAILOVER = "Failing over and back"
 _LOOK = "Looking"
 _SERVICE = "The service"
 _HOSTS = "Other hosts"
+_PLANNING = "Before there is a mirror"
 _OTHER = "Other"
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -37,6 +38,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "agent": ("agent", _HOSTS),
     "pki": ("pki", _HOSTS),
     "host": ("host", _HOSTS),
+    "trace": ("trace", _PLANNING),
+    "analyze": ("analyze", _PLANNING),
     "config": ("config", _OTHER),
     "volume": ("volume", _OTHER),
     "demo": ("demo", _OTHER),

@@ -122,6 +122,23 @@ class Delta(NamedTuple):
     changes: tuple[FileChange, ...] | None = None
 
 
+class Changes(NamedTuple):
+    """What was allocated and what was freed between two snapshots, block by block: the records
+    that SnapMirror's traces are made of (FAST'02, section 4).
+
+    allocated, freed: runs in bytes, each three little-endian uint64: object, offset, length. They
+        begin on a block's border and cover whole blocks, but that an allocated run may end with
+        its file. Object 0: offsets are addresses of the volume (its blocks as the driver numbers
+        them); others: offsets within that object (a file, a segment …). A freed run may reach
+        beyond what was ever there.
+    gone: (first, end): numbers of objects that are no more.
+    """
+
+    allocated: bytes
+    freed: bytes
+    gone: tuple[tuple[int, int], ...] = ()
+
+
 class Divergence(NamedTuple):
     """What a rollback would lose: all that the live volume has beyond `base`.
 

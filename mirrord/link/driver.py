@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from mirrord.core.endpoint import split_host
 from mirrord.core.errors import Aborted, LinkLost, MirrordError, Unreachable
 from mirrord.core.model import (
+    Changes,
     Delta,
     Divergence,
     Endpoint,
@@ -227,6 +228,11 @@ class RemoteDriver(Driver):
     ) -> Delta:
         """See `Driver.delta`."""
         found: Delta = unpack(Delta, self._call("delta", base, incremental, states, files))
+        return found
+
+    def changes(self, base: str, incremental: str) -> Changes:
+        """See `Driver.changes`."""
+        found: Changes = unpack(Changes, self._call("changes", base, incremental))
         return found
 
     def send(

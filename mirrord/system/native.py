@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from mirrord._native import (
+    BtrfsBlocks,
     BtrfsChanges,
     BtrfsExtents,
     BtrfsStreamScanner,
+    Replayer,
     StreamChecksum,
     StreamDigest,
     TlsAlert,
@@ -13,16 +15,23 @@ from mirrord._native import (
     TlsError,
     TlsSession,
     TlsUntrusted,
+    TraceDedup,
+    TraceFault,
+    TraceParser,
+    TraceSurvey,
     ZfsStreamScanner,
     bitmap_runs,
     block_checksums,
+    block_events,
     btrfs_rewrite_beginning,
 )
 
 __all__ = [
+    "BtrfsBlocks",
     "BtrfsChanges",
     "BtrfsExtents",
     "BtrfsStreamScanner",
+    "Replayer",
     "StreamChecksum",
     "StreamDigest",
     "TlsAlert",
@@ -30,8 +39,13 @@ __all__ = [
     "TlsError",
     "TlsSession",
     "TlsUntrusted",
+    "TraceDedup",
+    "TraceFault",
+    "TraceParser",
+    "TraceSurvey",
     "ZfsStreamScanner",
     "bitmap_runs",
     "block_checksums",
+    "block_events",
     "btrfs_rewrite_beginning",
 ]

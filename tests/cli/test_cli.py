@@ -18,7 +18,8 @@ from tests.support.world import NAME, ROOT, World
 
 #: Commands that are not called with just the name of a mirror.
 OTHERS = {"create", "restore", "config", "volume", "demo", "daemon", "reload", "alarms", "watch",
-          "schedule", "throttle", "monitor", "agent", "pki", "host", "attach"}  # fmt: skip
+          "schedule", "throttle", "monitor", "agent", "pki", "host", "attach",
+          "trace", "analyze"}  # fmt: skip
 HOME_VERBS = [name for name in COMMANDS if name not in OTHERS]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
-from mirrord.core.errors import Busy, Refused
+from mirrord.core.errors import Busy, Refused, Unsupported
 from mirrord.core.model import Role, SnapshotKind
 from tests.contract.flows import MIRROR, initialized, mirror
 from tests.contract.lab import Lab
@@ -182,3 +184,40 @@ def test_the_quick_delta_says_what_will_be_sent(lab: Lab) -> None:
         while chunk := stream.read():
             length += len(chunk)
     assert length / 4 <= delta.send_bytes <= length * 4 + 65536
+
+
+# Recording
+
+
+def allocated(packed: bytes) -> set[tuple[int, int]]:
+    """(object, block) of all that runs cover."""
+    return {
+        (number, block)
+        for number, offset, length in struct.iter_unpack("<QQQ", packed)
+        for block in range(offset // 4096, -(-(offset + length) // 4096))
+    }
+
+
+def test_changes_of_a_chain_add_up(lab: Lab) -> None:
+    """Nothing that was allocated in its last part is missing from the whole, and nothing is in the
+    whole that was allocated in no part; asked again it says the same.
+    """
+    source = lab.source()
+    chain = [source.take_snapshot("one")]
+    for seed in (1, 2):
+        lab.change(source, seed)
+        chain.append(source.take_snapshot(f"after {seed}"))
+    one, two, three = (snapshot.guid for snapshot in chain)
+    if lab.kind == "memory":
+        with pytest.raises(Unsupported):
+            source.changes(one, two)
+        return
+    first, second = source.changes(one, two), source.changes(two, three)
+    whole = lab.source().changes(one, three)
+    assert lab.source().changes(two, three) == second
+    assert source.changes(three, three).allocated == b""
+    parts = allocated(first.allocated), allocated(second.allocated)
+    assert all(parts)
+    if lab.kind != "zfs":  # there what is overwritten is at the same place of its object
+        assert first.freed and second.freed
+    assert parts[1] <= allocated(whole.allocated) <= parts[0] | parts[1]

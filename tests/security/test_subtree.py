@@ -21,7 +21,8 @@ SNAPSHOT = Snapshot("0" * 32 + ":1", "s1", SnapshotKind.REFERENCE, 1, 1)
 CALLS: dict[str, tuple[object, ...]] = {
     "facts": (), "lock": ("x",), "unlock": (), "snapshots": (), "own_snapshots": (["*"],),
     "take_snapshot": ("s1",), "delete_snapshot": ("g",), "reclaim": (), "changed_since": ("g",),
-    "delta": (None, "g", False, True), "send": (None, "g", None), "prepare": (MIRROR, False),
+    "base_left": ("g",), "changes": ("g", "h"), "delta": (None, "g", False, True),
+    "send": (None, "g", None), "prepare": (MIRROR, False),
     "receive": (pack(ReceiveRequest("t1", MIRROR, None, SNAPSHOT)),), "stagings": (),
     "commit": ("t1", True), "discard": ("t1",), "promote": (), "divergence": ("g", 9),
     "rollback": ("g", MIRROR, "kept"), "forget": (),
@@ -203,7 +204,7 @@ def test_who_may_receive_reads_no_content_but_names(host: Host, root: Path) -> N
     (home / "another name").write_text("nobody's business")
     with host.peer("--allow", f"receive={root / 'backup'}") as peer:
         there, handle = peer.volume(home), peer.open(home)
-        for method in ("send", "delta", "own_snapshots", "take_snapshot"):
+        for method in ("send", "delta", "changes", "own_snapshots", "take_snapshot"):
             with pytest.raises(Untrusted):
                 peer.call(method, handle, *CALLS[method])
         changes = there.divergence(one.guid).changes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,10 @@ from tests.zfsvm.bridge import Bridge
 pytestmark = pytest.mark.zfs
 
 Point = tuple[str, int]
-#: The steps of a tree whose breaking differs from that of the one before.
-TELLING = frozenset(
-    f"ZFS:TREE:{each}"
-    for each in (
-        "SNAPSHOT", "RECORD", "END", "RENAME", "KEPT", "INTENT", "CLONE", "TAKE", "TURNED", "ADOPT",
-    )
-)  # fmt: skip
+#: Where a tree is in between: some members have it and others not, in their places or not. (All
+#: steps are tried by MIRRORD_TEST_TREE_STEPS=all; that takes half an hour.)
+_ALL = os.environ.get("MIRRORD_TEST_TREE_STEPS") == "all"
+_TELLING = frozenset(f"ZFS:TREE:{each}" for each in ("END", "RENAME", "CLONE"))
 _DISK_BYTES = 8 << 20
 
 
@@ -119,9 +117,12 @@ def trees(tmp_path: Path) -> Iterator[Trees]:
         made.clean_up()
 
 
-def test_a_tree_is_mirrored_whole_and_kept_up_to_date(trees: Trees) -> None:
-    trees.mirrored().the_same()
+def test_a_tree_is_mirrored_whole_but_for_what_is_left_out(trees: Trees) -> None:
+    trees.run("zfs", "set", "mirrord:mirror=off", f"{trees.source}/a")
+    trees.mirrored()
+    assert trees.children(trees.place) == ["", "b", "disk"]
     assert trees.update().status == "unchanged"
+    trees.run("zfs", "inherit", "mirrord:mirror", f"{trees.source}/a")
     trees.write("a/deep/file", "changed")
     trees.write("new", "in the root")
     trees.change_disk(1)
@@ -157,15 +158,6 @@ def test_children_come_go_move_and_are_made_anew(trees: Trees) -> None:
     trees.the_same()
     assert len(trees.beside(trees.place)) == 2
     assert trees.update().status == "unchanged"
-
-
-def test_what_its_owner_excludes_stays_out_with_all_below(trees: Trees) -> None:
-    trees.run("zfs", "set", "mirrord:mirror=off", f"{trees.source}/a")
-    trees.mirrored()
-    assert trees.children(trees.place) == ["", "b", "disk"]
-    trees.run("zfs", "inherit", "mirrord:mirror", f"{trees.source}/a")
-    trees.update()
-    trees.the_same()
 
 
 def test_break_resync_and_reverse_of_a_tree(trees: Trees) -> None:
@@ -219,7 +211,10 @@ def points(trees: Trees, work: Callable[[], object]) -> list[Point]:
     seen = trees.bridge.labels()
     trees.mend()
     found = {(label, seen.count(label)) for label in seen}
-    own = [point for point in found if point[0] in TELLING]
+    own = [
+        point for point in found
+        if point[0] in _TELLING or (_ALL and point[0].startswith("ZFS:TREE"))
+    ]  # fmt: skip
     return sorted(own, key=lambda point: (seen.index(point[0]), point[1]))
 
 
@@ -242,8 +237,7 @@ def test_a_crash_in_an_update_leaves_a_tree_that_goes_on(trees: Trees) -> None:
         trees.update()
     change(3)
     found, met = points(trees, trees.update), 0
-    wanted = {f"ZFS:TREE:{each}" for each in ("SNAPSHOT", "END", "RENAME", "KEPT")}
-    assert wanted <= {label for label, _ in found}
+    assert {"ZFS:TREE:END", "ZFS:TREE:RENAME"} <= {label for label, _ in found}
     for number, point in enumerate(found, 4):
         change(number)
         met += broken_at(trees, point, trees.update)

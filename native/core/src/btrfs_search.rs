@@ -4,9 +4,9 @@
 //! extents that a snapshot's tree names is its active map (SnapMirror, FAST'02, section 3.1).
 
 const ITEM_HEADER: usize = 32;
-const INODE_ITEM: u32 = 1;
-const EXTENT_DATA: u32 = 108;
-const BLOCK: u64 = 4096;
+pub(crate) const INODE_ITEM: u32 = 1;
+pub(crate) const EXTENT_DATA: u32 = 108;
+pub(crate) const BLOCK: u64 = 4096;
 
 /// Bytes that a send stream spends beside the data: per new and per changed inode (names, owner,
 /// mode, times), per extent, and per stream.
@@ -21,12 +21,37 @@ fn le32(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap_or_default())
 }
 
-fn le64(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn le64(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default())
 }
 
 /// A tree key: (object, type, offset).
 pub type Key = (u64, u32, u64);
+
+/// Show `count` items of a search's buffer to `sink`; the key of the last.
+pub(crate) fn each_item(
+    buffer: &[u8],
+    count: usize,
+    mut sink: impl FnMut(Key, &[u8]),
+) -> Result<Option<Key>, String> {
+    let mut rest = buffer;
+    let mut last = None;
+    for _ in 0..count {
+        if rest.len() < ITEM_HEADER {
+            return Err("a tree item is cut short".into());
+        }
+        let (header, after) = rest.split_at(ITEM_HEADER);
+        let key = (le64(header, 8), le32(header, 24), le64(header, 16));
+        let length = le32(header, 28) as usize;
+        let item = after
+            .get(..length)
+            .ok_or("a tree item is longer than the buffer")?;
+        rest = &after[length..];
+        last = Some(key);
+        sink(key, item);
+    }
+    Ok(last)
+}
 
 /// The extents of one tree that are newer than a generation (0: all).
 #[derive(Default)]
@@ -63,28 +88,14 @@ impl Extents {
 
     /// Take `count` items from the search's buffer; the key of the last, to go on behind it.
     pub fn feed(&mut self, buffer: &[u8], count: usize) -> Result<Option<Key>, String> {
-        let mut rest = buffer;
-        let mut last = None;
-        for _ in 0..count {
-            if rest.len() < ITEM_HEADER {
-                return Err("a tree item is cut short".into());
-            }
-            let (header, after) = rest.split_at(ITEM_HEADER);
-            let key = (le64(header, 8), le32(header, 24), le64(header, 16));
-            let length = le32(header, 28) as usize;
-            let item = after
-                .get(..length)
-                .ok_or("a tree item is longer than the buffer")?;
-            rest = &after[length..];
-            last = Some(key);
+        each_item(buffer, count, |key, item| {
             self.items += 1;
             match key.1 {
                 INODE_ITEM => self.take_inode(key.0, item),
                 EXTENT_DATA => self.take_extent(key, item),
                 _ => {}
             }
-        }
-        Ok(last)
+        })
     }
 
     fn take_inode(&mut self, inode: u64, item: &[u8]) {
@@ -178,10 +189,10 @@ fn common(one: &[(u64, u64)], other: &[(u64, u64)]) -> Vec<(u64, u64)> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn item(inode: u64, kind: u32, offset: u64, data: &[u8]) -> Vec<u8> {
+    pub(crate) fn item(inode: u64, kind: u32, offset: u64, data: &[u8]) -> Vec<u8> {
         let mut item = 1u64.to_le_bytes().to_vec();
         item.extend_from_slice(&inode.to_le_bytes());
         item.extend_from_slice(&offset.to_le_bytes());

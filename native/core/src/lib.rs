@@ -1,12 +1,14 @@
 //! What is hot in mirrord, without I/O, so that each piece can be tested by itself.
 
 pub mod bitmap;
+pub mod btrfs_blocks;
 pub mod btrfs_changes;
 pub mod btrfs_rewrite;
 pub mod btrfs_search;
 pub mod btrfs_stream;
 pub mod checksum;
 pub mod replay;
+pub mod ring_buffer;
 pub mod trace;
 pub mod zfs_ranges;
 pub mod zfs_stream;

@@ -1,6 +1,7 @@
 //! The Python face of the btrfs parsers.
 
 use crate::bytes_of;
+use mirrord_core::btrfs_blocks::{Blocks, Changed};
 use mirrord_core::btrfs_changes::Changes;
 use mirrord_core::btrfs_rewrite::{rewrite_beginning, Rewrite};
 use mirrord_core::btrfs_search::Extents;
@@ -158,4 +159,76 @@ impl BtrfsExtents {
     fn send_bytes(&self) -> u64 {
         self.0.send_bytes
     }
+}
+
+/// The blocks that the files of one tree name, from the buffers of a tree search.
+#[pyclass]
+#[derive(Default)]
+pub struct BtrfsBlocks {
+    blocks: Blocks,
+    settled: bool,
+}
+
+impl BtrfsBlocks {
+    fn settle(&mut self) {
+        if !self.settled {
+            self.blocks.settle();
+            self.settled = true;
+        }
+    }
+}
+
+#[pymethods]
+impl BtrfsBlocks {
+    #[new]
+    fn new() -> Self {
+        Self::default()
+    }
+
+    /// Take `count` items; the key (object, type, offset) of the last of them.
+    fn feed(&mut self, data: PyBuffer<u8>, count: usize) -> PyResult<Option<(u64, u32, u64)>> {
+        self.settled = false;
+        self.blocks
+            .feed(bytes_of(&data)?, count)
+            .map_err(value_error)
+    }
+
+    /// (allocated, freed) between this tree, the base, and `newer`: triples of little-endian u64,
+    /// (object, offset, length), object 0 the disk, 1 the contents that are in the tree itself.
+    /// What was freed is whole blocks.
+    fn changes<'py>(
+        &mut self,
+        py: Python<'py>,
+        newer: &mut Self,
+    ) -> (Bound<'py, PyBytes>, Bound<'py, PyBytes>) {
+        self.settle();
+        newer.settle();
+        let (allocated, freed) = self.blocks.changes(&newer.blocks);
+        (
+            PyBytes::new(py, &triples(&allocated, 1)),
+            PyBytes::new(py, &triples(&freed, 4096)),
+        )
+    }
+
+    #[getter]
+    fn items(&self) -> u64 {
+        self.blocks.items
+    }
+}
+
+/// (object, offset, length), lengths rounded up to multiples of `unit`.
+fn triples(changed: &Changed, unit: u64) -> Vec<u8> {
+    let whole = |bytes: u64| bytes.div_ceil(unit) * unit;
+    let disk = changed
+        .disk
+        .iter()
+        .map(|&(first, end)| [0, first, whole(end - first)]);
+    let inline = changed
+        .inline
+        .iter()
+        .map(|&(inode, _, bytes)| [1, inode.saturating_mul(4096), whole(bytes)]);
+    disk.chain(inline)
+        .flatten()
+        .flat_map(u64::to_le_bytes)
+        .collect()
 }

@@ -2,6 +2,7 @@
 
 mod btrfs;
 mod replay;
+mod ring_buffer;
 mod tls;
 mod trace;
 mod zfs;
@@ -95,6 +96,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<btrfs::BtrfsStreamScanner>()?;
     m.add_class::<btrfs::BtrfsChanges>()?;
     m.add_class::<btrfs::BtrfsExtents>()?;
+    m.add_class::<btrfs::BtrfsBlocks>()?;
     m.add_function(wrap_pyfunction!(btrfs::btrfs_rewrite_beginning, m)?)?;
     m.add_class::<tls::TlsConfig>()?;
     m.add_class::<tls::TlsSession>()?;
@@ -102,6 +104,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("TlsAlert", m.py().get_type::<tls::TlsAlert>())?;
     m.add("TlsUntrusted", m.py().get_type::<tls::TlsUntrusted>())?;
     m.add_class::<zfs::ZfsStreamScanner>()?;
+    m.add_function(wrap_pyfunction!(ring_buffer::block_events, m)?)?;
     trace::register(m)?;
     replay::register(m)?;
     Ok(())

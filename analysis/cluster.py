@@ -1,0 +1,120 @@
+"""The replay on a Dask cluster: the same parts as the threads here, on other machines.
+
+Each worker reads the trace by itself and counts the blocks of its parts, so a table of blocks that
+is too large for one machine is spread over several. Results are those of one machine, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mirrord.analysis.grids import DEFAULT, Grid
+from mirrord.analysis.replay import COLUMNS, FREE_SPACE, Counts, Parts, check_options
+from mirrord.analysis.replay import combine as combined
+from mirrord.analysis.replay import count as counted
+from mirrord.analysis.results import Replay
+from mirrord.core.errors import MirrordError, Refused, Unreachable, Unsupported
+from mirrord.traces.model import BLOCK
+from mirrord.traces.store import TraceFile
+
+#: So long the scheduler is waited for, seconds.
+_CONNECT_S = 10
+
+
+def replay_on(
+    address: str,
+    path: Path,
+    grids: Sequence[Grid] = DEFAULT,
+    *,
+    free_space: float = FREE_SPACE,
+    block: int = BLOCK,
+    sizes: Mapping[str, int] | None = None,
+) -> Replay:
+    """Replays a stored trace that each worker finds at the same path; options as of `replay`.
+
+    address: the scheduler's, such as `tcp://host:8786`. A lag target is planned here first.
+    `Unsupported` without Dask, `Unreachable` when nobody answers there, `Refused` when the cluster
+    has no worker, and what the workers meet.
+    """
+    check_options(free_space, block)
+    trace = TraceFile(path)
+    planned, instants = _plan(trace, grids, block)
+    client = _connect(address)
+    try:
+        workers = sum(client.nthreads().values())
+        if not workers:
+            raise Refused(
+                "the cluster has no workers",
+                where=address,
+                hint=f"Start some: dask worker {address}",
+            )
+        jobs = [
+            client.submit(
+                _count, str(path.resolve()), planned, Parts(k, 1, workers), block, pure=False
+            )
+            for k in range(workers)
+        ]
+        counts = _gather(client, jobs, address)
+    finally:
+        client.close()
+    counts = [replace(counts[0], instants=instants), *counts[1:]]
+    return combined(counts, trace.facts, grids, free_space=free_space, block=block, sizes=sizes)
+
+
+def _plan(
+    trace: TraceFile, grids: Sequence[Grid], block: int
+) -> tuple[list[Grid], tuple[tuple[int, ...] | None, ...]]:
+    """The grids with the instants of lag targets, and these instants."""
+    lags = [grid for grid in grids if grid.lag is not None]
+    if not lags:
+        return list(grids), tuple(None for _ in grids)
+    found = iter(counted(trace.batches(COLUMNS), lags, Parts(), block=block).instants)
+    instants = tuple(next(found) if grid.lag is not None else None for grid in grids)
+    planned = [
+        grid if at is None else Grid(grid.label, boundaries=at)
+        for grid, at in zip(grids, instants, strict=True)
+    ]
+    return planned, instants
+
+
+def _count(path: str, grids: list[Grid], parts: Parts, block: int) -> Counts:
+    """What a worker does."""
+    return counted(TraceFile(path).batches(COLUMNS), grids, parts, block=block)
+
+
+def _connect(address: str) -> Any:
+    try:
+        from distributed import Client
+    except ImportError:
+        raise Unsupported(
+            "Dask is not installed", hint="Install it: pip install 'mirrord[cluster]'"
+        ) from None
+    try:
+        made: Any = Client
+        return made(address, timeout=_CONNECT_S, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise Unreachable(
+            "no Dask scheduler answers",
+            where=address,
+            why=str(error).splitlines()[0] if str(error) else type(error).__name__,
+            hint="Start one: dask scheduler",
+        ) from None
+
+
+def _gather(client: Any, jobs: list[Any], address: str) -> list[Counts]:
+    try:
+        found: list[Counts] = client.gather(jobs)
+    except MirrordError as error:
+        error.add_note("a worker of the cluster met this: it reads the trace at the same path")
+        raise
+    except (OSError, RuntimeError, ImportError) as error:
+        raise Unreachable(
+            "the cluster did not finish the replay",
+            where=address,
+            why=f"{type(error).__name__}: {error}".splitlines()[0],
+            hint="Workers need this mirrord and enough memory; `dask worker` tells more.",
+        ) from None
+    return found

@@ -1,0 +1,176 @@
+"""What the cost, the risk and the reports are computed from: the updates and writes of a trace.
+
+All times are nanoseconds of the trace's own clock; `Workload.epoch_ns` says when its zero was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mirrord.analysis.grids import NS, epoch_of
+from mirrord.analysis.results import VOLUMES as KINDS
+from mirrord.analysis.results import Replay
+from mirrord.core.errors import Refused
+from mirrord.core.units import format_duration
+from mirrord.traces.model import BLOCK, Facts
+
+#: Formats whose volumes are files: fio's logs name them.
+_FILE_FORMATS = ("fio2", "fio3")
+
+Longs = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Updates:
+    """The updates of one schedule over a trace, in order.
+
+    label: as people write the schedule: "15 min", "cron 0 2 * * *". seconds: its fixed interval,
+    None where it has none. start_ns, end_ns: what update k covers; at end_ns its snapshot is taken.
+    blocks: of each of `KINDS`, the blocks (of `block` bytes) that update k transfers.
+    """
+
+    label: str
+    seconds: float | None
+    start_ns: Longs
+    end_ns: Longs
+    blocks: Mapping[str, Longs]
+    block: int = BLOCK
+    #: Blocks that each update of a mirror of whole files sends, where volumes are files; else None.
+    whole_files: Longs | None = None
+
+    def __len__(self) -> int:
+        return len(self.end_ns)
+
+    def sizes(self, kind: str) -> Longs:
+        """Bytes that each update transfers from a volume of this kind."""
+        return self.blocks[kind] * self.block
+
+    @property
+    def period_s(self) -> float:
+        """The interval, or the longest gap between two updates where there is none, seconds."""
+        if self.seconds is not None:
+            return self.seconds
+        return float((self.end_ns - self.start_ns).max(initial=0)) / NS
+
+
+@dataclass(frozen=True)
+class Writes:
+    """Bytes written in each bin of `bin_ns` from `start_ns` on."""
+
+    start_ns: int
+    bin_ns: int
+    bytes: Longs
+
+    @property
+    def end_ns(self) -> int:
+        """The end of the last bin."""
+        return self.start_ns + self.bin_ns * len(self.bytes)
+
+    def weighted(self, weights: Floats) -> Floats:
+        """The series times a weight for each bin (the price of a byte written then)."""
+        return np.asarray(self.bytes * weights, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A replayed trace.
+
+    epoch_ns: Unix time of the trace's zero, None where its source does not say.
+    blocks_written: blocks that a synchronous mirror transfers. unique_blocks: different ones.
+    freed: share (0 to 1) of the blocks written that were overwritten or deleted by the end.
+    """
+
+    name: str
+    first_ns: int
+    last_ns: int
+    epoch_ns: int | None
+    blocks_written: int
+    bytes_written: int
+    unique_blocks: int
+    freed: float
+    updates: tuple[Updates, ...]
+    writes: Writes
+    #: The same for calendars, where a trace without a date begins on a Monday at 00:00 UTC.
+    calendar_ns: int = 0
+    #: What looks odd in the trace and makes its numbers doubtful, with the option that handles it.
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.blocks_written:
+            raise Refused(
+                "there is no write in this trace", where=self.name,
+                why="what a mirror moves is what is written",
+                hint="'mirrord trace info' shows what is in it; "
+                "its options say which records count as writes.",
+            )  # fmt: skip
+
+    @property
+    def span_s(self) -> float:
+        """From the first record to the last, seconds."""
+        return (self.last_ns - self.first_ns) / NS
+
+    @property
+    def written_rate(self) -> float:
+        """Bytes written per second, on average."""
+        return self.bytes_written / self.counted_s
+
+    @property
+    def counted_s(self) -> float:
+        """What rates are taken over: the span, but at least a bin of the writes, seconds."""
+        return max(self.span_s, self.writes.bin_ns / NS)
+
+    def percent(self, updates: Updates, kind: str) -> float:
+        """Blocks transferred as percent of what a synchronous mirror sends (Figures 2 and 3)."""
+        return 100 * int(updates.blocks[kind].sum()) / self.blocks_written
+
+    def covers(self, updates: Updates) -> bool:
+        """Whether the trace lasts for at least one whole interval (to the second before its end).
+
+        An interval longer than the trace says only what one update at its end would send.
+        """
+        return updates.seconds is None or self.span_s >= 0.99 * updates.seconds
+
+    def shown(self) -> list[Updates]:
+        """The schedules that the trace is long enough for."""
+        return [each for each in self.updates if self.covers(each)]
+
+
+def from_replay(replay: Replay, facts: Facts) -> Workload:
+    """What the reports need of a replay; `Refused` when the trace has no write in it.
+
+    A recorded trace does not see what is overwritten within the interval of its recording (note
+    `resolution_s`): shorter update intervals are left out, as they would look better than they are.
+    """
+    resolution_s = float(facts.notes.get("resolution_s", 0))
+    series = replay.writes_series
+    odd = [
+        each.label
+        for each in replay.grids
+        if resolution_s and (each.seconds is None or each.seconds % resolution_s)
+    ]
+    warnings = (
+        f"it was recorded every {format_duration(resolution_s)}: what is overwritten meanwhile is "
+        f"not seen, and intervals that are no multiple of it ({', '.join(odd)}) are not exact.",
+    )
+    updates = tuple(
+        Updates(
+            each.label, each.seconds, each.start_ns, each.end_ns,
+            {kind: each.blocks(kind) for kind in KINDS}, each.block,
+            each.whole_volumes if facts.source_format in _FILE_FORMATS else None,
+        )
+        for each in replay.grids
+        if each.seconds is None or each.seconds >= resolution_s
+    )  # fmt: skip
+    return Workload(
+        name=replay.name, first_ns=replay.first_ns, last_ns=replay.last_ns,
+        epoch_ns=replay.epoch_ns, calendar_ns=epoch_of(facts, replay.first_ns),
+        blocks_written=replay.blocks_written, bytes_written=replay.bytes_written,
+        unique_blocks=replay.unique_blocks, freed=replay.written_deleted_percent / 100,
+        updates=updates, writes=Writes(series.start_ns, series.bin_ns, series.bytes),
+        warnings=warnings if odd else (),
+    )  # fmt: skip

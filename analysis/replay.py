@@ -1,0 +1,368 @@
+"""The replay: for each update interval, what an asynchronous mirror transfers (section 4).
+
+The kernel (native/core/src/replay) keeps one number per block that was ever written: when that was.
+It counts for all grids at once, in parts by volume and block range that share nothing. Here are
+its threads; `mirrord.analysis.cluster` has the same parts on other machines.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+
+from mirrord.analysis.ahead import read_ahead
+from mirrord.analysis.allocator import physical_blocks_written
+from mirrord.analysis.grids import DEFAULT, NS, UPDATES_MAX, Grid
+from mirrord.analysis.lagging import LagRunner
+from mirrord.analysis.results import Column, GridResult, Replay, WriteSeries
+from mirrord.core.errors import Damaged, UsageError
+from mirrord.core.units import format_duration
+from mirrord.system.native import Replayer
+from mirrord.traces.model import BLOCK, Batch, Facts
+
+#: So much of a volume is free unless it is said otherwise.
+FREE_SPACE = 0.2
+#: What a replay needs of a record: readers may leave out the rest.
+COLUMNS = ("time_ns", "volume", "op", "offset", "length")
+#: Called now and then with the number of records replayed so far.
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Which parts of a replay are done here: `here` of them from `first` on, of `of` in all."""
+
+    first: int = 0
+    here: int = 1
+    of: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What intervals counted, one entry per part, volume and interval with anything in it.
+
+    end: of the last block that was ever written, in blocks.
+    """
+
+    volume: Column
+    interval: Column
+    written: Column
+    in_place: Column
+    active: Column
+    live: Column
+    end: Column
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What a trace holds as a whole; `ends`: of each volume the end of what was touched, bytes."""
+
+    first_ns: int
+    last_ns: int
+    records: int
+    writes: int
+    trims: int
+    bytes_written: int
+    bin_ns: int
+    bins: Column
+    ends: Column
+    #: Of each grid: intervals with writes, and the bytes written in them.
+    interval_bytes: tuple[tuple[Column, Column], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What some parts of a replay counted; `combine` adds them. Only plain data, to be sent.
+
+    instants: of each grid that a lag target planned, its updates. totals: with the first part.
+    """
+
+    rows: tuple[Rows, ...]
+    written: int
+    unique: int
+    live: int
+    instants: tuple[tuple[int, ...] | None, ...]
+    totals: Totals | None
+
+
+def replay(
+    batches: Iterable[Batch],
+    facts: Facts,
+    grids: Sequence[Grid] = DEFAULT,
+    *,
+    free_space: float = FREE_SPACE,
+    block: int = BLOCK,
+    threads: int | None = None,
+    sizes: Mapping[str, int] | None = None,
+    progress: Progress | None = None,
+) -> Replay:
+    """Replays a trace whose records are in the order of time into the three volumes.
+
+    free_space: share of a no-overwrite volume that is free at the beginning, 0 to below 1.
+    block: bytes, a power of two from 512 to 1 MiB. sizes: of volumes by name, bytes; a volume
+    without one ends where the trace last touched it. threads: that count, beside the one that
+    reads. `UsageError` for values out of range, `Damaged` when records are out of order or have
+    impossible ranges.
+    """
+    check_options(free_space, block)
+    threads = default_threads() if threads is None else max(1, threads)
+    parts = Parts(0, threads, threads)
+    counts = count(batches, grids, parts, block=block, progress=progress)
+    return combine([counts], facts, grids, free_space=free_space, block=block, sizes=sizes)
+
+
+def default_threads() -> int:
+    """Threads that count: all processors but the one that reads, four at the most, at least one.
+
+    Each looks at all records, so more of them gain little.
+    """
+    return max(1, min(4, len(os.sched_getaffinity(0)) - 1))
+
+
+def check_options(free_space: float, block: int) -> None:
+    """`UsageError` for values out of range."""
+    if not 0 <= free_space < 1:
+        raise UsageError(
+            f"free space of {free_space:g} is no share of a volume",
+            hint="Give something from 0 to below 1, for example 0.2.",
+        )
+    if block & (block - 1) or not 512 <= block <= 1 << 20:
+        raise UsageError(
+            f"blocks of {block} bytes cannot be replayed",
+            hint="Give a power of two from 512 to 1048576; the paper's is 4096.",
+        )
+
+
+def count(
+    batches: Iterable[Batch],
+    grids: Sequence[Grid],
+    parts: Parts,
+    *,
+    block: int = BLOCK,
+    progress: Progress | None = None,
+) -> Counts:
+    """Replays some parts; each sees all records and counts its own blocks. Errors as `replay`."""
+    kernel = Replayer(
+        block.bit_length() - 1, [_cuts(grid) for grid in grids], parts.first, parts.here, parts.of
+    )
+    lags: dict[int, LagRunner] = {}
+    if parts.here < parts.of and any(grid.lag for grid in grids):
+        raise UsageError("a lag target follows the whole trace: plan it before parts are made")
+    records = 0
+    with closing(read_ahead(batches)) as coming:
+        for batch in coming:
+            if not len(batch):
+                continue
+            if not records:
+                first_ns = int(batch.time_ns[0])
+                lags = {k: LagRunner(g.lag, first_ns) for k, g in enumerate(grids) if g.lag}
+            _feed_between(kernel, batch, lags, block)
+            records += len(batch)
+            if progress is not None:
+                progress(records)
+    if not records:
+        raise Damaged("there is no record in this trace", hint="`mirrord trace info` says more.")
+    return _counts(kernel, grids, lags)
+
+
+def _cuts(grid: Grid) -> int | memoryview:
+    if grid.seconds is not None:
+        return round(grid.seconds * NS)
+    return np.array(grid.boundaries or (), np.int64).data
+
+
+def _feed_between(kernel: Replayer, batch: Batch, lags: dict[int, LagRunner], block: int) -> None:
+    """Feeds a batch, and updates whenever a lag target wants it."""
+    start = 0
+    while lags:
+        which = min(lags, key=lambda k: lags[k].next_ns)
+        at_ns = lags[which].next_ns
+        if at_ns > batch.time_ns[-1]:
+            break
+        end = start + int(np.searchsorted(batch.time_ns[start:], at_ns))
+        _feed(kernel, batch, slice(start, end))
+        start = end
+        _, _, active = kernel.cut(which, at_ns)
+        lags[which].update(active * block)
+    _feed(kernel, batch, slice(start, len(batch)))
+
+
+def _feed(kernel: Replayer, batch: Batch, rows: slice) -> None:
+    if rows.start == rows.stop:
+        return
+    columns = [np.ascontiguousarray(getattr(batch, name)[rows]).data for name in COLUMNS]
+    try:
+        kernel.feed(*columns)
+    except ValueError as fault:
+        raise _damaged(*fault.args) from None
+
+
+def _damaged(kind: str, record: int = 0, one: int = 0, other: int = 0) -> Damaged:
+    """A fault of the trace in words."""
+    where = f"record {record + 1:,}"
+    if kind == "order":
+        return Damaged(
+            "the records are not in the order of time",
+            where=where,
+            why=f"it is {format_duration((other - one) / NS)} earlier than the one before it",
+            hint="Import the trace first: `mirrord trace import` sorts.",
+        )
+    if kind == "range":
+        return Damaged(
+            "a record's range cannot be",
+            where=where,
+            why=f"it begins at byte {one} and is {other} bytes long",
+            hint="The units may be wrong: see `mirrord trace info`.",
+        )
+    if kind == "volume":
+        return Damaged(
+            "a record is about a volume that the trace does not have",
+            where=where,
+            why=f"its number is {one}",
+            hint="Import the trace again from its source.",
+        )
+    if kind == "intervals":
+        return Damaged("there are too many update intervals", where=where)
+    return Damaged("the records cannot be replayed", why=kind)
+
+
+def _counts(kernel: Replayer, grids: Sequence[Grid], lags: dict[int, LagRunner]) -> Counts:
+    packed_grids, volumes = kernel.finish()
+    rows = tuple(Rows(*(_column(column) for column in columns)) for columns in packed_grids)
+    instants = [tuple(lags[k].instants) if k in lags else None for k in range(len(grids))]
+    written, unique, live = (int(_column(column).sum()) for column in volumes[1:])
+    return Counts(rows, written, unique, live, tuple(instants), _totals(kernel))
+
+
+def _totals(kernel: Replayer) -> Totals | None:
+    found = kernel.totals()
+    if found is None:
+        return None
+    (first_ns, last_ns, records, writes, trims, written, bin_ns), bins, ends, grids = found
+    of_grids = tuple((_column(interval), _column(size)) for interval, size in grids)
+    columns = _column(bins), _column(ends)
+    return Totals(first_ns, last_ns, records, writes, trims, written, bin_ns, *columns, of_grids)
+
+
+def _column(packed: bytes) -> Column:
+    return np.frombuffer(packed, "<i8").astype(np.int64, copy=False)
+
+
+def combine(
+    counts: Sequence[Counts],
+    facts: Facts,
+    grids: Sequence[Grid],
+    *,
+    free_space: float = FREE_SPACE,
+    block: int = BLOCK,
+    sizes: Mapping[str, int] | None = None,
+) -> Replay:
+    """Adds what all parts counted. The order of the parts makes no difference."""
+    check_options(free_space, block)
+    [totals] = [each.totals for each in counts if each.totals is not None]
+    blocks = _volume_blocks(totals, facts, sizes or {}, block)
+    results = []
+    for k, grid in enumerate(grids):
+        rows = _added([each.rows[k] for each in counts])
+        instants = next((each.instants[k] for each in counts if each.instants[k]), None)
+        results.append(_grid_result(grid, k, rows, totals, instants, blocks, free_space, block))
+    written = sum(each.written for each in counts)
+    unique = sum(each.unique for each in counts)
+    return Replay(
+        name=facts.name, volumes=facts.volumes, epoch_ns=facts.epoch_ns,
+        first_ns=totals.first_ns, last_ns=totals.last_ns,
+        records=totals.records, writes=totals.writes, trims=totals.trims,
+        block=block, free_space=free_space,
+        blocks_written=written, bytes_written=totals.bytes_written, unique_blocks=unique,
+        # Of what was written, there is what was not trimmed since.
+        written_deleted=written - unique - sum(each.live for each in counts),
+        grids=tuple(results),
+        writes_series=WriteSeries(totals.first_ns, totals.bin_ns, totals.bins),
+    )  # fmt: skip
+
+
+def _volume_blocks(totals: Totals, facts: Facts, sizes: Mapping[str, int], block: int) -> list[int]:
+    """Blocks of each volume: as given, but at least what the trace touched."""
+    names = [*facts.volumes, *("" for _ in range(len(totals.ends) - len(facts.volumes)))]
+    ends = [*totals.ends.tolist(), *(0 for _ in range(len(names) - len(totals.ends)))]
+    return [
+        -(-max(end, sizes.get(name, 0)) // block) for name, end in zip(names, ends, strict=True)
+    ]
+
+
+def _added(rows: Sequence[Rows]) -> Rows:
+    """One entry per volume and interval, ascending."""
+    joined = [np.concatenate([getattr(each, name) for each in rows]) for name in Rows.__slots__]
+    volume, interval, *counted, end = joined
+    order = np.lexsort((interval, volume))
+    volume, interval = volume[order], interval[order]
+    first = np.ones(len(volume), bool)
+    first[1:] = (np.diff(volume) != 0) | (np.diff(interval) != 0)
+    at = np.flatnonzero(first)
+    if len(at):
+        counted = [np.add.reduceat(column[order], at) for column in counted]
+        end = np.maximum.reduceat(end[order], at)
+    return Rows(*(volume[at], interval[at], *counted, end))
+
+
+def _grid_result(
+    grid: Grid,
+    number: int,
+    rows: Rows,
+    totals: Totals,
+    instants: tuple[int, ...] | None,
+    volume_blocks: Sequence[int],
+    free_space: float,
+    block: int,
+) -> GridResult:
+    start_ns, end_ns, before = _intervals(grid, totals, instants)
+    updates = len(start_ns)
+    columns = {"written": rows.written, "in_place": rows.in_place, "active": rows.active}
+    columns["physical"] = np.zeros_like(rows.written)
+    columns["whole"] = np.zeros_like(rows.written)
+    for volume in np.unique(rows.volume).tolist():
+        its = slice(*np.searchsorted(rows.volume, [volume, volume + 1]).tolist())
+        columns["physical"][its] = physical_blocks_written(
+            rows.written[its], rows.active[its], rows.live[its], volume_blocks[volume], free_space
+        )
+        # A part that has no row in an interval has told the end before.
+        ends = np.maximum.accumulate(rows.end[its])
+        columns["whole"][its] = np.where(rows.written[its] > 0, ends, 0)
+    dense = {}
+    for name, column in columns.items():
+        dense[name] = np.zeros(updates, np.int64)
+        np.add.at(dense[name], rows.interval - before, column)
+    interval, size = totals.interval_bytes[number]
+    written_bytes = np.zeros(updates, np.int64)
+    written_bytes[interval - before] = size
+    return GridResult(
+        grid, block, start_ns, end_ns, dense["written"], written_bytes,
+        dense["in_place"], dense["active"], dense["physical"], dense["whole"],
+    )  # fmt: skip
+
+
+def _intervals(
+    grid: Grid, totals: Totals, instants: tuple[int, ...] | None
+) -> tuple[Column, Column, int]:
+    """Starts and ends of a grid's intervals, and how many of its instants no record comes after."""
+    first_ns, last_ns = totals.first_ns, totals.last_ns
+    if grid.seconds is not None:
+        period_ns = round(grid.seconds * NS)
+        updates = (last_ns - first_ns) // period_ns + 1
+        if updates > UPDATES_MAX:
+            raise UsageError(
+                f"'{grid.label}' cuts this trace into {updates:,} intervals",
+                why=f"{UPDATES_MAX:,} are the most",
+                hint="Give a longer interval.",
+            )
+        starts = first_ns + period_ns * np.arange(updates, dtype=np.int64)
+        return starts, starts + period_ns, 0
+    all_instants = np.array(grid.boundaries if instants is None else instants, np.int64)
+    before = int(np.searchsorted(all_instants, first_ns, "right"))
+    inside = all_instants[before : np.searchsorted(all_instants, last_ns, "right")]
+    starts = np.concatenate(([first_ns], inside))
+    return starts, np.concatenate((inside, [last_ns + 1])), before

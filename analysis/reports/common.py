@@ -1,0 +1,152 @@
+"""What the reports have in common: axes of intervals and of time, words for rates and shares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from mirrord.analysis.grids import NS
+from mirrord.analysis.numbers import Longs, Updates, Workload
+from mirrord.analysis.reports.plots import Axis
+from mirrord.core.units import format_duration, format_size
+
+_TICKS = (
+    (1, "1 s"), (5, "5 s"), (15, "15 s"), (60, "1 min"), (300, "5 min"), (900, "15 min"),
+    (1800, "30 min"), (3600, "1 h"), (21600, "6 h"), (43200, "12 h"), (86400, "24 h"),
+    (7 * 86400, "1 week"), (30 * 86400, "30 d"),
+)  # fmt: skip
+_DECADES = (1, 5, 15, 60, 300, 900, 3600, 21600, 86400, 7 * 86400, 30 * 86400)
+_NICE = (
+    1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10800, 21600, 43200,
+    86400, 7 * 86400,
+)  # fmt: skip
+#: Within this factor the powers of ten alone would be too few.
+_CLOSE = 150
+MBIT = 1e6 / 8
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+def interval_words(seconds: float) -> str:
+    """`15 min`, `1 h`, `24 h`."""
+    known = dict(_TICKS).get(int(seconds)) if seconds == int(seconds) else None
+    return known or format_duration(seconds)
+
+
+def name_of(updates: Updates) -> str:
+    """The interval in words, or the schedule as it was written."""
+    return updates.label if updates.seconds is None else interval_words(updates.seconds)
+
+
+def interval_axis(seconds: Sequence[float]) -> Axis:
+    """The update interval, minutes, logarithmic, named by people's words."""
+    low, high = min(seconds, default=60), max(seconds, default=86400)
+    known = {value for value, _ in _TICKS}
+    odd = [each for each in seconds if each not in known]
+    ticks = [(value / 60, words) for value, words in _TICKS if low <= value <= high]
+    if not ticks:
+        ticks = [(each / 60, format_duration(each)) for each in odd[:8]]
+    return Axis("update interval", "log", tuple(ticks), low=low / 60 / 1.25, high=high / 60 * 1.25)
+
+
+def log_axis(title: str, values: Sequence[float]) -> Axis:
+    """A logarithmic axis for these values; where they are close together it names more of them."""
+    low, high = min(values, default=1.0), max(values, default=10.0)
+    if high > _CLOSE * low:
+        return Axis(title, "log")
+    low, high = low / 1.3, high * 1.3
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
+    shown = tuple((tick, f"{tick:,.10g}") for tick in ticks if low <= tick <= high)
+    return Axis(title, "log", shown, low=low, high=high)
+
+
+def age_axis(title: str, seconds: Sequence[float]) -> Axis:
+    """A logarithmic axis of durations, minutes, named by people's words."""
+    low, high = min(seconds, default=60) / 1.3, max(seconds, default=86400) * 1.3
+    known = dict(_TICKS)
+    ticks = [(value / 60, known[value]) for value in _DECADES if low <= value <= high]
+    return Axis(title, "log", tuple(ticks), low=low / 60, high=high / 60)
+
+
+def nice_seconds(least_s: float) -> float:
+    """The next longer duration that people count by."""
+    return next((each for each in _NICE if each >= least_s), least_s)
+
+
+class TimeAxis:
+    """Moments of a trace as its readers think of them: by the clock, or since it began."""
+
+    def __init__(self, workload: Workload, zone: str) -> None:
+        self._workload = workload
+        self._unit_s, self._unit = 1.0, "s"
+        if workload.epoch_ns is None:
+            for unit_s, unit in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
+                if workload.span_s >= 3 * unit_s:
+                    self._unit_s, self._unit = unit_s, unit
+                    break
+            self.axis = Axis(f"since the trace began ({self._unit})")
+        else:
+            self._zone = ZoneInfo(zone)
+            self.axis = Axis(f"time ({zone})", "time")
+
+    def places(self, at_ns: Longs) -> list[str] | list[float]:
+        """Where these moments are on the axis."""
+        if self._workload.epoch_ns is None:
+            return [(int(at) - self._workload.first_ns) / NS / self._unit_s for at in at_ns]
+        return [self._clock(int(at)).isoformat(timespec="milliseconds") for at in at_ns]
+
+    def words(self, at_ns: int) -> str:
+        """`Mon 2007-02-26 09:00:00`, or `2 h 5 min after the beginning`."""
+        if self._workload.epoch_ns is None:
+            since_s = (at_ns - self._workload.first_ns) / NS
+            return f"{format_duration(since_s)} after the beginning"
+        return f"{self._clock(at_ns):%a %Y-%m-%d %H:%M:%S}"
+
+    def _clock(self, at_ns: int) -> datetime:
+        unix_ns = at_ns + (self._workload.epoch_ns or 0)
+        moment = datetime.fromtimestamp(unix_ns // NS, UTC).astimezone(self._zone)
+        return moment.replace(tzinfo=None) + timedelta(microseconds=unix_ns % NS // 1000)
+
+
+def rate_words(bytes_per_s: float) -> str:
+    """`12.5 Mbit/s`: links are sold by bits, powers of 1000."""
+    bits = bytes_per_s * 8
+    for unit in ("bit/s", "kbit/s", "Mbit/s", "Gbit/s"):
+        if bits < 999.5 or unit == "Gbit/s":
+            return f"{bits:.3g} {unit}"
+        bits /= 1000
+    raise AssertionError("unreachable")
+
+
+def share_words(percent: float) -> str:
+    """`60 %`, with a digit after the point where it is small."""
+    return f"{percent:.0f} %" if percent >= 9.95 else f"{percent:.1f} %"
+
+
+def size_words(size_bytes: float) -> str:
+    """`1.5 GiB`."""
+    return format_size(size_bytes)
+
+
+def by_seconds(workload: Workload) -> dict[float, Updates]:
+    """The fixed intervals that the trace is long enough for, by their seconds, in order."""
+    fixed = [each for each in workload.shown() if each.seconds is not None]
+    return {each.seconds or 0.0: each for each in sorted(fixed, key=lambda one: one.seconds or 0)}
+
+
+def warnings(workloads: Sequence[Workload]) -> tuple[str, ...]:
+    """What makes the numbers doubtful, by trace."""
+    return tuple(f"{each.name}: {text}" for each in workloads for text in each.warnings)
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """The names, those that come again with a number: two traces are told apart everywhere."""
+    seen: dict[str, int] = {}
+    made = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        made.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return made

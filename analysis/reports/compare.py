@@ -1,0 +1,317 @@
+"""The report that compares ways of mirroring: what each needs, loses, costs; and which to take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from mirrord.analysis.assess import Terms
+from mirrord.analysis.cost import Advice, Choice, Prices, advise, choices
+from mirrord.analysis.numbers import Workload
+from mirrord.analysis.reports.common import MBIT, MIB, rate_words, size_words, warnings
+from mirrord.analysis.reports.plots import (
+    Axis,
+    Bars,
+    Cell,
+    Column,
+    Line,
+    Plot,
+    Report,
+    Section,
+    Side,
+    Table,
+)
+from mirrord.analysis.reports.risk import method as risk_method
+from mirrord.analysis.reports.risk import slug
+
+_PARTS = ("link", "bytes sent", "snapshots", "expected loss")
+_SIDES: tuple[Side, ...] = ("top right", "bottom left", "bottom right", "top left")
+#: What costs more than so many times the cheapest would leave no height for the rest.
+_DRAWN_MAX = 12
+_MODES = {"sync": 1, "semi-sync": 3, "async": 0}
+
+
+def report(workloads: Sequence[Workload], terms: Terms, prices: Prices) -> Report:
+    """The report on these traces."""
+    found = {each.name: advise(choices(each, terms, prices)) for each in workloads}
+    return Report(
+        "compare", "Which way of mirroring, at what cost",
+        tuple(_sentence(each, found[each.name], prices) for each in workloads),
+        tuple(_section(each, found[each.name], prices) for each in workloads),
+        (*_method(prices), *risk_method(terms)), document(found, terms, prices),
+        warnings(workloads),
+    )  # fmt: skip
+
+
+def _method(prices: Prices) -> tuple[str, ...]:
+    money = prices.currency
+    return (
+        f"A year costs: the link needed, at {prices.link:g} {money} per Mbit/s and month; bytes "
+        f"sent, at {prices.transfer:g} {money} per GiB; what snapshots hold, at {prices.space:g} "
+        f"{money} per GiB and month; and {prices.failures:g} failures, each with the expected loss "
+        f"at {prices.lost.text} {money} per GiB lost, by the hour at which it was written. These "
+        "prices are options; the defaults are only a beginning. The trace stands for the year.",
+        "A synchronous mirror loses nothing, but each write waits for the link, which needs the "
+        "peak rate of the busiest second. Semi-synchronous: writers go on as long as no write "
+        "arrives later than the bound. What waiting for a distant disk costs is not in the sum.",
+        "The plot of cost against loss shows the choices that no other beats in both as a line: "
+        "between them the price of lost data decides. A choice stays the cheapest between the two "
+        "factors that are named: so many times the given price of lost data. Intervals of which "
+        "the trace has fewer than four are shown, but not advised.",
+    )
+
+
+def money_words(amount: float, currency: str) -> str:
+    """`1 240 EUR`: three digits and more are whole."""
+    digits = 0 if abs(amount) >= 99.5 else 2
+    text = f"{amount:,.{digits}f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+    return f"{text} {currency}"
+
+
+def _sentence(workload: Workload, advice: Advice, prices: Prices) -> str:
+    best, money = advice.best, prices.currency
+    said = (
+        f"{workload.name}: take '{best.name}'. It costs {money_words(best.total, money)} a year: "
+        f"{money_words(best.running_cost, money)} to run (link of {rate_words(best.link)}) and "
+        f"{money_words(best.loss_cost, money)} of expected loss "
+        f"({size_words(best.expected)} on average, {size_words(best.worst)} at worst)"
+    )
+    others = [e for e in advice.choices if e.fits and e.sure and e is not best]
+    if others:
+        second = min(others, key=lambda each: each.total)
+        said += f"; next best is '{second.name}' at {money_words(second.total, money)}"
+        schedules = [each for each in others if each.mode == "async"]
+        if best.mode != "async" and second.mode != "async" and schedules:
+            third = min(schedules, key=lambda each: each.total)
+            said += f", of schedules '{third.name}' at {money_words(third.total, money)}"
+    said += f". It stays the cheapest {_span(advice)}."
+    misfits = [each for each in advice.choices if not each.fits]
+    if not best.fits:
+        said += " The given link carries none of them: this one needs the least."
+    elif misfits:
+        said += f" The given link does not carry {_listed([each.name for each in misfits])}."
+    return said
+
+
+def _span(advice: Advice) -> str:
+    low, high = advice.from_factor, advice.to_factor
+    if low <= 0 and math.isinf(high):
+        return "whatever lost data cost"
+    if math.isinf(high):
+        return f"as long as lost data cost at least {_factor(low)} times the given price"
+    if low <= 0:
+        return f"as long as lost data cost at most {_factor(high)} times the given price"
+    return f"as long as lost data cost {_factor(low)} to {_factor(high)} times the given price"
+
+
+def _factor(value: float) -> str:
+    return f"{value:.0f}" if value >= 9.5 else f"{value:.2g}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    quoted = [f"'{name}'" for name in names]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} and {quoted[-1]}"
+
+
+def _section(workload: Workload, advice: Advice, prices: Prices) -> Section:
+    key = slug(workload.name)
+    return Section(
+        workload.name, (), (_pareto(workload, advice, prices), _costs(workload, advice, prices)),
+        _table(advice, prices), f"{key}-choices",
+    )  # fmt: skip
+
+
+def _table(advice: Advice, prices: Prices) -> Table:
+    money = f"{prices.currency}/year"
+    columns = (
+        Column("choice"), Column("link needed", "Mbit/s", 3), Column("sent", "Mbit/s", 3),
+        Column("oldest copy", "min", 2), Column("expected loss", "MiB", 2),
+        Column("worst loss", "MiB", 1), Column("snapshots", "MiB", 1),
+        Column("to run", money, 2), Column("expected loss", money, 2), Column("total", money, 2),
+        Column("verdict"),
+    )  # fmt: skip
+    rows: list[tuple[Cell, ...]] = [
+        (each.name, each.link / MBIT, each.sent / MBIT, each.lag_s / 60, each.expected / MIB,
+         each.worst / MIB, each.space / MIB, each.running_cost, each.loss_cost, each.total,
+         _verdict(each, advice))
+        for each in advice.choices
+    ]  # fmt: skip
+    return Table(columns, tuple(rows))
+
+
+def _verdict(each: Choice, advice: Advice) -> str:
+    if each is advice.best:
+        return "take this"
+    if not each.fits:
+        return "more than the link"
+    if not each.sure:
+        return "the trace is too short for it"
+    return "worth a thought" if each in advice.front else "beaten by another"
+
+
+def _pareto(workload: Workload, advice: Advice, prices: Prices) -> Plot:
+    """Running cost against expected loss."""
+    money = f"{prices.currency} a year"
+    # A logarithmic axis has no zero: what loses nothing stands at the lower edge, and says so.
+    losses = [each.expected / MIB for each in advice.choices if each.expected > 0]
+    floor = min(losses, default=1e-3) / 10
+    top = max([*losses, floor]) * 3
+
+    sides = _sides(advice.choices, floor)
+
+    def y(each: Choice) -> float:
+        return max(each.expected / MIB, floor)
+
+    def label(each: Choice) -> str:
+        return each.name if each.expected > 0 else f"{each.name} (loses nothing)"
+
+    lines: list[Line] = []
+    front = advice.front
+    lines.append(
+        Line("not beaten by any other", [each.running_cost for each in front],
+             [y(each) for each in front], -1, marker=False, dash=2)
+    )  # fmt: skip
+    judged = [each for each in advice.choices if each.sure]
+    unsure = [each for each in advice.choices if not each.sure and each is not advice.best]
+    words = {"sync": "synchronous", "semi-sync": "semi-synchronous", "async": "asynchronous"}
+    for mode, tone in _MODES.items():
+        group = [e for e in judged if e.mode == mode and e is not advice.best]
+        if group:
+            lines.append(
+                Line(words[mode], [each.running_cost for each in group], [y(e) for e in group],
+                     tone, joined=False, labels=tuple(label(each) for each in group),
+                     said=tuple(sides[each.name] for each in group))
+            )  # fmt: skip
+    if unsure:
+        lines.append(
+            Line("the trace is too short for it", [each.running_cost for each in unsure],
+                 [y(each) for each in unsure], -1, joined=False,
+                 labels=tuple(label(each) for each in unsure),
+                 said=tuple(sides[each.name] for each in unsure))
+        )  # fmt: skip
+    best = advice.best
+    lines.append(
+        Line(f"cheapest: {best.name}", [best.running_cost], [y(best)], 2, joined=False, big=True,
+             labels=(label(best),), said=(sides[best.name],))
+    )  # fmt: skip
+    rows: list[tuple[Cell, ...]] = [
+        (each.name, each.running_cost, each.expected / MIB, each.loss_cost, _verdict(each, advice))
+        for each in advice.choices
+    ]
+    columns = (
+        Column("choice"), Column("to run", money, 2), Column("expected loss", "MiB", 3),
+        Column("expected loss", money, 2), Column("verdict"),
+    )  # fmt: skip
+    costs = [max(each.running_cost, 1e-3) for each in advice.choices]
+    return Plot(
+        f"{slug(workload.name)}-pareto", f"{workload.name}: what it costs to run against what it "
+        "risks",
+        "Lower left is better. The star costs least when the expected loss is counted too.",
+        Axis(f"to run ({money})", "log", low=min(costs) / 2, high=max(costs) * 6),
+        Axis("expected loss at a failure (MiB)", "log", low=floor / 2, high=top),
+        Table(columns, tuple(rows)), tuple(lines),
+    )  # fmt: skip
+
+
+def _sides(found: Sequence[Choice], floor: float) -> dict[str, Side]:
+    """Where each label stands so that none covers another: the first side that is free.
+
+    Places are counted in parts of the plot; a label takes about 1 of 90 for a letter, 1 of 22 in
+    height (a desktop's screen, and the pictures).
+    """
+    x = [math.log10(max(each.running_cost, 1e-3)) for each in found]
+    y = [math.log10(max(each.expected / MIB, floor)) for each in found]
+    width, height = max(max(x) - min(x), 0.3) + 1.1, max(max(y) - min(y), 0.3) + 0.8
+    points = [(a / width, b / height) for a, b in zip(x, y, strict=True)]
+    taken = [(a - 0.008, b - 0.012, a + 0.008, b + 0.012) for a, b in points]
+    sides: dict[str, Side] = {}
+    for each, (a, b) in zip(found, points, strict=True):
+        letters = len(each.name) + (0 if each.expected > 0 else 16)
+        boxes: dict[Side, tuple[float, float, float, float]] = {}
+        for side in _SIDES:
+            left = a + 0.01 if "right" in side else a - 0.01 - letters / 90
+            low = b + 0.012 if "top" in side else b - 0.012 - 1 / 22
+            boxes[side] = (left, low, left + letters / 90, low + 1 / 22)
+        free = [side for side, box in boxes.items() if not any(_meet(box, o) for o in taken)]
+        sides[each.name] = free[0] if free else _SIDES[0]
+        taken.append(boxes[sides[each.name]])
+    return sides
+
+
+def _meet(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return (
+        one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+    )  # fmt: skip
+
+
+def _costs(workload: Workload, advice: Advice, prices: Prices) -> Plot:
+    shown = [each for each in advice.choices if each.total <= _DRAWN_MAX * advice.best.total]
+    left_out = [
+        f"'{each.name}' ({money_words(each.total, prices.currency)})"
+        for each in advice.choices
+        if each not in shown
+    ]
+    parts = (
+        [each.link_cost for each in shown], [each.transfer_cost for each in shown],
+        [each.space_cost for each in shown], [each.loss_cost for each in shown],
+    )  # fmt: skip
+    money = f"{prices.currency}/year"
+    columns = (
+        Column("choice"), *(Column(part, money, 2) for part in _PARTS), Column("total", money, 2)
+    )  # fmt: skip
+    rows: list[tuple[Cell, ...]] = [
+        (each.name, each.link_cost, each.transfer_cost, each.space_cost, each.loss_cost, each.total)
+        for each in advice.choices
+    ]
+    best = advice.best
+    says = f"'{best.name}' costs least: {money_words(best.total, prices.currency)}."
+    if left_out:
+        says += f" Too much to be drawn: {', '.join(left_out)}."
+    return Plot(
+        f"{slug(workload.name)}-cost", f"{workload.name}: what a year costs",
+        says,
+        Axis("", "names", names=tuple(each.name for each in shown)),
+        Axis(f"cost of a year ({prices.currency})"), Table(columns, tuple(rows)),
+        bars=tuple(
+            Bars(part, values, tone)
+            for part, values, tone in zip(_PARTS, parts, (0, 4, 2, 1), strict=True)
+        ),
+        stacked=True,
+    )  # fmt: skip
+
+
+def document(found: dict[str, Advice], terms: Terms, prices: Prices) -> dict[str, object]:
+    """`compare.json`: all numbers; bytes, seconds, money of a year."""
+    return {
+        "volume": terms.kind,
+        "link": None if terms.link is None else str(terms.link),
+        "prices": {
+            "currency": prices.currency, "link_mbit_month": prices.link,
+            "transfer_gib": prices.transfer, "space_gib_month": prices.space,
+            "lost_gib": prices.lost.text, "failures_year": prices.failures,
+        },
+        "traces": [
+            {
+                "name": name,
+                "recommended": advice.best.name,
+                "cheapest_from_factor": advice.from_factor,
+                "cheapest_to_factor": None if math.isinf(advice.to_factor) else advice.to_factor,
+                "choices": [_numbers(each, advice) for each in advice.choices],
+            }
+            for name, advice in found.items()
+        ],
+    }  # fmt: skip
+
+
+def _numbers(each: Choice, advice: Advice) -> dict[str, object]:
+    return {
+        "name": each.name, "mode": each.mode, "seconds": each.interval_s,
+        "link_needed": each.link, "sent_rate": each.sent, "lag_worst_s": each.lag_s,
+        "expected_loss_bytes": each.expected, "worst_loss_bytes": each.worst,
+        "snapshot_bytes": each.space, "fits": each.fits, "judged": each.sure,
+        "on_front": each in advice.front,
+        "cost": {
+            "link": each.link_cost, "transfer": each.transfer_cost, "space": each.space_cost,
+            "loss": each.loss_cost, "total": each.total,
+        },
+    }  # fmt: skip

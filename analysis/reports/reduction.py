@@ -1,0 +1,401 @@
+"""The report on transfer reduction: Figures 2 and 3 and Table 1 of the paper, for any traces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mirrord.analysis.numbers import Workload
+from mirrord.analysis.reports import paper
+from mirrord.analysis.reports.common import (
+    by_seconds,
+    interval_axis,
+    interval_words,
+    name_of,
+    share_words,
+    size_words,
+    warnings,
+)
+from mirrord.analysis.reports.plots import (
+    Axis,
+    Bars,
+    Cell,
+    Column,
+    Line,
+    Plot,
+    Range,
+    Reference,
+    Report,
+    Section,
+    Table,
+)
+from mirrord.analysis.results import VOLUMES as KINDS
+
+_PERCENT = Axis("transferred (% of the blocks written)", low=0, high=104)
+_WORDS = {
+    "update_in_place": "update in place",
+    "active_map": "no overwrite, active map",
+    "no_active_map": "no overwrite, no active map",
+}
+_METHOD = (
+    "A synchronous mirror sends every block that is written. An asynchronous one sends, at each "
+    "update, the blocks that were written since the last one, each once, and none that were "
+    "deleted meanwhile: its share of the synchronous one's is what is drawn (SnapMirror, FAST "
+    "2002, section 4, Figure 2). Blocks have 4 KiB. Intervals begin with the first record; the "
+    "last, partial one counts. An interval for which a trace is too short is not drawn.",
+    "Three volumes are replayed. Update in place: a block that is written again stays where it is. "
+    "No overwrite, with the active map: each write goes to a free block, and blocks that are free "
+    "again by the time of the update are not sent (btrfs, ZFS, WAFL with SnapMirror). No overwrite "
+    "without the active map: freed blocks are sent all the same (Figure 3).",
+    "By exact bytes, small writes make a block mirror look worse: a synchronous mirror that sends "
+    "512 bytes for a write of 512 bytes is compared with one that sends the block of 4 KiB.",
+)
+
+
+def together(workloads: Sequence[Workload], seconds: float, kind: str) -> float:
+    """Percent transferred of all traces as one, of those that last for the interval."""
+    sent = written = 0
+    for each in workloads:
+        updates = by_seconds(each).get(seconds)
+        if updates is not None:
+            sent += int(updates.blocks[kind].sum())
+            written += each.blocks_written
+    return 100 * sent / written if written else 0.0
+
+
+def document(workloads: Sequence[Workload]) -> dict[str, object]:
+    """`reduction.json`: for each trace and fixed interval the percents of the three volumes."""
+    return {
+        "traces": [
+            {
+                "name": each.name,
+                "blocks_written": each.blocks_written,
+                "intervals": [
+                    {
+                        "seconds": _whole(updates.seconds),
+                        "percent": {kind: each.percent(updates, kind) for kind in KINDS},
+                    }
+                    for updates in each.updates
+                    if updates.seconds is not None
+                ],
+            }
+            for each in workloads
+        ]
+    }
+
+
+def _whole(seconds: float) -> int | float:
+    return int(seconds) if seconds == int(seconds) else seconds
+
+
+def report(workloads: Sequence[Workload]) -> Report:
+    """The report on these traces."""
+    intervals = sorted({seconds for each in workloads for seconds in by_seconds(each)})
+    sections = _by_interval(workloads, intervals) if intervals else []
+    scheduled = [u for each in workloads for u in each.updates if u.seconds is None]
+    if scheduled:
+        sections.append(Section("Schedules", (), (_schedules(workloads),)))
+    sections.append(Section("What was written, and written for nothing", (), (_freed(workloads),)))
+    return Report(
+        "reduction",
+        "How much a mirror would transfer",
+        tuple(conclusions(workloads)),
+        tuple(sections),
+        _METHOD,
+        document(workloads),
+        warnings(workloads),
+        {"traces": [_details(each) for each in workloads]},
+    )
+
+
+def _by_interval(workloads: Sequence[Workload], intervals: Sequence[float]) -> list[Section]:
+    freed = (
+        "A volume that never overwrites in place frees a block for each one it writes again. Only "
+        "the active map tells which of the changed blocks are still needed."
+    )
+    transferred = (_transferred(workloads, intervals), _exact(workloads, intervals))
+    made = [
+        Section("What an asynchronous mirror transfers", (), transferred),
+        Section("Why the active map matters", (freed,), (_active_map(workloads, intervals),)),
+    ]
+    if any(u.whole_files is not None for each in workloads for u in each.updates):
+        files = (
+            "A mirror that knows files, not blocks (rsync --whole-file, dump), sends all of each "
+            "file of which anything was written."
+        )
+        made.append(Section("Mirroring whole files", (files,), (_files(workloads, intervals),)))
+    return made
+
+
+def conclusions(workloads: Sequence[Workload]) -> list[str]:
+    """The conclusion in words, one sentence for a trace, one for all."""
+    said = [f"{each.name}: {_sentence(each)}" for each in workloads]
+    if len(workloads) > 1:
+        shared = set.intersection(*(set(by_seconds(each)) for each in workloads))
+        if shared:
+            seconds = 900.0 if 900.0 in shared else max(shared)
+            percent = together(workloads, seconds, "active_map")
+            said.append(
+                f"All {len(workloads)} traces together: every {interval_words(seconds)} sends "
+                f"{share_words(percent)} of what a synchronous mirror would"
+                + (" (the paper's twelve: 50 % on average)." if seconds == 900 else ".")
+            )
+    return said
+
+
+def _sentence(workload: Workload) -> str:
+    found = by_seconds(workload)
+    percents = {s: workload.percent(u, "active_map") for s, u in found.items()}
+    if not percents:
+        said = f"it lasts only {interval_words(workload.span_s)}, less than every interval"
+        if workload.updates:
+            percent = workload.percent(workload.updates[-1], "active_map")
+            said += (
+                f"; one update at its end sends {share_words(percent)} of what a synchronous "
+                "mirror would"
+            )
+        return f"{said}."
+    base = 900.0 if 900.0 in percents else min(percents)
+    text = (
+        f"every {interval_words(base)} sends {share_words(percents[base])} of what a synchronous "
+        "mirror would"
+    )
+    later = 3600.0 if 3600.0 in percents and base < 3600.0 else max(percents)
+    if later > base and percents[base]:
+        saved = 100 * (1 - percents[later] / percents[base])
+        text += f"; going to {interval_words(later)} saves another {share_words(saved)}"
+    longest = max(percents)
+    if longest > later and percents[later]:
+        saved = 100 * (1 - percents[longest] / percents[later])
+        text += f", from there to {interval_words(longest)} {share_words(saved)} more"
+    unmapped = workload.percent(found[base], "no_active_map")
+    if unmapped - percents[base] >= 0.5:
+        text += (
+            f". Without the active map it would be {share_words(unmapped)} "
+            f"every {interval_words(base)}"
+        )
+    return text + "."
+
+
+def _reference(intervals: Sequence[float]) -> Reference:
+    low, high = min(intervals, default=0) / 1.25, max(intervals, default=0) * 1.25
+    shown = [each for each in paper.FIGURE_2 if low <= each.seconds <= high]
+    averages = [(each.seconds / 60, each.average) for each in shown if each.average is not None]
+    return Reference(
+        paper.NAME,
+        tuple(
+            Range(each.seconds / 60, each.low, each.high, each.words)
+            for each in shown
+            if each.high is not None
+        ),
+        tuple(x for x, _ in averages),
+        tuple(y for _, y in averages),
+    )
+
+
+def _transferred(workloads: Sequence[Workload], intervals: Sequence[float]) -> Plot:
+    lines: list[Line] = []
+    rows: list[tuple[Cell, ...]] = []
+    for number, each in enumerate(workloads):
+        found = by_seconds(each)
+        y = [each.percent(updates, "active_map") for updates in found.values()]
+        lines.append(_over_intervals(each.name, list(found), y, number))
+        rows += [
+            (each.name, name_of(u), *(each.percent(u, kind) for kind in KINDS), len(u))
+            for u in found.values()
+        ]
+    if len(workloads) > 1:
+        shared = [s for s in intervals if all(s in by_seconds(each) for each in workloads)]
+        y = [together(workloads, seconds, "active_map") for seconds in shared]
+        all_of_them = _over_intervals("all together", shared, y, len(workloads))
+        lines.append(replace(all_of_them, strong=True, dash=0))
+        rows += [
+            ("all together", interval_words(s), *(together(workloads, s, k) for k in KINDS), None)
+            for s in shared
+        ]
+    columns = (
+        Column("trace"), Column("interval"),
+        *(Column(_WORDS[kind], "%") for kind in KINDS), Column("updates"),
+    )  # fmt: skip
+    return Plot(
+        "transferred",
+        "Blocks that an asynchronous mirror transfers, by update interval",
+        "Lower is better. In grey what the SnapMirror paper found on its twelve file servers "
+        "(Figure 2).",
+        interval_axis(intervals), _PERCENT, Table(columns, tuple(rows)), tuple(lines),
+        reference=_reference(intervals),
+    )  # fmt: skip
+
+
+def _over_intervals(
+    name: str, seconds: Sequence[float], y: Sequence[float], number: int, *, dash: int | None = None
+) -> Line:
+    return Line(
+        name, [each / 60 for each in seconds], y, number,
+        dash=number // 8 if dash is None else dash,
+        labels=tuple(f"every {interval_words(each)}" for each in seconds),
+    )  # fmt: skip
+
+
+def _exact(workloads: Sequence[Workload], intervals: Sequence[float]) -> Plot:
+    lines: list[Line] = []
+    rows: list[tuple[Cell, ...]] = []
+    for number, each in enumerate(workloads):
+        found = by_seconds(each)
+        by_kind = {
+            kind: [100 * int(u.sizes(kind).sum()) / each.bytes_written for u in found.values()]
+            for kind in KINDS
+        }
+        lines.append(_over_intervals(each.name, list(found), by_kind["active_map"], number))
+        for place, updates in enumerate(found.values()):
+            cells = [by_kind[kind][place] for kind in KINDS]
+            rows.append((each.name, name_of(updates), *cells))
+    high = max([104.0, *(value * 1.05 for line in lines for value in line.y)])
+    columns = (Column("trace"), Column("interval"), *(Column(_WORDS[k], "%") for k in KINDS))
+    return Plot(
+        "transferred-bytes",
+        "The same against a synchronous mirror that sends exact bytes",
+        "Where writes are smaller than a block or lie across two, whole blocks cost more than the "
+        "bytes written: above 100 % a synchronous mirror would send less.",
+        interval_axis(intervals),
+        Axis("transferred (% of the bytes written)", low=0, high=high),
+        Table(columns, tuple(rows)), tuple(lines),
+    )  # fmt: skip
+
+
+def _active_map(workloads: Sequence[Workload], intervals: Sequence[float]) -> Plot:
+    lines: list[Line] = []
+    rows: list[tuple[Cell, ...]] = []
+    for number, each in enumerate(workloads):
+        found = by_seconds(each)
+        for kind, dash, words in (("active_map", 0, "with"), ("no_active_map", 1, "without")):
+            y = [each.percent(updates, kind) for updates in found.values()]
+            lines.append(
+                _over_intervals(f"{each.name}, {words}", list(found), y, number, dash=dash)
+            )
+        for updates in found.values():
+            with_map, without = (each.percent(updates, k) for k in ("active_map", "no_active_map"))
+            rows.append((each.name, name_of(updates), with_map, without, without - with_map))
+    columns = (
+        Column("trace"), Column("interval"), Column("with the active map", "%"),
+        Column("without", "%"), Column("saved by it", "% of the blocks written"),
+    )  # fmt: skip
+    return Plot(
+        "active-map",
+        "Blocks transferred with and without the active map",
+        "Solid: with the active map; dashed: without, where a block that was freed before the "
+        "update is sent all the same (the paper's Figure 3).",
+        interval_axis(intervals), _PERCENT, Table(columns, tuple(rows)), tuple(lines),
+    )  # fmt: skip
+
+
+def _files(workloads: Sequence[Workload], intervals: Sequence[float]) -> Plot:
+    lines: list[Line] = []
+    rows: list[tuple[Cell, ...]] = []
+    for number, each in enumerate(workloads):
+        found = {s: u for s, u in by_seconds(each).items() if u.whole_files is not None}
+        if not found:
+            continue
+        blocks = [each.percent(updates, "active_map") for updates in found.values()]
+        files = [
+            100 * int(u.whole_files.sum()) / each.blocks_written
+            for u in found.values()
+            if u.whole_files is not None
+        ]
+        lines.append(_over_intervals(f"{each.name}, blocks", list(found), blocks, number))
+        lines.append(_over_intervals(f"{each.name}, files", list(found), files, number, dash=1))
+        rows += [
+            (each.name, name_of(updates), one, other)
+            for updates, one, other in zip(found.values(), blocks, files, strict=True)
+        ]
+    columns = (
+        Column("trace"), Column("interval"), Column("changed blocks", "%"),
+        Column("whole files", "%"),
+    )  # fmt: skip
+    high = max([104.0, *(value * 1.05 for line in lines for value in line.y)])
+    return Plot(
+        "whole-files", "Blocks transferred by a mirror of blocks, and of whole files",
+        "Solid: changed blocks only; dashed: all of each changed file. Above 100 % it sends more "
+        "than was written.",
+        interval_axis(intervals), replace(_PERCENT, high=high), Table(columns, tuple(rows)),
+        tuple(lines),
+    )  # fmt: skip
+
+
+def _schedules(workloads: Sequence[Workload]) -> Plot:
+    labels = list(dict.fromkeys(u.label for w in workloads for u in w.updates if u.seconds is None))
+    bars: list[Bars] = []
+    rows: list[tuple[Cell, ...]] = []
+    for number, each in enumerate(workloads):
+        found = {u.label: u for u in each.updates if u.seconds is None}
+        percents = [each.percent(found[label], "active_map") for label in labels]
+        bars.append(Bars(each.name, percents, number))
+        for label in labels:
+            cells = (each.percent(found[label], kind) for kind in KINDS)
+            rows.append((each.name, label, len(found[label]), *cells))
+    columns = (
+        Column("trace"), Column("schedule"), Column("updates"),
+        *(Column(_WORDS[kind], "%") for kind in KINDS),
+    )  # fmt: skip
+    return Plot(
+        "schedules",
+        "Blocks transferred by schedule",
+        "Schedules as the service runs them, on the trace's own days and hours.",
+        Axis("schedule", "names", names=tuple(labels)),
+        _PERCENT, Table(columns, tuple(rows)), bars=tuple(bars),
+    )  # fmt: skip
+
+
+def _freed(workloads: Sequence[Workload]) -> Plot:
+    names = [each.name for each in workloads] + [each.name for each in paper.TABLE_1]
+    ours = [100 * each.freed for each in workloads]
+    theirs = [float(each.freed) for each in paper.TABLE_1]
+    rows: list[tuple[Cell, ...]] = [
+        (each.name, "trace", each.blocks_written, each.unique_blocks, each.bytes_written, share)
+        for each, share in zip(workloads, ours, strict=True)
+    ]
+    rows += [
+        (each.name, each.what, each.blocks * 1000, None, None, float(each.freed))
+        for each in paper.TABLE_1
+    ]
+    columns = (
+        Column("file system"), Column("what it is"), Column("blocks written", "4 KiB"),
+        Column("different blocks"), Column("written", "B"), Column("written, then deleted", "%"),
+    )  # fmt: skip
+    written = ", ".join(f"{each.name} {size_words(each.bytes_written)}" for each in workloads[:4])
+    return Plot(
+        "written-deleted",
+        "Blocks that were overwritten or deleted again before the trace ended",
+        f"The most that waiting can save. Written in all: {written}. In grey the twelve file "
+        "systems of the paper's Table 1, 24 hours each.",
+        Axis("", "names", names=tuple(names)),
+        Axis("written, then deleted (% of the blocks written)", low=0, high=104),
+        Table(columns, tuple(rows)),
+        bars=(
+            Bars("these traces", [*ours, *[0.0] * len(theirs)], 0),
+            Bars(f"{paper.NAME}: Table 1", [*[0.0] * len(ours), *theirs], -1),
+        ),
+        stacked=True,
+    )  # fmt: skip
+
+
+def _details(workload: Workload) -> dict[str, object]:
+    return {
+        "name": workload.name,
+        "span_s": workload.span_s,
+        "blocks_written": workload.blocks_written,
+        "bytes_written": workload.bytes_written,
+        "unique_blocks": workload.unique_blocks,
+        "written_deleted_percent": 100 * workload.freed,
+        "schedules": [
+            {
+                "schedule": updates.label,
+                "seconds": updates.seconds,
+                "updates": len(updates),
+                "trace_covers_it": workload.covers(updates),
+                "blocks": {kind: int(updates.blocks[kind].sum()) for kind in KINDS},
+                "percent": {kind: workload.percent(updates, kind) for kind in KINDS},
+            }
+            for updates in workload.updates
+        ],
+    }

@@ -1,0 +1,400 @@
+"""The report on risk: the link that is needed, how old the copy gets, what a failure loses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from mirrord.analysis import risk
+from mirrord.analysis.assess import Assessed, Terms, assess_all
+from mirrord.analysis.grids import NS
+from mirrord.analysis.numbers import Workload
+from mirrord.analysis.reports.common import (
+    MBIT,
+    MIB,
+    TimeAxis,
+    age_axis,
+    interval_axis,
+    interval_words,
+    log_axis,
+    name_of,
+    nice_seconds,
+    rate_words,
+    size_words,
+    warnings,
+)
+from mirrord.analysis.reports.plots import (
+    Axis,
+    Cell,
+    Column,
+    Level,
+    Line,
+    Plot,
+    Report,
+    Section,
+    Table,
+)
+
+#: How many stretches a plot over time has; its table has every tenth.
+_POINTS = 480
+_TABLE_EVERY = 10
+_OVER_TIME = (60.0, 900.0, 3600.0, 21600.0, 86400.0)
+_OVER_TIME_MAX = 3
+#: With more traces a second line for each would hide the first ones.
+_PAIRS_MAX = 6
+#: Windows over which a synchronous mirror's writers may wait, seconds.
+WINDOWS_S = (1.0, 60.0, 300.0)
+
+
+def report(workloads: Sequence[Workload], terms: Terms) -> Report:
+    """The report on these traces."""
+    found = {each.name: assess_all(each, terms) for each in workloads}
+    sections = [_section(each, found[each.name], terms) for each in workloads]
+    if _seconds(found):
+        plots = (
+            _link_needed(workloads, found, terms), _lost(workloads, found),
+            _space(workloads, found, terms),
+        )  # fmt: skip
+        sections.insert(0, Section("By update interval", (), plots))
+    return Report(
+        "risk", "What a mirror would need, and what a failure would lose",
+        tuple(line for each in workloads for line in conclusions(each, found[each.name], terms)),
+        tuple(sections), method(terms), document(workloads, found, terms),
+        warnings(workloads),
+    )  # fmt: skip
+
+
+def method(terms: Terms) -> tuple[str, ...]:
+    """How it was computed, in words."""
+    link = (
+        "Each interval gets the slowest link on which all its updates end before the next one "
+        "begins; on a faster link the copy is fresher. (--link gives the link that you have.)"
+        if terms.link is None
+        else f"The link carries {terms.link}; each update takes {terms.overhead_s:g} s besides."
+    )
+    return (
+        "An update's snapshot is taken at the end of its interval; its transfer begins then, or "
+        f"when the one before has ended; the copy shows it when it has arrived. {link}",
+        "The lag is how old the copy is. A failure loses the writes made since the snapshot that "
+        "the copy shows. Expected: at a random moment of the trace; worst: at its worst moment. "
+        "When a trace begins, its copy is taken to be up to date.",
+        "The link needed is that of the update with the least time for its bytes. A synchronous "
+        "mirror needs the peak rate of the writes; over 60 s it does if writers may wait so long.",
+        "Snapshots hold the old version of each block that was written since: an upper bound, as a "
+        "trace does not tell which blocks were empty before. The source keeps "
+        f"{terms.keep_source} reference snapshots, the destination {terms.keep_destination}.",
+    )
+
+
+def slug(name: str) -> str:
+    """A name for files: small letters, digits and hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:48] or "trace"
+
+
+def conclusions(workload: Workload, found: Sequence[Assessed], terms: Terms) -> list[str]:
+    """What to know of a trace, in words."""
+    if not found:
+        return [f"{workload.name}: it is too short for every interval."]
+    axis = TimeAxis(workload, terms.zone)
+    peak = risk.peak_rate(workload.writes, WINDOWS_S[0])
+    base = next((each for each in found if each.updates.seconds == 900.0), found[0])
+    said = (
+        f"{workload.name}: a synchronous mirror needs {rate_words(peak)} at its peak, updates "
+        f"every {name_of(base.updates)} need {rate_words(base.need.rate)}. Then the copy is "
+        f"{interval_words(round(base.lag.worst_s))} old at the most, and a failure loses "
+        f"{size_words(base.loss.expected)} on average, {size_words(base.loss.worst)} at worst "
+        f"({axis.words(base.loss.worst_at_ns)})."
+    )
+    late = [each for each in found if len(each.late_ns)]
+    fixed = _x(late)
+    if fixed:
+        below = " and below" if len(fixed) > 1 else ""
+        said += (
+            f" At {name_of(fixed[-1].updates)}{below} the link saturates, {_late(fixed[-1], axis)}."
+        )
+    for each in late:
+        if each.updates.seconds is None:
+            said += f" With '{each.updates.label}' it saturates, {_late(each, axis)}."
+    if terms.link is not None and not late:
+        said += " The link carries every interval: no update is late."
+    return [said]
+
+
+def _late(each: Assessed, axis: TimeAxis) -> str:
+    count, number = len(each.late_ns), len(each.updates)
+    verb = "is" if count == 1 else "are"
+    return (
+        f"first at {axis.words(int(each.late_ns[0]))}: {count} of {number} updates {verb} not done "
+        "when the next is due"
+    )
+
+
+def _x(found: Sequence[Assessed]) -> list[Assessed]:
+    return sorted(
+        (each for each in found if each.updates.seconds), key=lambda e: e.updates.seconds or 0
+    )
+
+
+def _line(
+    name: str, found: Sequence[Assessed], y: Sequence[float], tone: int, dash: int = 0
+) -> Line:
+    fixed = _x(found)
+    return Line(
+        name, [(each.updates.seconds or 0) / 60 for each in fixed], y, tone, dash=dash,
+        labels=tuple(f"every {name_of(each.updates)}" for each in fixed),
+    )  # fmt: skip
+
+
+def _seconds(found: dict[str, list[Assessed]]) -> list[float]:
+    return sorted({e.updates.seconds for each in found.values() for e in each if e.updates.seconds})
+
+
+def _link_needed(
+    workloads: Sequence[Workload], found: dict[str, list[Assessed]], terms: Terms
+) -> Plot:
+    lines: list[Line] = []
+    rows: list[tuple[Cell, ...]] = []
+    for number, each in enumerate(workloads):
+        needs = [max(e.need.rate / MBIT, 1e-6) for e in _x(found[each.name])]
+        lines.append(_line(each.name, found[each.name], needs, number))
+        for window_s in WINDOWS_S:
+            rate = risk.peak_rate(each.writes, window_s) / MBIT
+            rows.append((each.name, f"synchronous, peak {window_s:g} s", rate, None, None, None))
+        for lag_s in terms.lags_s:
+            rate = risk.semi_sync_link(each.writes, lag_s) / MBIT
+            rows.append((each.name, f"semi-sync, at most {lag_s:g} s", rate, None, None, None))
+        for e in found[each.name]:
+            sizes = e.updates.sizes(terms.kind)
+            late = len(e.late_ns) if terms.link is not None else None
+            rows.append(
+                (each.name, f"every {name_of(e.updates)}" if e.updates.seconds else e.updates.label,
+                 e.need.rate / MBIT, e.sent_bytes / MIB, int(sizes.max(initial=0)) / MIB, late)
+            )  # fmt: skip
+    columns = (
+        Column("trace"), Column("mode"), Column("link needed", "Mbit/s", 3),
+        Column("sent in all", "MiB"), Column("largest update", "MiB"), Column("late updates"),
+    )  # fmt: skip
+    given = terms.least
+    levels = (Level(given / MBIT, "the given link"),) if given < 1e12 else ()
+    return Plot(
+        "link-needed", "Link needed so that each update ends before the next",
+        "The longer the interval, the more rewrites it absorbs and the more its bursts are spread. "
+        "Synchronous and semi-synchronous mirrors are in the table.",
+        interval_axis(_seconds(found)),
+        log_axis("link needed (Mbit/s)", [y for line in lines for y in line.y]),
+        Table(columns, tuple(rows)), tuple(lines), levels=levels,
+    )  # fmt: skip
+
+
+def _lost(workloads: Sequence[Workload], found: dict[str, list[Assessed]]) -> Plot:
+    lines: list[Line] = []
+    rows: list[tuple[Cell, ...]] = []
+    few = len(workloads) <= _PAIRS_MAX
+    for number, each in enumerate(workloads):
+        fixed = _x(found[each.name])
+        expected = [max(e.loss.expected / MIB, 1e-6) for e in fixed]
+        worst = [max(e.loss.worst / MIB, 1e-6) for e in fixed]
+        lines.append(_line(f"{each.name}, expected", fixed, expected, number))
+        if few:
+            lines.append(_line(f"{each.name}, worst", fixed, worst, number, dash=1))
+        for e in found[each.name]:
+            rows.append(
+                (each.name, name_of(e.updates), e.loss.expected / MIB, e.loss.worst / MIB,
+                 e.lag.mean_s / 60, e.lag.median_s / 60, e.lag.p95_s / 60, e.lag.worst_s / 60)
+            )  # fmt: skip
+    columns = (
+        Column("trace"), Column("interval"), Column("expected loss", "MiB", 2),
+        Column("worst loss", "MiB", 2), Column("lag: mean", "min", 2), Column("median", "min", 2),
+        Column("95 % of the time below", "min", 2), Column("worst", "min", 2),
+    )  # fmt: skip
+    return Plot(
+        "data-at-risk", "Data lost at a failure, by update interval",
+        "Solid: at a random moment; dashed: at the worst moment of the trace."
+        if few else "At a random moment; the worst moment is in the table.",
+        interval_axis(_seconds(found)),
+        log_axis("lost at a failure (MiB)", [y for line in lines for y in line.y]),
+        Table(columns, tuple(rows)), tuple(lines),
+    )  # fmt: skip
+
+
+def _space(workloads: Sequence[Workload], found: dict[str, list[Assessed]], terms: Terms) -> Plot:
+    lines: list[Line] = []
+    rows: list[tuple[Cell, ...]] = []
+    few = len(workloads) <= _PAIRS_MAX
+    for number, each in enumerate(workloads):
+        fixed = _x(found[each.name])
+        source = [max(e.space_source / MIB, 1e-3) for e in fixed]
+        there = [max(e.space_destination / MIB, 1e-3) for e in fixed]
+        lines.append(_line(f"{each.name}, source", fixed, source, number))
+        if few:
+            lines.append(_line(f"{each.name}, destination", fixed, there, number, dash=1))
+        rows += [
+            (each.name, name_of(e.updates), e.space_source / MIB, e.space_destination / MIB)
+            for e in found[each.name]
+        ]
+    columns = (
+        Column("trace"), Column("interval"), Column(f"source, {terms.keep_source} kept", "MiB"),
+        Column(f"destination, {terms.keep_destination} kept", "MiB"),
+    )  # fmt: skip
+    return Plot(
+        "snapshot-space", "Space that reference snapshots hold, at the most",
+        (f"Solid: {terms.keep_source} snapshots at the source; dashed: {terms.keep_destination} at "
+         "the destination" if few else f"{terms.keep_source} snapshots at the source")
+        + ". An upper bound: blocks that were empty before hold nothing.",
+        interval_axis(_seconds(found)),
+        log_axis("held by snapshots (MiB)", [y for line in lines for y in line.y]),
+        Table(columns, tuple(rows)), tuple(lines),
+    )  # fmt: skip
+
+
+def _section(workload: Workload, found: list[Assessed], terms: Terms) -> Section:
+    span = interval_words(round(workload.span_s))
+    text = (
+        f"{size_words(workload.bytes_written)} were written in {span}: "
+        f"{rate_words(workload.written_rate)} on average, "
+        f"{rate_words(risk.peak_rate(workload.writes, 1.0))} in the busiest second.",
+    )
+    plots = [_writes(workload, terms)]
+    if found:
+        plots += [_lag(workload, found), _over_time(workload, found, terms)]
+    return Section(workload.name, text, tuple(plots))
+
+
+def _writes(workload: Workload, terms: Terms) -> Plot:
+    series, axis = workload.writes, TimeAxis(workload, terms.zone)
+    point_s = nice_seconds(workload.span_s / _POINTS)
+    per_point = max(1, round(point_s * NS / series.bin_ns))
+    padded = np.pad(series.bytes, (0, -len(series.bytes) % per_point)).reshape(-1, per_point)
+    point_s = per_point * series.bin_ns / NS
+    mean = padded.sum(axis=1) / point_s / MBIT
+    peak = padded.max(axis=1) / (series.bin_ns / NS) / MBIT
+    at_ns = series.start_ns + np.arange(len(mean), dtype=np.int64) * per_point * series.bin_ns
+    places = axis.places(at_ns)
+    step = max(1, len(mean) // (_POINTS // _TABLE_EVERY))
+    rows = tuple(
+        (places[at], float(mean[at : at + step].mean()), float(peak[at : at + step].max()))
+        for at in range(0, len(mean), step)
+    )
+    busiest = int(mean.argmax())
+    columns = (
+        Column(axis.axis.title), Column("mean", "Mbit/s", 3), Column("busiest second", "Mbit/s", 3)
+    )  # fmt: skip
+    levels = (
+        (Level(terms.least / MBIT, "the given link"),)
+        if terms.least / MBIT < 2 * float(mean.max()) else ()
+    )  # fmt: skip
+    return Plot(
+        f"{slug(workload.name)}-writes", f"{workload.name}: what is written, over time",
+        f"Mean of each {interval_words(point_s)}. Busiest: {axis.words(int(at_ns[busiest]))}, with "
+        f"{rate_words(float(mean[busiest]) * MBIT)}; a single second reaches "
+        f"{rate_words(float(peak.max()) * MBIT)}.",
+        axis.axis, Axis("written (Mbit/s)"), Table(columns, rows),
+        (Line("written", places, mean.tolist(), 0, marker=False, steps=True, filled=True),),
+        levels=levels,
+    )  # fmt: skip
+
+
+def _lag(workload: Workload, found: Sequence[Assessed]) -> Plot:
+    fixed = _x(found)
+    lines = tuple(
+        _line(words, fixed, [max(age_s / 60, 1e-4) for age_s in ages_s], tone)
+        for words, ages_s, tone in (
+            ("worst", [each.lag.worst_s for each in fixed], 1),
+            ("95 % of the time below", [each.lag.p95_s for each in fixed], 3),
+            ("median", [each.lag.median_s for each in fixed], 0),
+        )
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for each in found:
+        parts = np.interp([0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99], each.lag.shares, each.lag.ages_s)
+        minutes = (float(part) / 60 for part in parts)
+        rows.append((name_of(each.updates), *minutes, each.lag.worst_s / 60, each.lag.mean_s / 60))
+    columns = (
+        Column("interval"), *(Column(f"{part} % of the time below", "min", 2)
+                              for part in (10, 25, 50, 75, 90, 95, 99)),
+        Column("worst", "min", 2), Column("mean", "min", 2),
+    )  # fmt: skip
+    return Plot(
+        f"{slug(workload.name)}-lag", f"{workload.name}: how old the copy is",
+        "The age of what the copy shows: the time to the last snapshot that has arrived. It is "
+        "greatest just before an update ends.",
+        interval_axis([each.updates.seconds or 60 for each in fixed]),
+        age_axis("age of the copy", [60 * y for line in lines for y in line.y]),
+        Table(columns, tuple(rows)), lines,
+    )  # fmt: skip
+
+
+def _over_time(workload: Workload, found: Sequence[Assessed], terms: Terms) -> Plot:
+    axis = TimeAxis(workload, terms.zone)
+    account = risk.Account(workload.writes)
+    shown = [each for each in found if each.updates.seconds in _OVER_TIME]
+    # The longest ones differ most to the eye.
+    shown = (shown or list(found))[-_OVER_TIME_MAX:]
+    lines, columns, courses = [], [Column(axis.axis.title)], []
+    places: list[str] | list[float] = []
+    for number, each in enumerate(shown):
+        at_ns, lost = account.course(each.shown, _POINTS)
+        places = axis.places(at_ns)
+        words = f"every {name_of(each.updates)}" if each.updates.seconds else each.updates.label
+        lines.append(Line(words, places, (lost / MIB).tolist(), number, marker=False))
+        columns.append(Column(words, "MiB", 2))
+        courses.append(lost / MIB)
+    rows = tuple(
+        (places[at], *(float(each[at - _TABLE_EVERY + 1 : at + 1].max()) for each in courses))
+        for at in range(_TABLE_EVERY - 1, _POINTS, _TABLE_EVERY)
+    )
+    worst = max(shown, key=lambda each: each.loss.worst)
+    return Plot(
+        f"{slug(workload.name)}-at-risk", f"{workload.name}: what a failure would lose, over time",
+        f"Written since the snapshot that the copy shows. The most is "
+        f"{size_words(worst.loss.worst)}, {axis.words(worst.loss.worst_at_ns)}, with updates every "
+        f"{name_of(worst.updates)}.",
+        axis.axis, Axis("lost at a failure (MiB)"), Table(tuple(columns), rows), tuple(lines),
+    )  # fmt: skip
+
+
+def document(
+    workloads: Sequence[Workload], found: dict[str, list[Assessed]], terms: Terms
+) -> dict[str, object]:
+    """`risk.json`: all numbers, bytes and seconds."""
+    return {
+        "volume": terms.kind,
+        "link": None if terms.link is None else str(terms.link),
+        "traces": [
+            {
+                "name": each.name,
+                "span_s": each.span_s,
+                "bytes_written": each.bytes_written,
+                "mean_rate": each.written_rate,
+                "sync_link": {f"{w:g}": risk.peak_rate(each.writes, w) for w in WINDOWS_S},
+                "semi_sync_link": {
+                    f"{s:g}": risk.semi_sync_link(each.writes, s) for s in terms.lags_s
+                },
+                "schedules": [_numbers(e, terms) for e in found[each.name]],
+            }
+            for each in workloads
+        ],
+    }
+
+
+def _numbers(each: Assessed, terms: Terms) -> dict[str, object]:
+    sizes = each.updates.sizes(terms.kind)
+    return {
+        "schedule": each.updates.label,
+        "seconds": each.updates.seconds,
+        "updates": len(each.updates),
+        "sent_bytes": each.sent_bytes,
+        "largest_update_bytes": int(sizes.max(initial=0)),
+        "link_needed": each.need.rate,
+        "link_needed_at_ns": each.need.at_ns,
+        "late_updates": len(each.late_ns) if terms.link is not None else None,
+        "lag_s": {
+            "mean": each.lag.mean_s, "median": each.lag.median_s,
+            "p95": each.lag.p95_s, "worst": each.lag.worst_s,
+        },
+        "loss_bytes": {"expected": each.loss.expected, "worst": each.loss.worst},
+        "worst_loss_at_ns": each.loss.worst_at_ns,
+        "snapshot_bytes": {"source": each.space_source, "destination": each.space_destination},
+    }  # fmt: skip

@@ -1,0 +1,56 @@
+"""Tables of a report: numbers as people read them, and CSV with all their digits."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from mirrord.analysis.reports.plots import Cell, Column, Table
+
+
+def text_of(cell: Cell, column: Column) -> str:
+    """A cell for people: digits grouped by thin spaces, a dash where there is nothing."""
+    if cell is None:
+        return "\N{EN DASH}"
+    if isinstance(cell, str):
+        return cell
+    if isinstance(cell, int):
+        return f"{cell:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+    if cell and abs(cell) < 0.5 * 10**-column.digits:
+        return f"{cell:.1g}" if abs(cell) >= 1e-4 else "0"
+    return f"{cell:,.{column.digits}f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def is_number(table: Table, place: int) -> bool:
+    """Whether a column holds numbers (it is aligned to the right)."""
+    return any(isinstance(row[place], int | float) for row in table.rows)
+
+
+def csv_of(table: Table) -> str:
+    """The table as CSV (RFC 4180, with a header); numbers with all their digits."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\r\n")
+    writer.writerow([column.head for column in table.columns])
+    for row in table.rows:
+        writer.writerow(["" if cell is None else cell for cell in row])
+    return out.getvalue()
+
+
+def plain_of(table: Table) -> str:
+    """The table for a terminal: columns aligned, two spaces apart."""
+    heads = [column.head for column in table.columns]
+    rows = [
+        [text_of(cell, column) for cell, column in zip(row, table.columns, strict=True)]
+        for row in table.rows
+    ]
+    widths = [max(len(line[place]) for line in [heads, *rows]) for place in range(len(heads))]
+    right = [is_number(table, place) for place in range(len(heads))]
+
+    def aligned(line: list[str]) -> str:
+        cells = [
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        ]
+        return "  ".join(cells).rstrip()
+
+    return "\n".join(aligned(line) for line in [heads, *rows])

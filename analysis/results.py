@@ -1,0 +1,148 @@
+"""What a replay found: per update and in total, in blocks and in bytes.
+
+The three volumes (SnapMirror, sections 4.1 and 4.2, Figures 2 and 3):
+- update_in_place: a block-level mirror of a volume that overwrites in place sends each block that
+  was written in the interval, once.
+- active_map: SnapMirror; a no-overwrite volume, of whose newly written blocks only those are sent
+  that the active map still has at the update.
+- no_active_map: the same volume mirrored without that knowledge: each physical block that was
+  written in the interval is sent (`mirrord.analysis.allocator` says which those are).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mirrord.analysis.grids import Grid
+
+Column = npt.NDArray[np.int64]
+
+VOLUMES = ("update_in_place", "active_map", "no_active_map")
+
+
+@dataclass(frozen=True, slots=True)
+class GridResult:
+    """The updates of one grid; all columns have one entry per update, those without writes too.
+
+    start_ns, end_ns: trace time. With fixed intervals the last update's end is the nominal one;
+    otherwise it is just after the last record. Blocks of the replay's size; written and
+    written_bytes: what a synchronous mirror sends meanwhile, by blocks and by exact bytes.
+    whole_volumes: each volume in which anything was written is sent up to its last block: what dump
+    or rsync -W send where the volumes of a trace are files (section 5).
+    """
+
+    grid: Grid
+    block: int
+    start_ns: Column
+    end_ns: Column
+    written: Column
+    written_bytes: Column
+    update_in_place: Column
+    active_map: Column
+    no_active_map: Column
+    whole_volumes: Column
+
+    @property
+    def label(self) -> str:
+        """What people call these intervals."""
+        return self.grid.label
+
+    @property
+    def seconds(self) -> float | None:
+        """Their length where they have one."""
+        return self.grid.seconds
+
+    def blocks(self, volume: str) -> Column:
+        """Blocks that each update transfers; volume: one of `VOLUMES`."""
+        column: Column = getattr(self, volume)
+        return column
+
+    def percent(self, volume: str) -> float:
+        """Figure 2: blocks transferred as a percentage of all block writes (0 without writes)."""
+        written = int(self.written.sum())
+        return 100.0 * int(self.blocks(volume).sum()) / written if written else 0.0
+
+    def percent_of_bytes(self, volume: str) -> float:
+        """The same against a synchronous mirror that sends the exact bytes of each write."""
+        written = int(self.written_bytes.sum())
+        sent = int(self.blocks(volume).sum()) * self.block
+        return 100.0 * sent / written if written else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSeries:
+    """Bytes written over time: `bytes[i]` from `start_ns + i * bin_ns` on, for `bin_ns`.
+
+    Bins are one second; two, four … in traces so long that there would be more than four million.
+    """
+
+    start_ns: int
+    bin_ns: int
+    bytes: Column
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A trace replayed into the three volumes.
+
+    blocks_written: block writes, as in Table 1: what a synchronous block-level mirror sends.
+    unique_blocks: different blocks written. written_deleted: block writes that were overwritten or
+    deleted by the end of the trace (Table 1). first_ns, last_ns: of any record, trace time.
+    """
+
+    name: str
+    volumes: tuple[str, ...]
+    epoch_ns: int | None
+    first_ns: int
+    last_ns: int
+    records: int
+    writes: int
+    trims: int
+    block: int
+    free_space: float
+    blocks_written: int
+    bytes_written: int
+    unique_blocks: int
+    written_deleted: int
+    grids: tuple[GridResult, ...]
+    writes_series: WriteSeries
+
+    @property
+    def written_deleted_percent(self) -> float:
+        """Table 1's last column."""
+        return 100.0 * self.written_deleted / self.blocks_written if self.blocks_written else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The totals as JSON has them (`reduction.json`), without the single updates."""
+        intervals = [
+            {
+                "label": grid.label,
+                "seconds": grid.seconds,
+                "updates": len(grid.end_ns),
+                "blocks": {name: int(grid.blocks(name).sum()) for name in VOLUMES},
+                "percent": {name: grid.percent(name) for name in VOLUMES},
+                "percent_of_bytes": {name: grid.percent_of_bytes(name) for name in VOLUMES},
+            }
+            for grid in self.grids
+        ]
+        return {
+            "name": self.name,
+            "volumes": len(self.volumes),
+            "first_ns": self.first_ns,
+            "last_ns": self.last_ns,
+            "records": self.records,
+            "writes": self.writes,
+            "trims": self.trims,
+            "block": self.block,
+            "free_space": self.free_space,
+            "blocks_written": self.blocks_written,
+            "bytes_written": self.bytes_written,
+            "unique_blocks": self.unique_blocks,
+            "written_deleted": self.written_deleted,
+            "written_deleted_percent": self.written_deleted_percent,
+            "intervals": intervals,
+        }

@@ -1,0 +1,288 @@
+"""What a mirror needs of the link and what it would lose: lag, data at risk, space of snapshots.
+
+An update's snapshot is taken when its interval ends; its transfer begins then, or when the
+transfer before it has ended, and the copy shows it when all of it has arrived. When the trace
+begins the copy is taken to be up to date. Lost at a failure are the writes that were made since the
+snapshot which the copy shows: bytes that were acknowledged, so more than the blocks that a later
+update would send.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mirrord.analysis.grids import NS
+from mirrord.analysis.numbers import Floats, Longs, Updates, Workload, Writes
+from mirrord.schedules.rates import Rates
+
+#: Bytes per second that stand for "unlimited": no link is as fast.
+_UNLIMITED = 1e15
+#: Passes of bisection: the link is found to 1 part in 2^40 of the peak.
+_PASSES = 40
+
+
+@dataclass(frozen=True)
+class LinkNeed:
+    """The slowest link on which every update ends before the next: bytes per second.
+
+    at_ns: the snapshot of the update that needs it. needs: what each single update needs.
+    """
+
+    rate: float
+    at_ns: int
+    needs: Floats
+
+
+@dataclass(frozen=True)
+class Showing:
+    """Which snapshot the copy shows: from `since_ns[k]` on (to the next) that of `snapshot_ns[k]`.
+
+    Both begin with the start of the trace, `end_ns` ends the last stretch.
+    """
+
+    since_ns: Longs
+    snapshot_ns: Longs
+    end_ns: int
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How old the copy is over the trace, seconds: mean, median, 95 of 100 moments, worst."""
+
+    mean_s: float
+    median_s: float
+    p95_s: float
+    worst_s: float
+    #: The distribution: at `ages_s[i]` or less for the share `shares[i]` of the time.
+    ages_s: Floats
+    shares: Floats
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What a failure loses: at a random moment (expected), at the worst one."""
+
+    expected: float
+    worst: float
+    worst_at_ns: int
+
+
+def available_ns(updates: Updates) -> Longs:
+    """How long each update may take to end before the next one's snapshot.
+
+    The last update has an interval of its own length's kind: the fixed one, or the one before it.
+    """
+    if not len(updates):
+        return np.zeros(0, np.int64)
+    gaps = np.diff(updates.end_ns)
+    last = (
+        round(updates.seconds * NS)
+        if updates.seconds is not None
+        else int(gaps[-1]) if len(gaps) else int(updates.end_ns[0] - updates.start_ns[0])
+    )  # fmt: skip
+    gaps = np.append(gaps, last)
+    if updates.seconds is not None and len(gaps) > 1:
+        # The last partial interval is cut off by the trace, not by the schedule.
+        gaps[-2] = max(gaps[-2], last)
+    return np.asarray(np.maximum(gaps, 1))
+
+
+def link_need(updates: Updates, kind: str) -> LinkNeed:
+    """The slowest link, bytes per second, on which each update ends before the next begins."""
+    needs = updates.sizes(kind) / (available_ns(updates) / NS)
+    if not len(needs):
+        return LinkNeed(0.0, 0, needs)
+    worst = int(needs.argmax())
+    return LinkNeed(float(needs[worst]), int(updates.end_ns[worst]), needs)
+
+
+def commits(
+    updates: Updates, kind: str, link: float | Rates, *, epoch_ns: int = 0, overhead_s: float = 0.0
+) -> Longs:
+    """When each update has arrived, ns.
+
+    link: bytes per second, or the rates of a calendar (then `epoch_ns` is the Unix time of the
+    trace's zero). overhead_s: what an update takes besides its bytes, seconds.
+    """
+    sizes = updates.sizes(kind).astype(np.float64)
+    if not len(sizes):
+        return np.zeros(0, np.int64)
+    times, carried = _capacity(updates, float(sizes.sum()), link, epoch_ns)
+    # In bytes that the link could have carried so far, a queue is a running maximum.
+    begin = np.interp(updates.end_ns - times[0], times - times[0], carried)
+    done = np.cumsum(sizes)
+    ends = done + np.maximum.accumulate(begin - (done - sizes))
+    at = np.interp(ends, carried, (times - times[0]).astype(np.float64))
+    at_ns = times[0] + np.ceil(at).astype(np.int64) + round(overhead_s * NS)
+    return np.asarray(np.maximum(at_ns, updates.end_ns))
+
+
+def _capacity(
+    updates: Updates, total: float, link: float | Rates, epoch_ns: int
+) -> tuple[Longs, Floats]:
+    """Bytes the link can have carried by each of some instants, linear between them."""
+    at_ns = int(updates.start_ns[0])
+    last_ns = int(updates.end_ns[-1])
+    times, carried = [at_ns], [0.0]
+    until = None
+    while True:
+        if isinstance(link, Rates):
+            rate = link.at(at_ns + epoch_ns) or _UNLIMITED
+            change = link.next_change(at_ns + epoch_ns)
+            until = None if change is None else change - epoch_ns
+        else:
+            rate = link
+        enough = max(at_ns, last_ns) + int(total / rate * NS) + NS
+        end_ns = enough if until is None else min(until, enough)
+        times.append(end_ns)
+        carried.append(carried[-1] + rate * (end_ns - at_ns) / NS)
+        if end_ns == enough:
+            return np.array(times, np.int64), np.array(carried)
+        at_ns = end_ns
+
+
+def late(updates: Updates, commit_ns: Longs) -> Longs:
+    """Which updates have not ended when the next one's snapshot is taken (their numbers).
+
+    The last one of a schedule has no next: the trace ended, not its time.
+    """
+    due_ns = updates.end_ns + available_ns(updates)
+    found = np.flatnonzero(commit_ns > due_ns)
+    return found if updates.seconds is not None else found[found < len(updates) - 1]
+
+
+def showing(workload: Workload, updates: Updates, commit_ns: Longs) -> Showing:
+    """What the copy shows over the trace."""
+    inside = commit_ns < workload.last_ns
+    since = np.append(workload.first_ns, commit_ns[inside])
+    snapshot = np.append(workload.first_ns, updates.end_ns[inside])
+    # Of updates that arrive in the same instant the newest is shown.
+    newest = np.append(since[1:] > since[:-1], True)
+    return Showing(since[newest], snapshot[newest], workload.last_ns)
+
+
+def lag(shown: Showing) -> Lag:
+    """The distribution of the copy's age: exact, as the age grows evenly between commits."""
+    ends = np.append(shown.since_ns[1:], shown.end_ns)
+    low = (shown.since_ns - shown.snapshot_ns) / NS
+    high = (ends - shown.snapshot_ns) / NS
+    total = float((high - low).sum())
+    if total <= 0:
+        zero = np.zeros(2)
+        return Lag(0.0, 0.0, 0.0, 0.0, zero, np.array([0.0, 1.0]))
+    edges, where = np.unique(np.concatenate([low, high]), return_inverse=True)
+    steps = np.concatenate([np.ones(len(low)), -np.ones(len(high))])
+    at_once = np.cumsum(np.bincount(where, weights=steps, minlength=len(edges)))
+    shares = np.append(0.0, np.cumsum(at_once[:-1] * np.diff(edges)) / total)
+    mean = float((high**2 - low**2).sum() / 2 / total)
+    # Of equal shares the first age counts: that share of the time is no older.
+    keep = np.append(True, np.diff(shares) > 0)
+    median, p95 = np.interp([0.5, 0.95], shares[keep], edges[keep])
+    return Lag(mean, float(median), float(p95), float(high.max()), edges, shares)
+
+
+class Account:
+    """What had been written by any moment, from a series of values per bin (bytes, or money)."""
+
+    def __init__(self, writes: Writes, values: Floats | Longs | None = None) -> None:
+        series = np.asarray(writes.bytes if values is None else values, dtype=np.float64)
+        self._start_ns = writes.start_ns
+        self._bin_s = writes.bin_ns / NS
+        self._sum = np.append(0.0, np.cumsum(series))
+        # The integral of the sum over time, at the edges of the bins.
+        self._area = np.append(0.0, np.cumsum((self._sum[1:] + self._sum[:-1]) / 2 * self._bin_s))
+
+    def _place(self, at_ns: Longs) -> tuple[Longs, Floats]:
+        exact = (at_ns - self._start_ns) / NS / self._bin_s
+        exact = np.clip(exact, 0, len(self._sum) - 1)
+        whole = np.minimum(exact.astype(np.int64), max(len(self._sum) - 2, 0))
+        return whole, exact - whole
+
+    def by(self, at_ns: Longs) -> Floats:
+        """What had been written by these moments; even within a bin."""
+        whole, part = self._place(np.asarray(at_ns))
+        rise = self._sum[np.minimum(whole + 1, len(self._sum) - 1)] - self._sum[whole]
+        return np.asarray(self._sum[whole] + part * rise)
+
+    def _area_by(self, at_ns: Longs) -> Floats:
+        whole, part = self._place(at_ns)
+        rise = self._sum[np.minimum(whole + 1, len(self._sum) - 1)] - self._sum[whole]
+        return np.asarray(
+            self._area[whole] + self._bin_s * part * (self._sum[whole] + part * rise / 2)
+        )
+
+    def loss(self, shown: Showing) -> Loss:
+        """What a failure loses at a random moment of the trace, and at the worst one."""
+        ends = np.append(shown.since_ns[1:], shown.end_ns)
+        kept = self.by(shown.snapshot_ns)
+        area = self._area_by(ends) - self._area_by(shown.since_ns)
+        seconds = (ends - shown.since_ns) / NS
+        # Between commits the loss only grows: it is greatest just before the next one.
+        before = self.by(ends) - kept
+        worst = int(before.argmax())
+        expected = float((area - kept * seconds).sum() / max(float(seconds.sum()), 1e-9))
+        return Loss(max(expected, 0.0), float(before[worst]), int(ends[worst]))
+
+    def course(self, shown: Showing, points: int) -> tuple[Longs, Floats]:
+        """The loss at a failure over time: in each of `points` stretches the greatest."""
+        ends = np.append(shown.since_ns[1:], shown.end_ns)
+        start_ns = int(shown.since_ns[0])
+        edges = np.linspace(start_ns, shown.end_ns, points + 1).astype(np.int64)
+        at = np.unique(np.concatenate([edges, ends, shown.since_ns]))
+        # At the moment of a commit the loss before it is what counts: the stretch that ends there.
+        place = np.maximum(np.searchsorted(shown.since_ns, at, side="left") - 1, 0)
+        lost = self.by(at) - self.by(shown.snapshot_ns)[place]
+        slot = np.clip(np.searchsorted(edges, at, side="left") - 1, 0, points - 1)
+        most = np.zeros(points)
+        np.maximum.at(most, slot, lost)
+        return edges[1:], most
+
+
+def peak_rate(writes: Writes, window_s: float) -> float:
+    """The greatest rate of writing over any window of this length (whole bins), bytes per second.
+
+    It is what a synchronous mirror's link must carry if writers may wait for `window_s` at most.
+    """
+    bins = max(1, round(window_s * NS / writes.bin_ns))
+    total = np.append(0, np.cumsum(writes.bytes))
+    if bins >= len(total):
+        return float(total[-1]) / window_s
+    return float((total[bins:] - total[:-bins]).max()) / (bins * writes.bin_ns / NS)
+
+
+def backlog(writes: Writes, rate: float) -> Floats:
+    """Bytes that wait for a link of `rate` bytes per second at the end of each bin."""
+    net = np.cumsum(writes.bytes - rate * writes.bin_ns / NS)
+    return np.asarray(net - np.minimum(np.minimum.accumulate(net), 0.0))
+
+
+def semi_sync_link(writes: Writes, lag_s: float) -> float:
+    """The slowest link, bytes per second, on which no write arrives later than `lag_s`.
+
+    That is the semi-synchronous mode: writers go on as long as the backlog is within that bound.
+    """
+    low, high = 0.0, peak_rate(writes, writes.bin_ns / NS)
+    for _ in range(_PASSES):
+        middle = (low + high) / 2
+        if backlog(writes, middle).max(initial=0.0) <= middle * lag_s:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def snapshot_space(updates: Updates, kind: str, keep: int) -> int:
+    """Bytes that `keep` reference snapshots hold at the most, at the worst moment.
+
+    A snapshot holds the old version of each block that was written since. Blocks that were empty
+    before hold nothing, and a trace does not tell which were: so this is an upper bound. The newest
+    snapshot pins what the update after it overwrites; `keep` snapshots pin as many updates' worth.
+    """
+    sizes = updates.sizes(kind)
+    if not len(sizes):
+        return 0
+    total = np.append(0, np.cumsum(sizes))
+    width = min(keep, len(sizes))
+    return int((total[width:] - total[:-width]).max())

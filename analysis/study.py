@@ -1,0 +1,116 @@
+"""From traces to workloads: each is opened, replayed by the wanted schedules, and summed up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mirrord.analysis import grids
+from mirrord.analysis.numbers import Workload, from_replay
+from mirrord.analysis.replay import FREE_SPACE, replay
+from mirrord.core.errors import UsageError
+from mirrord.schedules.rates import Rates
+from mirrord.schedules.schedule import Schedule
+from mirrord.traces.model import BLOCK
+from mirrord.traces.options import ReadOptions
+from mirrord.traces.reading import Trace, open_trace
+
+#: Options that handle an oddity, and the note that a trace has when they were given.
+_NOTES = {"--align-shift": "align_shift_bytes", "--dedup": "option_dedup_s"}
+#: Told the trace's name, how many of its records are replayed, how many there are.
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What traces are replayed by.
+
+    intervals_s: fixed intervals from the first record, seconds. schedules: with the words for each.
+    link: for lag targets, which need one. cluster: address of a Dask scheduler, or None.
+    """
+
+    intervals_s: tuple[float, ...] = tuple(float(each) for each in grids.PAPER_S)
+    schedules: tuple[tuple[str, Schedule], ...] = ()
+    link: Rates | None = None
+    overhead_s: float = 1.0
+    free_space: float = FREE_SPACE
+    block: int = BLOCK
+    threads: int = 2
+    cluster: str | None = None
+
+
+def study(
+    path: str, plan: Plan, reading: ReadOptions, *, progress: Progress | None = None,
+    importing: Callable[[str, int, int | None, int], None] | None = None,
+) -> Workload:  # fmt: skip
+    """Replay one trace, stored or of a foreign format. Errors of opening and replaying; `Refused`
+    when nothing is written in it. importing: told how far a foreign one is read.
+    """
+    with open_trace(path, options=reading, progress=importing) as trace:
+        wanted = grids_of(plan, trace)
+        done = None
+        if progress is not None:
+            name, records, told = trace.facts.name, trace.records, progress
+
+            def done(count: int) -> None:
+                told(name, count, records)
+
+        if plan.cluster is not None:
+            from mirrord.analysis import cluster
+
+            found: Any = cluster.replay_on(
+                plan.cluster, trace.path, wanted, free_space=plan.free_space, block=plan.block
+            )
+        else:
+            found = replay(
+                trace.batches(["time_ns", "volume", "op", "offset", "length"]), trace.facts, wanted,
+                free_space=plan.free_space, block=plan.block, threads=plan.threads, progress=done,
+            )  # fmt: skip
+        made = from_replay(found, trace.facts)
+        return replace(made, warnings=(*_warnings(trace), *made.warnings))
+
+
+def grids_of(plan: Plan, trace: Trace) -> list[grids.Grid]:
+    """The update intervals of a plan on a trace. `UsageError` for a lag target without a link."""
+    wanted = [grids.fixed(seconds) for seconds in plan.intervals_s]
+    for words, schedule in plan.schedules:
+        if schedule.lag_s is None:
+            grid = grids.scheduled(schedule, trace.facts, trace.first_ns, trace.last_ns)
+        else:
+            grid = grids.lag_target(
+                schedule.lag_s, _rate(plan.link, words), plan.overhead_s, schedule=schedule,
+                facts=trace.facts, first_ns=trace.first_ns,
+            )  # fmt: skip
+        wanted.append(grids.Grid(words, grid.seconds, grid.boundaries, grid.lag))
+    return wanted
+
+
+def _rate(link: Rates | None, words: str) -> float:
+    """The link at its slowest, bytes per second."""
+    rates = [] if link is None else [*(rate for rate, _ in link.clauses), link.otherwise]
+    known = [rate for rate in rates if rate is not None]
+    if not known:
+        raise UsageError(
+            f"the lag target '{words}' needs to know the link",
+            hint="Give its rate, for example --link 20MiB/s.",
+        )
+    return min(known)
+
+
+def _warnings(trace: Trace) -> tuple[str, ...]:
+    """What was found at the import and has an option that would handle it, but was not given."""
+    handled = {option for option, note in _NOTES.items() if trace.facts.notes.get(note)}
+    return tuple(
+        f"{each['text']} (the option {each['option']} handles it)."
+        for each in trace.findings
+        if each["option"] and each["option"].split()[0] not in handled
+    )
+
+
+def summed_up(found: Sequence[Workload]) -> list[Workload]:
+    """The workloads with names that tell them apart."""
+    from mirrord.analysis.reports.common import distinct
+
+    names = distinct([each.name for each in found])
+    return [replace(each, name=name) for each, name in zip(found, names, strict=True)]

@@ -1,0 +1,325 @@
+"""`mirrord analyze`: what a mirror would move, cost and risk on a traced workload."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mirrord.cli.output import Json, print_json
+from mirrord.cli.reading import Counter, reads_traces
+from mirrord.core.errors import Unsupported, UsageError
+from mirrord.core.units import parse_duration
+from mirrord.traces.options import ReadOptions
+
+if TYPE_CHECKING:
+    from mirrord.analysis.assess import Terms
+    from mirrord.analysis.numbers import Workload
+    from mirrord.analysis.reports.plots import Report
+    from mirrord.schedules.schedule import Schedule
+
+_EVERY_S = 0.2
+_REPLAY, _MIRROR, _PRICES = "How it is replayed", "What is assumed of the mirror", "Prices"
+_VOLUMES = ("update_in_place", "active_map", "no_active_map")
+
+# fmt: off
+Traces = Annotated[
+    list[str], typer.Argument(metavar="TRACE…", help="Traces: stored ones, or of any known format.")
+]
+Out = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Write the report there: HTML, PNG, SVG, CSV …")
+]
+Intervals = Annotated[str, typer.Option(
+    help="Update intervals from the first record, with commas.", rich_help_panel=_REPLAY)]
+Schedules = Annotated[list[str] | None, typer.Option(
+    "--schedule", metavar="WHEN", rich_help_panel=_REPLAY,
+    help="A schedule too: a rule (cron, 'lag 5m') or a name; may be repeated.")]
+Windows = Annotated[list[str] | None, typer.Option(
+    "--window", metavar="HOURS", rich_help_panel=_REPLAY,
+    help="Hours in which those schedules may run; may be repeated.")]
+Zone = Annotated[str, typer.Option(
+    help="Time zone of schedules, prices and plots.", rich_help_panel=_REPLAY)]
+FreeSpace = Annotated[float, typer.Option(
+    min=0, max=0.99, help="Free part of a volume that never overwrites.",
+    rich_help_panel=_REPLAY)]
+Block = Annotated[int, typer.Option(help="Bytes of a block.", rich_help_panel=_REPLAY)]
+Threads = Annotated[int, typer.Option(
+    min=1, max=256, help="Threads of the replay.", rich_help_panel=_REPLAY)]
+Cluster = Annotated[str, typer.Option(
+    metavar="ADDRESS", help="Replay on a Dask cluster: its scheduler's tcp://HOST:PORT.",
+    rich_help_panel=_REPLAY)]
+Link = Annotated[str, typer.Option(
+    metavar="RATES", help="The link that is there: 20MiB/s, or rates by the hour.",
+    rich_help_panel=_MIRROR)]
+Overhead = Annotated[str, typer.Option(
+    help="What an update takes besides its bytes.", rich_help_panel=_MIRROR)]
+Into = Annotated[str, typer.Option(
+    metavar="KIND", help="Of the volume: active_map, update_in_place or no_active_map.",
+    rich_help_panel=_MIRROR)]
+Keep = Annotated[int, typer.Option(
+    min=1, help="Reference snapshots that stay at the source.", rich_help_panel=_MIRROR)]
+KeepThere = Annotated[int, typer.Option(
+    min=1, help="Those that stay at the destination.", rich_help_panel=_MIRROR)]
+SemiSync = Annotated[str, typer.Option(
+    help="Bounds of semi-synchronous mirrors, with commas.", rich_help_panel=_MIRROR)]
+PriceLink = Annotated[float, typer.Option(
+    min=0, help="Per Mbit/s and month.", rich_help_panel=_PRICES)]
+PriceTransfer = Annotated[float, typer.Option(
+    min=0, help="Per GiB sent.", rich_help_panel=_PRICES)]
+PriceSpace = Annotated[float, typer.Option(
+    min=0, help="Per GiB that snapshots hold and month.", rich_help_panel=_PRICES)]
+PriceLost = Annotated[str, typer.Option(
+    help="Per GiB lost: 1000, or '2000 08:00-18:00 Mon-Fri, else 100'.", rich_help_panel=_PRICES)]
+Failures = Annotated[float, typer.Option(
+    min=0, help="Losses of the source in a year.", rich_help_panel=_PRICES)]
+Currency = Annotated[str, typer.Option(help="Name of the money.", rich_help_panel=_PRICES)]
+# fmt: on
+_INTERVALS = "1m,5m,15m,30m,1h,6h,12h,24h"
+
+
+def register(app: typer.Typer, name: str, panel: str) -> None:
+    """Add the command to the application."""
+    group = typer.Typer(
+        help="What a mirror would move, cost and risk on a traced workload (docs/analysis.md).",
+        no_args_is_help=True,
+    )
+    group.command("reduction")(reduction)
+    group.command("risk")(risk)
+    group.command("compare")(compare)
+    app.add_typer(group, name=name, rich_help_panel=panel)
+
+
+@reads_traces
+def reduction(
+    traces: Traces,
+    options: ReadOptions,
+    out: Out = None,
+    intervals: Intervals = _INTERVALS,
+    schedule: Schedules = None,
+    window: Windows = None,
+    zone: Zone = "UTC",
+    link: Link = "",
+    free_space: FreeSpace = 0.2,
+    block: Block = 4096,
+    threads: Threads = 2,
+    cluster: Cluster = "",
+    as_json: Json = False,
+) -> None:
+    """Say how much asynchronous mirrors transfer, by update interval (the paper's Figures 2, 3)."""
+    given = locals()
+
+    def made(workloads: list[Workload]) -> Report:
+        from mirrord.analysis.reports.reduction import report
+
+        return report(workloads)
+
+    _run(given, made)
+
+
+@reads_traces
+def risk(
+    traces: Traces,
+    options: ReadOptions,
+    out: Out = None,
+    intervals: Intervals = _INTERVALS,
+    schedule: Schedules = None,
+    window: Windows = None,
+    zone: Zone = "UTC",
+    link: Link = "",
+    overhead: Overhead = "1s",
+    semi_sync: SemiSync = "10s,1m",
+    into: Into = "active_map",
+    keep_source: Keep = 2,
+    keep_destination: KeepThere = 10,
+    free_space: FreeSpace = 0.2,
+    block: Block = 4096,
+    threads: Threads = 2,
+    cluster: Cluster = "",
+    as_json: Json = False,
+) -> None:
+    """Say which link mirrors need, how old the copy gets, and what a failure loses."""
+    given = locals()
+
+    def made(workloads: list[Workload]) -> Report:
+        from mirrord.analysis.reports.risk import report
+
+        return report(workloads, _terms(given))
+
+    _run(given, made)
+
+
+@reads_traces
+def compare(
+    traces: Traces,
+    options: ReadOptions,
+    out: Out = None,
+    intervals: Intervals = _INTERVALS,
+    schedule: Schedules = None,
+    window: Windows = None,
+    zone: Zone = "UTC",
+    link: Link = "",
+    overhead: Overhead = "1s",
+    semi_sync: SemiSync = "10s,1m",
+    price_link: PriceLink = 1.0,
+    price_transfer: PriceTransfer = 0.01,
+    price_space: PriceSpace = 0.05,
+    price_lost: PriceLost = "1000",
+    failures: Failures = 0.5,
+    currency: Currency = "EUR",
+    into: Into = "active_map",
+    keep_source: Keep = 2,
+    keep_destination: KeepThere = 10,
+    free_space: FreeSpace = 0.2,
+    block: Block = 4096,
+    threads: Threads = 2,
+    cluster: Cluster = "",
+    as_json: Json = False,
+) -> None:
+    """Compare synchronous, semi-synchronous and asynchronous mirrors by cost, and advise."""
+    given = locals()
+    from mirrord.analysis.cost import Prices, parse_loss_price
+
+    per_gib = parse_loss_price(price_lost, zone=zone)
+    prices = Prices(price_link, price_transfer, price_space, per_gib, failures, currency)
+
+    def made(workloads: list[Workload]) -> Report:
+        from mirrord.analysis.reports.compare import report
+
+        return report(workloads, _terms(given), prices)
+
+    _run(given, made)
+
+
+def _run(given: dict[str, Any], made: Callable[[list[Workload]], Report]) -> None:
+    """Replay the traces, make the report, write it, say the conclusions."""
+    with _extras():
+        _terms(given)  # what is wrong with an option is said before hours of work
+        workloads = _workloads(given)
+        report = made(workloads)
+        files: list[str] = []
+        out: Path | None = given["out"]
+        if out is not None:
+            from mirrord import __version__
+            from mirrord.analysis.reports.save import save
+
+            files = save(report, out, version=__version__)
+    if given["as_json"]:
+        where = None if out is None else str(out)
+        said = {"status": "done", "out": where, "files": files, "warnings": list(report.warnings)}
+        print_json({**said, "conclusions": list(report.conclusions), **report.data})
+        return
+    for line in report.conclusions:
+        print(line)
+    for line in report.warnings:
+        print(f"caution: {line}")
+    if out is not None:
+        print(f"Report: {out / report.kind}.html, and {len(files) - 1} files beside it")
+
+
+def _workloads(given: dict[str, Any]) -> list[Workload]:
+    from mirrord.analysis.study import Plan, study, summed_up
+    from mirrord.schedules.rates import parse_rates
+
+    link = given["link"]
+    plan = Plan(
+        intervals_s=tuple(_durations(given["intervals"])),
+        schedules=tuple(_schedules(given)),
+        link=parse_rates(link, zone=given["zone"]) if link else None,
+        overhead_s=parse_duration(given.get("overhead", "1s")),
+        free_space=given["free_space"], block=given["block"], threads=given["threads"],
+        cluster=given["cluster"] or None,
+    )  # fmt: skip
+    with (
+        closing(_Progress(quiet=given["as_json"])) as progress,
+        closing(Counter(quiet=given["as_json"])) as counter,
+    ):
+        found = [
+            study(path, plan, given["options"], progress=progress, importing=counter)
+            for path in given["traces"]
+        ]
+    return summed_up(found)
+
+
+def _terms(given: dict[str, Any]) -> Terms:
+    from mirrord.analysis.assess import Terms
+    from mirrord.schedules.rates import parse_rates
+    from mirrord.schedules.zones import check_zone
+
+    check_zone(given["zone"])
+    if given.get("into", _VOLUMES[0]) not in _VOLUMES:
+        raise UsageError(
+            f"'{given['into']}' is no kind of volume", hint=f"There are: {', '.join(_VOLUMES)}."
+        )
+    return Terms(
+        kind=given.get("into", "active_map"),
+        link=parse_rates(given["link"], zone=given["zone"]) if given["link"] else None,
+        overhead_s=parse_duration(given.get("overhead", "1s")),
+        keep_source=given.get("keep_source", 2),
+        keep_destination=given.get("keep_destination", 10),
+        lags_s=tuple(_durations(given.get("semi_sync", ""))), zone=given["zone"],
+    )  # fmt: skip
+
+
+def _durations(text: str) -> Iterator[float]:
+    for piece in text.split(","):
+        if piece.strip():
+            yield parse_duration(piece)
+
+
+def _schedules(given: dict[str, Any]) -> Iterator[tuple[str, Schedule]]:
+    from mirrord.config.definitions import is_name
+    from mirrord.config.schedules import Schedules as Named
+    from mirrord.schedules.schedule import parse_schedule
+    from mirrord.system.paths import standard
+
+    windows = given["window"] or []
+    for rule in given["schedule"] or []:
+        if is_name(rule):
+            yield rule, Named(standard().schedules).named(rule).in_zone(given["zone"])
+        else:
+            words = f"{rule} ({', '.join(windows)})" if windows else rule
+            yield words, parse_schedule(rule, zone=given["zone"], windows=windows)
+
+
+@contextmanager
+def _extras() -> Iterator[None]:
+    """One clear line where a package of an extra is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("mirrord"):
+            raise
+        extra = "cluster" if (error.name or "").startswith(("dask", "distributed")) else "analysis"
+        raise Unsupported(
+            f"the package '{error.name}' is not installed", why="analysis needs it",
+            hint=f"Install the extra: pip install 'mirrord[{extra}]'.",
+        ) from None  # fmt: skip
+
+
+class _Progress:
+    """Shows at the terminal how far the replay is; nothing when it is none, or when it is quick."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet or not sys.stderr.isatty()
+        self._said_s = time.monotonic()
+        self._shown = False
+
+    def __call__(self, name: str, done: int, total: int) -> None:
+        """So many records of so many are replayed."""
+        now_s = time.monotonic()
+        if self._quiet or now_s - self._said_s < _EVERY_S:
+            return
+        self._said_s, self._shown = now_s, True
+        share = f" ({100 * done // total} %)" if total else ""
+        text = f"{name}: replayed {done:,} of {total:,} records{share}"
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Clear the line."""
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,238 @@
+"""`mirrord trace`: traces of a workload (docs/traces.md)."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from mirrord.cli.commands.trace_generate import generate
+from mirrord.cli.commands.trace_record import record
+from mirrord.cli.output import Json, print_json
+from mirrord.cli.reading import Counter, need_analysis, reads_traces
+from mirrord.cli.tracetext import described, row_text
+from mirrord.core.errors import Refused, UsageError
+from mirrord.core.units import format_duration, parse_duration
+from mirrord.traces.options import ReadOptions
+
+Sources = Annotated[
+    list[str], typer.Argument(metavar="SOURCE…", help="Files of one format; - is standard input.")
+]
+Trace = Annotated[str, typer.Argument(metavar="TRACE", help="Stored, or of a format we read.")]
+Output = Annotated[
+    Path, typer.Option("--output", "-o", metavar="FILE", help="The stored trace (.parquet).")
+]
+Name = Annotated[str | None, typer.Option("--name", help="Of the trace; else the file's.")]
+
+
+def register(app: typer.Typer, name: str, panel: str) -> None:
+    """Add the command to the application."""
+    group = typer.Typer(
+        help="Traces of a workload: import, record, look, convert, cut.", no_args_is_help=True
+    )
+    group.command("import")(import_)
+    group.command("info")(info)
+    group.command("head")(head)
+    group.command("convert")(convert)
+    group.command("merge")(merge)
+    group.command("slice")(slice_)
+    group.command("formats")(formats)
+    group.command("record")(record)
+    group.command("generate")(generate)
+    app.add_typer(group, name=name, rich_help_panel=panel)
+
+
+@reads_traces
+def import_(
+    sources: Sources, output: Output, options: ReadOptions, name: Name = None, as_json: Json = False
+) -> None:
+    """Store a trace of any format, in the order of time, and say what is odd about it."""
+    from mirrord.traces.importing import import_trace
+
+    with closing(Counter(quiet=as_json)) as counter:
+        made = import_trace(sources, output, options, name=name, progress=counter)
+    found: dict[str, Any] = {
+        "status": "done", "file": str(output), "stored_records": made.records,
+        "align_shift_bytes": made.shift_bytes, **_document(made.facts, made.seen, made.findings),
+    }  # fmt: skip
+    if as_json:
+        print_json(found)
+        return
+    print(described(made.facts, made.seen, made.findings))
+    print(f"{made.records:,} records are stored in {output}.")
+
+
+@reads_traces
+def info(traces: Sources, options: ReadOptions, as_json: Json = False) -> None:
+    """Show what a trace holds, what is odd about it, and the option that handles each oddity."""
+    from mirrord.traces.importing import look, look_at_stored
+    from mirrord.traces.reading import is_stored
+
+    handled: list[dict[str, str]] = []
+    if len(traces) == 1 and traces[0] != "-" and is_stored(traces[0]):
+        facts, seen, findings, handled = look_at_stored(traces[0], options)
+    else:
+        with closing(Counter(quiet=as_json)) as counter:
+            facts, seen, findings = look(traces, options, counter)
+    if as_json:
+        print_json({**_document(facts, seen, findings), "source_findings": handled})
+        return
+    print(described(facts, seen, findings, handled))
+
+
+def _document(facts: Any, seen: Any, findings: Any) -> dict[str, Any]:
+    """Facts, numbers and findings for `--json`."""
+    from dataclasses import asdict
+
+    return {
+        **asdict(facts), "volumes": list(facts.volumes), **seen.as_dict(), "span_s": seen.span_s,
+        "findings": [each.as_dict() for each in findings],
+    }  # fmt: skip
+
+
+@reads_traces
+def head(
+    trace: Trace,
+    options: ReadOptions,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many records.")] = 10,
+    as_json: Json = False,
+) -> None:
+    """Show the first records: as they stand in a foreign source, by time in a stored trace."""
+    from mirrord.traces.importing import first_records
+
+    facts, rows = first_records(trace, options, count)
+    if as_json:
+        print_json({"name": facts.name, "format": facts.source_format, "records": rows})
+        return
+    for row in rows:
+        print(row_text(row))
+
+
+@reads_traces
+def convert(
+    source: Trace,
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help=".gz and .zst compress.")],
+    options: ReadOptions,
+    to: Annotated[
+        str | None, typer.Option("--to", help="parquet, csv, blkparse, fio3, msr; else by ending.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a trace in another format."""
+    from mirrord.traces.importing import import_trace
+    from mirrord.traces.reading import filter_trace, is_stored, open_trace
+    from mirrord.traces.store import TraceFile
+    from mirrord.traces.writing import Written, format_of, write_text
+
+    kind = format_of(target, to)
+    with closing(Counter(quiet=as_json)) as counter:
+        if kind != "parquet":
+            with open_trace(source, options=options, progress=counter) as opened:
+                written = write_text(opened.batches(), opened.facts, target, kind)
+        elif source != "-" and is_stored(source):
+            written = Written(filter_trace(TraceFile(source), target, options).records)
+        else:
+            made = import_trace([source], target, options, progress=counter)
+            written = Written(made.records)
+    left = sum(written.left_out.values())
+    if as_json:
+        print_json({"status": "done", "file": str(target), "format": kind,
+                    "records": written.records, "left_out": written.left_out})  # fmt: skip
+        return
+    print(f"{written.records:,} records are written to {target} as {kind}.")
+    if left:
+        each = ", ".join(f"{count:,} {name}" for name, count in written.left_out.items())
+        print(f"{left:,} were left out, as {kind} does not know them: {each}.")
+
+
+@reads_traces
+def merge(
+    traces: Sources,
+    output: Output,
+    options: ReadOptions,
+    align: Annotated[
+        Literal["clock", "start"], typer.Option("--align", help="By the time of day, or all at 0.")
+    ] = "clock",
+    same_volumes: Annotated[
+        bool, typer.Option("--same-volumes", help="Volumes of one name are one.")
+    ] = False,
+    name: Name = None,
+    as_json: Json = False,
+) -> None:
+    """Make one trace of several, such as those of a host's disks."""
+    from mirrord.traces.merging import merge_traces
+    from mirrord.traces.reading import open_trace
+
+    if len(traces) < 2:
+        raise UsageError("only one trace was named", hint="Name all that are to become one.")
+    with ExitStack() as stack, closing(Counter(quiet=as_json)) as counter:
+        opened = [
+            stack.enter_context(open_trace(each, options=options, progress=counter))
+            for each in traces
+        ]
+        made = merge_traces(opened, output, align=align, same_volumes=same_volumes, name=name)
+    if as_json:
+        print_json({"status": "done", "file": str(output), "records": made.records,
+                    "volumes": list(made.facts.volumes)})  # fmt: skip
+    else:
+        print(f"{made.records:,} records of {len(traces)} traces are stored in {output}.")
+
+
+@reads_traces
+def slice_(
+    trace: Trace,
+    output: Output,
+    options: ReadOptions,
+    begin: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="Since its zero, as 90s or 1h.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="Up to, and without.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Cut a span of time (or a volume, with --volume) out of a trace; times stay as they are."""
+    from mirrord.traces.reading import filter_trace, open_trace
+    from mirrord.traces.store import TraceFile
+
+    begin_s = None if begin is None else parse_duration(begin)
+    end_s = None if end is None else parse_duration(end)
+    if begin_s is not None and end_s is not None and end_s <= begin_s:
+        raise UsageError("--to is not later than --from")
+    with closing(Counter(quiet=as_json)) as counter, \
+         open_trace(trace, options=options, progress=counter) as opened:  # fmt: skip
+        first_ns, last_ns = opened.first_ns, opened.last_ns
+        if (end_s is not None and end_s * 1e9 <= first_ns) or (begin_s or 0) * 1e9 > last_ns:
+            raise Refused(
+                "there is no record between these times", where=trace,
+                hint=f"It has records from {format_duration(first_ns / 1e9)} to "
+                f"{format_duration(last_ns / 1e9)}.",
+            )  # fmt: skip
+        made = filter_trace(
+            TraceFile(opened.path), output, ReadOptions(),
+            begin_ns=None if begin_s is None else round(begin_s * 1e9),
+            end_ns=None if end_s is None else round(end_s * 1e9),
+        )  # fmt: skip
+    if as_json:
+        print_json({"status": "done", "file": str(output), "records": made.records,
+                    "first_ns": made.first_ns, "last_ns": made.last_ns})  # fmt: skip
+    else:
+        print(f"{made.records:,} records are stored in {output}.")
+
+
+def formats(as_json: Json = False) -> None:
+    """List the formats that are read."""
+    need_analysis()
+    from mirrord.traces.formats import FORMATS
+
+    if as_json:
+        print_json({"formats": [
+            {"name": each.name, "description": each.description, "options": list(each.takes)}
+            for each in FORMATS.values()
+        ]})  # fmt: skip
+        return
+    width = max(map(len, FORMATS))
+    for each in FORMATS.values():
+        print(f"{each.name:{width}}  {each.description}")

@@ -1,0 +1,101 @@
+"""`mirrord trace generate`: a synthetic workload with a known answer, for what-if."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from mirrord.cli.output import Json, print_json
+from mirrord.cli.reading import Counter, need_analysis
+from mirrord.core.errors import UsageError
+from mirrord.core.units import format_duration, parse_duration
+
+if TYPE_CHECKING:
+    from mirrord.traces.generators import Workload
+
+Kind = Literal["hot-spots", "sequential", "database", "files"]
+#: Workloads with a rhythm do the same each minute.
+_PERIOD_S = 60.0
+#: Update intervals whose answer is told, seconds.
+_INTERVALS_S = (60, 300, 900, 1800, 3600, 21600, 43200, 86400)
+
+
+def generate(
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", show_choices=True)],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The stored trace (.parquet).")
+    ],
+    records: Annotated[int, typer.Option("--records", min=1, help="How many, about.")] = 1_000_000,
+    blocks: Annotated[
+        int, typer.Option("--blocks", min=1, help="Size of a volume in blocks of 4 KiB.")
+    ] = 1_000_000,
+    duration: Annotated[str, typer.Option("--duration", metavar="TIME")] = "1d",
+    skew: Annotated[float, typer.Option("--skew", help="hot-spots: Zipf's exponent.")] = 0.99,
+    volumes: Annotated[int, typer.Option("--volumes", min=1, help="hot-spots: how many.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="The same draws the same.")] = 1,
+    name: Annotated[str | None, typer.Option("--name", help="Of the trace.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Make a synthetic trace: hot-spots, sequential, database or files; its answer is known."""
+    need_analysis()
+    from mirrord.traces.model import BLOCK
+    from mirrord.traces.store import TraceWriter
+
+    duration_s = parse_duration(duration)
+    workload = _workload(kind, records, blocks, duration_s, skew, volumes, seed)
+    facts = replace(workload.facts, name=name or workload.facts.name)
+    with TraceWriter(output, facts) as writer, closing(Counter(quiet=as_json)) as counter:
+        for batch in workload.batches():
+            writer.write(batch)
+            # (What is written, as if each record were of a block.)
+            counter(facts.name, writer.records * BLOCK, workload.records * BLOCK, writer.records)
+    shares = {s: workload.share(s) for s in _answered(kind, duration_s)}
+    if as_json:
+        print_json({
+            "status": "done", "file": str(output), "records": workload.records,
+            "volumes": list(facts.volumes),
+            "known": [
+                {"seconds": seconds, "percent": {"update_in_place": 100 * share.update_in_place,
+                                                 "active_map": 100 * share.active_map}}
+                for seconds, share in shares.items()
+            ],
+        })  # fmt: skip
+        return
+    print(f"{workload.records:,} records are stored in {output}.")
+    for seconds, share in shares.items():
+        print(
+            f"every {format_duration(seconds)}: {100 * share.active_map:.1f} % of all block writes"
+        )
+
+
+def _workload(
+    kind: Kind, records: int, blocks: int, duration_s: float, skew: float, volumes: int, seed: int
+) -> Workload:
+    """The generator that was asked for; `UsageError` where values do not fit together."""
+    from mirrord.traces import generators
+
+    if kind == "hot-spots":
+        return generators.HotSpots(records, blocks, duration_s, skew, seed, volumes)
+    if kind == "sequential":
+        return generators.Sequential(records, blocks, duration_s)
+    periods = int(duration_s // _PERIOD_S)
+    half = records // max(periods, 1) // 2
+    if periods < 1 or half < 16:
+        raise UsageError(
+            f"'{kind}' needs a minute or more, and 32 records a minute",
+            hint="Give a longer --duration, or more --records.",
+        )
+    if kind == "files":
+        return generators.Files(periods, _PERIOD_S, half, half * 2 // 5)
+    pages = max(1, min(blocks, half // 5))
+    return generators.LogAndDatabase(periods, _PERIOD_S, half // 8 * 8, pages, half // pages, seed)
+
+
+def _answered(kind: Kind, duration_s: float) -> list[int]:
+    """The intervals within its duration for which a workload knows the answer."""
+    most_s = min(duration_s, 10 * _PERIOD_S) if kind == "files" else duration_s
+    return [seconds for seconds in _INTERVALS_S if seconds <= most_s]

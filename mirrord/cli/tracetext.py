@@ -1,0 +1,69 @@
+"""A trace in words, for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from mirrord.core.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from mirrord.traces.model import Facts
+    from mirrord.traces.survey import Seen
+    from mirrord.traces.traps import Finding
+
+#: So many volumes are named; the rest is counted.
+_NAMED = 8
+_PLURALS = {"write": "writes", "read": "reads", "trim": "trims", "flush": "flushes"}
+
+
+def described(
+    facts: Facts, seen: Seen, findings: Sequence[Finding],
+    handled: Sequence[dict[str, str]] = (),
+) -> str:  # fmt: skip
+    """What a trace holds and what is odd about it, each with the option that handles it."""
+    lines = [f"{facts.name}: {seen.count:,} records of {format_duration(seen.span_s)}, "
+             f"format {facts.source_format}"]  # fmt: skip
+    if facts.epoch_ns is not None:
+        lines.append(f"  begins    {_moment(facts.epoch_ns + seen.first_ns)}")
+    else:
+        lines.append("  begins    it does not say when")
+    names = ", ".join(facts.volumes[:_NAMED])
+    more = f" and {len(facts.volumes) - _NAMED:,} more" if len(facts.volumes) > _NAMED else ""
+    lines.append(f"  volumes   {len(facts.volumes):,}: {names}{more}")
+    lines.append(f"  addresses up to {format_size(seen.end_bytes)}")
+    for op, count in seen.records.items():
+        if count:
+            size = format_size(seen.sizes[op])
+            lines.append(f"  {_PLURALS[op]:9} {count:>13,}  {size:>9}")
+    if seen.writes:
+        mean = seen.sizes["write"] / seen.span_s if seen.span_s else 0
+        lines.append(f"  4 KiB blocks touched by writes {seen.touched[0]:,}")
+        lines.append(f"  written per second {format_size(mean)} on average, "
+                     f"{format_size(seen.peak_bytes)} in the busiest one")  # fmt: skip
+    if findings:
+        lines.append("found:")
+        for each in findings:
+            lines.append(f"  {each.name}: {each.text}")
+            if each.option:
+                lines.append(f"    option: {each.option}")
+    if handled:
+        lines.append("found in its source, and handled when it was imported:")
+        lines += [f"  {each['name']}: {each['text']}" for each in handled]
+    return "\n".join(lines)
+
+
+def _moment(unix_ns: int) -> str:
+    try:
+        return f"{datetime.fromtimestamp(unix_ns // 10**9, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (OverflowError, ValueError, OSError):
+        return f"{unix_ns} ns after 1970, which is no date"
+
+
+def row_text(row: dict[str, Any]) -> str:
+    """A record as one line."""
+    latency = row["latency_ns"]
+    took = f"  took {latency / 1e6:.3f} ms" if latency >= 0 else ""
+    return (f"{row['time_ns'] / 1e9:16.9f}  {row['volume']:12} {row['op']:5} "
+            f"{row['offset']:>16,} + {row['length']:>9,}{took}")  # fmt: skip

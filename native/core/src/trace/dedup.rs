@@ -1,0 +1,95 @@
+//! Leaves out block writes that repeat the one before within a moment (a trace of two layers).
+
+use std::collections::HashMap;
+
+use super::survey::{block_key, BuildMix, Seen};
+use super::Columns;
+
+const BLOCK: i64 = 4096;
+/// A write longer than this (1 GiB) is a wrong unit; it is not taken apart.
+const LONGEST: i64 = 1 << 30;
+
+/// Drops each 4 KiB block of a write that comes at most `window` after the write before of the same
+/// block, dropped or not. What is left of a record stays, in as few pieces as it has gaps.
+///
+/// Two generations of the last writes are kept, each of one window, so memory is bounded by what is
+/// written within two of them. Records must come in the order of time.
+pub struct Dedup {
+    window: i64,
+    young: HashMap<u64, i64, BuildMix>,
+    old: HashMap<u64, i64, BuildMix>,
+    turned: i64,
+    /// Block writes seen, and dropped.
+    pub seen: u64,
+    pub dropped: u64,
+}
+
+impl Dedup {
+    pub fn new(window: i64) -> Self {
+        Self {
+            window,
+            young: HashMap::default(),
+            old: HashMap::default(),
+            turned: i64::MIN,
+            seen: 0,
+            dropped: 0,
+        }
+    }
+
+    pub fn feed(&mut self, seen: &Seen, latency: &[i64], out: &mut Columns) {
+        for (at, &took) in latency.iter().enumerate() {
+            let (begin, length) = (seen.offset[at], seen.length[at]);
+            let mut push = |from: i64, to: i64| {
+                out.time.push(seen.time[at]);
+                out.volume.push(seen.volume[at]);
+                out.op.push(seen.op[at]);
+                out.offset.push(from);
+                out.length.push(to - from);
+                out.latency.push(took);
+            };
+            if seen.op[at] != 0 || length <= 0 || length > LONGEST {
+                push(begin, begin + length);
+                continue;
+            }
+            let (time, volume) = (seen.time[at], seen.volume[at]);
+            self.turn(time);
+            let end = begin + length;
+            let mut kept: Option<i64> = None;
+            for block in begin / BLOCK..=(end - 1) / BLOCK {
+                let from = begin.max(block * BLOCK);
+                if self.repeats(time, block_key(volume, block as u64)) {
+                    if let Some(start) = kept.take() {
+                        push(start, from);
+                    }
+                } else if kept.is_none() {
+                    kept = Some(from);
+                }
+            }
+            if let Some(start) = kept {
+                push(start, end);
+            }
+        }
+    }
+
+    fn turn(&mut self, time: i64) {
+        if self.turned == i64::MIN {
+            self.turned = time;
+        }
+        if time - self.turned > self.window {
+            self.old = std::mem::take(&mut self.young);
+            self.turned = time;
+        }
+    }
+
+    #[inline]
+    fn repeats(&mut self, time: i64, key: u64) -> bool {
+        self.seen += 1;
+        let before = match self.young.insert(key, time) {
+            Some(before) => Some(before),
+            None => self.old.get(&key).copied(),
+        };
+        let repeats = before.is_some_and(|before| time - before <= self.window);
+        self.dropped += u64::from(repeats);
+        repeats
+    }
+}

@@ -1,0 +1,197 @@
+"""The cost model: prices by the hour, the choices, what is advised and for how long it holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirrord.analysis import cost
+from mirrord.analysis.assess import Terms
+from mirrord.analysis.cost import Choice, LossPrice, Prices, advise, pareto, parse_loss_price
+from mirrord.analysis.grids import NS, fixed
+from mirrord.analysis.numbers import Workload, Writes, from_replay
+from mirrord.analysis.replay import replay
+from mirrord.core.errors import Refused, UsageError
+from mirrord.schedules.rates import parse_rates
+from mirrord.traces.generators import Sequential
+
+GIB = 1 << 30
+MONDAY_NS = 1_704_067_200 * NS
+
+
+def sequential(blocks: int = 600) -> Workload:
+    """A block of 4 KiB every second for two hours."""
+    source = Sequential(7200, blocks, 7200)
+    grids = [fixed(seconds) for seconds in (60, 900, 3600, 86400)]
+    return from_replay(replay(source.batches(), source.facts, grids), source.facts)
+
+
+def price(amount: float) -> LossPrice:
+    return parse_loss_price(f"{amount:.9f}")
+
+
+def test_prices_by_the_hour() -> None:
+    found = parse_loss_price("2000 08:00-18:00 Mon-Fri, 7.5 12:00-13:00 Sat,Sun, else 100")
+    assert found.at(MONDAY_NS + 9 * 3600 * NS) == 2000
+    assert found.at(MONDAY_NS + 19 * 3600 * NS) == 100
+    assert found.at(MONDAY_NS + (5 * 24 + 12) * 3600 * NS) == 7.5
+    hours = Writes(0, 1800 * NS, np.ones(7 * 48, dtype=np.int64))
+    by_bin = found.of_bins(hours, MONDAY_NS)
+    assert by_bin.tolist() == [found.at(MONDAY_NS + k * 1800 * NS) for k in range(7 * 48)]
+    berlin = parse_loss_price("5 08:00-09:00, else 1", zone="Europe/Berlin")
+    assert berlin.at(MONDAY_NS + 7 * 3600 * NS) == 5
+
+
+@pytest.mark.parametrize(
+    "text", ["", "much", "10 08:00-18:00", "10, 20", "10 8-9, 20 08:30-10:00, else 1", "else 1 Mon"]
+)
+def test_what_is_no_price(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_loss_price(text)
+
+
+def test_the_sums_are_those_of_the_workload() -> None:
+    trace = sequential()
+    prices = Prices(link=2, transfer=3, space=5, lost=price(7 * GIB / 4096), failures=4)
+    found = {each.name: each for each in cost.choices(trace, Terms(lags_s=()), prices)}
+    assert list(found) == ["synchronous", "every 1 min", "every 15 min", "every 1 h"]
+    sync, minute = found["synchronous"], found["every 1 min"]
+    assert sync.link == 4096
+    assert sync.expected == sync.worst == sync.loss_cost == sync.space_cost == 0
+    assert sync.link_cost == pytest.approx(4096 * 8 / 1e6 * 2 * 12)
+    assert sync.transfer_cost == pytest.approx(4096 * 365.25 * 86400 / GIB * 3, rel=1e-3)
+    # Nothing is written twice within 10 min: a minute sends all. The link that is just fast enough
+    # takes a whole minute for each update, so the copy is one to two minutes old.
+    assert minute.link == pytest.approx(4096)
+    assert minute.lag_s == pytest.approx(120)
+    assert minute.expected == pytest.approx(90 * 4096, rel=0.02)
+    assert minute.loss_cost == pytest.approx(90 * 7 * 4, rel=0.02)
+    # Two snapshots at the source, ten at the destination, a minute's writes each.
+    assert minute.space == (2 + 10) * 60 * 4096
+    # In an hour the 600 blocks are written six times.
+    assert found["every 1 h"].sent == pytest.approx(2 * 600 * 4096 / trace.span_s)
+
+
+def test_what_is_lost_costs_by_the_hour_at_which_it_was_written() -> None:
+    trace = replace(sequential(), calendar_ns=MONDAY_NS + 7 * 3600 * NS)
+    # Worth something only from 08:00 on, the second hour of the trace.
+    dear = parse_loss_price("1000 08:00-18:00, else 0")
+    even = parse_loss_price("1000")
+    by_hour = cost.choices(trace, Terms(lags_s=()), Prices(lost=dear))[1]
+    always = cost.choices(trace, Terms(lags_s=()), Prices(lost=even))[1]
+    assert by_hour.expected == always.expected
+    assert by_hour.loss_cost == pytest.approx(always.loss_cost / 2, rel=0.02)
+
+
+def test_semi_sync_loses_what_waits() -> None:
+    trace = sequential()
+    burst = np.zeros(100, dtype=np.int64)
+    burst[50] = 10_000
+    bursty = replace(trace, writes=Writes(0, NS, burst))
+    [_, bounded] = cost.choices(replace(bursty, updates=()), Terms(lags_s=(9.0,)), Prices())
+    assert bounded.link == pytest.approx(1000)
+    assert bounded.worst == pytest.approx(9000)
+    assert bounded.expected == pytest.approx(sum(range(1000, 10_000, 1000)) / 100)
+    assert bounded.lag_s == 9
+
+
+def test_dear_data_make_intervals_short_and_cheap_ones_long() -> None:
+    trace = sequential()
+
+    def best(amount: float) -> str:
+        return advise(cost.choices(trace, Terms(), Prices(lost=price(amount)))).best.name
+
+    assert best(0) == "every 15 min"  # two hours are too short to judge an hour by
+    assert best(1e12) == "synchronous"
+
+
+def test_what_the_link_does_not_carry_is_not_advised() -> None:
+    trace = sequential()
+    terms = Terms(link=parse_rates("3KiB/s"), lags_s=())
+    found = cost.choices(trace, terms, Prices(lost=price(1e12)))
+    assert [each.fits for each in found] == [False, False, True, True]
+    assert advise(found).best.name == "every 15 min"
+    nothing_fits = [replace(each, fits=False) for each in found]
+    assert advise(nothing_fits).best.link == min(each.link for each in found[:-1])
+
+
+def choice(running: float, loss: float, number: int) -> Choice:
+    return Choice(
+        str(number),
+        "async",
+        1.0,
+        1.0,
+        1.0,
+        loss,
+        loss,
+        1.0,
+        0.0,
+        True,
+        True,
+        running,
+        0.0,
+        0.0,
+        loss,
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=9),
+    st.floats(0.01, 20),
+)
+def test_it_stays_the_cheapest_between_the_two_factors(
+    pairs: list[tuple[int, int]], factor: float
+) -> None:
+    found = [choice(a, b, number) for number, (a, b) in enumerate(pairs)]
+    advice = advise(found)
+    best = advice.best
+    assert best.total == min(each.total for each in found)
+    at_factor = min(each.running_cost + factor * each.loss_cost for each in found)
+    of_best = best.running_cost + factor * best.loss_cost
+    if advice.from_factor < factor < advice.to_factor:
+        assert of_best == pytest.approx(at_factor)
+    elif factor < advice.from_factor * 0.999 or factor > advice.to_factor * 1.001:
+        assert of_best > at_factor
+    beaten = {
+        each.name for each in found for other in found
+        if other.running_cost <= each.running_cost and other.expected <= each.expected
+        and (other.running_cost, other.expected) != (each.running_cost, each.expected)
+    }  # fmt: skip
+    places = {(e.running_cost, e.expected) for e in found if e.name not in beaten}
+    assert [(e.running_cost, e.expected) for e in pareto(found)] == sorted(places)
+
+
+def test_a_trace_without_writes_has_no_report() -> None:
+    source = Sequential(10, 5, 10)
+    [batch] = source.batches()
+    reads = replace(batch, op=np.ones(10, dtype=np.uint8))
+    with pytest.raises(Refused, match="no write"):
+        from_replay(replay([reads], source.facts), source.facts)
+
+
+def test_a_recorded_trace_has_no_interval_below_its_resolution() -> None:
+    source = Sequential(7200, 600, 7200)
+    facts = replace(source.facts, notes={"resolution_s": "300"})
+    grids = [fixed(seconds) for seconds in (60, 300, 900)]
+    found = from_replay(replay(source.batches(), facts, grids), facts)
+    assert [each.seconds for each in found.updates] == [300, 900]
+    [warning] = found.warnings
+    assert "recorded every 5 min" in warning and "(1 min)" in warning
+
+
+def test_what_a_trace_is_too_short_for_is_not_advised() -> None:
+    # Two hours: half an hour can be judged, an hour cannot.
+    source = Sequential(7200, 600, 7200)
+    found = from_replay(
+        replay(source.batches(), source.facts, [fixed(1800), fixed(3600)]), source.facts
+    )
+    half, hour = cost.choices(found, Terms(lags_s=()), Prices(lost=price(0)))[1:]
+    assert (half.sure, hour.sure) == (True, False)
+    assert hour.total < half.total
+    assert advise([half, hour]).best is half
+    assert advise([hour]).best is hour

@@ -1,0 +1,173 @@
+"""Lag, loss and the link needed: against closed forms, and against looking at many moments."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirrord.analysis import risk
+from mirrord.analysis.grids import NS
+from mirrord.analysis.numbers import Updates, Workload, Writes
+from mirrord.schedules.rates import parse_rates
+
+KIND = "active_map"
+MIB = 1 << 20
+
+
+def updates(blocks: list[int], seconds: float = 60.0) -> Updates:
+    """Updates of a fixed interval that transfer so many blocks of 4 KiB each."""
+    ends = (np.arange(len(blocks), dtype=np.int64) + 1) * round(seconds * NS)
+    sizes = np.array(blocks, dtype=np.int64)
+    return Updates("x", seconds, ends - round(seconds * NS), ends, {KIND: sizes})
+
+
+def workload(per_second: list[int], given: Updates) -> Workload:
+    """A trace that writes so many bytes in each second."""
+    series = Writes(0, NS, np.array(per_second, dtype=np.int64))
+    written = max(int(series.bytes.sum()), 1)
+    return Workload(
+        "w", 0, len(per_second) * NS, None, max(written // 4096, 1), written, 1, 0.0, (given,),
+        series,
+    )  # fmt: skip
+
+
+def test_instant_updates_have_a_lag_that_is_even_between_nothing_and_the_interval() -> None:
+    given = updates([0] * 10)
+    trace = workload([100] * 600, given)
+    shown = risk.showing(trace, given, risk.commits(given, KIND, 1e9))
+    lag = risk.lag(shown)
+    assert lag.mean_s == pytest.approx(30)
+    assert lag.median_s == pytest.approx(30)
+    assert lag.p95_s == pytest.approx(57)
+    assert lag.worst_s == pytest.approx(60)
+    loss = risk.Account(trace.writes).loss(shown)
+    assert loss.expected == pytest.approx(3000)
+    assert loss.worst == pytest.approx(6000)
+
+
+def test_a_transfer_of_half_an_interval_makes_the_copy_older_by_it() -> None:
+    blocks = 30 * 256  # 30 s at 1 MiB/s
+    given = updates([blocks] * 10)
+    trace = workload([MIB] * 600, given)
+    shown = risk.showing(trace, given, risk.commits(given, KIND, MIB))
+    # After the first commit the age runs from 30 to 90 s, again and again.
+    assert risk.lag(shown).worst_s == pytest.approx(90)
+    loss = risk.Account(trace.writes).loss(shown)
+    assert loss.worst == pytest.approx(90 * MIB)
+    overhead = risk.commits(given, KIND, MIB, overhead_s=5)
+    assert risk.lag(risk.showing(trace, given, overhead)).worst_s == pytest.approx(95)
+
+
+def test_updates_that_do_not_end_in_time_queue_and_are_named() -> None:
+    given = updates([256 * 90, 256 * 90, 0, 0])  # 90 s each at 1 MiB/s
+    arrived = risk.commits(given, KIND, MIB)
+    assert (arrived / NS).tolist() == pytest.approx([150, 240, 240, 240])
+    assert risk.late(given, arrived).tolist() == [0, 1]
+    assert risk.late(given, risk.commits(given, KIND, 2 * MIB)).tolist() == []
+
+
+def test_the_link_needed_is_that_of_the_update_with_least_time() -> None:
+    given = updates([60, 240, 120])
+    need = risk.link_need(given, KIND)
+    assert need.rate == 240 * 4096 / 60
+    assert need.at_ns == 120 * NS
+    assert risk.late(given, risk.commits(given, KIND, need.rate)).tolist() == []
+    assert risk.late(given, risk.commits(given, KIND, need.rate * 0.99)).tolist() == [1]
+
+
+def test_a_calendar_of_rates_carries_by_its_hours() -> None:
+    # Monday 2024-01-01 09:00 UTC is the trace's zero: the slow hours last until 10:00.
+    epoch_ns = 1_704_099_600 * NS
+    given = updates([256 * 3600 * 2], seconds=1800)  # 2 h at 1 MiB/s, from 09:30 on
+    rates = parse_rates("1MiB/s 08:00-10:00 Mon-Fri, else 3MiB/s")
+    [arrived] = risk.commits(given, KIND, rates, epoch_ns=epoch_ns)
+    # Half an hour at 1 MiB/s, the other 5400 MiB at 3 MiB/s.
+    assert arrived / NS == pytest.approx(3600 + 1800, abs=0.001)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    blocks=st.lists(st.integers(0, 20_000), min_size=1, max_size=12),
+    per_second=st.lists(st.integers(0, 5_000), min_size=30, max_size=130),
+    rate=st.integers(10_000, 3_000_000),
+    seconds=st.sampled_from([7.0, 10.0, 33.0]),
+)
+def test_it_is_what_one_sees_at_many_moments(
+    blocks: list[int], per_second: list[int], rate: int, seconds: float
+) -> None:
+    given = updates(blocks, seconds)
+    trace = workload(per_second, given)
+    arrived = risk.commits(given, KIND, rate)
+    free_ns, slow = 0.0, []
+    for size, end_ns in zip(given.sizes(KIND), given.end_ns, strict=True):
+        free_ns = max(free_ns, end_ns) + size / rate * NS
+        slow.append(free_ns)
+    assert np.allclose(arrived, slow, rtol=1e-9, atol=1000)
+
+    shown = risk.showing(trace, given, arrived)
+    account = risk.Account(trace.writes)
+    lag, loss = risk.lag(shown), account.loss(shown)
+    moments = np.linspace(0, trace.last_ns, 20_001)[1:-1]
+    snapshots = [
+        max([0, *(e for e, a in zip(given.end_ns, arrived, strict=True) if a <= at)])
+        for at in moments
+    ]
+    ages = (moments - snapshots) / NS
+    total = np.append(0, np.cumsum(per_second))
+    seconds_at = np.arange(len(total)) * NS
+    lost = np.interp(moments, seconds_at, total) - np.interp(snapshots, seconds_at, total)
+    span_s = len(per_second)
+    assert lag.mean_s == pytest.approx(ages.mean(), abs=span_s / 1000)
+    assert lag.median_s == pytest.approx(np.median(ages), abs=span_s / 500)
+    assert lag.p95_s == pytest.approx(np.quantile(ages, 0.95), abs=span_s / 500)
+    assert lag.worst_s == pytest.approx(ages.max(), abs=span_s / 1000)
+    step = max(per_second) * span_s / 10_000 + 1
+    assert loss.expected == pytest.approx(lost.mean(), abs=step + lost.max() / 1000)
+    assert loss.worst == pytest.approx(lost.max(), abs=2 * step)
+    _, course = account.course(shown, 50)
+    assert course.max() == pytest.approx(loss.worst, abs=1)
+
+
+def test_a_synchronous_link_carries_the_peak_of_the_window() -> None:
+    writes = Writes(0, NS, np.array([0, 10, 30, 0, 0, 20], dtype=np.int64))
+    assert risk.peak_rate(writes, 1) == 30
+    assert risk.peak_rate(writes, 2) == 20
+    assert risk.peak_rate(writes, 60) == 1  # the trace is shorter than the window
+
+
+def test_a_semi_synchronous_link_carries_a_burst_within_its_bound() -> None:
+    # A burst of one second: r of it goes at once, the rest within the bound: B = r + r * bound.
+    burst = Writes(0, NS, np.array([0, 0, 1000, *[0] * 100], dtype=np.int64))
+    assert risk.semi_sync_link(burst, 9) == pytest.approx(100)
+    assert risk.semi_sync_link(burst, 0) == pytest.approx(1000)
+
+
+@settings(max_examples=100, deadline=None)
+@given(per_second=st.lists(st.integers(0, 1000), min_size=1, max_size=60), bound=st.integers(0, 20))
+def test_the_semi_synchronous_link_is_the_slowest_that_does(
+    per_second: list[int], bound: int
+) -> None:
+    writes = Writes(0, NS, np.array(per_second, dtype=np.int64))
+
+    def oldest_s(rate: float) -> float:
+        waiting, worst = 0.0, 0.0
+        for size in per_second:
+            waiting = max(0.0, waiting + size - rate)
+            worst = max(worst, waiting / rate)
+        return worst
+
+    rate = risk.semi_sync_link(writes, bound)
+    if rate > 1e-6:
+        assert oldest_s(rate * 1.000001) <= bound + 1e-3
+        assert oldest_s(rate * 0.999) > bound
+    else:
+        assert not any(per_second)
+
+
+def test_snapshots_hold_what_later_updates_wrote_again() -> None:
+    given = updates([1, 5, 2, 4])
+    assert risk.snapshot_space(given, KIND, 1) == 5 * 4096
+    assert risk.snapshot_space(given, KIND, 2) == 7 * 4096
+    assert risk.snapshot_space(given, KIND, 10) == 12 * 4096

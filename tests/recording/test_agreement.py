@@ -1,0 +1,140 @@
+"""`mirrord analyze` on a recorded trace says what real updates then transfer, within 1 %.
+
+A live btrfs volume, a real mirror of it to another file system with real updates every four
+seconds, a user who works all the time, and a recording every second beside it. As the mirror's
+snapshots are kept, the streams of longer intervals can be made, too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirrord.analysis.grids import fixed
+from mirrord.analysis.replay import replay
+from mirrord.control import recording
+from mirrord.control.api import Service
+from mirrord.drivers.btrfs.driver import BtrfsDriver
+from mirrord.system.paths import Paths
+from mirrord.traces.model import BLOCK
+from mirrord.traces.store import TraceFile
+from tests.recording.conftest import ROOT
+from tests.recording.sent import Sent, sent
+from tests.recording.user import User
+from tests.support import btrfs
+
+pytestmark = [pytest.mark.platform, pytest.mark.large]
+
+UPDATES, EVERY_S, INTERVAL_S = 6, 4, 1.0
+
+
+class Recording:
+    """`trace record` in a thread; `began` when its first snapshot is there."""
+
+    def __init__(self, what: str, out: Path, duration_s: float) -> None:
+        wanted = recording.Wanted(out, INTERVAL_S, duration_s)
+        self.found: dict[str, Any] = {}
+        self.began_ns: list[int] = []
+        self._first = threading.Event()
+
+        def work() -> None:
+            self.found = recording.record(what, wanted, self._tell, print)
+
+        self._thread = threading.Thread(target=work)
+        self._thread.start()
+
+    def _tell(self, numbers: dict[str, Any]) -> None:
+        self.began_ns.append(numbers["began_ns"])
+        self._first.set()
+
+    def began(self) -> int:
+        assert self._first.wait(30)
+        return self.began_ns[0]
+
+    def end(self) -> dict[str, Any]:
+        self._thread.join()
+        return self.found
+
+
+def _updates(service: Service, began_ns: int) -> None:
+    """Update at each border of four seconds."""
+    for number in range(1, UPDATES + 1):
+        time.sleep(max(0.0, (began_ns + number * EVERY_S * 10**9 - time.time_ns()) / 1e9))
+        service.update("home")
+
+
+def _streams(home: Path, every: int) -> Sent:
+    """What updates at every so many of the borders transfer: all streams together."""
+    driver = BtrfsDriver(str(home))
+    kept = driver.snapshots()[1::every]  # the first is that of `initialize`
+    assert len(kept) == UPDATES // every + 1
+    each = [sent(driver, one.guid, two.guid) for one, two in itertools.pairwise(kept)]
+    return Sent(*(sum(numbers) for numbers in zip(*each, strict=True)))
+
+
+def _transfers(service: Service) -> int:
+    """Bytes that the updates of the mirror transferred, as its history says."""
+    found = service.history("home", limit=UPDATES)["transfers"]
+    assert len(found) == UPDATES
+    return sum(int(one["stream_bytes"]) for one in found)
+
+
+def _reported(out: Path, seconds: list[int]) -> dict[float, float]:
+    """Blocks transferred by the update interval, as the report of `mirrord analyze` has them."""
+    folder = out.with_name("report")
+    words = ["--intervals", ",".join(f"{each}s" for each in seconds), "--out", str(folder)]
+    command = [sys.executable, "-m", "mirrord", "analyze", "reduction", str(out), *words]
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+    [found] = json.loads((folder / "reduction.json").read_text())["traces"]
+    return {
+        each["seconds"]: each["percent"]["active_map"] / 100 * found["blocks_written"]
+        for each in found["intervals"]
+    }
+
+
+def test_a_recording_foretells_what_updates_transfer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MIRRORD_HOME", str(tmp_path / "home"))
+    paths = Paths(tmp_path / "home/etc", tmp_path / "home/state", tmp_path / "home/run")
+    out = tmp_path / "home.parquet"
+    with btrfs.filesystem(size_mib=2048) as here, btrfs.filesystem(size_mib=2048) as there:
+        home = btrfs.make_subvolume(here / "home")
+        service = Service(paths)
+        service.create("home", f"btrfs:{home}", f"btrfs:{there / 'backup'}", keep_source=100)
+        with User(home):
+            service.initialize("home")
+            run = Recording(f"btrfs:{home}", out, UPDATES * EVERY_S)
+            service.update("home")  # the base, near the beginning of the recording
+            _updates(service, run.began())
+            found = run.end()
+        assert (found["intervals"], found["missed"]) == (UPDATES * EVERY_S, 0)
+        real = {every: _streams(home, every) for every in (1, 2, 3, UPDATES)}
+        transferred = _transfers(service)
+        service.close()
+    trace = TraceFile(out)
+    foretold = replay(trace.batches(), trace.facts, [fixed(EVERY_S * every) for every in real])
+    reported = _reported(out, [EVERY_S * every for every in real])
+    for grid, (every, streams) in zip(foretold.grids, real.items(), strict=True):
+        blocks = int(grid.active_map.sum())
+        assert reported[EVERY_S * every] == pytest.approx(blocks, rel=0.001)
+        print(
+            f"every {EVERY_S * every} s: foretold {blocks} blocks, {blocks * BLOCK} bytes; sent "
+            f"{streams.blocks} blocks, {streams.data_bytes} bytes of data in {streams.stream_bytes}"
+        )
+        assert len(grid.active_map) == UPDATES // every
+        assert blocks == pytest.approx(streams.blocks, rel=0.01)
+        assert blocks * BLOCK == pytest.approx(streams.data_bytes, rel=0.01)
+    # What the mirror itself transferred, with names, owners, modes and times.
+    assert int(foretold.grids[0].active_map.sum()) * BLOCK == pytest.approx(transferred, rel=0.01)
+    assert real[1].stream_bytes == transferred
+    # And there was something to foretell: longer intervals transfer clearly less.
+    assert real[UPDATES].blocks < 0.8 * real[1].blocks < 0.8 * foretold.blocks_written

@@ -1,0 +1,254 @@
+"""Bad sources: each is one clear error that says where and what next, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import os
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from mirrord.core.errors import (
+    Damaged,
+    MirrordError,
+    NoSpace,
+    NotFound,
+    Refused,
+    UsageError,
+)
+from mirrord.traces import batches as make
+from mirrord.traces.importing import import_trace
+from mirrord.traces.model import Facts
+from mirrord.traces.options import ReadOptions
+from mirrord.traces.reading import open_trace
+from mirrord.traces.store import TraceFile, TraceWriter, told
+from mirrord.traces.writing import write_text
+from tests.traces.samples import EXAMPLES, FILETIME
+
+
+def refused(
+    path: Path, kind: type[MirrordError], *parts: str, options: ReadOptions | None = None
+) -> MirrordError:
+    """The error of importing it; what was at the target stays, and nothing else is there."""
+    target = path.parent / "target.parquet"
+    target.write_bytes(b"what was there before")
+    names = sorted(os.listdir(path.parent))
+    with pytest.raises(kind) as caught:
+        import_trace([path], target, options)
+    assert target.read_bytes() == b"what was there before"
+    assert sorted(os.listdir(path.parent)) == names
+    said = f"{caught.value} | {caught.value.hint}"
+    for part in parts:
+        assert part in said, said
+    assert "\n" not in said and caught.value.hint
+    return caught.value
+
+
+def source(tmp_path: Path, data: bytes, name: str = "source") -> Path:
+    path = tmp_path / name
+    path.write_bytes(data)
+    return path
+
+
+def test_empty(tmp_path: Path) -> None:
+    refused(source(tmp_path, b""), Damaged, "is empty")
+    refused(source(tmp_path, gzip.compress(b"")), Damaged, "is empty")
+    refused(source(tmp_path, b""), Damaged, "is empty", options=ReadOptions(format="msr"))
+
+
+def test_no_record_in_it(tmp_path: Path) -> None:
+    refused(source(tmp_path, b"fio version 3 iolog\n0 f add\n"), Refused, "no record in it")
+    only_headers = EXAMPLES["blkreplay"].data[:100]
+    refused(
+        source(tmp_path, only_headers),
+        Refused,
+        "no record",
+        options=ReadOptions(format="blkreplay"),
+    )
+
+
+@pytest.mark.parametrize("name", ["vscsi1", "vscsi2", "srt", "blktrace"])
+def test_truncated_in_the_middle_of_a_binary_record(name: str, tmp_path: Path) -> None:
+    example = EXAMPLES[name]
+    path = source(tmp_path, example.data[:-5])
+    refused(path, Damaged, "ends in the middle of record", "--partial")
+    made = import_trace([path], tmp_path / "t.parquet", ReadOptions(partial=True))
+    assert made.records == len(example.records) - 1
+    assert "broken-record" in [each.name for each in made.findings]
+
+
+@pytest.mark.parametrize("name", ["msr", "spc", "fio3", "alibaba", "fiu", "blkreplay"])
+def test_truncated_in_the_middle_of_a_line(name: str, tmp_path: Path) -> None:
+    good = EXAMPLES[name].data
+    last = good.rstrip().rsplit(b"\n", 1)[-1]
+    path = source(tmp_path, good + last[: len(last) // 5])
+    refused(path, Damaged, "ends in the middle of line", "--partial")
+    import_trace([path], tmp_path / "t.parquet", ReadOptions(partial=True))
+
+
+@pytest.mark.parametrize("packed", [gzip.compress, zstandard.ZstdCompressor().compress])
+def test_truncated_or_damaged_compression(packed, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    lines = b"".join(b"%d,8,w,512\n" % (i * 7919) for i in range(50_000))
+    whole = packed(lines)
+    refused(source(tmp_path, whole[:-20]), Damaged, "cannot be decompressed", "Copy")
+    refused(source(tmp_path, whole[: len(whole) // 2]), Damaged, "cannot be decompressed")
+    spoiled = bytearray(whole)
+    for at in range(len(whole) // 2, len(whole) // 2 + 200):
+        spoiled[at] ^= 0xA5
+    refused(source(tmp_path, bytes(spoiled)), Damaged)
+
+
+@pytest.mark.parametrize("forced", ["blkparse", "spc", "vscsi1", "fio2", "blktrace", "srt", "fiu"])
+def test_the_wrong_format_forced(forced: str, tmp_path: Path) -> None:
+    path = source(tmp_path, EXAMPLES["msr"].data * 40)
+    found = refused(path, Damaged, forced, options=ReadOptions(format=forced))
+    assert "looks like msr: leave --format out" in found.hint or "middle" in str(found)
+
+
+def test_an_unknown_format(tmp_path: Path) -> None:
+    refused(source(tmp_path, b"hello\nworld\n"), Refused, "not known", "'hello'", "--columns")
+    refused(source(tmp_path, bytes(range(256)) * 9), Refused, "binary", "00 01 02")
+    path = source(tmp_path, EXAMPLES["msr"].data)
+    refused(path, UsageError, "no format 'mrs'", "msr", options=ReadOptions(format="mrs"))
+    refused(path, UsageError, "--only means nothing", options=ReadOptions(only="Q"))
+    refused(path, UsageError, "not a unit of time", options=ReadOptions(time_unit="h"))
+    refused(path, UsageError, "not a unit of size", options=ReadOptions(addr_unit="inch"))
+
+
+def test_a_bad_line_is_named_and_can_be_left_out(tmp_path: Path) -> None:
+    lines = [f"{FILETIME + i},hm,0,Write,{4096 * i},4096,26" for i in range(200)]
+    lines[150] = f"{FILETIME},hm,0,Write,many,4096,26"
+    path = source(tmp_path, "\n".join(lines).encode())
+    refused(path, Damaged, "line 151", "'many' is not a number", "--skip-bad")
+    made = import_trace([path], tmp_path / "t.parquet", ReadOptions(skip_bad=True))
+    assert made.records == 199
+    assert "bad-records" in [each.name for each in made.findings]
+
+
+@pytest.mark.parametrize(
+    "offset", ["9223372036854775807", "9223372036854775808", "99999999999999999999999"]
+)
+def test_offsets_beyond_the_limit(offset: str, tmp_path: Path) -> None:
+    path = source(tmp_path, f"{FILETIME},hm,0,Write,{offset},4096,26\n".encode())
+    refused(path, Damaged, "beyond 2^63", options=ReadOptions(format="msr"))
+    sector = source(tmp_path, b"  8,16 2 1 9.3 16766  Q   W 36028797018963968 + 8 [x]\n")
+    refused(sector, Damaged, "beyond 2^63")
+
+
+def test_negative_and_other_numbers(tmp_path: Path) -> None:
+    for value in ("-4096", "0x10", "1e9", ""):
+        path = source(tmp_path, f"{FILETIME},hm,0,Write,{value},4096,26\n".encode())
+        refused(path, Damaged, "offset", options=ReadOptions(format="msr"))
+    path = source(tmp_path, f"{FILETIME},hm,0,Erase,0,4096,26\n".encode())
+    refused(path, Damaged, "'Erase' is not an operation", options=ReadOptions(format="msr"))
+
+
+def test_places(tmp_path: Path) -> None:
+    good = source(tmp_path, EXAMPLES["msr"].data)
+    with pytest.raises(NotFound):
+        open_trace(tmp_path / "nothing")
+    with pytest.raises(Refused, match="folder"):
+        open_trace([tmp_path, good])
+    with pytest.raises(NotFound, match="no such folder"):
+        import_trace([good], tmp_path / "no" / "t.parquet")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(Refused, match="folder"):
+        import_trace([good], tmp_path / "folder")
+    with pytest.raises(UsageError, match="sources before are msr"):
+        import_trace([good, source(tmp_path, EXAMPLES["spc"].data, "2")], tmp_path / "t")
+    assert sorted(os.listdir(tmp_path)) == ["2", "folder", "source"]
+
+
+def test_a_volume_that_is_not_there(tmp_path: Path) -> None:
+    path = source(tmp_path, EXAMPLES["msr"].data)
+    refused(path, NotFound, "no volume 'usr-0'", "hm-0, hm-1", options=ReadOptions(volume="usr-0"))
+    import_trace([path], tmp_path / "t.parquet")
+    with pytest.raises(NotFound, match="no volume"):
+        open_trace(tmp_path / "t.parquet", options=ReadOptions(volume="usr-0"))
+
+
+def test_parquet_that_is_no_trace_or_broken(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"a": [1]}), path)
+    with pytest.raises(Damaged, match="no trace of mirrord"):
+        open_trace(path)
+    import_trace([source(tmp_path, EXAMPLES["msr"].data)], path)
+    whole = path.read_bytes()
+    for data in (whole[:-9], whole[:4], whole[: len(whole) // 2] + whole[-300:]):
+        path.write_bytes(data)
+        with pytest.raises(Damaged):
+            list(open_trace(path).batches())
+
+
+def test_a_stored_trace_is_in_order_or_not_stored(tmp_path: Path) -> None:
+    with (
+        pytest.raises(Refused, match="order of time"),
+        TraceWriter(tmp_path / "t.parquet", Facts("t", "test", ("0",))) as writer,
+    ):
+        writer.write(make.make([5, 4], [0, 0], [0, 0], [1, 1]))
+    assert not os.listdir(tmp_path)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    if os.geteuid() != 0:
+        if os.environ.get("MIRRORD_TEST_UNPRIVILEGED"):
+            pytest.skip("needs root, to mount a small file system")
+        pytest.fail("needs root, or MIRRORD_TEST_UNPRIVILEGED=1")
+    place = tmp_path / "tiny"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", place], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.platform
+def test_a_full_file_system(tiny: Path, tmp_path: Path) -> None:
+    draw = random.Random(1)
+    lines = [f"{i * 7919},{draw.randrange(1 << 33)},w,4096\n" for i in range(200_000)]
+    path = source(tmp_path, "".join(lines).encode())
+    for target in (tiny / "t.parquet", tiny / "t.csv"):
+        target.write_bytes(b"before")
+        with pytest.raises(NoSpace, match="full") as caught:
+            if target.suffix == ".csv":
+                with open_trace(path) as trace:
+                    write_text(trace.batches(), trace.facts, target, "csv")
+            else:
+                import_trace([path], target)
+        assert "Nothing was left behind" in caught.value.hint
+        assert target.read_bytes() == b"before"
+    assert sorted(os.listdir(tiny)) == ["t.csv", "t.parquet"]
+    # So does a scratch folder that is too small for what has to be put in order.
+    backwards = source(tmp_path, "".join(reversed(lines)).encode(), "2")
+    with pytest.raises(NoSpace):
+        import_trace([backwards], tmp_path / "t.parquet", ReadOptions(scratch=str(tiny)),
+                     window_rows=10_000)  # fmt: skip
+    assert sorted(os.listdir(tiny)) == ["t.csv", "t.parquet"]
+    assert not (tmp_path / "t.parquet").exists()
+
+
+def test_what_the_system_says_is_told() -> None:
+    with pytest.raises(NoSpace), told("x"):
+        raise OSError(errno.EDQUOT, "quota")
+    with pytest.raises(Damaged), told("x"):
+        raise pa.ArrowInvalid("made no sense\nat all")
+
+
+def test_the_facts_of_a_stored_trace_are_checked(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    import_trace([source(tmp_path, EXAMPLES["msr"].data)], path)
+    table = pq.read_table(path)
+    for facts in (b"{", b"{}", b'{"version": 99}', b"[]", b'{"version": 1, "name": 1}'):
+        pq.write_table(table.replace_schema_metadata({b"mirrord": facts}), path)
+        with pytest.raises(Damaged, match=r"make no sense|version 99"):
+            TraceFile(path)

@@ -1,0 +1,87 @@
+"""Batches of records: made from native columns, cut, picked and joined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mirrord.traces.model import NO_LATENCY, Batch
+
+COLUMNS = ("time_ns", "volume", "op", "offset", "length", "latency_ns")
+TYPES = (np.int64, np.uint32, np.uint8, np.int64, np.int64, np.int64)
+#: Bytes of one record in memory.
+RECORD_BYTES = sum(np.dtype(kind).itemsize for kind in TYPES)
+
+
+def from_native(columns: Sequence[bytes]) -> Batch:
+    """The batch over columns as the native code hands them over; they are not copied."""
+    time, volume, op, offset, length, latency = columns
+    return Batch(
+        np.frombuffer(time, np.int64), np.frombuffer(volume, np.uint32),
+        np.frombuffer(op, np.uint8), np.frombuffer(offset, np.int64),
+        np.frombuffer(length, np.int64), np.frombuffer(latency, np.int64),
+    )  # fmt: skip
+
+
+def to_native(batch: Batch) -> list[memoryview]:
+    """The columns as buffers of bytes, as the native code takes them."""
+    columns = (getattr(batch, name) for name in COLUMNS)
+    return [
+        np.ascontiguousarray(column, kind).view(np.uint8).data
+        for column, kind in zip(columns, TYPES, strict=True)
+    ]
+
+
+def empty() -> Batch:
+    """No record."""
+    return make([], [], [], [])
+
+
+def make(
+    time_ns: Sequence[int], op: Sequence[int], offset: Sequence[int], length: Sequence[int],
+    volume: Sequence[int] | None = None,
+) -> Batch:  # fmt: skip
+    """A batch of plain numbers: of volume 0 unless told, latencies not known."""
+    count = len(time_ns)
+    return Batch(
+        np.asarray(time_ns, np.int64), np.asarray(volume or [0] * count, np.uint32),
+        np.asarray(op, np.uint8), np.asarray(offset, np.int64), np.asarray(length, np.int64),
+        np.full(count, NO_LATENCY, np.int64),
+    )  # fmt: skip
+
+
+def pick(batch: Batch, which: npt.NDArray[Any] | slice) -> Batch:
+    """Some records: a mask, indices or a slice (a slice copies nothing)."""
+    return Batch(*(getattr(batch, name)[which] for name in COLUMNS))
+
+
+def join(batches: Sequence[Batch]) -> Batch:
+    """All records of several batches, in that order."""
+    if len(batches) == 1:
+        return batches[0]
+    if not batches:
+        return empty()
+    return Batch(*(np.concatenate([getattr(each, name) for each in batches]) for name in COLUMNS))
+
+
+def shifted(batch: Batch, time_ns: int) -> Batch:
+    """The same with `time_ns` added to each time."""
+    if time_ns == 0:
+        return batch
+    others = (getattr(batch, name) for name in COLUMNS[1:])
+    return Batch(batch.time_ns + time_ns, *others)
+
+
+def in_order(batch: Batch) -> bool:
+    """Whether times never go back."""
+    return len(batch) < 2 or bool(np.all(batch.time_ns[1:] >= batch.time_ns[:-1]))
+
+
+def by_time(batch: Batch) -> Batch:
+    """In the order of time; records of the same time stay in theirs."""
+    if in_order(batch):
+        return batch
+    return pick(batch, np.argsort(batch.time_ns, kind="stable"))

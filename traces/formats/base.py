@@ -1,0 +1,75 @@
+"""What each format says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from mirrord.system.native import TraceParser
+from mirrord.traces.options import ReadOptions
+
+#: Unix time in nanoseconds of 1601-01-01, where Windows counts from.
+FILETIME_EPOCH_NS = -11_644_473_600 * 10**9
+#: Lines of the sample that are looked at.
+_LINES = 200
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The beginning of a source, decompressed; `whole`: there is no more of it."""
+
+    data: bytes
+    whole: bool = False
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The first lines as text, without the one that the sample cuts off; [] when binary."""
+        if b"\0" in self.data:
+            return []
+        text = self.data.decode("utf-8", "replace").split("\n")
+        if not self.whole:
+            text = text[:-1]
+        return [line.rstrip("\r") for line in text[:_LINES]]
+
+    @cached_property
+    def records(self) -> list[str]:
+        """Of those, the ones that begin with a digit."""
+        return [line.strip() for line in self.lines if line.strip()[:1].isdigit()]
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format: how it is called, told from others, and parsed.
+
+    epoch: what its times count from: Unix time's zero, Windows' (1601), its own beginning (None),
+    or what the parser or the sample tells. unsure: it was told from others by a guess of its
+    units, which the options set.
+    """
+
+    name: str
+    description: str
+    matches: Callable[[Sample], bool]
+    parser: Callable[[Sample, ReadOptions], TraceParser]
+    epoch_ns: Callable[[Sample, TraceParser], int | None] = field(
+        default=lambda sample, parser: None
+    )
+    #: Options (of `ReadOptions`) that mean something here, besides those of all formats.
+    takes: tuple[str, ...] = ()
+    #: Unless the person says otherwise: whether files of one recording lie beside each other.
+    siblings: bool = False
+    unsure: bool = False
+
+
+Epoch = Literal["unix", "windows"]
+
+
+def counted_from(epoch: Epoch) -> Callable[[Sample, TraceParser], int | None]:
+    """The rule for formats with absolute times."""
+    start = 0 if epoch == "unix" else FILETIME_EPOCH_NS
+
+    def rule(_sample: Sample, _parser: TraceParser) -> int | None:
+        return start
+
+    return rule

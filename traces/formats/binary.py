@@ -1,0 +1,84 @@
+"""Binary formats: vscsi of VMware, blktrace, SRT of HP."""
+
+from __future__ import annotations
+
+import re
+import struct
+from datetime import UTC, datetime
+
+from mirrord.core.errors import UsageError
+from mirrord.system.native import TraceParser
+from mirrord.traces.formats.base import Format, Sample
+from mirrord.traces.options import ReadOptions
+
+#: Actions of blktrace by the letters of blkparse.
+ACTIONS = {"Q": 1, "M": 2, "F": 3, "G": 4, "S": 5, "R": 6, "D": 7, "C": 8}
+
+
+def action_of(options: ReadOptions) -> str:
+    """The letter that `--only` names; Q unless told. `UsageError` when it is none."""
+    letter = (options.only or "Q").upper()
+    if letter not in ACTIONS and letter != "A":
+        raise UsageError(
+            f"'{options.only}' is not an action", hint="Q: queued. C: completed. D: issued."
+        )
+    return letter
+
+
+def _vscsi(version: int, record: int, at: int) -> Format:
+    def matches(sample: Sample) -> bool:
+        data = sample.data
+        if len(data) < record:
+            return False
+        count = min(len(data) // record, 8)
+        versions = [struct.unpack_from("<H", data, at + record * i)[0] >> 8 for i in range(count)]
+        return set(versions) == {version}
+
+    def parser(_sample: Sample, options: ReadOptions) -> TraceParser:
+        return TraceParser.vscsi(version, options.skip_bad)
+
+    what = "response times too" if version == 2 else "32 bytes a record"
+    return Format(f"vscsi{version}", f"VMware vscsiStats v{version} ({what})", matches, parser)
+
+
+def _blktrace_matches(sample: Sample) -> bool:
+    return len(sample.data) >= 48 and sample.data[:4] == b"\x07\x74\x61\x65"
+
+
+def _blktrace(_sample: Sample, options: ReadOptions) -> TraceParser:
+    letter = action_of(options)
+    if letter == "A":
+        raise UsageError("blktrace files are read by Q, C or D", hint="Try --only Q.")
+    return TraceParser.blktrace(ACTIONS[letter])
+
+
+def _srt_matches(sample: Sample) -> bool:
+    return sample.data.startswith(b"$$TR_IOREC-1.3")
+
+
+def _srt(_sample: Sample, options: ReadOptions) -> TraceParser:
+    return TraceParser.srt(options.skip_bad)
+
+
+def _srt_epoch(sample: Sample, _parser: TraceParser) -> int | None:
+    """The header's date; it says no zone, so UTC is taken."""
+    found = re.search(rb'tracedate\s*=\s*"([^"]{10,40})"', sample.data)
+    if found is None:
+        return None
+    try:
+        date = datetime.strptime(found[1].decode("ascii", "replace"), "%a %b %d %H:%M:%S %Y")
+    except ValueError:
+        return None
+    return int(date.replace(tzinfo=UTC).timestamp()) * 10**9
+
+
+FORMATS = (
+    Format(
+        "blktrace", "blktrace's binary files, one for each processor (Linux)",
+        _blktrace_matches, _blktrace, lambda _sample, parser: parser.epoch,
+        takes=("only",), siblings=True,
+    ),
+    Format("srt", "HP's SRT 1.3 (DiskSim: hpl)", _srt_matches, _srt, _srt_epoch),
+    _vscsi(1, 32, 14),
+    _vscsi(2, 40, 2),
+)  # fmt: skip

@@ -1,0 +1,83 @@
+"""Several traces as one: by the clock, or with their beginnings laid over each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from mirrord.core.errors import Refused
+from mirrord.traces.model import Batch, Facts
+from mirrord.traces.ordering import merge
+from mirrord.traces.reading import Trace
+from mirrord.traces.store import TraceFile, TraceWriter
+
+#: Records of each trace that are held at once.
+_PIECE_ROWS = 1 << 18
+
+
+def merge_traces(
+    traces: Sequence[Trace], target: str | Path, *, align: Literal["clock", "start"] = "clock",
+    same_volumes: bool = False, name: str | None = None,
+) -> TraceFile:  # fmt: skip
+    """Store all records of several traces as one.
+
+    align: "clock": by the time of day of each; "start": all begin at 0. same_volumes: volumes of
+    one name are one volume; else each is called `TRACE/VOLUME`. `Refused` when a trace does not
+    say when it was recorded and the clock is to be followed.
+    """
+    epochs = [trace.facts.epoch_ns for trace in traces]
+    if align == "clock":
+        for trace, epoch in zip(traces, epochs, strict=True):
+            if epoch is None:
+                raise Refused(
+                    f"the trace {trace.facts.name} does not say when it was recorded",
+                    where=str(trace.path),
+                    hint="--align start lays the beginnings of all over each other.",
+                )
+    begins = [
+        (epoch or 0) + trace.first_ns if align == "clock" else trace.first_ns
+        for trace, epoch in zip(traces, epochs, strict=True)
+    ]
+    known = align == "clock"
+    zero = min(begins)
+    shifts = [
+        (epoch or 0) - zero if known else -trace.first_ns
+        for trace, epoch in zip(traces, epochs, strict=True)
+    ]
+    volumes, places = _volumes([trace.facts for trace in traces], same_volumes)
+    facts = Facts(
+        name or "+".join(trace.facts.name for trace in traces)[:100], "merged", volumes,
+        zero if known else None,
+        {"sorted": "yes", "merged": ", ".join(trace.facts.name for trace in traces)[:1000]},
+    )  # fmt: skip
+    streams = [
+        _placed(trace, shift, place)
+        for trace, shift, place in zip(traces, shifts, places, strict=True)
+    ]
+    with TraceWriter(target, facts) as writer:
+        for batch in merge(streams):
+            writer.write(batch)
+    return TraceFile(target)
+
+
+def _volumes(facts: Sequence[Facts], same: bool) -> tuple[tuple[str, ...], list[np.ndarray]]:
+    """The names of all volumes, and for each trace where its own stand among them."""
+    names: dict[str, int] = {}
+    places = []
+    for index, each in enumerate(facts):
+        own = [volume if same else f"{each.name}/{volume}" for volume in each.volumes]
+        if not same:  # two traces may have one name
+            own = [name if name not in names else f"{name}#{index}" for name in own]
+        places.append(np.asarray([names.setdefault(name, len(names)) for name in own], np.uint32))
+    return tuple(names), places
+
+
+def _placed(trace: Trace, shift_ns: int, place: np.ndarray) -> Iterator[Batch]:
+    for batch in trace.batches(rows=_PIECE_ROWS):
+        yield Batch(
+            batch.time_ns + shift_ns, place[batch.volume], batch.op, batch.offset, batch.length,
+            batch.latency_ns,
+        )  # fmt: skip

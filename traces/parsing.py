@@ -1,0 +1,146 @@
+"""From the bytes of sources to batches: chooses the format, and turns faults into errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mirrord.core.errors import Damaged, UsageError
+from mirrord.system.native import TraceFault, TraceParser
+from mirrord.traces import batches as make
+from mirrord.traces.formats.base import Format, Sample
+from mirrord.traces.model import Batch
+from mirrord.traces.options import ReadOptions
+from mirrord.traces.sniff import choose, recognize
+from mirrord.traces.sources import SAMPLE_BYTES, Source, opened
+
+#: Told how far a source is: its name, bytes read, bytes in all (None: not known), records.
+Progress = Callable[[str, int, int | None, int], None]
+
+_SIBLING = re.compile(r"(.*\.blktrace\.)\d+((?:\.gz|\.zst)?)")
+_ENDINGS = (".zst", ".gz", ".txt", ".csv", ".parquet", ".load", ".srt", ".vscsi", ".log", ".trace",
+            ".iolog", ".blkparse")  # fmt: skip
+
+
+@dataclass
+class Parsing:
+    """One or more sources of one format, parsed as one trace.
+
+    `batches` may be run once. What is known only then: `volumes`, `counts`, `records`, `zero_ns`
+    (the first record's time as the source counts) and `epoch_ns` (Unix time of that, or None).
+    """
+
+    paths: Sequence[str | Path]
+    options: ReadOptions
+    progress: Progress | None = None
+    format: Format | None = None
+    records: int = 0
+    _parser: TraceParser | None = field(default=None, repr=False)
+    _sample: Sample = field(default_factory=lambda: Sample(b""), repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.paths:
+            raise UsageError("no source was named")
+        if len(self.paths) == 1:
+            self.paths = siblings(Path(self.paths[0]))
+
+    @property
+    def name(self) -> str:
+        """A name for the trace: the first source's, without its endings."""
+        return plain_name(str(self.paths[0]))
+
+    def batches(self) -> Iterator[Batch]:
+        """All records as they come, times relative to the first one. `Damaged`, `Refused`."""
+        for path in self.paths:
+            with opened(path) as source:
+                yield from self._of_source(source)
+
+    def _of_source(self, source: Source) -> Iterator[Batch]:
+        sample = Sample(source.sample, whole=len(source.sample) < SAMPLE_BYTES)
+        chosen = choose(sample, self.options, source.name)
+        if self._parser is None:
+            self.format, self._sample = chosen, sample
+            self._parser = chosen.parser(sample, self.options)
+        elif chosen is not self.format and self.format is not None:
+            raise UsageError(
+                f"this is {chosen.name}, and the sources before are {self.format.name}",
+                where=source.name, hint="Import each format by itself, then 'mirrord trace merge'.",
+            )  # fmt: skip
+        try:
+            for piece in source.pieces():
+                # (The sample is parsed in steps, so that a wrong format is noticed at its start.)
+                yield self._counted(make.from_native(self._parser.feed(piece)))
+                if self.progress is not None:
+                    self.progress(source.name, source.place, source.size, self.records)
+            yield self._counted(make.from_native(self._parser.finish(self.options.partial)))
+        except TraceFault as fault:
+            raise self._error(fault, source.name, sample) from None
+
+    def _counted(self, batch: Batch) -> Batch:
+        self.records += len(batch)
+        return batch
+
+    def _error(self, fault: TraceFault, where: str, sample: Sample) -> Damaged:
+        """What is wrong, with the line, and the way on."""
+        kind, what, place, excerpt = fault.args
+        assert self.format is not None
+        unit = "line" if sample.lines else "record"
+        shown = f"{what} (in '{excerpt}')" if excerpt else str(what)
+        if kind == "truncated":
+            return Damaged(
+                f"it ends in the middle of {unit} {place}", where=where, why=shown,
+                hint="Take it with --partial: all but this one is read.",
+            )  # fmt: skip
+        other = recognize(sample)
+        if self.options.format is not None and other is not None and other is not self.format:
+            hint = f"It looks like {other.name}: leave --format out."
+        else:
+            hint = "Another --format? --skip-bad leaves out what makes no sense, and counts it."
+        return Damaged(
+            f"{unit} {place} is no record of the format {self.format.name}", where=where,
+            why=shown, hint=hint,
+        )  # fmt: skip
+
+    @property
+    def volumes(self) -> list[str]:
+        """Names of the volumes."""
+        return self._parser.volumes if self._parser is not None else []
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What was left out or looks odd, as the parser counted it."""
+        return self._parser.counts if self._parser is not None else {}
+
+    @property
+    def zero_ns(self) -> int:
+        """The first record's time as the source counts, nanoseconds."""
+        return (self._parser.zero or 0) if self._parser is not None else 0
+
+    @property
+    def epoch_ns(self) -> int | None:
+        """Unix time of the first record, nanoseconds."""
+        if self._parser is None or self.format is None or self._parser.zero is None:
+            return None
+        start = self.format.epoch_ns(self._sample, self._parser)
+        return None if start is None else start + self._parser.zero
+
+
+def siblings(path: Path) -> list[str | Path]:
+    """The files of one recording: blktrace leaves one for each processor, `sda.blktrace.0` …"""
+    found = _SIBLING.fullmatch(path.name)
+    if found is None:
+        return [path]
+    one = re.compile(re.escape(found[1]) + r"(\d+)" + re.escape(found[2]))
+    beside = [each for each in path.parent.glob("*") if one.fullmatch(each.name)]
+    ordered = sorted(beside, key=lambda each: int(one.fullmatch(each.name)[1]))  # type: ignore[index]
+    return list(ordered) or [path]
+
+
+def plain_name(path: str) -> str:
+    """`linux-mysql` of `/there/linux-mysql.load.zst`."""
+    name = Path(path).name if path != "-" else "trace"
+    while name.endswith(_ENDINGS):
+        name = name[: name.rindex(".")]
+    return re.sub(r"\.blktrace\.\d+$", "", name) or "trace"

@@ -1,0 +1,175 @@
+"""Opening a trace to read it again and again, whatever it is: stored by us, or of a foreign format.
+
+A foreign trace is imported into a temporary stored one first (`TMPDIR`, or `options.scratch`), so
+what reads traces always gets batches in the order of time and can begin anew at no cost.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from mirrord.core.errors import NotFound
+from mirrord.traces import filters
+from mirrord.traces.importing import import_trace
+from mirrord.traces.model import Batch, Facts
+from mirrord.traces.options import ReadOptions
+from mirrord.traces.parsing import Progress
+from mirrord.traces.store import GROUP_ROWS, TraceFile, TraceWriter, told
+
+_PARQUET = b"PAR1"
+
+
+class Trace:
+    """A trace to read, as often as wanted; a context manager (or call `close`).
+
+    facts, records, first_ns, last_ns: as of the stored trace, after filters.
+    """
+
+    def __init__(self, stored: TraceFile, scratch: Path | None = None) -> None:
+        self._stored, self._scratch = stored, scratch
+
+    @property
+    def facts(self) -> Facts:
+        """What is known of it as a whole."""
+        return self._stored.facts
+
+    @property
+    def records(self) -> int:
+        """How many records."""
+        return self._stored.records
+
+    @property
+    def first_ns(self) -> int:
+        """Time of the first record, nanoseconds since the trace's zero."""
+        return self._stored.first_ns
+
+    @property
+    def last_ns(self) -> int:
+        """Time of the last record."""
+        return self._stored.last_ns
+
+    @property
+    def findings(self) -> list[dict[str, str]]:
+        """What looked odd at the import: each a name, a text, and the option that handles it."""
+        return list(self._stored.stored.get("findings", []))
+
+    @property
+    def path(self) -> Path:
+        """The stored trace (of a foreign format: the temporary one, until `close`)."""
+        return self._stored.path
+
+    def batches(
+        self, columns: Sequence[str] | None = None, rows: int = GROUP_ROWS
+    ) -> Iterator[Batch]:
+        """All records in the order of time; see `TraceFile.batches`."""
+        return self._stored.batches(columns, rows)
+
+    def close(self) -> None:
+        """Remove what was made to read it."""
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.close()
+
+
+def is_stored(path: str | Path) -> bool:
+    """Whether it is a Parquet file. `NotFound` when it is not there."""
+    with told(path), Path(path).open("rb") as opened:
+        return opened.read(4) == _PARQUET
+
+
+def open_trace(
+    path: str | Path | Sequence[str | Path], format: str | None = None,
+    options: ReadOptions | None = None, *, progress: Progress | None = None,
+) -> Trace:  # fmt: skip
+    """A stored trace, or sources of a foreign format (several: parts of one trace).
+
+    Errors: `NotFound`, `Damaged`, `Refused`, `UsageError`, `NoSpace` (of the folder for scratch
+    files).
+    """
+    paths = [path] if isinstance(path, str | Path) else list(path)
+    options = options or ReadOptions()
+    if format is not None:
+        options = _with_format(options, format)
+    if not paths:
+        raise NotFound("no trace was named")
+    if len(paths) == 1 and str(paths[0]) != "-" and is_stored(paths[0]):
+        return _stored(TraceFile(paths[0]), options)
+    scratch = Path(tempfile.mkdtemp(prefix="mirrord-trace-", dir=options.scratch))
+    try:
+        target = scratch / "trace.parquet"
+        import_trace(paths, target, options, progress=progress, durable=False)
+        return Trace(TraceFile(target), scratch)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+
+
+def _with_format(options: ReadOptions, format: str) -> ReadOptions:
+    from dataclasses import replace
+
+    return replace(options, format=format)
+
+
+def _stored(trace: TraceFile, options: ReadOptions) -> Trace:
+    """A stored trace; filters, where some are wanted, make a temporary one of it."""
+    if not (options.align_shift or options.dedup_s or options.volume):
+        return Trace(trace)
+    scratch = Path(tempfile.mkdtemp(prefix="mirrord-trace-", dir=options.scratch))
+    try:
+        target = scratch / "trace.parquet"
+        filter_trace(trace, target, options, durable=False)
+        return Trace(TraceFile(target), scratch)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+
+
+def filter_trace(
+    trace: TraceFile, target: Path, options: ReadOptions, *, durable: bool = True,
+    begin_ns: int | None = None, end_ns: int | None = None,
+) -> TraceFile:  # fmt: skip
+    """Store what filters (and a span of time) leave of a stored trace; its zero stays.
+
+    begin_ns, end_ns: nanoseconds since the trace's zero, half open; None: from or to its end.
+    """
+    from dataclasses import replace
+
+    from mirrord.traces.survey import Seen, best_shift, survey
+
+    facts, batches = trace.facts, trace.batches()
+    volumes, notes = facts.volumes, dict(facts.notes)
+    if options.volume is not None:
+        index = filters.volume_index(volumes, options.volume, str(trace.path))
+        batches = (filters.of_volume(batch, index) for batch in batches)
+        volumes = (options.volume,)
+    if begin_ns is not None or end_ns is not None:
+        begin = -(1 << 62) if begin_ns is None else begin_ns
+        batches = filters.between(batches, begin, 1 << 62 if end_ns is None else end_ns)
+    shift = options.align_shift
+    if shift == "auto":
+        seen: Seen = survey(trace.batches())
+        shift = best_shift(seen)
+    if shift:
+        batches = filters.moved(batches, shift)
+        notes["align_shift_bytes"] = str(shift + int(notes.get("align_shift_bytes", 0)))
+    if options.dedup_s:
+        batches = filters.deduplicated(batches, options.dedup_s)
+        notes["option_dedup_s"] = str(options.dedup_s)
+    with TraceWriter(target, replace(facts, volumes=volumes, notes=notes), durable=durable) as made:
+        for batch in batches:
+            made.write(batch)
+    return TraceFile(target)

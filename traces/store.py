@@ -1,0 +1,277 @@
+"""A stored trace: Parquet with the columns of a batch and the facts in the file's metadata.
+
+Records of a stored trace are in the order of time. A file comes into being beside its name and is
+renamed when it is whole and durable; what was there before is replaced then, and only then.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mirrord.core.errors import (
+    Damaged,
+    IoFailed,
+    MirrordError,
+    NoSpace,
+    NotFound,
+    PermissionMissing,
+    Refused,
+)
+from mirrord.system import files
+from mirrord.traces import batches as make
+from mirrord.traces.model import NO_LATENCY, Batch, Facts
+
+#: Key of the metadata that holds the facts as JSON.
+METADATA_KEY = b"mirrord"
+#: Format of that JSON; readers refuse what is newer.
+VERSION = 1
+#: Records in a row group: what is held in memory to read or write.
+GROUP_ROWS = 1 << 20
+
+_SCHEMA = pa.schema(
+    [
+        ("time_ns", pa.int64()), ("volume", pa.uint32()), ("op", pa.uint8()),
+        ("offset", pa.int64()), ("length", pa.int64()), ("latency_ns", pa.int64()),
+    ]
+)  # fmt: skip
+
+
+def facts_to_json(facts: Facts, **more: object) -> bytes:
+    """The facts, and some numbers, as they stand in the metadata."""
+    return json.dumps({"version": VERSION, **asdict(facts), **more}).encode()
+
+
+def facts_from_json(text: bytes, where: str) -> tuple[Facts, dict[str, Any]]:
+    """The facts and the rest; `Damaged` when they make no sense."""
+    try:
+        found = json.loads(text)
+        if found["version"] > VERSION:
+            raise Damaged(
+                f"the trace is of version {found['version']}", where=where,
+                hint="A newer mirrord wrote it; this one cannot read it.",
+            )  # fmt: skip
+        facts = Facts(
+            name=found["name"], source_format=found["source_format"],
+            volumes=tuple(found["volumes"]), epoch_ns=found["epoch_ns"],
+            notes={str(key): str(value) for key, value in found["notes"].items()},
+        )  # fmt: skip
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Damaged("the facts of the trace make no sense", where=where, why=str(error)) from None
+    return facts, found
+
+
+@contextmanager
+def told(path: str | Path) -> Iterator[None]:
+    """Turns what Arrow and the system say of a file into errors of ours."""
+    where = str(path)
+    try:
+        yield
+    except FileNotFoundError:
+        raise NotFound("there is no such file", where=where) from None
+    except IsADirectoryError:
+        raise Refused("this is a folder, not a trace", where=where) from None
+    except PermissionError as error:
+        raise PermissionMissing("not permitted", where=where, why=str(error.strerror)) from None
+    except pa.ArrowInvalid as error:
+        why = str(error).splitlines()[0]
+        raise Damaged("the trace cannot be read", where=where, why=why,
+                      hint="Import it again from its source.") from None  # fmt: skip
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoSpace(
+                "the file system is full", where=where,
+                hint="Nothing was left behind. Make room, or write elsewhere.",
+            ) from None  # fmt: skip
+        why = error.strerror or str(error).splitlines()[0]
+        if error.errno is None:  # Arrow's own: a page that does not decompress
+            raise Damaged("the trace cannot be read", where=where, why=why) from None
+        raise IoFailed("reading or writing failed", where=where, why=why) from None
+
+
+class TraceFile:
+    """A stored trace, opened to read. `Damaged` when it is none, `NotFound` when it is not there.
+
+    facts: as they were stored. records: how many. first_ns, last_ns: the times of the first and the
+    last record, nanoseconds since the trace's zero (0 and 0 without a record).
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        with told(path):
+            metadata = pq.read_metadata(self.path)
+        kept = (metadata.metadata or {}).get(METADATA_KEY)
+        if kept is None or metadata.schema.to_arrow_schema().names != _SCHEMA.names:
+            raise Damaged(
+                "this Parquet file is no trace of mirrord", where=str(path),
+                hint="'mirrord trace import' makes one of the formats that docs/traces.md lists.",
+            )  # fmt: skip
+        self.facts, self.stored = facts_from_json(kept, str(path))
+        self.records: int = metadata.num_rows
+        self.first_ns, self.last_ns = _span(metadata)
+
+    def batches(
+        self, columns: Sequence[str] | None = None, rows: int = GROUP_ROWS
+    ) -> Iterator[Batch]:
+        """All records in the order of time, at most `rows` at once; as often as wanted.
+
+        columns: read only these. The others are zeros (`NO_LATENCY`): one of all lengths, not
+        filled for each record.
+        """
+        wanted = list(make.COLUMNS if columns is None else columns)
+        with told(self.path), pq.ParquetFile(self.path) as opened:
+            for each in opened.iter_batches(batch_size=rows, columns=wanted, use_threads=False):
+                yield _to_batch(each, wanted)
+
+
+def _span(metadata: Any) -> tuple[int, int]:
+    """From the statistics of the row groups; their order is that of time."""
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    groups = [group for group in groups if group.num_rows]
+    if not groups:
+        return 0, 0
+    first, last = groups[0].column(0).statistics, groups[-1].column(0).statistics
+    return int(first.min), int(last.max)
+
+
+def _to_batch(read: Any, wanted: Sequence[str]) -> Batch:
+    count = read.num_rows
+    columns = []
+    for name, kind in zip(make.COLUMNS, make.TYPES, strict=True):
+        if name in wanted:
+            columns.append(read.column(name).to_numpy(zero_copy_only=False))
+        else:
+            fill = NO_LATENCY if name == "latency_ns" else 0
+            columns.append(np.broadcast_to(np.asarray(fill, kind), (count,)))
+    return Batch(*columns)
+
+
+def beside(path: Path) -> Path:
+    """Where this process writes a trace until it is whole."""
+    return path.with_name(f".{path.name}.{os.getpid()}.new")
+
+
+class TraceWriter:
+    """Writes a trace beside `path` and puts it there when it is closed; else nothing is left.
+
+    A context manager: an exception within leaves what was there before. `facts` may be replaced
+    until `close`, as volumes are often known only at the end. Batches must come in the order of
+    time. `NoSpace`, `PermissionMissing`, `IoFailed` as the file system says.
+
+    durable: False for scratch files, which nobody needs after a power cut. group_rows: records in
+    a row group, which is what a reader holds.
+    """
+
+    def __init__(
+        self, path: str | Path, facts: Facts, *, durable: bool = True,
+        group_rows: int = GROUP_ROWS,
+    ) -> None:  # fmt: skip
+        self.path, self.facts, self.records = Path(path), facts, 0
+        self._durable, self._group_rows = durable, group_rows
+        self.last_ns: int | None = None
+        #: Numbers to store beside the facts.
+        self.more: dict[str, object] = {}
+        #: Where it comes into being.
+        self.beside = beside(self.path)
+        self._waiting: list[Batch] = []
+        self._waiting_rows = 0
+        with told(path):
+            if self.path.is_dir():
+                raise IsADirectoryError
+            self._writer: Any = pq.ParquetWriter(
+                self.beside, _SCHEMA, compression="lz4",
+                use_dictionary=["volume", "op", "length"], data_page_version="1.0",
+                column_encoding={"time_ns": "DELTA_BINARY_PACKED", "offset": "BYTE_STREAM_SPLIT",
+                                 "latency_ns": "DELTA_BINARY_PACKED"},
+                write_statistics=["time_ns", "volume"],
+            )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def write(self, batch: Batch) -> None:
+        """Append records, none of them earlier than those before."""
+        if not len(batch):
+            return
+        first = int(batch.time_ns[0])
+        if (self.last_ns is not None and first < self.last_ns) or not make.in_order(batch):
+            raise Refused("records of a stored trace must be in the order of time")
+        self.last_ns = int(batch.time_ns[-1])
+        self._waiting.append(batch)
+        self._waiting_rows += len(batch)
+        self.records += len(batch)
+        if self._waiting_rows >= self._group_rows:
+            self._flush()
+
+    def _flush(self) -> None:
+        joined = make.join(self._waiting)
+        self._waiting, self._waiting_rows = [], 0
+        arrays = [pa.array(getattr(joined, name)) for name in make.COLUMNS]
+        with self._cleaning():
+            self._writer.write_batch(pa.record_batch(arrays, schema=_SCHEMA), self._group_rows)
+
+    @contextmanager
+    def _cleaning(self) -> Iterator[None]:
+        """What fails leaves nothing behind."""
+        try:
+            with told(self.path):
+                yield
+        except MirrordError:
+            self.discard()
+            raise
+
+    def close(self) -> None:
+        """Make the file durable and put it in its place."""
+        if self._writer is None:
+            return
+        if self._waiting:
+            self._flush()
+        with self._cleaning():
+            kept = facts_to_json(self.facts, **self.more)
+            self._writer.add_key_value_metadata({METADATA_KEY: kept})
+            writer, self._writer = self._writer, None
+            writer.close()
+            if not self._durable:
+                shutil.move(self.beside, self.path)
+                return
+            descriptor = os.open(self.beside, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            files.rename("TRACE:STORE:RENAME", self.beside, self.path)
+
+    def retarget(self, path: Path) -> None:
+        """Close to another name than was said, for a file that turned out to be a part."""
+        self.path, self._durable = path, False
+
+    def discard(self) -> None:
+        """Leave nothing, and what was there before as it is."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            try:
+                writer.close()
+            except (OSError, pa.ArrowException):
+                pass  # a full disk: the file goes anyway
+        self.beside.unlink(missing_ok=True)

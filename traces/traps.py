@@ -1,0 +1,193 @@
+"""Oddities of a source: what was found, in numbers, and the option that handles it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mirrord.core.units import format_duration, format_size
+from mirrord.traces.survey import Seen, best_shift
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One oddity. name: for machines. text: with the evidence. option: what to do, or ""."""
+
+    name: str
+    text: str
+    option: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """For JSON and the metadata of a stored trace."""
+        return {"name": self.name, "text": self.text, "option": self.option}
+
+
+#: Faster than any device, and slower than any workload.
+_RATE_MAX = 20 << 30
+_YEARS_MAX_S = 10 * 365 * 86400
+_EPOCHS_NS = (315_532_800 * 10**9, 4_102_444_800 * 10**9)  # 1980 to 2100
+#: So many records are needed before a share means something.
+_FEW = 100
+
+
+def findings(
+    seen: Seen, counts: Mapping[str, int], *, epoch_ns: int | None, format_name: str,
+    unsure: bool = False,
+) -> list[Finding]:  # fmt: skip
+    """All that is odd, the gravest first."""
+    found = [
+        *_nothing(seen), *_units(seen, epoch_ns, format_name), *_layers(seen), *_grid(seen),
+        *_times(seen, format_name), *_bursts(seen), *_left_out(counts),
+    ]  # fmt: skip
+    if unsure:
+        found.append(Finding(
+            "units-guessed", f"five columns do not say their units: those of {format_name} are "
+            "taken", "--time-unit --addr-unit --size-unit --write-flag, or another --format",
+        ))  # fmt: skip
+    return found
+
+
+def _nothing(seen: Seen) -> list[Finding]:
+    found = []
+    if not seen.writes:
+        found.append(Finding(
+            "no-writes", "there is no write in it: a mirror would have nothing to send",
+            "--write-flag, --only or --format, if that is wrong",
+        ))  # fmt: skip
+    if seen.empty:
+        found.append(Finding("empty-records", f"{seen.empty:,} records have the length 0"))
+    return found
+
+
+def _units(seen: Seen, epoch_ns: int | None, format_name: str) -> list[Finding]:
+    """A time unit that is wrong by a thousand shows in rates and gaps that no device has."""
+    option = "--time-unit (s, ms, us, 100ns, ns)"
+    found = []
+    if evidence := _too_short(seen):
+        found.append(
+            Finding("time-too-short", f"{evidence}: the time unit looks too small", option)
+        )
+    elif evidence := _too_long(seen):
+        found.append(Finding("time-too-long", f"{evidence}: the time unit looks too large", option))
+    if epoch_ns is not None and not _EPOCHS_NS[0] < epoch_ns < _EPOCHS_NS[1]:
+        year = 1970 + epoch_ns / 1e9 / 86400 / 365.2425
+        found.append(Finding(
+            "time-odd-date", f"it begins in the year {year:.0f}: the time unit looks wrong", option
+        ))  # fmt: skip
+    largest = seen.longest
+    if largest > 1 << 30:
+        found.append(Finding(
+            "length-odd", f"the longest request has {format_size(largest)}: the unit of sizes "
+            f"looks too large, or {format_name} is not the format", "--size-unit",
+        ))  # fmt: skip
+    return found
+
+
+def _too_short(seen: Seen) -> str:
+    """In the real traces that we know 1 request in 1000 comes within 1 µs after the one before.
+
+    A device that serves millions of requests a second does have such gaps.
+    """
+    if seen.writes >= _FEW and seen.peak_bytes > _RATE_MAX:
+        mean = seen.sizes["write"] / seen.span_s if seen.span_s else 0.0
+        return (f"{format_size(seen.peak_bytes)} are written within one second, "
+                f"{format_size(mean)}/s on average")  # fmt: skip
+    later, close, _ = seen.later
+    if later >= _FEW and close > 0.02 * later and seen.count < 100_000 * seen.span_s:
+        return (f"{100 * close / later:.0f} % of the requests come within 1 µs after another, "
+                f"but only {seen.count / seen.span_s:,.0f} in a second on average")  # fmt: skip
+    return ""
+
+
+def _too_long(seen: Seen) -> str:
+    """Requests come in bursts: of the known traces 2 % at the least within 1 ms after another."""
+    if seen.count < _FEW or not seen.span_s:
+        return ""
+    hourly = seen.count / seen.span_s * 3600
+    if seen.writes and seen.span_s > _YEARS_MAX_S:
+        return (
+            f"it spans {seen.span_s / 365 / 86400:,.0f} years, with {hourly:.2g} requests an hour"
+        )
+    later, _, close = seen.later
+    if later >= _FEW and close < 0.005 * later and hourly < 600 and seen.span_s > 3 * 86400:
+        return (f"only {close:,} of {later:,} requests come within 1 ms after the one before, and "
+                f"{hourly:,.0f} in an hour, in {format_duration(seen.span_s)}")  # fmt: skip
+    return ""
+
+
+def _layers(seen: Seen) -> list[Finding]:
+    """Rewrites within a moment, and then hardly any for a while: recorded at two layers."""
+    rewrites = sum(seen.gaps)
+    soon = sum(seen.gaps[:3])
+    if seen.followed_writes < _FEW or soon < 0.2 * seen.followed_writes:
+        return []
+    if seen.gaps[3] > 0.1 * soon:
+        return []
+    return [Finding(
+        "layered-duplicates", f"{soon:,} of {rewrites:,} rewrites of a 4 KiB block come within "
+        f"0.1 s, and only {seen.gaps[3]:,} more within 1 s: it looks recorded at two layers, and "
+        "a mirror would look better than it is", "--dedup 1s",
+    )]  # fmt: skip
+
+
+def _grid(seen: Seen) -> list[Finding]:
+    shift = best_shift(seen)
+    if not shift:
+        return []
+    before, after = seen.touched[0], seen.touched[shift // 512]
+    return [Finding(
+        "shifted-grid", f"{seen.unaligned:,} of {seen.writes:,} writes are not aligned to 4 KiB; "
+        f"{shift} bytes further they touch {after:,} blocks instead of {before:,} "
+        f"({100 * (1 - after / before):.1f} % fewer)", f"--align-shift {shift} (or auto)",
+    )]  # fmt: skip
+
+
+def _times(seen: Seen, format_name: str) -> list[Finding]:
+    found = []
+    if seen.backward:
+        found.append(Finding(
+            "unsorted", f"time goes back {seen.backward:,} times, by up to "
+            f"{format_duration(seen.backward_max_ns / 1e9)}: import puts records in order",
+        ))  # fmt: skip
+    if seen.count >= _FEW and seen.round_s == seen.count:
+        found.append(
+            Finding(
+                "coarse-time", "all times are whole seconds: intervals of few seconds mean little"
+            )
+        )
+    if format_name == "fio2" and seen.span_s == 0:
+        found.append(Finding("no-times", "iolog v2 without wait lines has no times: all happens "
+                             "at once", "write it with log_offset as version 3"))  # fmt: skip
+    return found
+
+
+def _bursts(seen: Seen) -> list[Finding]:
+    if seen.writes < _FEW or seen.span_s < 60:
+        return []
+    mean = seen.sizes["write"] / seen.span_s
+    if seen.peak_bytes < 20 * mean:
+        return []
+    return [Finding(
+        "bursts", f"in its busiest second {format_size(seen.peak_bytes)} are written, "
+        f"{seen.peak_bytes / mean:,.0f} times the mean of {format_size(mean)}/s: a synchronous "
+        "link is dimensioned by that",
+    )]  # fmt: skip
+
+
+#: Of what parsers count, what a person should know; the rest is only kept as numbers.
+_TOLD = {
+    "records with a blank operation left out": "blank-operations",
+    "nanoseconds of 10^9 and more": "nanoseconds-beyond-1e9",
+    "bad lines left out": "bad-records",
+    "bad records left out": "bad-records",
+    "broken records left out": "broken-record",
+    "requests of other kinds left out": "other-kinds",
+}
+
+
+def _left_out(counts: Mapping[str, int]) -> list[Finding]:
+    return [
+        Finding(name, f"{counts[text]:,} {text}" if name != "nanoseconds-beyond-1e9" else
+                f"{counts[text]:,} records have {text}: they were added to the seconds")
+        for text, name in _TOLD.items() if counts.get(text)
+    ]  # fmt: skip

@@ -1,0 +1,191 @@
+"""Writing a trace in other tools' formats: what `mirrord trace convert` makes."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, cast
+
+import zstandard
+
+from mirrord.core.errors import UsageError
+from mirrord.system import files
+from mirrord.traces.formats.base import FILETIME_EPOCH_NS
+from mirrord.traces.model import Batch, Facts, Op
+from mirrord.traces.store import told
+
+_NAMES = {int(op): op.name.lower() for op in Op}
+_ENDINGS = {".parquet": "parquet", ".csv": "csv", ".blkparse": "blkparse", ".iolog": "fio3",
+            ".msr": "msr"}  # fmt: skip
+
+
+@dataclass
+class Written:
+    """What a conversion wrote, and what the format had no way to say (by name of operation)."""
+
+    records: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    def leave(self, op: int) -> None:
+        """Count a record that the format cannot hold."""
+        name = _NAMES[op]
+        self.left_out[name] = self.left_out.get(name, 0) + 1
+
+
+def format_of(target: str | Path, wanted: str | None) -> str:
+    """The format to write: as said, else by the target's ending. `UsageError` for neither."""
+    if wanted is not None:
+        if wanted not in WRITERS and wanted != "parquet":
+            raise UsageError(
+                f"'{wanted}' cannot be written",
+                hint=f"What can: parquet, {', '.join(WRITERS)}.",
+            )
+        return wanted
+    name = str(target).removesuffix(".zst").removesuffix(".gz")
+    found = _ENDINGS.get(Path(name).suffix)
+    if found is None:
+        raise UsageError(
+            f"'{target}' does not say a format by its ending",
+            hint=f"Say it: --to parquet, or {', '.join(WRITERS)}.",
+        )
+    return found
+
+
+def write_text(batches: Iterable[Batch], facts: Facts, target: str | Path, kind: str) -> Written:
+    """Write all records as text of that format; `.gz` and `.zst` compress. On error nothing
+    is left.
+
+    Times below the format's resolution are cut off; operations it does not have are counted.
+    """
+    written = Written()
+    lines = WRITERS[kind](batches, facts, written)
+    with _beside(Path(target)) as out:
+        buffer: list[str] = []
+        for line in lines:
+            buffer.append(line)
+            if len(buffer) >= 1 << 15:
+                out.write("".join(buffer).encode())
+                buffer.clear()
+        out.write("".join(buffer).encode())
+    return written
+
+
+@contextmanager
+def _beside(target: Path) -> Iterator[IO[bytes]]:
+    """A file that comes into being beside its name, whole or not at all."""
+    beside = target.with_name(f".{target.name}.{os.getpid()}.new")
+    with told(target):
+        if target.is_dir():
+            raise IsADirectoryError
+        try:
+            with beside.open("wb") as raw:
+                with _compressing(raw, target.suffix) as out:
+                    yield out
+                raw.flush()
+                os.fsync(raw.fileno())
+            files.rename("TRACE:CONVERT:RENAME", beside, target)
+        finally:
+            beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def _compressing(raw: IO[bytes], suffix: str) -> Iterator[IO[bytes]]:
+    if suffix == ".gz":
+        with gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6) as packed:
+            yield cast(IO[bytes], packed)
+    elif suffix == ".zst":
+        with zstandard.ZstdCompressor(level=3).stream_writer(raw, closefd=False) as squeezed:
+            yield cast(IO[bytes], squeezed)
+    else:
+        yield cast(io.BufferedWriter, raw)
+
+
+def _rows(batches: Iterable[Batch]) -> Iterator[tuple[int, int, int, int, int, int]]:
+    for batch in batches:
+        for begin in range(0, len(batch), 1 << 16):
+            part = slice(begin, begin + (1 << 16))
+            yield from zip(
+                batch.time_ns[part].tolist(), batch.volume[part].tolist(),
+                batch.op[part].tolist(), batch.offset[part].tolist(),
+                batch.length[part].tolist(), batch.latency_ns[part].tolist(), strict=True,
+            )  # fmt: skip
+
+
+def _csv(batches: Iterable[Batch], facts: Facts, written: Written) -> Iterator[str]:
+    """Ours: everything, exactly. The time is that since the trace's zero."""
+    names = [re.sub(r'[,"\n]', "_", name) for name in facts.volumes]
+    yield "time_ns,volume,op,offset,length,latency_ns\n"
+    for time, volume, op, offset, length, latency in _rows(batches):
+        written.records += 1
+        yield f"{time},{names[volume]},{_NAMES[op]},{offset},{length},{latency}\n"
+
+
+#: As blkparse says it: a flush of the cache has no range.
+_RWBS = {Op.WRITE: "W", Op.READ: "R", Op.TRIM: "D", Op.FLUSH: "FWS"}
+
+
+def _blkparse(batches: Iterable[Batch], facts: Facts, written: Written) -> Iterator[str]:
+    """Queue events; sectors, so offsets and lengths are widened to whole ones."""
+    devices = [
+        name if re.fullmatch(r"\d+,\d+", name) else f"8,{16 * index}"
+        for index, name in enumerate(facts.volumes)
+    ]
+    for number, (time, volume, op, offset, length, _) in enumerate(_rows(batches), 1):
+        seconds, nanoseconds = divmod(time, 10**9)
+        first, last = offset // 512, -(-(offset + length) // 512)
+        span = "" if op == Op.FLUSH else f" {first} + {last - first}"
+        written.records += 1
+        yield (f"{devices[volume]:>7} {0:>2} {number:>8} {seconds:>5}.{nanoseconds:09d} {0:>5} "
+               f" Q {_RWBS[Op(op)]:>3}{span} [mirrord]\n")  # fmt: skip
+
+
+_FIO = {Op.WRITE: "write", Op.READ: "read", Op.TRIM: "trim"}
+
+
+def _fio(batches: Iterable[Batch], facts: Facts, written: Written) -> Iterator[str]:
+    """iolog v3, which fio replays (`--read_iolog`); times in microseconds."""
+    names = [re.sub(r"\s", "_", name) or "0" for name in facts.volumes]
+    yield "fio version 3 iolog\n"
+    for name in names:
+        yield f"0 {name} add\n0 {name} open\n"
+    last = 0
+    for time, volume, op, offset, length, _ in _rows(batches):
+        last = time // 1000
+        written.records += 1
+        if op == Op.FLUSH:
+            yield f"{last} {names[volume]} sync\n"
+        else:
+            yield f"{last} {names[volume]} {_FIO[Op(op)]} {offset} {length}\n"
+    for name in names:
+        yield f"{last} {name} close\n"
+
+
+def _msr(batches: Iterable[Batch], facts: Facts, written: Written) -> Iterator[str]:
+    """MSR Cambridge; it knows neither trim nor flush. Times count from 1970 where none is known."""
+    names = []
+    for name in facts.volumes:
+        split = re.fullmatch(r"(.+)-(\d+)", name)
+        names.append(f"{split[1]},{split[2]}" if split else f"{name.replace(',', '_')},0")
+    start = (facts.epoch_ns or 0) - FILETIME_EPOCH_NS
+    kinds = {int(Op.WRITE): "Write", int(Op.READ): "Read"}
+    for time, volume, op, offset, length, latency in _rows(batches):
+        if op not in kinds:
+            written.leave(op)
+            continue
+        written.records += 1
+        stamp, took = (start + time) // 100, max(0, latency) // 100
+        yield f"{stamp},{names[volume]},{kinds[op]},{offset},{length},{took}\n"
+
+
+WRITERS: dict[str, Callable[[Iterable[Batch], Facts, Written], Iterator[str]]] = {
+    "csv": _csv,
+    "blkparse": _blkparse,
+    "fio3": _fio,
+    "msr": _msr,
+}
