@@ -126,7 +126,8 @@ def _table(advice: Advice, prices: Prices) -> Table:
     columns = (
         Column("choice"), Column("verdict"), Column("link needed", "Mbit/s", 3),
         Column("sent", "Mbit/s", 3), Column("oldest copy", "min", 2),
-        Column("expected loss", "MiB", 2), Column("worst loss", "MiB", 1), Column("snapshots", "MiB", 1),
+        Column("expected loss", "MiB", 2), Column("worst loss", "MiB", 1),
+        Column("snapshots", "MiB", 1),
         Column("to run", money, 2), Column("expected loss", money, 2), Column("total", money, 2),
     )  # fmt: skip
     rows: list[tuple[Cell, ...]] = [
