@@ -133,7 +133,8 @@ class TraceFile:
         filled for each record.
         """
         wanted = list(make.COLUMNS if columns is None else columns)
-        with told(self.path), pq.ParquetFile(self.path) as opened:
+        # (What is buffered ahead is kept to the end: the whole file would end up in memory.)
+        with told(self.path), pq.ParquetFile(self.path, pre_buffer=False) as opened:
             for each in opened.iter_batches(batch_size=rows, columns=wanted, use_threads=False):
                 yield _to_batch(each, wanted)
 
