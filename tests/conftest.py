@@ -51,7 +51,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         asked = getattr(item, "fixturenames", ())
         chosen = getattr(item, "callspec", None)
-        if "zfs_guest" in asked or (chosen and chosen.params.get("lab") in MACHINE_LABS):
+        given = [one for one in chosen.params.values() if isinstance(one, str)] if chosen else []
+        if "zfs_guest" in asked or not set(MACHINE_LABS).isdisjoint(given):
             item.add_marker("zfs")
 
 
