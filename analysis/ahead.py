@@ -13,7 +13,7 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 #: Batches that wait at the most: memory is bounded by them.
-_WAITING = 4
+_WAITING = 8
 #: So long a full queue is waited for before the reader looks whether it is still wanted, seconds.
 _LOOK_S = 0.2
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mirrord.analysis import grids
 from mirrord.analysis.numbers import Workload, from_replay
@@ -59,7 +58,7 @@ def study(
         if plan.cluster is not None:
             from mirrord.analysis import cluster
 
-            found: Any = cluster.replay_on(
+            found = cluster.replay_on(
                 plan.cluster, trace.path, wanted, free_space=plan.free_space, block=plan.block
             )
         else:

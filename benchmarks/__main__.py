@@ -21,6 +21,7 @@ NAMES = (
     "zfs",
     "traces",
     "table2",
+    "recording",
     "replay",
 )
 

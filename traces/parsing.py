@@ -37,6 +37,7 @@ class Parsing:
     progress: Progress | None = None
     format: Format | None = None
     records: int = 0
+    _cut: int = 0
     _parser: TraceParser | None = field(default=None, repr=False)
     _sample: Sample = field(default_factory=lambda: Sample(b""), repr=False)
 
@@ -54,7 +55,7 @@ class Parsing:
     def batches(self) -> Iterator[Batch]:
         """All records as they come, times relative to the first one. `Damaged`, `Refused`."""
         for path in self.paths:
-            with opened(path) as source:
+            with opened(path, partial=self.options.partial) as source:
                 yield from self._of_source(source)
 
     def _of_source(self, source: Source) -> Iterator[Batch]:
@@ -75,6 +76,7 @@ class Parsing:
                 if self.progress is not None:
                     self.progress(source.name, source.place, source.size, self.records)
             yield self._counted(make.from_native(self._parser.finish(self.options.partial)))
+            self._cut += source.cut
         except TraceFault as fault:
             raise self._error(fault, source.name, sample) from None
 
@@ -111,7 +113,8 @@ class Parsing:
     @property
     def counts(self) -> dict[str, int]:
         """What was left out or looks odd, as the parser counted it."""
-        return self._parser.counts if self._parser is not None else {}
+        found = self._parser.counts if self._parser is not None else {}
+        return found | ({"ends of compressed data missing": self._cut} if self._cut else {})
 
     @property
     def zero_ns(self) -> int:

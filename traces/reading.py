@@ -19,7 +19,7 @@ from mirrord.traces.importing import import_trace
 from mirrord.traces.model import Batch, Facts
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.parsing import Progress
-from mirrord.traces.store import GROUP_ROWS, TraceFile, TraceWriter, told
+from mirrord.traces.store import READ_ROWS, TraceFile, TraceWriter, told
 
 _PARQUET = b"PAR1"
 
@@ -64,7 +64,7 @@ class Trace:
         return self._stored.path
 
     def batches(
-        self, columns: Sequence[str] | None = None, rows: int = GROUP_ROWS
+        self, columns: Sequence[str] | None = None, rows: int = READ_ROWS
     ) -> Iterator[Batch]:
         """All records in the order of time; see `TraceFile.batches`."""
         return self._stored.batches(columns, rows)

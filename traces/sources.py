@@ -2,37 +2,50 @@
 
 from __future__ import annotations
 
-import gzip
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import zstandard
 
-from mirrord.core.errors import Damaged, NotFound, PermissionMissing, Refused
+from mirrord.core.errors import Damaged, IoFailed, NotFound, PermissionMissing, Refused
 
 #: Read at once: large enough for the parsers, small beside memory.
 PIECE_BYTES = 4 << 20
 #: So much of the beginning is looked at to tell the format.
 SAMPLE_BYTES = 256 << 10
 
+#: Decompressed at once: what comes out may be a thousand times as much.
+_PACKED_BYTES = 32 << 10
+#: For zlib: with the header of gzip.
+_ANY_HEADER = 47
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 class Source:
     """One opened source; `place` is how far the file itself has been read, of `size` bytes.
 
-    size is None where it is not known (a pipe). sample: the beginning, decompressed.
+    size is None where it is not known (a pipe). sample: the beginning, decompressed. partial: the
+    end of compressed data may be missing; `cut` says then that it was.
     """
 
-    def __init__(self, name: str, raw: IO[bytes], size: int | None) -> None:
+    def __init__(
+        self, name: str, raw: IO[bytes], size: int | None, *, partial: bool = False
+    ) -> None:
         self.name, self.size, self._raw = name, size, _Counted(raw)
+        self._partial, self.cut = partial, False
         head = self._raw.peek(4)
         self.compression = "gzip" if head[:2] == _GZIP else "zstd" if head[:4] == _ZSTD else None
-        self._plain = self._decompressed()
+        self._plain: _Counted | _Packed = self._raw
+        if self.compression == "gzip":
+            self._plain = _Packed(self._raw, lambda: zlib.decompressobj(_ANY_HEADER), pad=b"\0")
+        elif self.compression == "zstd":
+            # (2 GiB is what `zstd --long=31` needs.)
+            frames = zstandard.ZstdDecompressor(max_window_size=1 << 31)
+            self._plain = _Packed(self._raw, frames.decompressobj)
         self.sample = self._read(SAMPLE_BYTES)
 
     @property
@@ -47,33 +60,31 @@ class Source:
         while piece := self._read(PIECE_BYTES):
             yield piece
 
-    def _decompressed(self) -> Any:
-        if self.compression == "gzip":
-            return gzip.GzipFile(fileobj=cast(IO[bytes], self._raw), mode="rb")
-        if self.compression == "zstd":
-            return _Zstd(self._raw)
-        return self._raw
-
     def _read(self, most: int) -> bytes:
         """Up to `most` bytes, fewer only at the end."""
         parts: list[bytes] = []
         left = most
         try:
-            while left and (part := self._plain.read(left)):
+            while left and not self.cut and (part := self._plain.read(left)):
                 parts.append(part)
                 left -= len(part)
         except EOFError:
-            raise self._broken("it ends in the middle") from None
-        except (OSError, zlib.error, zstandard.ZstdError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise
-            raise self._broken(str(error)) from None
+            if not self._partial:
+                hint = "Copy the file again, or take what is there with --partial."
+                raise self._broken("it ends in the middle", hint) from None
+            self.cut = True
+        except (zlib.error, zstandard.ZstdError) as error:
+            raise self._broken(str(error), "Copy the file again from where it came.") from None
+        except OSError as error:
+            raise IoFailed(
+                "reading failed", where=self.name, why=str(error.strerror or error)
+            ) from None
         return b"".join(parts)
 
-    def _broken(self, why: str) -> Damaged:
+    def _broken(self, why: str, hint: str) -> Damaged:
         return Damaged(
             f"the {self.compression} data cannot be decompressed", where=self.name, why=why,
-            hint="Copy the file again from where it came.",
+            hint=hint,
         )  # fmt: skip
 
 
@@ -98,49 +109,65 @@ class _Counted:
         return ahead
 
 
-class _Zstd:
-    """Reads frames one after another, and notices when the last one is broken off."""
+class _Packed:
+    """Decompresses members or frames one after another; `EOFError` when the last is broken off.
 
-    def __init__(self, raw: _Counted) -> None:
-        self._raw, self._frame = raw, self._begin()
-        self._ready, self._inside = b"", False
+    begin: makes what decompresses one. pad: bytes that may lie between them.
+    """
 
-    @staticmethod
-    def _begin() -> Any:
-        return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+    def __init__(self, raw: _Counted, begin: Callable[[], Any], pad: bytes = b"") -> None:
+        self._raw, self._begin, self._pad = raw, begin, pad
+        self._frame: Any = None
+        self._ready = self._left = b""
 
     def read(self, length: int) -> bytes:
         while not self._ready:
-            packed = (self._frame.unused_data if self._frame.eof else b"") or self._raw.read(
-                1 << 15
-            )
+            packed = self._left or self._raw.read(_PACKED_BYTES)
+            self._left = b""
             if not packed:
-                if self._inside and not self._frame.eof:
+                if self._frame is not None:
                     raise EOFError
                 return b""
-            if self._frame.eof:
+            if self._frame is None:
+                packed = packed.lstrip(self._pad) if self._pad else packed
+                if not packed:
+                    continue
                 self._frame = self._begin()
-            self._inside = True
             self._ready = self._frame.decompress(packed)
+            if self._frame.eof:
+                self._left, self._frame = self._frame.unused_data, None
         found, self._ready = self._ready[:length], self._ready[length:]
         return found
 
 
 @contextmanager
-def opened(path: str | Path) -> Iterator[Source]:
-    """A source to read once; "-" is standard input. `NotFound`, `PermissionMissing`, `Refused`."""
+def opened(path: str | Path, *, partial: bool = False) -> Iterator[Source]:
+    """A source to read once; "-" is standard input.
+
+    partial: take compressed data whose end is missing. `NotFound`, `PermissionMissing`, `Refused`;
+    later `Damaged` and `IoFailed`.
+    """
     if str(path) == "-":
-        yield Source("standard input", sys.stdin.buffer, None)
+        yield Source("standard input", sys.stdin.buffer, None, partial=partial)
         return
     where = Path(path)
+    with _open(where) as raw:
+        size = where.stat().st_size if where.is_file() else None
+        yield Source(str(path), raw, size, partial=partial)
+
+
+def _open(path: Path) -> IO[bytes]:
     try:
-        if where.is_dir():
-            raise Refused("this is a folder, not a trace", where=str(path),
-                          hint="Name the files in it.")  # fmt: skip
-        with where.open("rb") as raw:
-            size = where.stat().st_size if where.is_file() else None
-            yield Source(str(path), raw, size)
+        if path.is_dir():
+            raise Refused(
+                "this is a folder, not a trace", where=str(path), hint="Name the files in it."
+            )
+        return path.open("rb")
     except FileNotFoundError:
         raise NotFound("there is no such file", where=str(path)) from None
     except PermissionError:
         raise PermissionMissing("the file may not be read", where=str(path)) from None
+    except OSError as error:
+        raise IoFailed(
+            "the file cannot be opened", where=str(path), why=str(error.strerror)
+        ) from None

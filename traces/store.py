@@ -40,6 +40,8 @@ METADATA_KEY = b"mirrord"
 VERSION = 1
 #: Records in a row group: what is held in memory to read or write.
 GROUP_ROWS = 1 << 20
+#: Records that are read at once: so few that their memory is used again and again.
+READ_ROWS = 1 << 17
 
 _SCHEMA = pa.schema(
     [
@@ -123,7 +125,7 @@ class TraceFile:
         self.first_ns, self.last_ns = _span(metadata)
 
     def batches(
-        self, columns: Sequence[str] | None = None, rows: int = GROUP_ROWS
+        self, columns: Sequence[str] | None = None, rows: int = READ_ROWS
     ) -> Iterator[Batch]:
         """All records in the order of time, at most `rows` at once; as often as wanted.
 
@@ -131,7 +133,8 @@ class TraceFile:
         filled for each record.
         """
         wanted = list(make.COLUMNS if columns is None else columns)
-        with told(self.path), pq.ParquetFile(self.path) as opened:
+        # (What is buffered ahead is kept to the end: the whole file would end up in memory.)
+        with told(self.path), pq.ParquetFile(self.path, pre_buffer=False) as opened:
             for each in opened.iter_batches(batch_size=rows, columns=wanted, use_threads=False):
                 yield _to_batch(each, wanted)
 

@@ -181,6 +181,7 @@ _TOLD = {
     "bad lines left out": "bad-records",
     "bad records left out": "bad-records",
     "broken records left out": "broken-record",
+    "ends of compressed data missing": "broken-record",
     "requests of other kinds left out": "other-kinds",
 }
 

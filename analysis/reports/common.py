@@ -54,9 +54,11 @@ def interval_axis(seconds: Sequence[float]) -> Axis:
 def log_axis(title: str, values: Sequence[float]) -> Axis:
     """A logarithmic axis for these values; where they are close together it names more of them."""
     low, high = min(values, default=1.0), max(values, default=10.0)
-    if high > _CLOSE * low:
-        return Axis(title, "log")
-    low, high = low / 1.3, high * 1.3
+    close = high <= _CLOSE * low
+    # (Two names at least: 1, 2 and 5 are within a factor of 2.5.)
+    low, high = low / 1.7, high * 1.7
+    if not close:
+        return Axis(title, "log", low=low, high=high)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
     shown = tuple((tick, f"{tick:,.10g}") for tick in ticks if low <= tick <= high)

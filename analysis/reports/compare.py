@@ -124,16 +124,16 @@ def _section(workload: Workload, advice: Advice, prices: Prices) -> Section:
 def _table(advice: Advice, prices: Prices) -> Table:
     money = f"{prices.currency}/year"
     columns = (
-        Column("choice"), Column("link needed", "Mbit/s", 3), Column("sent", "Mbit/s", 3),
-        Column("oldest copy", "min", 2), Column("expected loss", "MiB", 2),
-        Column("worst loss", "MiB", 1), Column("snapshots", "MiB", 1),
+        Column("choice"), Column("verdict"), Column("link needed", "Mbit/s", 3),
+        Column("sent", "Mbit/s", 3), Column("oldest copy", "min", 2),
+        Column("expected loss", "MiB", 2), Column("worst loss", "MiB", 1),
+        Column("snapshots", "MiB", 1),
         Column("to run", money, 2), Column("expected loss", money, 2), Column("total", money, 2),
-        Column("verdict"),
     )  # fmt: skip
     rows: list[tuple[Cell, ...]] = [
-        (each.name, each.link / MBIT, each.sent / MBIT, each.lag_s / 60, each.expected / MIB,
-         each.worst / MIB, each.space / MIB, each.running_cost, each.loss_cost, each.total,
-         _verdict(each, advice))
+        (each.name, _verdict(each, advice), each.link / MBIT, each.sent / MBIT,
+         each.lag_s / 60, each.expected / MIB, each.worst / MIB, each.space / MIB,
+         each.running_cost, each.loss_cost, each.total)
         for each in advice.choices
     ]  # fmt: skip
     return Table(columns, tuple(rows))

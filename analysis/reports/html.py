@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from functools import lru_cache
 from html import escape
 from importlib import resources
@@ -16,7 +15,7 @@ from importlib import resources
 from mirrord.analysis.reports.html_plot import described
 from mirrord.analysis.reports.palette import DARK, LIGHT
 from mirrord.analysis.reports.plots import Plot, Report, Section, Table
-from mirrord.analysis.reports.tables import csv_of, is_number, text_of
+from mirrord.analysis.reports.tables import csv_of, is_number, text_of, unbroken
 
 #: Tables up to so many rows are open from the start.
 _OPEN_ROWS = 12
@@ -137,8 +136,7 @@ def _table(table: Table, title: str) -> str:
 
 def _prose(text: str) -> str:
     """Text for a page: a number and its unit stay on one line."""
-    units = r"(?<=\d) (?=%|(?:min|h|s|ms|d|B|[KMGT]iB|[kMG]?bit/s)\b)"
-    return re.sub(units, "\N{NO-BREAK SPACE}", escape(text))
+    return escape(unbroken(text))
 
 
 def _json(value: object) -> str:

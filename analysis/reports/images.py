@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirrord.analysis.reports.palette import LIGHT, Theme
 from mirrord.analysis.reports.plots import Axis, Line, Plot, Reference
+from mirrord.analysis.reports.tables import unbroken
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,7 +73,7 @@ def _figure(plot: Plot, theme: Theme) -> Figure:
     axes = figure.add_subplot()
     title = textwrap.fill(plot.title, _TITLE_WIDTH)
     figure.suptitle(title, x=0.012, ha="left", fontsize=14, fontweight="bold")
-    axes.set_title(textwrap.fill(plot.says, _SAYS_WIDTH), loc="left", fontsize=10.5,
+    axes.set_title(textwrap.fill(unbroken(plot.says), _SAYS_WIDTH), loc="left", fontsize=10.5,
                    color=theme.soft, pad=10)  # fmt: skip
     # The sentence begins where the title does, not where the axes do.
     axes.grid(True, color=theme.grid, linewidth=0.8)
@@ -88,9 +89,10 @@ def _figure(plot: Plot, theme: Theme) -> Figure:
         _line(axes, line, plot, theme)
     for level in plot.levels:
         axes.axhline(level.y, color=theme.soft, linewidth=1.4, linestyle=(0, (5, 3)))
-        axes.annotate(level.words, (1, level.y), xycoords=("axes fraction", "data"),
+        words = axes.annotate(level.words, (1, level.y), xycoords=("axes fraction", "data"),
                       xytext=(-4, 3), textcoords="offset points", ha="right", va="bottom",
                       fontsize=9.5, color=theme.soft)  # fmt: skip
+        words.set_in_layout(False)  # the layout is for what surrounds the axes
     _limits(axes, plot)
     handles, _ = axes.get_legend_handles_labels()
     if handles:

@@ -178,12 +178,13 @@ def _link_needed(
     )  # fmt: skip
     given = terms.least
     levels = (Level(given / MBIT, "the given link"),) if given < 1e12 else ()
+    drawn = [y for line in lines for y in line.y] + [each.y for each in levels]
     return Plot(
         "link-needed", "Link needed so that each update ends before the next",
         "The longer the interval, the more rewrites it absorbs and the more its bursts are spread. "
         "Synchronous and semi-synchronous mirrors are in the table.",
         interval_axis(_seconds(found)),
-        log_axis("link needed (Mbit/s)", [y for line in lines for y in line.y]),
+        log_axis("link needed (Mbit/s)", drawn),
         Table(columns, tuple(rows)), tuple(lines), levels=levels,
     )  # fmt: skip
 
@@ -285,12 +286,13 @@ def _writes(workload: Workload, terms: Terms) -> Plot:
         (Level(terms.least / MBIT, "the given link"),)
         if terms.least / MBIT < 2 * float(mean.max()) else ()
     )  # fmt: skip
+    high = 1.08 * max([float(mean.max()), *(each.y for each in levels)])
     return Plot(
         f"{slug(workload.name)}-writes", f"{workload.name}: what is written, over time",
         f"Mean of each {interval_words(point_s)}. Busiest: {axis.words(int(at_ns[busiest]))}, with "
         f"{rate_words(float(mean[busiest]) * MBIT)}; a single second reaches "
         f"{rate_words(float(peak.max()) * MBIT)}.",
-        axis.axis, Axis("written (Mbit/s)"), Table(columns, rows),
+        axis.axis, Axis("written (Mbit/s)", low=0, high=high), Table(columns, rows),
         (Line("written", places, mean.tolist(), 0, marker=False, steps=True, filled=True),),
         levels=levels,
     )  # fmt: skip

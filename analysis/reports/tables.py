@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 
 from mirrord.analysis.reports.plots import Cell, Column, Table
+
+_UNITS = re.compile(r"(?<=\d) (?=%|(?:min|h|s|ms|d|B|[KMGT]iB|[kMG]?bit/s)\b)")
+
+
+def unbroken(text: str) -> str:
+    """The text with each number and its unit on one line."""
+    return _UNITS.sub("\N{NO-BREAK SPACE}", text)
 
 
 def text_of(cell: Cell, column: Column) -> str:

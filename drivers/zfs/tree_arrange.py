@@ -73,3 +73,10 @@ def mount(tree: Tree) -> None:
     """Mount what is not: those above before those below."""
     for name in tree.mirrored():
         mounting.mount("ZFS:TREE:MOUNT", tree.datasets[name])
+
+
+def show_aside(tree: Tree) -> None:
+    """Let what was set aside be read, beside the tree."""
+    for name in sorted(tree.beside()):
+        if not tree_look.is_waiting(name):
+            mounting.mount("ZFS:TREE:SHOW", tree.datasets[name])

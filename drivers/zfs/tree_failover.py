@@ -111,7 +111,9 @@ def finish(tree: Tree, begun: Turn, keep_as: str | None, where: str) -> None:
         if begun.live or ((mark := tree.datasets[name].mark) and mark.role == "mirror")
     ]  # fmt: skip
     tree_arrange.arrange(tree, begun.paths, ours, where)
-    tree_arrange.mount(tree_look.load(tree.root, where))
+    tree = tree_look.load(tree.root, where, beside=True)
+    tree_arrange.mount(tree)
+    tree_arrange.show_aside(tree)  # also what an earlier try has moved
     tree_record.end("ZFS:TREE:TURNED", tree.root)
 
 

@@ -15,6 +15,7 @@ from mirrord.analysis.cluster import replay_on
 from mirrord.analysis.grids import DEFAULT, Grid, lag_target, whole
 from mirrord.analysis.replay import replay
 from mirrord.analysis.results import Replay
+from mirrord.cli.main import run
 from mirrord.core.errors import Damaged, MirrordError, NotFound, Refused, Unreachable
 from mirrord.traces.generators import Files, HotSpots, Workload
 from mirrord.traces.store import TraceFile, TraceWriter
@@ -141,3 +142,16 @@ def test_nobody_answers(tmp_path: Path) -> None:
         with pytest.raises(Unreachable) as caught:
             replay_on(address, path)
         assert isinstance(caught.value, MirrordError) and caught.value.hint
+
+
+def test_the_report_of_a_cluster_is_the_same(
+    cluster: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(store(Files(90), tmp_path / "files.parquet"))
+    said = []
+    for more in ([], ["--cluster", cluster]):
+        words = ["analyze", "risk", path, "--schedule", "*/10 * * * *", "--json", *more]
+        assert run(words) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    assert json.loads(said[0])["traces"][0]["schedules"]

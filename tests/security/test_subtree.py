@@ -25,7 +25,7 @@ CALLS: dict[str, tuple[object, ...]] = {
     "send": (None, "g", None), "prepare": (MIRROR, False),
     "receive": (pack(ReceiveRequest("t1", MIRROR, None, SNAPSHOT)),), "stagings": (),
     "commit": ("t1", True), "discard": ("t1",), "promote": (), "divergence": ("g", 9),
-    "rollback": ("g", MIRROR, "kept"), "forget": (),
+    "rollback": ("g", MIRROR, "kept"), "forget": (), "begin_test": ("t",), "end_test": (),
 }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +42,18 @@ def name(request: pytest.FixtureRequest) -> str:
 
 def test_every_format_has_an_example() -> None:
     assert set(FORMATS) - {"oracleGeneral"} == set(EXAMPLES)
+
+
+def test_every_format_and_finding_is_documented() -> None:
+    root = Path(__file__).parents[2]
+    documented = (root / "docs/traces.md").read_text(encoding="utf-8")
+    for name in FORMATS:
+        assert f"`{name}`" in documented
+    code = (root / "traces/traps.py").read_text(encoding="utf-8")
+    findings = set(re.findall(r'"([a-z]+-[a-z0-9-]+)"', code)) | {"bursts", "unsorted"}
+    assert len(findings) > 12
+    for name in findings:
+        assert f"`{name}`" in documented, name
 
 
 @pytest.mark.parametrize("compression", ["plain", "gz", "zst"])
@@ -139,6 +152,9 @@ def test_a_csv_without_operations_can_be_all_writes(tmp_path: Path) -> None:
     assert read(path, options)[0] == [
         Record(0, "0", W, 3584, 512), Record(1_000_000, "0", W, 4608, 1024)
     ]  # fmt: skip
+    path.write_bytes(b"1700000000.5 7 512\n1700000001 7 512\n")
+    dated = ReadOptions(columns="time=0,offset=1,length=2", write_flag="all")
+    assert read(path, dated)[1].epoch_ns == 1_700_000_000_500_000_000
     for columns, told in (
         ("time=0,offset=1,length=2", "op"), ("time=0,offset=1,length=9x", "no column '9x'"),
         ("time=0,where=1", "not a column of the map"), ("op=0", "time, offset, length"),

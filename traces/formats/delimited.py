@@ -230,8 +230,17 @@ def _places(text: str, names: list[str]) -> dict[str, list[int]]:
     return found
 
 
+#: From 1990 to 2100 in nanoseconds since 1970: nobody counts that from a recording's beginning.
+_DATES_NS = range(631_152_000 * 10**9, 4_102_444_800 * 10**9)
+
+
+def _dated(_sample: Sample, parser: TraceParser) -> int | None:
+    """Times that are dates since 1970 are taken as such."""
+    return 0 if parser.zero is not None and parser.zero in _DATES_NS else None
+
+
 CSV = Format(
-    "csv", "any CSV, by --columns", lambda sample: False, mapped,
+    "csv", "any CSV, by --columns", lambda sample: False, mapped, _dated,
     takes=("columns", "time_unit", "addr_unit", "size_unit", "write_flag"),
 )  # fmt: skip
 FORMATS = (*_FAMILY, CSV)
