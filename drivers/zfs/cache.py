@@ -26,7 +26,7 @@ def key_of(place: Place) -> str | None:
     """What a kept listing must have been made at; None: it cannot be known here."""
     volume = place.here
     folder = mounting.folder_of(volume)
-    if volume is None or not folder or place.mark.kept:
+    if volume is None or not folder or place.mark.kept or place.fresh is not None:
         return None
     try:
         changed_ns = os.stat(f"{folder}/.zfs/snapshot").st_mtime_ns

@@ -135,7 +135,7 @@ def rollback(
     if old.role == "mirror" and shown(place, found) == target.guid:
         if place.fresh is not None:
             _drop_fresh(place, where)
-        mounting.mount("ZFS:ROLLBACK:MOUNT", place.here)
+        finish_swap(place, where)  # an earlier try may not have shown what it set aside
         return
     mark = Mark(role="mirror", mirror_id=mirror_id, pin=target.guid, kept=old.kept, copy=old.copy)
     own = found.own()

@@ -54,7 +54,11 @@ class Sight:
         if kept is not None:
             found = listing.made(volume.name, kept, request)
         else:
-            found = listing.load(volume.name, place.mark.kept, request, self._where)
+            others = list(place.mark.kept)
+            if place.here is not None and place.fresh is not None:
+                # A swap that was interrupted: what takes the place has the older ones already.
+                others.append(place.fresh.name)
+            found = listing.load(volume.name, others, request, self._where)
             cache.save(place, found, before)
         self._hints = {one.guid: one for one in found.snapshots()}
         if place is self._place:
