@@ -69,7 +69,8 @@ def flush(label: str, volume: Dataset) -> None:
     with suppress(FileNotFoundError, PermissionError):
         if folder:
             files.sync_filesystem(label, folder)
-        elif volume.is_zvol:
+        elif volume.is_zvol and volume.get("readonly") != "on":
+            # (Nobody writes to a device that is read-only, and it answers a flush by EIO.)
             files.sync_device(label, view(volume))
 
 
