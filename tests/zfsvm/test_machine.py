@@ -40,9 +40,8 @@ def test_a_users_work_is_seen_and_depends_on_the_seed(zfs_guest: Guest) -> None:
             digests.append(zfs_guest.user("digest", folder))
         assert len(set(digests)) == 3
         assert zfs_guest.user("digest", folder) == digests[-1]
-        zfs_guest.run("zfs", "snapshot", f"here/{name}@held")
-        zfs_guest.run("zfs", "hold", "tag", f"here/{name}@held")
-    assert "does not exist" in zfs_guest.fails("zfs", "list", f"here/{name}")
+    with zfs_guest.datasets() as other:
+        assert other != name, "nobody meets what another test left"
 
 
 def test_what_fails_in_it_is_said_here(zfs_guest: Guest) -> None:
