@@ -20,7 +20,8 @@ from mirrord.analysis.grids import NS
 from mirrord.analysis.numbers import Floats, Workload, Writes
 from mirrord.core.errors import UsageError
 from mirrord.core.units import format_duration
-from mirrord.schedules.spans import DAYS, Span, covers, next_edge, overlap, parse_span
+from mirrord.schedules.rates import split_clauses
+from mirrord.schedules.spans import Span, covers, next_edge, overlap, parse_span
 
 GIB = 1 << 30
 _YEAR_S = 365.25 * 86400
@@ -29,7 +30,6 @@ _MBIT = 1e6 / 8
 #: Fewer whole intervals say too little of one: the first is special, as the copy begins fresh.
 _INTERVALS_MIN = 3.9
 _PRICE = re.compile(r"(\d+(?:\.\d+)?)(?:\s+(.*))?")
-_DAY = re.compile(rf"({'|'.join(DAYS)})", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,9 @@ def parse_loss_price(text: str, *, zone: str = "UTC") -> LossPrice:
 
     Written as rates are: a comma separates clauses and, inside a span, days.
     """
-    clauses: list[str] = []
-    for piece in (piece.strip() for piece in text.split(",")):
-        if clauses and _DAY.match(piece):
-            clauses[-1] += f",{piece}"
-        else:
-            clauses.append(piece)
     found: list[tuple[float, Span]] = []
     otherwise: float | None = None
+    clauses = split_clauses(text)
     for number, clause in enumerate(clauses, 1):
         match = _PRICE.fullmatch(re.sub(r"^else\s+", "", clause))
         if match is None or (clause.startswith("else") and match[2]):

@@ -83,7 +83,7 @@ def parse_rates(text: str, *, zone: str = "UTC") -> Rates:
     check_zone(zone)
     clauses: list[tuple[float | None, Span]] = []
     otherwise: float | None = None
-    pieces = _split(text)
+    pieces = split_clauses(text)
     for number, piece in enumerate(pieces, 1):
         has_else, rate, span = _parse_clause(piece, text)
         if span is not None:
@@ -108,7 +108,8 @@ def parse_rates(text: str, *, zone: str = "UTC") -> Rates:
     return Rates(tuple(clauses), otherwise, zone)
 
 
-def _split(text: str) -> list[str]:
+def split_clauses(text: str) -> list[str]:
+    """The clauses of a text by the hour: a comma separates them and, inside a span, days."""
     clauses: list[str] = []
     for piece in (piece.strip() for piece in text.split(",")):
         if clauses and _DAY.match(piece):
