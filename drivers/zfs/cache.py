@@ -21,6 +21,10 @@ from mirrord.drivers.zfs.place import Place
 
 _UNCERTAIN = "\t+"
 
+#: Of each kept file that this process has read: which one it was, its first line, its entries. To
+#: take thousands of lines apart at each look costs more than all else in an update.
+_read: dict[str, tuple[tuple[int, int, int], str, list[Entry]]] = {}
+
 
 def key_of(place: Place) -> str | None:
     """What a kept listing must have been made at; None: it cannot be known here."""
@@ -41,16 +45,28 @@ def load(place: Place, *, certain: bool = False) -> list[Entry] | None:
     if key is None:
         return None
     try:
-        text = locking.lock_file(place.location, "snapshots").read_text()
-    except (OSError, UnicodeDecodeError):
+        first, entries = _kept(place.location)
+    except (OSError, ValueError):
         return None
-    first, _, lines = text.partition("\n")
     if first != key and (certain or first != key + _UNCERTAIN):
         return None
-    try:
-        return listing.parse(lines)
-    except ValueError:
-        return None
+    return list(entries)
+
+
+def _kept(location: str) -> tuple[str, list[Entry]]:
+    """The first line and the entries of what is kept; `OSError`, `ValueError`. A file is replaced,
+    never changed, so the same file has the same content.
+    """
+    with locking.lock_file(location, "snapshots").open(encoding="utf-8") as opened:
+        now = os.fstat(opened.fileno())
+        which = (now.st_ino, now.st_mtime_ns, now.st_size)
+        known = _read.get(location)
+        if known is not None and known[0] == which:
+            return known[1], known[2]
+        first, _, lines = opened.read().partition("\n")
+    entries = listing.parse(lines)
+    _read[location] = which, first, entries
+    return first, entries
 
 
 def save(place: Place, found: Listing, before: str | None, *, certain: bool = True) -> None:
