@@ -113,7 +113,7 @@ def reduction(
     """Say how much asynchronous mirrors transfer, by update interval (the paper's Figures 2, 3)."""
     given = locals()
 
-    def made(workloads: list[Workload]) -> Report:
+    def made(workloads: list[Workload], terms: Terms) -> Report:
         from mirrord.analysis.reports.reduction import report
 
         return report(workloads)
@@ -145,10 +145,10 @@ def risk(
     """Say which link mirrors need, how old the copy gets, and what a failure loses."""
     given = locals()
 
-    def made(workloads: list[Workload]) -> Report:
+    def made(workloads: list[Workload], terms: Terms) -> Report:
         from mirrord.analysis.reports.risk import report
 
-        return report(workloads, _terms(given))
+        return report(workloads, terms)
 
     _run(given, made)
 
@@ -187,20 +187,19 @@ def compare(
     per_gib = parse_loss_price(price_lost, zone=zone)
     prices = Prices(price_link, price_transfer, price_space, per_gib, failures, currency)
 
-    def made(workloads: list[Workload]) -> Report:
+    def made(workloads: list[Workload], terms: Terms) -> Report:
         from mirrord.analysis.reports.compare import report
 
-        return report(workloads, _terms(given), prices)
+        return report(workloads, terms, prices)
 
     _run(given, made)
 
 
-def _run(given: dict[str, Any], made: Callable[[list[Workload]], Report]) -> None:
+def _run(given: dict[str, Any], made: Callable[[list[Workload], Terms], Report]) -> None:
     """Replay the traces, make the report, write it, say the conclusions."""
     with _extras():
-        _terms(given)  # what is wrong with an option is said before hours of work
-        workloads = _workloads(given)
-        report = made(workloads)
+        terms = _terms(given)  # what is wrong with an option is said before hours of work
+        report = made(_workloads(given, terms), terms)
         files: list[str] = []
         out: Path | None = given["out"]
         if out is not None:
@@ -221,16 +220,13 @@ def _run(given: dict[str, Any], made: Callable[[list[Workload]], Report]) -> Non
         print(f"Report: {out / report.kind}.html, and {len(files) - 1} files beside it")
 
 
-def _workloads(given: dict[str, Any]) -> list[Workload]:
+def _workloads(given: dict[str, Any], terms: Terms) -> list[Workload]:
     from mirrord.analysis.study import Plan, study, summed_up
-    from mirrord.schedules.rates import parse_rates
 
-    link = given["link"]
     plan = Plan(
         intervals_s=tuple(_durations(given["intervals"])),
         schedules=tuple(_schedules(given)),
-        link=parse_rates(link, zone=given["zone"]) if link else None,
-        overhead_s=parse_duration(given.get("overhead", "1s")),
+        link=terms.link, overhead_s=terms.overhead_s,
         free_space=given["free_space"], block=given["block"], threads=given["threads"],
         cluster=given["cluster"] or None,
     )  # fmt: skip
