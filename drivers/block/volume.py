@@ -39,6 +39,8 @@ from mirrord.system import clock, files, locks
 #: Blocks written before the memory that changed nodes take is looked at: 4 MiB.
 _BLOCKS_PER_STEP = 1024
 _LOCK_POLL_S = 0.02
+#: Who else has the volume open for writing is waited for so long.
+_PATIENCE_S = 5.0
 
 Change = Callable[[RootRecord], RootRecord]
 
@@ -83,15 +85,18 @@ class Volume:
         return cls.open(path, writable=True)
 
     @classmethod
-    def open(cls, path: str | Path, writable: bool = False) -> Volume:
+    def open(
+        cls, path: str | Path, writable: bool = False, *, wait_s: float = _PATIENCE_S
+    ) -> Volume:
         """Open what is there. Writable: the live volume only, and nobody else may then.
 
+        Who has it open for writing (a service that deletes a snapshot, too) is waited for.
         `NotFound`, `Damaged`, `Busy`; `Refused` for a mirror that is to be written.
         """
         path = Path(path)
         if not writable:
             return cls(path, writable=False)
-        volume = cls._manage(path, "writing")
+        volume = cls._manage(path, "writing", wait_s)
         if volume.record.role is not Role.LIVE:
             volume.close()
             raise _read_only(path)
@@ -99,17 +104,28 @@ class Volume:
         return volume
 
     @classmethod
-    def _manage(cls, path: Path, purpose: str) -> Volume:
+    def _manage(cls, path: Path, purpose: str, wait_s: float) -> Volume:
+        """Open it with its lock; `Busy` when who has that keeps it for so long."""
         rootrecord.load(path)
+        what = f"the block volume '{path}'"
+        deadline = clock.monotonic_s() + wait_s
         with ExitStack() as stack:
-            what = f"the block volume '{path}'"
-            with io_errors(str(path), "locking the volume"):
-                stack.enter_context(locks.exclusive(path / "writer", purpose, what=what))
+            while True:
+                try:
+                    with io_errors(str(path), "locking the volume"):
+                        stack.enter_context(locks.exclusive(path / "writer", purpose, what=what))
+                    break
+                except Busy:
+                    if clock.monotonic_s() > deadline:
+                        raise
+                    clock.sleep_s(_LOCK_POLL_S)
             return cls(path, writable=True, locked=stack.pop_all())
 
     @classmethod
     @contextmanager
-    def managed(cls, path: str | Path, purpose: str, *, wait_s: float = 5.0) -> Iterator[Volume]:
+    def managed(
+        cls, path: str | Path, purpose: str, *, wait_s: float = _PATIENCE_S
+    ) -> Iterator[Volume]:
         """The volume of any role, to change its record: this process's open one, or a new one.
 
         Writers of other processes are waited for; then `Busy`.
@@ -120,15 +136,7 @@ class Volume:
             with shared.mutex:
                 yield shared
             return
-        deadline = clock.monotonic_s() + wait_s
-        while True:
-            try:
-                volume = cls._manage(path, purpose)
-                break
-            except Busy:
-                if clock.monotonic_s() > deadline:
-                    raise
-                clock.sleep_s(_LOCK_POLL_S)
+        volume = cls._manage(path, purpose, wait_s)
         try:
             yield volume
         finally:

@@ -26,7 +26,7 @@ from mirrord.system import command as programs
 
 _ERROR_BYTES_MAX = 16 << 10
 _END_S = 120.0
-_WAIT_S = 20.0
+_WAIT_S = 60.0
 _POLL_S = 0.02
 
 

@@ -8,6 +8,7 @@ import random
 import subprocess
 import tarfile
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -188,11 +189,21 @@ def test_hundreds_of_snapshots_are_as_quick_as_one(tmp_path: Path) -> None:
 def test_one_writer_at_a_time_and_any_number_of_readers(volume: Path) -> None:
     with Volume.open(volume, writable=True) as writer:
         with pytest.raises(Busy, match="writing"):
-            Volume.open(volume, writable=True)
+            Volume.open(volume, writable=True, wait_s=0.1)
         writer.write(0, b"new")
         assert Volume.open(volume).read(0, 3) != b"new", "not flushed yet"
         writer.flush()
         assert Volume.open(volume).read(0, 3) == b"new"
+
+
+def test_a_writer_waits_for_another_that_is_soon_done(volume: Path) -> None:
+    first = Volume.open(volume, writable=True)
+    ends = threading.Timer(0.3, first.close)
+    ends.start()
+    with Volume.open(volume, writable=True) as second:
+        second.write(0, b"second")
+    ends.join()
+    assert Volume.open(volume).read(0, 6) == b"second"
 
 
 def test_a_destination_cannot_be_written(tmp_path: Path) -> None:

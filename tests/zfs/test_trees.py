@@ -157,7 +157,9 @@ def test_children_come_go_move_and_are_made_anew(trees: Trees) -> None:
     trees.update()
     trees.the_same()
     assert len(trees.beside(trees.place)) == 2
-    assert trees.update().status == "unchanged"
+    written = trees.run("zfs", "get", "-Hrp", "-o", "name,value", "written", source)
+    again = trees.update()
+    assert again.status == "unchanged", (again, written)
 
 
 def test_break_resync_and_reverse_of_a_tree(trees: Trees) -> None:

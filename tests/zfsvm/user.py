@@ -63,6 +63,7 @@ def volume_change(device: str, seed: int, size_bytes: int) -> None:
             file.write(made.randbytes(4096 * made.randrange(1, 4)))
         file.seek(made.randrange(size_bytes - 1_500_000))
         file.write(made.randbytes(1_000_000 if seed % 2 else 10))
+    _let_go()
 
 
 def volume_change_much(device: str, seed: int, size_bytes: int) -> None:
@@ -73,6 +74,14 @@ def volume_change_much(device: str, seed: int, size_bytes: int) -> None:
         file.seek(size_bytes - (41 << 20))
         for _ in range(40):
             file.write(made.randbytes(_PIECE))
+    _let_go()
+
+
+def _let_go() -> None:
+    """Until nobody has a device open: udev looks at each that was written, and when it is the last
+    to close one, OpenZFS writes that down: the volume counts as changed once more.
+    """
+    subprocess.run(["udevadm", "settle", "--timeout=60"], check=True)
 
 
 def volume_digest(device: str) -> str:
