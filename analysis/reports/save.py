@@ -6,6 +6,7 @@ import errno
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from mirrord.analysis.reports.html import page
@@ -27,6 +28,7 @@ def save(
     """
     beside = folder / f".{report.kind}.new"
     names: list[str] = []
+    ours = not folder.exists()
     try:
         files.make_directory("REPORT:FOLDER", folder)
         shutil.rmtree(beside, ignore_errors=True)
@@ -41,10 +43,14 @@ def save(
         for name in names:
             (beside / name).replace(folder / name)
         files.sync_directory(folder)
+        ours = False
     except OSError as error:
         raise _failed(error, folder) from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+        if ours:
+            with suppress(OSError):
+                folder.rmdir()
     return names
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 import inspect
-import sys
-import time
 import typing
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -14,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from mirrord.core.errors import Unsupported, UsageError
-from mirrord.core.units import format_size, parse_duration, parse_size
+from mirrord.core.units import parse_duration, parse_size
 from mirrord.traces.options import ReadOptions
 
 _PANEL = "How a foreign trace is read"
@@ -108,29 +106,3 @@ def reads_traces(command: Callable[..., Any]) -> Callable[..., Any]:
     called.__signature__ = signature  # type: ignore[attr-defined]
     called.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
     return called
-
-
-class Counter:
-    """Shows at the terminal how far reading is; nothing when it is none, or when it is quick."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet or not sys.stderr.isatty()
-        self._began_s = self._said_s = time.monotonic()
-        self._open = False
-
-    def __call__(self, source: str, done: int, size: int | None, records: int) -> None:
-        """Told so after each piece: bytes read of bytes in all, records."""
-        now_s = time.monotonic()
-        if self._quiet or now_s - self._said_s < 0.5:
-            return
-        self._said_s, self._open = now_s, True
-        share = f"{100 * done / size:.0f} % of {format_size(size)}" if size else format_size(done)
-        rate = records / max(now_s - self._began_s, 0.001)
-        text = f"{source}: {share}, {records:,} records, {rate / 1e6:.1f} million/s"
-        print(f"\r{text[:110]:<110}", end="", file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        """Clear the line."""
-        if self._open:
-            print("\r" + " " * 110 + "\r", end="", file=sys.stderr, flush=True)
-            self._open = False

@@ -246,6 +246,9 @@ def test_a_full_disk_leaves_what_was_there(reports: dict[str, Report], tmp_path:
         assert "--out" in caught.value.hint
         assert [path.name for path in (place / "out").iterdir()] == ["reduction.json"]
         assert (place / "out" / "reduction.json").read_text() == "from before"
+        with pytest.raises(NoSpace):
+            save(reports["reduction"], place / "another", version="1")
+        assert not (place / "another").exists()
 
 
 def test_a_place_that_is_none(reports: dict[str, Report], tmp_path: Path) -> None:
@@ -267,7 +270,7 @@ def test_ended_halfway_nothing_is_left(reports: dict[str, Report], tmp_path: Pat
 
     with pytest.raises(Ended):
         save(reports["reduction"], tmp_path / "out", version="1", progress=stop)
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("package", ["plotly", "matplotlib"])

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from mirrord.system import clock
-from tests.contract.zfs import zfs_lab
 from tests.support.world import NAME
-from tests.zfs.test_trouble import Trouble
+from tests.zfs.conftest import Trouble
 
 pytestmark = pytest.mark.zfs
 
 #: A dataset has one snapshot in a transaction group, and so 10,000 take minutes to make: by
 #: MIRRORD_TEST_SNAPSHOTS=10000. What takes long with so many is seen with fewer, too.
 MANY = int(os.environ.get("MIRRORD_TEST_SNAPSHOTS", "500"))
-
-
-@pytest.fixture
-def trouble(tmp_path: Path) -> Iterator[Trouble]:
-    with zfs_lab(volume=False, large=False) as lab:
-        made = Trouble(lab, tmp_path)
-        yield made
-        made.clean_up()
 
 
 def spent_s(work: Callable[[], object]) -> float:

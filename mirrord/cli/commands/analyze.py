@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mirrord.cli.output import Json, print_json
-from mirrord.cli.reading import Counter, reads_traces
+from mirrord.cli.progress import ProgressLine
+from mirrord.cli.reading import reads_traces
 from mirrord.core.errors import Unsupported, UsageError
 from mirrord.core.units import parse_duration
 from mirrord.traces.options import ReadOptions
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from mirrord.analysis.reports.plots import Report
     from mirrord.schedules.schedule import Schedule
 
-_EVERY_S = 0.2
 _REPLAY, _MIRROR, _PRICES = "How it is replayed", "What is assumed of the mirror", "Prices"
 _VOLUMES = ("update_in_place", "active_map", "no_active_map")
 
@@ -230,12 +228,9 @@ def _workloads(given: dict[str, Any], terms: Terms) -> list[Workload]:
         free_space=given["free_space"], block=given["block"], threads=given["threads"],
         cluster=given["cluster"] or None,
     )  # fmt: skip
-    with (
-        closing(_Progress(quiet=given["as_json"])) as progress,
-        closing(Counter(quiet=given["as_json"])) as counter,
-    ):
+    with ProgressLine(quiet=given["as_json"]) as line:
         found = [
-            study(path, plan, given["options"], progress=progress, importing=counter)
+            study(path, plan, given["options"], progress=line.replaying, importing=line.reading)
             for path in given["traces"]
         ]
     return summed_up(found)
@@ -295,27 +290,3 @@ def _extras() -> Iterator[None]:
             f"the package '{error.name}' is not installed", why="analysis needs it",
             hint=f"Install the extra: pip install 'mirrord[{extra}]'.",
         ) from None  # fmt: skip
-
-
-class _Progress:
-    """Shows at the terminal how far the replay is; nothing when it is none, or when it is quick."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet or not sys.stderr.isatty()
-        self._said_s = time.monotonic()
-        self._shown = False
-
-    def __call__(self, name: str, done: int, total: int) -> None:
-        """So many records of so many are replayed."""
-        now_s = time.monotonic()
-        if self._quiet or now_s - self._said_s < _EVERY_S:
-            return
-        self._said_s, self._shown = now_s, True
-        share = f" ({100 * done // total} %)" if total else ""
-        text = f"{name}: replayed {done:,} of {total:,} records{share}"
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        """Clear the line."""
-        if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

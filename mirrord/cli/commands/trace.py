@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,7 +11,8 @@ import typer
 from mirrord.cli.commands.trace_generate import generate
 from mirrord.cli.commands.trace_record import record
 from mirrord.cli.output import Json, print_json
-from mirrord.cli.reading import Counter, need_analysis, reads_traces
+from mirrord.cli.progress import ProgressLine
+from mirrord.cli.reading import need_analysis, reads_traces
 from mirrord.cli.tracetext import described, row_text
 from mirrord.core.errors import Refused, UsageError
 from mirrord.core.units import format_duration, parse_duration
@@ -51,8 +52,8 @@ def import_(
     """Store a trace of any format, in the order of time, and say what is odd about it."""
     from mirrord.traces.importing import import_trace
 
-    with closing(Counter(quiet=as_json)) as counter:
-        made = import_trace(sources, output, options, name=name, progress=counter)
+    with ProgressLine(quiet=as_json) as line:
+        made = import_trace(sources, output, options, name=name, progress=line.reading)
     found: dict[str, Any] = {
         "status": "done", "file": str(output), "stored_records": made.records,
         "align_shift_bytes": made.shift_bytes, **_document(made.facts, made.seen, made.findings),
@@ -74,8 +75,8 @@ def info(traces: Sources, options: ReadOptions, as_json: Json = False) -> None:
     if len(traces) == 1 and traces[0] != "-" and is_stored(traces[0]):
         facts, seen, findings, handled = look_at_stored(traces[0], options)
     else:
-        with closing(Counter(quiet=as_json)) as counter:
-            facts, seen, findings = look(traces, options, counter)
+        with ProgressLine(quiet=as_json) as line:
+            facts, seen, findings = look(traces, options, line.reading)
     if as_json:
         print_json({**_document(facts, seen, findings), "source_findings": handled})
         return
@@ -127,14 +128,14 @@ def convert(
     from mirrord.traces.writing import Written, format_of, write_text
 
     kind = format_of(target, to)
-    with closing(Counter(quiet=as_json)) as counter:
+    with ProgressLine(quiet=as_json) as line:
         if kind != "parquet":
-            with open_trace(source, options=options, progress=counter) as opened:
+            with open_trace(source, options=options, progress=line.reading) as opened:
                 written = write_text(opened.batches(), opened.facts, target, kind)
         elif source != "-" and is_stored(source):
             written = Written(filter_trace(TraceFile(source), target, options).records)
         else:
-            made = import_trace([source], target, options, progress=counter)
+            made = import_trace([source], target, options, progress=line.reading)
             written = Written(made.records)
     left = sum(written.left_out.values())
     if as_json:
@@ -167,9 +168,9 @@ def merge(
 
     if len(traces) < 2:
         raise UsageError("only one trace was named", hint="Name all that are to become one.")
-    with ExitStack() as stack, closing(Counter(quiet=as_json)) as counter:
+    with ExitStack() as stack, ProgressLine(quiet=as_json) as line:
         opened = [
-            stack.enter_context(open_trace(each, options=options, progress=counter))
+            stack.enter_context(open_trace(each, options=options, progress=line.reading))
             for each in traces
         ]
         made = merge_traces(opened, output, align=align, same_volumes=same_volumes, name=name)
@@ -201,8 +202,8 @@ def slice_(
     end_s = None if end is None else parse_duration(end)
     if begin_s is not None and end_s is not None and end_s <= begin_s:
         raise UsageError("--to is not later than --from")
-    with closing(Counter(quiet=as_json)) as counter, \
-         open_trace(trace, options=options, progress=counter) as opened:  # fmt: skip
+    with ProgressLine(quiet=as_json) as line, \
+         open_trace(trace, options=options, progress=line.reading) as opened:  # fmt: skip
         first_ns, last_ns = opened.first_ns, opened.last_ns
         if (end_s is not None and end_s * 1e9 <= first_ns) or (begin_s or 0) * 1e9 > last_ns:
             raise Refused(

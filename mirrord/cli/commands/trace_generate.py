@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from mirrord.cli.output import Json, print_json
-from mirrord.cli.reading import Counter, need_analysis
+from mirrord.cli.progress import ProgressLine
+from mirrord.cli.reading import need_analysis
 from mirrord.core.errors import UsageError
 from mirrord.core.units import format_duration, parse_duration
 
@@ -48,11 +48,12 @@ def generate(
     duration_s = parse_duration(duration)
     workload = _workload(kind, records, blocks, duration_s, skew, volumes, seed)
     facts = replace(workload.facts, name=name or workload.facts.name)
-    with TraceWriter(output, facts) as writer, closing(Counter(quiet=as_json)) as counter:
+    with TraceWriter(output, facts) as writer, ProgressLine(quiet=as_json) as line:
         for batch in workload.batches():
             writer.write(batch)
             # (What is written, as if each record were of a block.)
-            counter(facts.name, writer.records * BLOCK, workload.records * BLOCK, writer.records)
+            done, all_of_it = writer.records * BLOCK, workload.records * BLOCK
+            line.reading(facts.name, done, all_of_it, writer.records)
     shares = {s: workload.share(s) for s in _answered(kind, duration_s)}
     if as_json:
         print_json({

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from mirrord.cli.output import Json, print_json
+from mirrord.cli.progress import ProgressLine
 from mirrord.cli.reading import need_analysis
 from mirrord.core.units import format_size, parse_duration
 
@@ -104,22 +105,19 @@ class _Told:
     """One line at the terminal that says how it goes; elsewhere, once, that it has begun."""
 
     def __init__(self, what: str, *, quiet: bool) -> None:
-        self._what, self._quiet, self._width = what, quiet, 0
-        self._terminal = sys.stderr.isatty()
+        self._line = ProgressLine(quiet=quiet, at_once=True)
+        self._begun = f"recording {what}; Ctrl-C (SIGINT) ends it"
+        self._once = not quiet and not sys.stderr.isatty()
 
     def numbers(self, found: dict[str, Any]) -> None:
         """Show the numbers in place of those before."""
-        if self._quiet:
-            return
-        if not self._terminal:
-            self._quiet = True
-            print(f"recording {self._what}; Ctrl-C (SIGINT) ends it", file=sys.stderr, flush=True)
-            return
-        line = f"recording (Ctrl-C ends it): {found['records']:,} records, {_sums(found)}"
-        print(f"\r{line.ljust(self._width)}", end="", file=sys.stderr, flush=True)
-        self._width = len(line)
+        if self._once:
+            self._once = False
+            print(self._begun, file=sys.stderr, flush=True)
+        self._line.say(
+            lambda: f"recording (Ctrl-C ends it): {found['records']:,} records, {_sums(found)}"
+        )
 
     def end(self) -> None:
         """Leave the line."""
-        if self._width:
-            print(file=sys.stderr)
+        self._line.close(keep=True)

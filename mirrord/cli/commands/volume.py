@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from mirrord.cli.output import Json, print_json
+from mirrord.cli.progress import ProgressLine
 from mirrord.core.errors import NotFound
 from mirrord.core.units import format_size, parse_size
 
@@ -182,8 +183,8 @@ def check(volume: Volume, as_json: Json = False) -> None:
     """Verify every block and every map (an fsck that changes nothing); exit status 1 if wrong."""
     from mirrord.control import volumes
 
-    tell = sys.stderr.isatty() and not as_json
-    found = volumes.check(volume, _Counter() if tell else None)
+    with ProgressLine(quiet=as_json) as progress:
+        found = volumes.check(volume, progress.verifying)
     if as_json:
         print_json(found)
     else:
@@ -193,18 +194,6 @@ def check(volume: Volume, as_json: Json = False) -> None:
         print(f"{volume}: {found['images']} images, {found['blocks']} blocks verified: {verdict}.")
     if found["findings"]:
         raise typer.Exit(1)
-
-
-class _Counter:
-    """Counts verified blocks at the terminal."""
-
-    def __init__(self) -> None:
-        self._said = 0
-
-    def __call__(self, blocks: int) -> None:
-        if blocks - self._said > 50_000:
-            self._said = blocks
-            print(f"\r{format_size(blocks * 4096)} verified", end="", file=sys.stderr, flush=True)
 
 
 def _existing(source: str) -> Path:

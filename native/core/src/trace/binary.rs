@@ -91,15 +91,8 @@ impl<P: RecordParser> Parser for Records<P> {
             return Err(Fault::new("the header does not end", 1, b"").truncated());
         }
         self.begun = false;
-        if left > 0 {
-            let what = format!("{left} bytes of {} are there", P::SIZE);
-            if !partial {
-                return Err(Fault::new(what, self.number + 1, b"").truncated());
-            }
-            self.shared.count("broken records left out");
-        }
-        self.number = 0;
-        Ok(())
+        let number = std::mem::take(&mut self.number) + 1;
+        self.shared.cut_off(left, number, partial)
     }
 
     fn shared(&self) -> &Shared {

@@ -137,15 +137,8 @@ impl Parser for Blktrace {
     fn finish(&mut self, partial: bool, _out: &mut Columns) -> Result<(), Fault> {
         let left = self.carry.len();
         self.carry.clear();
-        if left > 0 {
-            if !partial {
-                let what = format!("{left} bytes of it are there");
-                return Err(Fault::new(what, self.number + 1, b"").truncated());
-            }
-            self.shared.count("broken records left out");
-        }
-        self.number = 0;
-        Ok(())
+        let number = std::mem::take(&mut self.number) + 1;
+        self.shared.cut_off(left, number, partial)
     }
 
     fn shared(&self) -> &Shared {

@@ -116,6 +116,20 @@ impl Shared {
         *self.counts.entry(what).or_insert(0) += 1;
     }
 
+    /// The source ended, `left` bytes after the beginning of record `number`: a fault, unless a
+    /// source that is cut off is taken.
+    pub fn cut_off(&mut self, left: usize, number: u64, partial: bool) -> Result<(), Fault> {
+        if left == 0 {
+            return Ok(());
+        }
+        if !partial {
+            let what = format!("only {left} bytes of it are there");
+            return Err(Fault::new(what, number, b"").truncated());
+        }
+        self.count("broken records left out");
+        Ok(())
+    }
+
     /// Append a record; says why not, when it cannot be.
     #[inline]
     pub fn push(&mut self, record: &Record, out: &mut Columns) -> Result<(), String> {
