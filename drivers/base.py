@@ -242,6 +242,12 @@ class Driver(abc.ABC):
         """
         return None
 
+    def members(self, guid: str) -> dict[str, str]:
+        """The snapshots that are this one: the identity of each with its path in the volume. It is
+        one, with the path "", but where many datasets are one volume.
+        """
+        return {guid: ""}
+
     @abc.abstractmethod
     def changed_since(self, guid: str) -> bool:
         """Whether the live volume may differ from the snapshot. False only when it is certain

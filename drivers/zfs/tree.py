@@ -90,7 +90,7 @@ class TreeDriver(Driver):
         """See `Driver.facts`. What is true of the root is true of the tree."""
         facts = self._root.facts()._replace(kind=self.kind)
         turn, begun = tree_record.turn(self.location), tree_record.transfer(self.location)
-        notes = facts.notes
+        notes = facts.notes + self._unseen(facts.role)
         if turn is not None:
             notes += ("It was being turned back to an older snapshot; the next command ends that.",)
             facts = facts._replace(role=Role.MIRROR, mirror_id=turn.mirror_id)
@@ -101,6 +101,19 @@ class TreeDriver(Driver):
             more = f" and {len(aside) - 3} more" if len(aside) > 3 else ""
             notes += (f"Datasets that left the tree are kept as {', '.join(aside[:3])}{more}.",)
         return facts._replace(notes=notes)
+
+    def _unseen(self, role: Role) -> tuple[str, ...]:
+        """A note of the members that cannot be seen for want of a key."""
+        if role not in (Role.MIRROR, Role.LIVE):
+            return ()
+        words = ["zfs", "list", "-Hr", "-t", "filesystem", "-o", "keystatus,name", self.location]
+        rows = [line.split("\t") for line in command.result(words).output.splitlines()]
+        closed = [name for status, name in rows if status == "unavailable"]
+        closed = [name for name in closed if tree_look.is_inside(self.location, name)]
+        if not closed:
+            return ()
+        more = f" and {len(closed) - 3} more" if len(closed) > 3 else ""
+        return (f"The key of {', '.join(closed[:3])}{more} is not loaded: 'zfs load-key'.",)
 
     def _in_between(self, begun: tree_record.Transfer) -> bool:
         tree = self._look()
@@ -188,6 +201,15 @@ class TreeDriver(Driver):
         cache.drop(self.location)
         deleting.delete_all([*found[1:], found[0]], mark.copy if mark else "", where)
 
+    def members(self, guid: str) -> dict[str, str]:
+        """See `Driver.members`."""
+        tree = self._look(beside=True)
+        entry = tree.root_entry(guid)
+        if entry is None:
+            raise texts.snapshot_missing(str(self), guid)
+        found = tree.together(entry)
+        return {one.guid: tree.path(name) for name, one in found.items()}
+
     def changed_since(self, guid: str) -> bool:
         """See `Driver.changed_since`. A dataset that came, went or moved is a change, too."""
         where, tree = str(self), self._live()
@@ -254,8 +276,12 @@ class TreeDriver(Driver):
     ) -> TreeSendStream:
         """See `Driver.send`."""
         tree, where = self._look(), str(self)
-        members = self._members(tree, base, incremental)
-        done = {guid for guid, state in (checkpoint or {}).items() if state == tree_receive.DONE}
+        states = checkpoint or {}
+        members = [
+            (name, None if states.get(newer.guid) == tree_receive.WHOLE else older, newer)
+            for name, older, newer in self._members(tree, base, incremental)
+        ]
+        done = {guid for guid, state in states.items() if state == tree_receive.DONE}
         sendings = {
             newer.guid: deltas.sending(tree.place(name), older, newer)
             for name, older, newer in members

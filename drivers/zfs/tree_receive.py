@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mirrord.core.errors import TransferFailed
+from mirrord.core.errors import CheckpointUseless, TransferFailed
 from mirrord.core.model import ReceiveRequest, Staging
 from mirrord.drivers import base
 from mirrord.drivers.base import Receiver
@@ -17,6 +17,8 @@ from mirrord.drivers.zfs.tree_stream import Manifest, Member, TreeParser, parse_
 
 #: In a checkpoint: all of a member is there.
 DONE = "done"
+#: A member's base is gone: it must be sent from nothing.
+WHOLE = "whole"
 
 
 def location_of(tree: Tree, member: Member) -> str | None:
@@ -76,6 +78,15 @@ class TreeReceiver(Receiver):
             raise ValueError("it is not the announced snapshot, or not from its base")
         self._tree = self._ready(manifest)
         tree_record.begin_transfer(self._root, Transfer(request, manifest))
+        lost = [one.path for one in manifest.members if location_of(self._tree, one) is None]
+        if lost:
+            more = " and more" if lost[3:] else ""
+            error = CheckpointUseless(
+                f"the destination lost {', '.join(lost[:3])}{more}, which is sent whole",
+                where=self._where,
+            )
+            error.data["shortened"] = WHOLE
+            raise error
         self._left = [one for one in manifest.members if not one.done]
 
     def _member(self) -> ZfsReceiver:
@@ -142,7 +153,7 @@ def staging(tree: Tree, begun: Transfer) -> Staging:
     for one in begun.manifest.members:
         location = location_of(tree, one)
         if location is None:
-            complete = False
+            complete, checkpoint[one.guid] = False, WHOLE
             continue
         listed = tree.listings.get(location)
         if listed is not None and listed.find(one.guid) is not None:
@@ -165,4 +176,4 @@ def staging(tree: Tree, begun: Transfer) -> Staging:
 def checkpoint_of(checkpoint: dict[str, int | str] | None, guid: str) -> dict[str, int | str]:
     """What a tree's checkpoint says of a member, as its own stream takes it."""
     found = (checkpoint or {}).get(guid)
-    return {TOKEN: found} if found is not None and found != DONE else {}
+    return {TOKEN: found} if found not in (None, DONE, WHOLE) else {}

@@ -316,6 +316,7 @@ METHODS: dict[str, Method] = {
     "delete_snapshot": Method(_S | Right.REMOVE, (str,), _delete_snapshot, "delete snapshots"),
     "reclaim": Method(_ANY, (), _plain("reclaim"), "reclaim space"),
     "base_left": Method(_S, (str,), _plain("base_left"), "look for what is left of a base"),
+    "members": Method(_ANY, (str,), _plain("members"), "look at a snapshot"),
     "changed_since": Method(_ANY, (str,), _plain("changed_since"), "compare snapshots"),
     "delta": Method(_S, (_MAYBE, str, bool, bool), _delta, "compute deltas"),
     "changes": Method(_S, (str, str), _plain("changes"), "compute deltas"),

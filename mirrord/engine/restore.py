@@ -246,6 +246,8 @@ def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[Turn, str | None]:
             "source and destination have no snapshot in common", where=where,
             hint="Move the source volume away; restore then makes it anew.",
         )  # fmt: skip
+    if common.guid == chosen.guid:
+        _check_whole(mirror, chosen)
     lost = None
     if facts.role is Role.LIVE and mirror.source.changed_since(common.guid):
         lost = mirror.source.divergence(common.guid)
@@ -256,3 +258,18 @@ def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[Turn, str | None]:
         *nested_lines(facts),
     )
     return Turn(Verb.RESTORE, chosen, where, lost, lost is not None, lines), common.guid
+
+
+def _check_whole(mirror: Mirror, chosen: Snapshot) -> None:
+    """Refuse to go back to a snapshot of which the source has lost a part."""
+    here, there = mirror.source.members(chosen.guid), mirror.destination.members(chosen.guid)
+    gone = sorted(path for guid, path in there.items() if guid not in here)
+    if not gone:
+        return
+    name, copy, to = chosen.name, mirror.destination.location, mirror.source.location
+    raise Refused(
+        f"the source has no longer all of {name}", where=str(mirror.source),
+        why=f"what was {', '.join(gone[:5])}{' and more' if gone[5:] else ''} is gone",
+        hint=f"Bring each back: zfs send {copy}/{gone[0]}@{name} | zfs receive {to}/{gone[0]}; or "
+        f"rename the whole away ('zfs rename {to} {to}-old'): restore --all then makes it anew.",
+    )  # fmt: skip

@@ -134,7 +134,11 @@ class _Again:
             self._useless = _USELESS_MAX - 1
             self._route.receiver.discard(transfer_id)
         self._useless += 1
-        self._route.tell(f"what an interrupted transfer had brought is of no use: {error}")
+        whole = error.data.get("shortened") == "whole"
+        self._route.tell(
+            str(error) if whole
+            else f"what an interrupted transfer had brought is of no use: {error}"
+        )  # fmt: skip
         self.moved_bytes += self._route.run.moved_bytes
         self._route.run.moved_bytes = 0
 

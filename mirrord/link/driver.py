@@ -223,6 +223,11 @@ class RemoteDriver(Driver):
         left: Snapshot | None = unpack(Snapshot | None, self._call("base_left", guid))
         return left
 
+    def members(self, guid: str) -> dict[str, str]:
+        """See `Driver.members`."""
+        found: dict[str, str] = unpack(dict[str, str], self._call("members", guid))
+        return found
+
     def delta(
         self, base: str | None, incremental: str, *, states: bool = False, files: bool = False
     ) -> Delta:

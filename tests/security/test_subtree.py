@@ -21,7 +21,8 @@ SNAPSHOT = Snapshot("0" * 32 + ":1", "s1", SnapshotKind.REFERENCE, 1, 1)
 CALLS: dict[str, tuple[object, ...]] = {
     "facts": (), "lock": ("x",), "unlock": (), "snapshots": (), "own_snapshots": (["*"],),
     "take_snapshot": ("s1",), "delete_snapshot": ("g",), "reclaim": (), "changed_since": ("g",),
-    "base_left": ("g",), "changes": ("g", "h"), "delta": (None, "g", False, True),
+    "base_left": ("g",), "members": ("g",),
+    "changes": ("g", "h"), "delta": (None, "g", False, True),
     "send": (None, "g", None), "prepare": (MIRROR, False),
     "receive": (pack(ReceiveRequest("t1", MIRROR, None, SNAPSHOT)),), "stagings": (),
     "commit": ("t1", True), "discard": ("t1",), "promote": (), "divergence": ("g", 9),

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from mirrord.core.errors import MirrordError
 from mirrord.link import connect
-from tests.contract.zfs import ZfsLab, zfs_lab
-from tests.support.world import NAME, World
-from tests.zfsvm.bridge import Bridge
+from tests.support.world import NAME
+from tests.zfs.conftest import DISK_BYTES, Trees
 
 pytestmark = pytest.mark.zfs
 
@@ -23,98 +20,6 @@ Point = tuple[str, int]
 #: steps are tried by MIRRORD_TEST_TREE_STEPS=all; that takes half an hour.)
 _ALL = os.environ.get("MIRRORD_TEST_TREE_STEPS") == "all"
 _TELLING = frozenset(f"ZFS:TREE:{each}" for each in ("END", "RENAME", "CLONE"))
-_DISK_BYTES = 8 << 20
-
-
-class Trees(World):
-    """A tree `home` with `a`, `a/deep`, `b` and the volume `disk`, and a place for its mirror."""
-
-    lab: ZfsLab
-
-    def __init__(self, lab: ZfsLab, folder: Path) -> None:
-        self.bridge = Bridge(lab.guest, folder)
-        lab.host = self.bridge.host
-        super().__init__(lab, folder / "home")
-        self.run, self.guest = lab.guest.run, lab.guest
-        self.source, self.place = lab.source().location, lab.destination().location
-        for child in ("a", "a/deep", "b"):
-            self.run("zfs", "create", f"{self.source}/{child}")
-            self.write(f"{child}/file", child)
-        self.run("zfs", "create", "-s", "-b", "8K", "-V", str(_DISK_BYTES), f"{self.source}/disk")
-        self.change_disk(-1)
-
-    def write(self, path: str, text: str, root: str = "") -> None:
-        """A file in the source, or in `root`."""
-        self.guest.user("write_text", f"/{root or self.source}/{path}", text)
-
-    def read(self, path: str, root: str = "") -> str:
-        """A file of the destination, or of `root`."""
-        return str(self.guest.user("read_text", f"/{root or self.place}/{path}"))
-
-    def change_disk(self, seed: int) -> None:
-        device = f"/dev/zvol/{self.source}/disk"
-        self.guest.user("volume_change", device, seed, _DISK_BYTES)
-
-    def mirrored(self) -> Trees:
-        """Initialized."""
-        ends = f"zfs://there/{self.source}", f"zfs://there/{self.place}"
-        self.service.create(NAME, *ends, recursive=True)
-        self.service.initialize(NAME)
-        return self
-
-    def destroy(self, child: str) -> None:
-        """As its owner does: mirrord holds the snapshots that it needs."""
-        words = ["zfs", "list", "-Ht", "snapshot", "-o", "name,userrefs", f"{self.source}/{child}"]
-        for line in self.run(*words).splitlines():
-            name, holds = line.split("\t")
-            if holds != "0":
-                self.run("zfs", "release", "mirrord", name)
-        self.run("zfs", "destroy", "-r", f"{self.source}/{child}")
-
-    def update(self) -> Any:
-        return self.service.update(NAME)
-
-    def children(self, root: str) -> list[str]:
-        """Names of all below a dataset, without its own."""
-        listed = self.run("zfs", "list", "-Hr", "-t", "filesystem,volume", "-o", "name", root)
-        return sorted(name[len(root) :].lstrip("/") for name in listed.splitlines())
-
-    def digests(self, root: str) -> tuple[str, str]:
-        """Of all that a user sees below a root."""
-        disk = f"/dev/zvol/{root}/disk"
-        return (
-            str(self.guest.user("digest", f"/{root}")), str(self.guest.user("volume_digest", disk))
-        )  # fmt: skip
-
-    def the_same(self) -> None:
-        """The destination shows what the source has."""
-        assert self.children(self.place) == self.children(self.source)
-        assert self.digests(self.place) == self.digests(self.source)
-        assert not [note for note in self.status()["notes"] if "in between" in note]
-
-    def beside(self, root: str) -> list[str]:
-        """What lies beside a root."""
-        parent = root.rpartition("/")[0]
-        listed = self.run("zfs", "list", "-Hd1", "-t", "filesystem,volume", "-o", "name", parent)
-        return [name for name in listed.splitlines() if name.startswith(f"{root}.mirrord-")]
-
-    def mend(self) -> None:
-        """All is well again; a new process takes over."""
-        connect.close_all()
-        self.bridge.behave()
-        self.again()
-
-    def clean_up(self) -> None:
-        super().clean_up()
-        self.bridge.close()
-
-
-@pytest.fixture
-def trees(tmp_path: Path) -> Iterator[Trees]:
-    with zfs_lab(volume=False, large=False) as lab:
-        made = Trees(lab, tmp_path)
-        yield made
-        made.clean_up()
 
 
 def test_a_tree_is_mirrored_whole_but_for_what_is_left_out(trees: Trees) -> None:
@@ -152,7 +57,7 @@ def test_children_come_go_move_and_are_made_anew(trees: Trees) -> None:
     trees.run("zfs", "rename", f"{source}/a/new", f"{source}/a/moved")
     trees.run("zfs", "rename", f"{source}/aside", f"{source}/a/new")
     trees.destroy("disk")
-    trees.run("zfs", "create", "-s", "-b", "8K", "-V", str(_DISK_BYTES), f"{source}/disk")
+    trees.run("zfs", "create", "-s", "-b", "8K", "-V", str(DISK_BYTES), f"{source}/disk")
     trees.change_disk(7)
     trees.update()
     trees.the_same()
