@@ -101,8 +101,11 @@ mount -t overlay overlay -o lowerdir=/,upperdir="$PWD/over/upper",workdir="$PWD/
 for folder in proc sys dev; do mount --rbind "/$folder" "root/$folder"; done
 for folder in run tmp; do mount -t tmpfs tmpfs "root/$folder"; done
 for folder in "$2" "$3"; do
-    [ "$(stat -c %d "$folder")" = "$(stat -c %d /)" ] || {
-        mkdir -p "root$folder"; mount --rbind "$folder" "root$folder"; }
+    case "$(stat -c %d "$folder"):$folder" in
+        *:/tmp/*|*:/run/*) ;;
+        "$(stat -c %d /)":*) continue ;;
+    esac
+    mkdir -p "root$folder"; mount --rbind "$folder" "root$folder"
 done
 mkdir -p root/etc/systemd/system root/usr/local/sbin
 for disk in data backup newdisk; do
