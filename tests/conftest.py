@@ -97,7 +97,7 @@ def nobody_observes() -> Iterator[None]:
     clock.use(None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def zfs_guest() -> Guest:
     """The virtual machine that has real OpenZFS."""
     return machines.guest()

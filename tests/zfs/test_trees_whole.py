@@ -38,7 +38,7 @@ def test_a_tree_goes_back_whole_and_keeps_what_it_had(trees: Trees) -> None:
     assert trees.digests(trees.source) == wanted
     assert trees.children(trees.source) == trees.children(trees.place)
     aside = f"/{trees.source}.mirrord-*"
-    kept = trees.run("sh", "-c", f"cat {aside}/a/deep/file; echo; cat {aside}/file")
+    kept = trees.run("sh", "-c", f"cat {aside}/file; echo; cat {aside}/own/file")
     assert kept.split("\n") == ["a mistake", "a child made since"]
     trees.write("b/file", "after it")
     trees.update()

@@ -25,6 +25,8 @@ TREE = "/opt/mirrord/tree"
 PYTHON = "/opt/mirrord/bin/python"
 _NUMBERS = itertools.count(1)
 _READY_S = 60.0
+#: So long may be what a test wishes to be done in it.
+_ANSWER_S = 800.0
 
 
 class GuestError(AssertionError):
@@ -40,6 +42,8 @@ class Guest:
         self._worker: subprocess.Popen[bytes] | None = None
         self._lines: BufferedRWPair | None = None
         self._guard = threading.Lock()
+        #: Why nothing can be asked of it any more.
+        self.lost = ""
 
     def start(self) -> Guest:
         """Bring the code in and start the worker."""
@@ -53,6 +57,7 @@ class Guest:
             said = self.machine.ssh("cat", "/tmp/worker.log").stdout.decode(errors="replace")
             raise GuestError(f"the worker did not start: {said}")
         with self.connect(role="user") as connection:  # (closed when its file is)
+            connection.settimeout(_ANSWER_S)
             self._lines = connection.makefile("rwb")
         return self
 
@@ -79,6 +84,8 @@ class Guest:
             assert self._worker.stdin is not None and self._worker.stdout is not None
             self._worker.stdin.close()
             self._worker.stdout.close()
+            if self.lost:
+                self._worker.kill()
             self._worker.wait(10)
             self._worker = None
 
@@ -110,10 +117,15 @@ class Guest:
     def user(self, name: str, *arguments: Any) -> Any:
         """Call a function of tests.zfsvm.user in the machine."""
         with self._guard:
+            if self.lost:
+                raise GuestError(self.lost)
             assert self._lines is not None
+            # Whatever interrupts this (also a test's time being over) leaves an answer on its way.
+            self.lost = f"the machine did not answer: {name} {arguments}"
             self._lines.write(json.dumps([name, arguments]).encode() + b"\n")
             self._lines.flush()
             answer = json.loads(self._lines.readline())
+            self.lost = ""
         if "error" in answer:
             raise GuestError(answer["error"])
         return answer["value"]

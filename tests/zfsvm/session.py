@@ -24,11 +24,15 @@ class _Kept:
         self.guest: Guest | None = None
         self.hindered = ""
         self.versions = ""
+        self.lost: list[str] = []
 
     def get(self) -> Guest:
         """The running machine; `NoMachine` when there can be none."""
         if self.hindered:
             raise NoMachine(self.hindered)
+        if self.guest is not None and self.guest.lost:
+            self.lost.append(self.guest.lost)  # the test that saw it has failed; the others go on
+            self.close()
         if self.guest is None:
             try:
                 self.guest = self._start()
@@ -96,4 +100,5 @@ def summary() -> tuple[bool, list[str]]:
             lines.append(f"REAL OPENZFS WAS NOT TESTED, no virtual machine: {kept.hindered}")
         elif kept.versions:
             lines.append(f"{kept.name}: {kept.versions}")
+        lines += [f"{kept.name} was lost and started anew: {why}" for why in kept.lost]
     return not (_first.hindered or _second.hindered), lines
