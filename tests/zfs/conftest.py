@@ -16,8 +16,8 @@ from tests.zfsvm.bridge import Bridge
 DISK_BYTES = 8 << 20
 
 
-class Trouble(World):
-    """A mirror of a file system, reached through a bridge; `place` is its destination."""
+class Bridged(World):
+    """A mirror within the machine, reached through a bridge."""
 
     lab: ZfsLab
 
@@ -25,8 +25,16 @@ class Trouble(World):
         self.bridge = Bridge(lab.guest, folder)
         lab.host = self.bridge.host
         super().__init__(lab, folder / "home")
-        self.run = lab.guest.run
+        self.run, self.guest = lab.guest.run, lab.guest
         self.source = lab.source().location
+
+    def clean_up(self) -> None:
+        super().clean_up()
+        self.bridge.close()
+
+
+class Trouble(Bridged):
+    """A mirror of a file system; `place` is its destination."""
 
     def mirrored(self, place: str = "") -> Trouble:
         """Initialized to that dataset."""
@@ -50,22 +58,13 @@ class Trouble(World):
         assert self.shown() == self.source_content()
         assert self.status()["healthy"]
 
-    def clean_up(self) -> None:
-        super().clean_up()
-        self.bridge.close()
 
-
-class Trees(World):
+class Trees(Bridged):
     """A tree `home` with `a`, `a/deep`, `b` and the volume `disk`, and a place for its mirror."""
 
-    lab: ZfsLab
-
     def __init__(self, lab: ZfsLab, folder: Path) -> None:
-        self.bridge = Bridge(lab.guest, folder)
-        lab.host = self.bridge.host
-        super().__init__(lab, folder / "home")
-        self.run, self.guest = lab.guest.run, lab.guest
-        self.source, self.place = lab.source().location, lab.destination().location
+        super().__init__(lab, folder)
+        self.place = lab.destination().location
         for child in ("a", "a/deep", "b"):
             self.run("zfs", "create", f"{self.source}/{child}")
             self.write(f"{child}/file", child)
@@ -133,10 +132,6 @@ class Trees(World):
         connect.close_all()
         self.bridge.behave()
         self.again()
-
-    def clean_up(self) -> None:
-        super().clean_up()
-        self.bridge.close()
 
 
 @pytest.fixture
