@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from mirrord.core.errors import IoFailed, MirrordError, PermissionMissing
+from mirrord.core.units import format_few
 from mirrord.drivers.zfs.complaints import RULES
 from mirrord.drivers.zfs.permissions import granted, needed_by
 
@@ -135,8 +136,7 @@ def _below(stderr: str) -> str:
     lines = [line.strip() for line in stderr.splitlines()]
     starts = [number for number, line in enumerate(lines) if line.startswith("use '-")]
     listed = [line for line in lines[starts[0] + 1 :] if line and " " not in line] if starts else []
-    shown = ", ".join(listed[:3])
-    return f"{shown} and {len(listed) - 3} more" if len(listed) > 3 else shown
+    return format_few(listed)
 
 
 def _name(said: str, arguments: Sequence[str]) -> str:

@@ -7,10 +7,10 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
-from collections.abc import Sequence
 
 from mirrord.core.errors import CheckpointUseless, MirrordError, TransferFailed
 from mirrord.core.model import ReceiveRequest, Snapshot, Staging
+from mirrord.core.units import format_few
 from mirrord.drivers import base
 from mirrord.drivers.base import Receiver
 from mirrord.drivers.zfs import cache, command, marks, names, record, running, tokens
@@ -291,14 +291,9 @@ def refuse_foreign(listing: Listing, base_guid: str, where: str) -> MirrordError
         return None
     error = base.base_missing(where, base_guid)
     error.what = "snapshots were taken of the copy by somebody else"
-    error.why = f"{_few(theirs)}: a stream can only follow the newest snapshot"
+    error.why = f"{format_few(theirs)}: a stream can only follow the newest snapshot"
     error.hint = (
         f"Keep other tools from taking snapshots of {listing.dataset}, and destroy those: "
         f"zfs destroy {listing.dataset}@{theirs[0]}"
     )
     return error
-
-
-def _few(found: Sequence[str]) -> str:
-    rest = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return ", ".join(found[:3]) + rest

@@ -34,6 +34,7 @@ from mirrord.core.model import (
     Staging,
     VolumeFacts,
 )
+from mirrord.core.units import format_few
 from mirrord.drivers import base as texts
 from mirrord.drivers.base import Capability, Driver
 from mirrord.drivers.zfs import (
@@ -98,8 +99,7 @@ class TreeDriver(Driver):
             notes += ("It is in between two updates: some of its datasets show the newer one.",)
         aside = self._set_aside() if facts.role in (Role.MIRROR, Role.LIVE) else []
         if aside:
-            more = f" and {len(aside) - 3} more" if len(aside) > 3 else ""
-            notes += (f"Datasets that left the tree are kept as {', '.join(aside[:3])}{more}.",)
+            notes += (f"Datasets that left the tree are kept as {format_few(aside)}.",)
         return facts._replace(notes=notes)
 
     def _unseen(self, role: Role) -> tuple[str, ...]:
@@ -108,12 +108,13 @@ class TreeDriver(Driver):
             return ()
         words = ["zfs", "list", "-Hr", "-t", "filesystem", "-o", "keystatus,name", self.location]
         rows = [line.split("\t") for line in command.result(words).output.splitlines()]
-        closed = [name for status, name in rows if status == "unavailable"]
-        closed = [name for name in closed if tree_look.is_inside(self.location, name)]
+        closed = [
+            name for status, name in rows
+            if status == "unavailable" and tree_look.is_inside(self.location, name)
+        ]  # fmt: skip
         if not closed:
             return ()
-        more = f" and {len(closed) - 3} more" if len(closed) > 3 else ""
-        return (f"The key of {', '.join(closed[:3])}{more} is not loaded: 'zfs load-key'.",)
+        return (f"The key of {format_few(closed)} is not loaded: 'zfs load-key'.",)
 
     def _in_between(self, begun: tree_record.Transfer) -> bool:
         tree = self._look()

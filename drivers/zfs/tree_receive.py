@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mirrord.core.errors import CheckpointUseless, TransferFailed
+from mirrord.core.errors import PartLost, TransferFailed
 from mirrord.core.model import ReceiveRequest, Staging
+from mirrord.core.units import format_few
 from mirrord.drivers import base
 from mirrord.drivers.base import Receiver
 from mirrord.drivers.zfs import receive, running, tree_look, tree_record
@@ -80,12 +81,10 @@ class TreeReceiver(Receiver):
         tree_record.begin_transfer(self._root, Transfer(request, manifest))
         lost = [one.path for one in manifest.members if location_of(self._tree, one) is None]
         if lost:
-            more = " and more" if lost[3:] else ""
-            error = CheckpointUseless(
-                f"the destination lost {', '.join(lost[:3])}{more}, which is sent whole",
-                where=self._where,
+            error = PartLost(
+                f"the destination lost {format_few(lost)}, which is sent whole", where=self._where
             )
-            error.data["shortened"] = WHOLE
+            error.data["shortened"] = True
             raise error
         self._left = [one for one in manifest.members if not one.done]
 

@@ -129,6 +129,14 @@ class CheckpointUseless(TransferFailed):
     code = "checkpoint"
 
 
+class PartLost(CheckpointUseless):
+    """The destination has no longer the base of a part of the volume: the next try, which must get
+    the staging's checkpoint, sends that part whole.
+    """
+
+    code = "part-lost"
+
+
 class Aborted(MirrordError):
     """Somebody asked for the end of a transfer."""
 

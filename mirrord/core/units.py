@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from mirrord.core.errors import UsageError
 
@@ -76,3 +77,9 @@ def format_duration(duration_s: float) -> str:
         if len(parts) == 2:
             break
     return " ".join(part for part in parts if not part.startswith("0 ")) or "0 s"
+
+
+def format_few(names: Sequence[str], shown: int = 3) -> str:
+    """The first of them, and how many more there are: `a, b, c and 2 more`."""
+    rest = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + rest

@@ -11,6 +11,7 @@ from mirrord.core.errors import IoFailed, NotFound, Refused, Unsupported, UsageE
 from mirrord.core.model import Role, Snapshot, SnapshotKind
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, Verb
+from mirrord.core.units import format_few
 from mirrord.drivers.base import Capability
 from mirrord.engine import failover_steps, plan, recovery
 from mirrord.engine.failover import Turn, begin_turn, loss_lines, nested_lines
@@ -269,7 +270,7 @@ def _check_whole(mirror: Mirror, chosen: Snapshot) -> None:
     name, copy, to = chosen.name, mirror.destination.location, mirror.source.location
     raise Refused(
         f"the source has no longer all of {name}", where=str(mirror.source),
-        why=f"what was {', '.join(gone[:5])}{' and more' if gone[5:] else ''} is gone",
+        why=f"what was {format_few(gone)} is gone",
         hint=f"Bring each back: zfs send {copy}/{gone[0]}@{name} | zfs receive {to}/{gone[0]}; or "
         f"rename the whole away ('zfs rename {to} {to}-old'): restore --all then makes it anew.",
     )  # fmt: skip

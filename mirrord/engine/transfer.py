@@ -13,6 +13,7 @@ from mirrord.core.errors import (
     LinkLost,
     MirrordError,
     NoSpace,
+    PartLost,
     Unreachable,
 )
 from mirrord.core.model import Delta, ReceiveRequest, Snapshot, Staging
@@ -134,11 +135,10 @@ class _Again:
             self._useless = _USELESS_MAX - 1
             self._route.receiver.discard(transfer_id)
         self._useless += 1
-        whole = error.data.get("shortened") == "whole"
-        self._route.tell(
-            str(error) if whole
-            else f"what an interrupted transfer had brought is of no use: {error}"
+        useless = "" if isinstance(error, PartLost) else (
+            "what an interrupted transfer had brought is of no use: "
         )  # fmt: skip
+        self._route.tell(f"{useless}{error}")
         self.moved_bytes += self._route.run.moved_bytes
         self._route.run.moved_bytes = 0
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -12,6 +13,7 @@ from mirrord.link import connect
 from tests.contract.zfs import ZfsLab, zfs_lab
 from tests.support.world import NAME, World
 from tests.zfsvm.bridge import Bridge
+from tests.zfsvm.guest import PYTHON, TREE, Guest
 
 DISK_BYTES = 8 << 20
 
@@ -31,6 +33,9 @@ class Bridged(World):
     def clean_up(self) -> None:
         super().clean_up()
         self.bridge.close()
+
+
+Kind = TypeVar("Kind", bound=Bridged)
 
 
 class Trouble(Bridged):
@@ -134,17 +139,24 @@ class Trees(Bridged):
         self.again()
 
 
-@pytest.fixture
-def trouble(tmp_path: Path) -> Iterator[Trouble]:
+def _made(kind: type[Kind], folder: Path) -> Iterator[Kind]:
     with zfs_lab(volume=False, large=False) as lab:
-        made = Trouble(lab, tmp_path)
+        made = kind(lab, folder)
         yield made
         made.clean_up()
+
+
+@pytest.fixture
+def trouble(tmp_path: Path) -> Iterator[Trouble]:
+    yield from _made(Trouble, tmp_path)
 
 
 @pytest.fixture
 def trees(tmp_path: Path) -> Iterator[Trees]:
-    with zfs_lab(volume=False, large=False) as lab:
-        made = Trees(lab, tmp_path)
-        yield made
-        made.clean_up()
+    yield from _made(Trees, tmp_path)
+
+
+def inside(guest: Guest, script: str, *words: str) -> Any:
+    """What a script prints as its last line, as JSON."""
+    said = guest.run("env", f"PYTHONPATH={TREE}", PYTHON, "-c", script, *words)
+    return json.loads(said.splitlines()[-1])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from tests.zfsvm.guest import PYTHON, TREE, Guest
+from tests.zfs.conftest import inside
+from tests.zfsvm.guest import Guest
 
 #: What syncoid starts for one update (benchmarks/zfs.py counts it).
 SYNCOID = 17
@@ -98,12 +97,6 @@ print(json.dumps(said))
 def name(zfs_guest: Guest) -> Iterator[str]:
     with zfs_guest.datasets() as made:
         yield made
-
-
-def inside(guest: Guest, script: str, *words: str) -> Any:
-    """What a script prints as its last line, as JSON."""
-    said = guest.run("env", f"PYTHONPATH={TREE}", PYTHON, "-c", script, *words)
-    return json.loads(said.splitlines()[-1])
 
 
 @pytest.mark.parametrize("kind", ["filesystem", "volume"])

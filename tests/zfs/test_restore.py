@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.zfs.test_programs import inside
+from tests.zfs.conftest import inside
 from tests.zfsvm.guest import Guest
 
 pytestmark = pytest.mark.zfs

@@ -92,7 +92,8 @@ impl<P: RecordParser> Parser for Records<P> {
         }
         self.begun = false;
         let number = std::mem::take(&mut self.number) + 1;
-        self.shared.cut_off(left, number, partial)
+        self.shared
+            .cut_off(left, &P::SIZE.to_string(), number, partial)
     }
 
     fn shared(&self) -> &Shared {

@@ -138,7 +138,7 @@ impl Parser for Blktrace {
         let left = self.carry.len();
         self.carry.clear();
         let number = std::mem::take(&mut self.number) + 1;
-        self.shared.cut_off(left, number, partial)
+        self.shared.cut_off(left, "it", number, partial)
     }
 
     fn shared(&self) -> &Shared {

@@ -118,12 +118,19 @@ impl Shared {
 
     /// The source ended, `left` bytes after the beginning of record `number`: a fault, unless a
     /// source that is cut off is taken.
-    pub fn cut_off(&mut self, left: usize, number: u64, partial: bool) -> Result<(), Fault> {
+    /// whole: its size, or "it" where that is not known.
+    pub fn cut_off(
+        &mut self,
+        left: usize,
+        whole: &str,
+        number: u64,
+        partial: bool,
+    ) -> Result<(), Fault> {
         if left == 0 {
             return Ok(());
         }
         if !partial {
-            let what = format!("only {left} bytes of it are there");
+            let what = format!("{left} bytes of {whole} are there");
             return Err(Fault::new(what, number, b"").truncated());
         }
         self.count("broken records left out");
