@@ -1,7 +1,7 @@
 """A machine to develop with: `python -m tests.zfsvm build|up|ssh|down`.
 
 `up` starts one that stays until `down` (another name as second word: another machine);
-`ssh [COMMAND…]` is a shell in it; `deploy` puts the code of this tree into it anew.
+`ssh [COMMAND…]` is a shell in it.
 """
 
 from __future__ import annotations

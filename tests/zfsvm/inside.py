@@ -8,6 +8,7 @@ It ends with the SSH connection that started it.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pwd
@@ -30,6 +31,7 @@ def serve(token: str) -> None:
     import mirrord.daemon.build  # noqa: F401
     from mirrord.drivers import registry  # noqa: F401
 
+    gc.freeze()  # what is loaded stays shared with the forks
     listener = socket.create_server(("0.0.0.0", PORT), backlog=100)
     print("ready", flush=True)
     while True:
