@@ -56,7 +56,7 @@ class Recording:
         self._first.set()
 
     def began(self) -> int:
-        assert self._first.wait(30)
+        assert self._first.wait(120)
         return self.began_ns[0]
 
     def end(self) -> dict[str, Any]:
