@@ -138,7 +138,7 @@ def test_reading_is_no_change(pair: Pair) -> None:
 
 
 def test_the_delta_takes_the_time_of_the_change(pair: Pair, tmp_path: Path) -> None:
-    """1,000 of 20,000 files: at most 0.3 s, or a fourth of what a look at all of them takes."""
+    """1,000 of 20,000 files: at most 0.3 s."""
     for number in range(20_000):
         if number % 1000 == 0:
             (pair.home / f"many{number}").mkdir()
@@ -147,16 +147,12 @@ def test_the_delta_takes_the_time_of_the_change(pair: Pair, tmp_path: Path) -> N
     for number in range(0, 20_000, 20):
         (pair.home / f"many{number // 1000 * 1000}" / str(number)).write_bytes(b"y" * 5000)
     snapshot = pair.source.take_snapshot("next")
-    took, whole = [], []
+    took = []
     for _ in range(3):
         began = time.perf_counter()
         delta = pair.source.delta(base.guid, snapshot.guid)
         took.append(time.perf_counter() - began)
-        began = time.perf_counter()
-        pair.source.delta(None, snapshot.guid)
-        whole.append(time.perf_counter() - began)
-    print("took", took, "whole", whole)
-    assert min(took) < max(0.3, min(whole) / 4)
+    assert min(took) < 0.3, took
     length = len(stream_of(pair.source, base, snapshot))
     assert 0.7 < delta.send_bytes / length < 1.4
     assert delta.added_bytes == 1000 * 8192

@@ -151,6 +151,7 @@ def test_a_second_run_says_who_holds_the_mirror(big: tuple[World, Big]) -> None:
     assert second.returncode == 1
     assert f"process {process.pid} (update) since " in second.stderr
     status = json.loads(world.cli("status", NAME, "--json").stdout)["mirrors"][0]
+    world.again().throttle(NAME, "unlimited")
     process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0
     assert status["activity"] in ("transferring", "committing")
@@ -166,6 +167,7 @@ def test_break_in_mid_transfer_ends_it_first(big: tuple[World, Big]) -> None:
     process.communicate(timeout=DEADLINE_S)
     assert broken.returncode == 0, broken.stderr
     assert world.view_content() == before
+    world.again().throttle(NAME, "unlimited")
     resynced = world.cli("resync", NAME, "--yes")
     assert resynced.returncode == 0, resynced.stderr
     assert world.in_step()
