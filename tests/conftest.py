@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from mirrord.system import clock, steps
 from tests.contract.lab import Lab
@@ -15,6 +16,10 @@ from tests.support.sshd import Sshd, running
 from tests.support.world import DaemonWorld, RemoteWorld, World
 from tests.zfsvm import session as machines
 from tests.zfsvm.guest import Guest
+
+#: How long an example takes says more of what else the machine does than of what is tested.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 WAYS = ("process", "daemon", "push", "pull")
 

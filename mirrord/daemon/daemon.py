@@ -239,6 +239,7 @@ class Daemon:
         status = value.status if isinstance(value, Result) else ""
         outcome = Outcome(status, clock.monotonic_s() - started_s, data, error)
         self.board.running.pop(job.name, None)
+        self.board.update(job.name, {"running": None})  # a look while it ran has found it
         self._changes[job.name] += 1
         self.scheduler.finished(job.name, outcome)
         self.numbers.count(job, outcome)

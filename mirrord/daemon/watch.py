@@ -88,7 +88,7 @@ class Watch:
 
     async def _tick(self, ticks: int) -> None:
         scheduler = self._daemon.scheduler
-        notify.tell("WATCHDOG=1")
+        notify.tell("WATCHDOG=1", patience_s=0.0)  # the next one comes in a second
         await self._look_at_clock()
         names = list(scheduler.mirrors if ticks % _CHECK_EVERY == 0 else scheduler.queue.running)
         for name in names:

@@ -7,14 +7,18 @@ import socket
 import time
 
 
-def tell(*lines: str) -> None:
-    """Send lines such as READY=1; nothing when systemd did not start this process."""
+def tell(*lines: str, patience_s: float = 2.0) -> None:
+    """Send lines such as READY=1; nothing when systemd did not start this process.
+
+    Only so many datagrams wait for who does not read them: after `patience_s` one is given up.
+    """
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
     if address.startswith("@"):
         address = "\0" + address[1:]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+        sender.settimeout(patience_s)
         try:
             sender.sendto("\n".join(lines).encode(), address)
         except OSError:

@@ -21,6 +21,7 @@ from mirrord.core.model import RemoteHost
 from mirrord.drivers.block.volume import Volume
 from mirrord.link import connect
 from mirrord.system.paths import Paths
+from tests.support.service import PATIENCE_S
 
 AGENT = [sys.executable, "-m", "mirrord", "agent"]
 
@@ -28,7 +29,7 @@ AGENT = [sys.executable, "-m", "mirrord", "agent"]
 def mirrord(home: Path, *words: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "mirrord", *words], capture_output=True, text=True, check=True,
-        env={**os.environ, "MIRRORD_HOME": str(home)}, timeout=30, cwd=home,
+        env={**os.environ, "MIRRORD_HOME": str(home)}, timeout=PATIENCE_S, cwd=home,
     )  # fmt: skip
     return done.stdout
 
@@ -47,7 +48,7 @@ def listening(home: Path, *words: str) -> Iterator[str]:
         yield said.split()[-1]
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
         process.stdout.close()
         process.stderr.close()
 
@@ -89,7 +90,7 @@ def test_a_mirror_over_tls_without_ssh(tmp_path: Path) -> None:
                 service.create("n", f"block:{tmp_path}/v", f"block://dr{tmp_path}/elsewhere")
             # Deleting its file shuts the peer out, also out of the connection that it has.
             (there / "etc/peers.d/berlin.toml").unlink()
-            until = time.monotonic() + 15
+            until = time.monotonic() + PATIENCE_S
             while True:
                 try:
                     service.update("m")
@@ -116,7 +117,7 @@ def test_a_mirror_over_a_unix_socket(tmp_path: Path) -> None:
                 service.create("n", f"block:{tmp_path}/v", f"block://box{tmp_path}/x")
         second = subprocess.run(
             [*AGENT, "--listen", str(socket)], capture_output=True, text=True, check=False,
-            env={**os.environ, "MIRRORD_HOME": str(tmp_path / "there")}, timeout=20,
+            env={**os.environ, "MIRRORD_HOME": str(tmp_path / "there")}, timeout=PATIENCE_S,
         )  # fmt: skip
         assert second.returncode == Busy.exit_status
         assert "there is a socket already" in second.stderr
@@ -135,7 +136,7 @@ def test_a_mirror_over_a_unix_socket(tmp_path: Path) -> None:
 )
 def test_a_wrong_place_to_listen_is_said(tmp_path: Path, words: list[str], part: str) -> None:
     done = subprocess.run(
-        [*AGENT, *words], capture_output=True, text=True, check=False, timeout=20,
+        [*AGENT, *words], capture_output=True, text=True, check=False, timeout=PATIENCE_S,
         env={**os.environ, "MIRRORD_HOME": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode != 0 and part in done.stderr, done.stderr

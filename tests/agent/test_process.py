@@ -22,13 +22,14 @@ from mirrord.link.hello import Hello
 from mirrord.transport.fds import FdStream
 from mirrord.wire.frames import control
 from tests.support.agents import Agents, agents
+from tests.support.service import PATIENCE_S, until
 
 AGENT = [sys.executable, "-m", "mirrord", "agent"]
 
 
 def run(home: Path, data: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [*AGENT, *arguments], input=data, capture_output=True, timeout=20, check=False,
+        [*AGENT, *arguments], input=data, capture_output=True, timeout=PATIENCE_S, check=False,
         env={**os.environ, "MIRRORD_HOME": str(home)},
     )  # fmt: skip
 
@@ -36,7 +37,8 @@ def run(home: Path, data: bytes, *arguments: str) -> subprocess.CompletedProcess
 def test_started_by_hand_it_explains_itself(tmp_path: Path) -> None:
     leader, follower = pty.openpty()
     done = subprocess.run(
-        AGENT, stdin=follower, stdout=follower, stderr=subprocess.PIPE, timeout=20, check=False,
+        AGENT, stdin=follower, stdout=follower, stderr=subprocess.PIPE, check=False,
+        timeout=PATIENCE_S,
         env={**os.environ, "MIRRORD_HOME": str(tmp_path)},
     )  # fmt: skip
     os.close(leader)
@@ -72,9 +74,9 @@ def test_another_version_learns_ours(tmp_path: Path) -> None:
     made = Agents(tmp_path)
     lane = greeting.new_lane(made.stream())
     greeting.say(lane, Hello("99.0", (99,), "0" * 32))
-    theirs = greeting.expect(lane, timeout_s=10)
+    theirs = greeting.expect(lane, timeout_s=PATIENCE_S)
     assert theirs.versions == greeting.VERSIONS
-    assert made.processes[0].wait(10) == 1
+    assert made.processes[0].wait(PATIENCE_S) == 1
     lane.close()
 
 
@@ -97,7 +99,7 @@ def test_the_agent_ends_with_its_client(tmp_path: Path) -> None:
         stream = others.session()._lanes[0].stream
         assert isinstance(stream, FdStream)
         stream.close()  # as when the client's host loses its power, and TCP says so
-        assert process.wait(10) in (0, 1)
+        assert process.wait(PATIENCE_S) in (0, 1)
 
 
 def test_a_killed_agent_is_replaced_and_its_lock_taken_again(tmp_path: Path) -> None:
@@ -106,10 +108,9 @@ def test_a_killed_agent_is_replaced_and_its_lock_taken_again(tmp_path: Path) -> 
         driver = remote(others, path)
         with driver.lock("mirrord update x"):
             others.kill()
-            deadline = time.monotonic() + 10
-            while others.session.__self__._current.alive:  # type: ignore[attr-defined]
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            current = others._current
+            assert current is not None
+            until(lambda: not current.alive)
             assert driver.facts().identity
             with pytest.raises(Busy), open_driver(Endpoint("block", str(path))).lock("other"):
                 pass
@@ -127,8 +128,8 @@ def test_a_client_that_comes_back_ends_its_old_agent_that_hangs(tmp_path: Path) 
             others._current = None
             began = time.monotonic()
             assert driver.facts().identity
-            assert time.monotonic() - began < 12
-            assert old.wait(10) != 0
+            assert time.monotonic() - began < 60
+            assert old.wait(PATIENCE_S) != 0
     assert not list((tmp_path / "home/run/agents").iterdir())
 
 
@@ -138,9 +139,9 @@ def test_a_client_that_comes_back_at_once_takes_over_quickly(tmp_path: Path) -> 
         driver = remote(others, path)
         with driver.lock("mirrord update x"):
             others._current = None  # the old connection still stands, and its agent lives
-            began = time.monotonic()
             assert driver.facts().identity
-            assert time.monotonic() - began < 2
+            # It ended when it was asked to: nobody waited until it had to be killed.
+            assert others.processes[0].wait(PATIENCE_S) != -signal.SIGKILL
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])

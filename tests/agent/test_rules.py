@@ -23,6 +23,7 @@ from mirrord.drivers.block.owner import Volume
 from mirrord.drivers.registry import open_driver
 from mirrord.link.driver import RemoteDriver
 from tests.support.agents import Agents, agents
+from tests.support.service import PATIENCE_S
 
 
 def test_no_rule_allows_what_the_user_may() -> None:
@@ -157,7 +158,7 @@ def test_a_peer_cannot_invent_methods_or_words(tmp_path: Path) -> None:
             ("open", [5, None], ProtocolError),
         ):
             with pytest.raises(kind):
-                session.call(method, *words, timeout_s=5)
+                session.call(method, *words, timeout_s=PATIENCE_S)
         assert session.alive
 
 

@@ -106,7 +106,7 @@ def test_a_page_is_readable(
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for it. (Playwright would evaluate text in the page, which its policy forbids.)"""
-    end_s = time.monotonic() + 20
+    end_s = time.monotonic() + 90
     while not condition():
         assert time.monotonic() < end_s, "it did not happen"
         time.sleep(0.05)

@@ -48,7 +48,7 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "--dashboard-address", "127.0.0.1:0", "--scheduler-file", str(told),
     )  # fmt: skip
     try:
-        deadline_s = time.monotonic() + 60
+        deadline_s = time.monotonic() + 200
         while not (told.exists() and told.read_text().rstrip().endswith("}")):
             assert running.poll() is None and time.monotonic() < deadline_s
             time.sleep(0.1)
@@ -73,7 +73,7 @@ def cluster(scheduler: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     ]  # fmt: skip
     try:
         client = Client(scheduler, set_as_default=False)  # type: ignore[no-untyped-call]
-        client.wait_for_workers(2, timeout=90)
+        client.wait_for_workers(2, timeout=200)
         client.close()  # type: ignore[no-untyped-call]
         yield scheduler
     finally:

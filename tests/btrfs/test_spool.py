@@ -18,6 +18,7 @@ from mirrord.drivers.btrfs.spool_format import HEAD_BYTES, PAYLOAD_BYTES, SLOT_B
 from mirrord.system import steps
 from tests.btrfs.pair import MIRROR, Pair, run, same, stream_of
 from tests.support import btrfs
+from tests.support.service import until
 
 
 def wanted(base: Snapshot | None, snapshot: Snapshot) -> ReceiveRequest:
@@ -263,7 +264,7 @@ def test_a_receive_that_goes_on_can_be_ended_at_any_moment(pair: Pair) -> None:
         began = time.perf_counter()
         receiver.close()
         receiver.close()
-        assert time.perf_counter() - began < 5
+        assert time.perf_counter() - began < 60
         assert kept(pair) == size
     assert go_on(pair, base, snapshot) == 1
 
@@ -277,13 +278,11 @@ def test_a_receiver_waits_for_the_program_of_one_that_was_killed(
     staging = pair.backup / ".mirrord" / "current" / "staging"
     left = subprocess.Popen(["flock", staging, "sleep", "60"])
     try:
-        for _ in range(100):
-            if subprocess.run(["flock", "-n", staging, "true"], check=False).returncode:
-                break
-            time.sleep(0.02)
+        asking: list[str | Path] = ["flock", "-n", staging, "true"]
+        until(lambda: subprocess.run(asking, check=False).returncode)
         with pytest.raises(Busy):
             pair.destination.receive(wanted(base, snapshot))
-        monkeypatch.setattr(alone, "_WAIT_S", 20.0)
+        monkeypatch.setattr(alone, "_WAIT_S", 90.0)
         subprocess.run(["pkill", "-P", str(left.pid)], check=True)
         pair.destination.receive(wanted(base, snapshot)).close()
     finally:

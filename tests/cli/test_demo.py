@@ -27,7 +27,7 @@ def test_the_demo_tells_its_story_and_cleans_up(tmp_path: Path, kind: str) -> No
     words = ["-m", "mirrord", "demo"] if kind == "btrfs" else ["-c", BLOCK_STORY, str(tmp_path)]
     here = str(tmp_path)
     done = subprocess.run(
-        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=180,
+        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=280,
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR": here, "HOME": here},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
@@ -61,7 +61,7 @@ def test_the_demo_with_another_host(tmp_path: Path, kind: str) -> None:
         words = ["-c", REMOTE_STORY, str(tmp_path)]
     here = str(tmp_path)
     done = subprocess.run(
-        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=180,
+        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=280,
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR": here, "HOME": here},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
@@ -84,7 +84,7 @@ def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
         while "mirrord update" not in (line := demo.stdout.readline()):
             assert line, demo.stderr and demo.stderr.read()
         os.killpg(demo.pid, signal.SIGINT)
-        _, said = demo.communicate(timeout=60)
+        _, said = demo.communicate(timeout=120)
     assert demo.returncode == 130, said
     assert "Traceback" not in said
     assert list(tmp_path.glob("mirrord-demo-*")) == []

@@ -38,7 +38,7 @@ def at_a_terminal(code: str) -> str:
             break
         shown += piece
     os.close(ours)
-    assert made.wait(timeout=30) == 0
+    assert made.wait(timeout=90) == 0
     return shown.decode()
 
 

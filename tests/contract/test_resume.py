@@ -170,7 +170,7 @@ def test_a_receiver_that_is_killed_loses_little(name: str, tmp_path: Path) -> No
         file, cut = tmp_path / "stream", int(len(whole) * 0.7) | 1
         file.write_bytes(whole[:cut])
         words = [str(destination), base.guid, snapshot.guid, snapshot.name, str(file)]
-        done = subprocess.run([sys.executable, "-c", KILLED, *words], check=False, timeout=60)
+        done = subprocess.run([sys.executable, "-c", KILLED, *words], check=False, timeout=200)
         assert done.returncode == -signal.SIGKILL
         [staging] = lab.destination().stagings()
         rest = rest_of(source, base, snapshot, staging)

@@ -110,7 +110,7 @@ def test_kill_minus_nine_while_a_stream_is_kept(far: World) -> None:
         far.lab.change_much(far.lab.source(), seed)
         done = subprocess.run(
             [sys.executable, "-c", KILLER, label, str(time), "update", NAME],
-            env=far.environment(), cwd=ROOT, capture_output=True, text=True, timeout=60,
+            env=far.environment(), cwd=ROOT, capture_output=True, text=True, timeout=200,
         )  # fmt: skip
         killed += done.returncode == -signal.SIGKILL
         assert done.returncode in (0, -signal.SIGKILL), done.stderr

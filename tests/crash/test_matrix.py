@@ -264,7 +264,7 @@ def test_kill_minus_nine_of_an_update_at_every_step(world: World) -> None:
         old, new = world.view_content(), world.source_content()
         done = subprocess.run(
             [sys.executable, "-c", KILLER, label, str(time), "update", NAME],
-            env=world.environment(), cwd=ROOT, capture_output=True, text=True, timeout=60,
+            env=world.environment(), cwd=ROOT, capture_output=True, text=True, timeout=200,
         )  # fmt: skip
         killed += done.returncode == -signal.SIGKILL
         assert done.returncode in (0, -signal.SIGKILL), done.stderr

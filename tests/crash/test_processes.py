@@ -21,7 +21,9 @@ from tests.support.processes import working_on
 from tests.support.world import NAME, ROOT, World
 
 BIG_BYTES = 384 << 20
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
+#: At that rate the big change takes half a minute: whoever is to come in its middle, comes in time.
+RATE = "12MiB/s"
 
 
 class BigBlockLab(BlockLab):
@@ -66,7 +68,7 @@ def big(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[World,
 
 def running(lab: Big, folder: Path) -> Iterator[tuple[World, Big]]:
     """A mirror of the lab with a big change that is not transferred yet."""
-    world = World(lab, folder / "home").initialized()
+    world = World(lab, folder / "home").initialized(throttle=RATE)
     lab.big_change(1)
     world.service.close()
     yield world, lab
@@ -96,6 +98,7 @@ def start_update(world: World) -> subprocess.Popen[str]:
 def finish(world: World, before: str) -> None:
     """The view is as it was, and the next update brings everything."""
     assert world.view_content() == before
+    world.again().throttle(NAME, "unlimited")
     done = world.cli("update", NAME)
     assert done.returncode == 0, done.stderr
     assert world.in_step()
@@ -135,6 +138,7 @@ def test_abort_from_another_process(big: tuple[World, Big], hard: bool) -> None:
     else:
         assert checkpoints[0].received_bytes >= 16 << 20
         assert "goes on from there" in aborted.stdout
+    world.again().throttle(NAME, "unlimited")
     done = json.loads(world.cli("update", NAME, "--json").stdout)
     assert (done["resumed_bytes"] > 0) == bool(checkpoints)
     assert world.in_step()
@@ -147,6 +151,7 @@ def test_a_second_run_says_who_holds_the_mirror(big: tuple[World, Big]) -> None:
     assert second.returncode == 1
     assert f"process {process.pid} (update) since " in second.stderr
     status = json.loads(world.cli("status", NAME, "--json").stdout)["mirrors"][0]
+    world.again().throttle(NAME, "unlimited")
     process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0
     assert status["activity"] in ("transferring", "committing")
@@ -162,6 +167,7 @@ def test_break_in_mid_transfer_ends_it_first(big: tuple[World, Big]) -> None:
     process.communicate(timeout=DEADLINE_S)
     assert broken.returncode == 0, broken.stderr
     assert world.view_content() == before
+    world.again().throttle(NAME, "unlimited")
     resynced = world.cli("resync", NAME, "--yes")
     assert resynced.returncode == 0, resynced.stderr
     assert world.in_step()

@@ -72,7 +72,7 @@ def test_the_database_is_held_still_for_the_snapshot(tmp_path: Path) -> None:
 def _mirror(home: Path, disk: Path, backup: Path, words: list[Path]) -> None:
     def run(*arguments: str) -> None:
         done = subprocess.run(
-            [OWN, *arguments], env=environment(home), capture_output=True, text=True, timeout=60
+            [OWN, *arguments], env=environment(home), capture_output=True, text=True, timeout=200
         )
         assert done.returncode == 0, done.stderr
 

@@ -51,7 +51,7 @@ def _checkpoint(service: Daemon, folder: Path) -> None:
     image = folder / "image"
     image.write_bytes(bytes(range(256)) * 4096 * 4)
     _did(service, "volume", "write", str(folder / "two"), "--from", str(image))
-    _did(service, "throttle", "two", "1MiB/s")
+    _did(service, "throttle", "two", "200KiB/s")
     working = subprocess.Popen(
         [OWN, "update", "two"],
         env=environment(service.home), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -61,7 +61,7 @@ def _checkpoint(service: Daemon, folder: Path) -> None:
         if row["running"] and row["running"].get("done_bytes", 0) > 1 << 20:
             break
     _did(service, "abort", "two")
-    working.wait(timeout=30)
+    working.wait(timeout=90)
     definition = service.home / "etc/mirrors.d/one.toml"
     definition.write_text(definition.read_text() + '[hooks]\nbefore_snapshot = ["/bin/false"]\n')
     _did(service, "volume", "write", str(folder / "one"), "--from", str(image))

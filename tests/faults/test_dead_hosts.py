@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from tests.support.remote import MIB, Remote, content, one_error
+from tests.support.remote import MIB, SOON_S, Remote, content, one_error
+from tests.support.service import PATIENCE_S
 
 
 def test_a_destination_is_broken_off_without_its_source(site: Remote) -> None:
@@ -34,8 +35,8 @@ def test_also_in_the_middle_of_an_update(site: Remote) -> None:
     began_s = time.monotonic()
     broken = site.cli("break", "home")
     assert broken.returncode == 0, broken.stderr
-    assert time.monotonic() - began_s < 20
-    process.communicate(timeout=20)
+    assert time.monotonic() - began_s < 45  # and not until the link is given up: 60 s and more
+    process.communicate(timeout=PATIENCE_S)
     assert content(copy) == before
     assert site.status()["state"] == "broken-off"
 
@@ -48,7 +49,7 @@ def test_nothing_to_abort_needs_no_connection(site: Remote) -> None:
     began_s = time.monotonic()
     done = site.cli("abort", "home")
     assert done.returncode == 0 and "No transfer of 'home' is running" in done.stdout
-    assert time.monotonic() - began_s < 2
+    assert time.monotonic() - began_s < SOON_S
 
 
 def test_status_of_many_mirrors_of_a_dead_host(site: Remote) -> None:
@@ -60,7 +61,7 @@ def test_status_of_many_mirrors_of_a_dead_host(site: Remote) -> None:
     site.proxy.stall()
     began_s = time.monotonic()
     rows = site.service.status()
-    assert time.monotonic() - began_s < 7
+    assert time.monotonic() - began_s < 15  # the host is waited for once, not five times
     assert len(rows) == 5
     assert all("cannot be reached" in row["problems"][0] for row in rows)
 
@@ -69,7 +70,7 @@ def test_a_hard_abort_and_a_deletion_do_without_it(site: Remote) -> None:
     _source, _copy, process = site.under_way()
     process.kill()
     process.communicate()
-    assert site.agents_after(15) == []
+    assert site.agents_after() == []
     site.proxy.refuse()
     done = site.cli("abort", "home")
     assert done.returncode == 1 and "abort home --hard' gives it up" in one_error(done.stderr)[1]
@@ -88,7 +89,7 @@ def test_after_a_hard_abort_without_it_the_next_transfer_is_whole(site: Remote) 
     source, copy, process = site.under_way()
     process.kill()
     process.communicate()
-    assert site.agents_after(15) == []
+    assert site.agents_after() == []
     site.proxy.refuse()
     assert site.cli("abort", "home", "--hard").returncode == 0
     site.proxy.go_on()

@@ -14,12 +14,13 @@ import pytest
 from mirrord.config.definitions import Definitions
 from tests.support import btrfs
 from tests.support.remote import MIB, Remote, content, one_error
+from tests.support.service import PATIENCE_S
 
 
 def test_an_agent_that_is_killed_is_started_again(site: Remote) -> None:
     source, copy, process = site.under_way()
     site.kill_agents()
-    _out, errors = process.communicate(timeout=60)
+    _out, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, errors
     assert site.proxy.connections == 3
     assert content(copy) == content(source)
@@ -36,7 +37,7 @@ def test_a_host_that_restarts_is_waited_for(site: Remote) -> None:
     assert process.poll() is None
     site.sshd.start()
     site.proxy.go_on()
-    _out, errors = process.communicate(timeout=60)
+    _out, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, errors
     assert content(copy) == content(source)
 
@@ -55,7 +56,7 @@ def test_a_host_that_does_not_come_back_is_given_up(
     began_s = time.monotonic()
     with pytest.raises(MirrordError) as caught:
         site.service.initialize("home")
-    assert time.monotonic() - began_s < 15
+    assert time.monotonic() - began_s < 45
     assert "dr" in caught.value.where and caught.value.hint and caught.value.retryable
     assert any("dr" in problem for problem in site.status()["problems"])
     site.proxy.go_on()
@@ -102,7 +103,7 @@ def test_a_full_disk_there_is_named_and_the_transfer_goes_on_after_it(site: Remo
         process = site.start("initialize", "home")
         site.await_passed(20 * MIB)
         fill(site, ballast)
-        _out, errors = process.communicate(timeout=60)
+        _out, errors = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 1
         error, hint = one_error(errors)
         assert error.startswith("error: ") and "dr" in error and "no space" in error, error
@@ -122,7 +123,7 @@ def test_a_full_btrfs_there(site: Remote) -> None:
         process = site.start("initialize", "home")
         site.await_passed(8 * MIB)
         fill(site, two / "ballast")
-        _out, errors = process.communicate(timeout=60)
+        _out, errors = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 1
         error, hint = one_error(errors)
         assert "dr" in error and "space" in error.lower(), error
@@ -138,7 +139,7 @@ def test_a_full_btrfs_there(site: Remote) -> None:
 def test_two_hosts_at_one_destination(site: Remote) -> None:
     """The second is told who is there; afterwards that it is another mirror's. Nothing is mixed."""
     source, copy, process = site.under_way(8 * MIB)
-    site.proxy.limit(4 * MIB)
+    site.proxy.slow_at(0, MIB / 2)
     other_home = site.folder / "other"
     site.set_host(home=other_home)
     foreign = site.volume("foreign")
@@ -158,7 +159,7 @@ def test_two_hosts_at_one_destination(site: Remote) -> None:
     error, _hint = one_error(second.stderr)
     assert "dr" in error and "in use by process" in error and "initialize home" in error, error
     site.proxy.go_on()
-    _out, errors = process.communicate(timeout=60)
+    _out, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, errors
     second = site.cli("initialize", "home", home=other_home)
     error, _hint = one_error(second.stderr)

@@ -15,7 +15,7 @@ SAID = {
     "garbage": "error: dr: what the other end says is not mirrord's protocol",
     "later-garbage": "error: dr: a frame does not begin as one does",
     "huge": "error: dr: a frame of 4294967295 bytes is longer than any may be",
-    "nothing": "error: dr: mirrord does not answer there: it said nothing for 2 s",
+    "nothing": "error: dr: mirrord does not answer there: it said nothing for 8 s",
     "nonsense": "error: block://dr/",
     "bomb": "error: dr: a frame's body makes no sense",
     "newer": "error: dr: the two ends speak no common version of the protocol",
@@ -27,11 +27,12 @@ SAID = {
 def test_who_is_no_agent_is_told_apart(site: Remote, word: str) -> None:
     source = site.volume(data_bytes=MIB)
     site.set_host(
-        command=(*site.prefix, sys.executable, str(Path(liar.__file__)), word), connect_s=2.0
+        command=(*site.prefix, sys.executable, str(Path(liar.__file__)), word),
+        connect_s=8.0 if word == "nothing" else 120.0,
     )
     began_s = time.monotonic()
     done = site.cli("create", "home", f"block:{source}", f"block://dr{site.folder}/copy")
-    assert time.monotonic() - began_s < 10
+    assert time.monotonic() - began_s < 60
     assert done.returncode == 1
     error, hint = one_error(done.stderr)
     print(word, done.stderr)
@@ -48,7 +49,7 @@ def test_who_says_next_to_nothing_after_the_greeting_is_left(site: Remote) -> No
     site.set_host(command=(*site.prefix, sys.executable, str(Path(liar.__file__)), "trickle"))
     began_s = time.monotonic()
     done = site.cli("create", "home", f"block:{source}", f"block://dr{site.folder}/copy")
-    assert 10 < time.monotonic() - began_s < 16
+    assert 10 < time.monotonic() - began_s < 60
     assert done.returncode == 1
     error, _hint = one_error(done.stderr)
     assert "dr: the connection is lost: nothing came over it for 12 s" in error
@@ -65,10 +66,10 @@ def test_who_says_next_to_nothing_after_the_greeting_is_left(site: Remote) -> No
 )  # fmt: skip
 def test_no_mirrord_there(site: Remote, command: tuple[str, ...], said: str, hinted: str) -> None:
     source = site.volume(data_bytes=MIB)
-    site.set_host(command=command)
+    site.set_host(command=command, connect_s=120.0)
     began_s = time.monotonic()
     done = site.cli("create", "home", f"block:{source}", f"block://dr{site.folder}/copy")
-    assert time.monotonic() - began_s < 4
+    assert time.monotonic() - began_s < 60
     error, hint = one_error(done.stderr)
     assert error.startswith("error: dr: ") and said in error and hinted in hint
 

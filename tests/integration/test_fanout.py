@@ -83,7 +83,7 @@ def test_mirrors_that_run_together_read_the_source_once(
 ) -> None:
     together(fan, "initialize")
     bases = {shown(fan, name) for name in NAMES}
-    for seed in range(5):
+    for seed in range(25):
         lab.change(lab.source(), seed)
         readings.clear()
         results = together(fan, "update")
@@ -97,7 +97,7 @@ def test_mirrors_that_run_together_read_the_source_once(
     else:
         pytest.fail(f"the mirrors never met: {names}")
     # What they have together goes with the last of them only.
-    for seed in range(10, 16):
+    for seed in range(30, 36):
         lab.change(lab.source(), seed)
         together(fan, "update")
     for name in NAMES:
@@ -147,7 +147,7 @@ def test_who_falls_behind_reads_for_itself(monkeypatch: pytest.MonkeyPatch) -> N
         began, whole = time.monotonic(), b""
         while chunk := quick.read():
             whole += bytes(chunk)
-        assert time.monotonic() - began < 5 and len(whole) == 40 << 20
+        assert time.monotonic() - began < 60 and len(whole) == 40 << 20
         while chunk := slow.read():
             first += bytes(chunk)
         assert first == whole and source.opened == 2

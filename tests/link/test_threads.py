@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from mirrord.core.errors import MirrordError
 from mirrord.core.model import Endpoint, ReceiveRequest, Snapshot, SnapshotKind
 from mirrord.link.driver import RemoteDriver
 from tests.support.agents import agents
+from tests.support.service import until
 
 
 def sending() -> list[threading.Thread]:
@@ -33,7 +33,4 @@ def test_a_transfer_that_breaks_off_leaves_no_thread(tmp_path: Path, ending: str
                     others.kill()
                 receiver.write(os.urandom(1 << 20))
             receiver.finish()
-    until = time.monotonic() + 10
-    while len(sending()) > len(before):
-        assert time.monotonic() < until, sending()
-        time.sleep(0.05)
+    until(lambda: len(sending()) <= len(before))

@@ -1,7 +1,7 @@
 """`mirrord analyze` on a recorded trace says what real updates then transfer, within 1 %.
 
-A live btrfs volume, a real mirror of it to another file system with real updates every four
-seconds, a user who works all the time, and a recording every second beside it. As the mirror's
+A live btrfs volume, a real mirror of it to another file system with real updates every eight
+seconds, a user who works all the time, and a recording every two seconds beside it. As the mirror's
 snapshots are kept, the streams of longer intervals can be made, too.
 """
 
@@ -33,7 +33,7 @@ from tests.support import btrfs
 
 pytestmark = [pytest.mark.platform, pytest.mark.large]
 
-UPDATES, EVERY_S, INTERVAL_S = 6, 4, 1.0
+UPDATES, EVERY_S, INTERVAL_S = 6, 8, 2.0
 
 
 class Recording:
@@ -56,7 +56,7 @@ class Recording:
         self._first.set()
 
     def began(self) -> int:
-        assert self._first.wait(30)
+        assert self._first.wait(120)
         return self.began_ns[0]
 
     def end(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Recording:
 
 
 def _updates(service: Service, began_ns: int) -> None:
-    """Update at each border of four seconds."""
+    """Update at each border of eight seconds."""
     for number in range(1, UPDATES + 1):
         time.sleep(max(0.0, (began_ns + number * EVERY_S * 10**9 - time.time_ns()) / 1e9))
         service.update("home")
@@ -100,12 +100,11 @@ def _reported(out: Path, seconds: list[int]) -> dict[float, float]:
     }
 
 
-def test_a_recording_foretells_what_updates_transfer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MIRRORD_HOME", str(tmp_path / "home"))
-    paths = Paths(tmp_path / "home/etc", tmp_path / "home/state", tmp_path / "home/run")
-    out = tmp_path / "home.parquet"
+def _worked(folder: Path, out: Path) -> tuple[dict[str, Any], dict[int, Sent], int]:
+    """Let the user work: what the recording says of itself, what updates at every so many borders
+    transfer, and what the mirror's have.
+    """
+    paths = Paths(folder / "home/etc", folder / "home/state", folder / "home/run")
     with btrfs.filesystem(size_mib=2048) as here, btrfs.filesystem(size_mib=2048) as there:
         home = btrfs.make_subvolume(here / "home")
         service = Service(paths)
@@ -116,10 +115,24 @@ def test_a_recording_foretells_what_updates_transfer(
             service.update("home")  # the base, near the beginning of the recording
             _updates(service, run.began())
             found = run.end()
-        assert (found["intervals"], found["missed"]) == (UPDATES * EVERY_S, 0)
         real = {every: _streams(home, every) for every in (1, 2, 3, UPDATES)}
         transferred = _transfers(service)
         service.close()
+    return found, real, transferred
+
+
+def test_a_recording_foretells_what_updates_transfer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):  # a machine that had no time for a border tells nothing about it
+        folder = tmp_path / str(number)
+        monkeypatch.setenv("MIRRORD_HOME", str(folder / "home"))
+        out = folder / "home.parquet"
+        folder.mkdir()
+        found, real, transferred = _worked(folder, out)
+        if not found["missed"]:
+            break
+    assert (found["intervals"], found["missed"]) == (UPDATES * EVERY_S / INTERVAL_S, 0)
     trace = TraceFile(out)
     foretold = replay(trace.batches(), trace.facts, [fixed(EVERY_S * every) for every in real])
     reported = _reported(out, [EVERY_S * every for every in real])

@@ -105,7 +105,7 @@ def test_each_request_is_there(tmp_path: Path, loop: str, record: Record) -> Non
     run("blkdiscard", "--offset", str(8 << 20), "--length", str(1 << 20), loop)
     write(loop, 1 << 20, 65_536)
     process.terminate()
-    said, errors = process.communicate(timeout=30)
+    said, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (0, ""), said
     trace = TraceFile(out)
     assert (trace.facts.name, trace.facts.volumes) == ("my disk", (loop,))
@@ -130,7 +130,7 @@ def test_a_partition_has_addresses_of_its_own(tmp_path: Path, loop: str, record:
     write(part, 40_960, 8192)
     write(f"{loop}p1", 0, 8192)
     process.terminate()
-    said, errors = process.communicate(timeout=30)
+    said, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (0, "") and "8.00 KiB written" in said
     [batch] = TraceFile(out).batches()
     assert rows(batch, Op.WRITE) == [(40_960, 8192)]
@@ -156,7 +156,7 @@ def test_many_requests_from_all_processors_come_in_order(
     ]  # fmt: skip
     assert [job.wait() for job in jobs] == [0, 0]
     process.terminate()
-    said, _errors = process.communicate(timeout=30)
+    said, _errors = process.communicate(timeout=120)
     assert process.returncode == 0 and "missing" not in said
     batches = list(TraceFile(out).batches())
     offsets = [offset for batch in batches for offset, _ in rows(batch, Op.WRITE)]
@@ -177,7 +177,7 @@ def test_a_killed_recording_is_taken_away_by_the_next(
     process.communicate()
     assert list((tracefs / "instances").glob("mirrord-*"))
     process = record(loop, "--output", out, "--duration", "1s")
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert process.returncode == 0 and out.exists()
     assert not list((tracefs / "instances").glob("mirrord-*"))
     assert list((home / "state" / "recordings").iterdir()) == []
@@ -189,12 +189,12 @@ def test_what_the_kernel_lacks_is_one_line(tmp_path: Path, loop: str, record: Re
         loop, "--output", tmp_path / "out",
         prefix=("unshare", "--mount", "sh", "-c", 'umount -l -a -t tracefs; exec "$@"', "sh"),
     )  # fmt: skip
-    said, errors = process.communicate(timeout=30)
+    said, errors = process.communicate(timeout=120)
     assert (process.returncode, said) == (1, "")
     assert errors.startswith(
         "error: the kernel's tracing cannot be reached: tracefs is not mounted"
     )
     assert "hint: As root: mount -t tracefs tracefs /sys/kernel/tracing." in errors
     process = record(loop, "--output", tmp_path / "out", "--interval", "5s")
-    _said, errors = process.communicate(timeout=30)
+    _said, errors = process.communicate(timeout=120)
     assert process.returncode == 2 and "--interval is for volumes" in errors

@@ -6,13 +6,15 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mirrord.control import recording
-from mirrord.core.errors import MirrordError
+from mirrord.core.errors import Busy, MirrordError
 from mirrord.core.model import Snapshot
 from mirrord.drivers.block.activemap import added_runs
 from mirrord.drivers.block.driver import BlockDriver
@@ -24,6 +26,7 @@ from mirrord.traces.store import TraceFile
 from tests.btrfs.test_changes import named_by_dump
 from tests.recording.conftest import Record, blocks_of
 from tests.recording.user import User
+from tests.support.service import until
 
 
 class InThread:
@@ -48,18 +51,30 @@ class InThread:
 
     def intervals(self, count: int) -> None:
         """Wait until so many are over (0: until it has begun)."""
-        deadline = time.monotonic() + 60
-        while self._thread.is_alive():
-            if self.numbers and self._passed() >= count:
-                return
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: not self._thread.is_alive() or (self.numbers and self.passed() >= count))
 
-    def _passed(self) -> int:
+    def passed(self) -> int:
+        """How many are over."""
         return int(self.numbers[-1]["intervals"] + self.numbers[-1]["missed"])
 
     def end(self) -> None:
         self._thread.join()
+
+
+@contextmanager
+def locked(driver: BtrfsDriver, purpose: str) -> Iterator[None]:
+    """The volume's lock; a recording that has it now is waited for."""
+    with ExitStack() as stack:
+
+        def taken() -> bool:
+            try:
+                stack.enter_context(driver.lock(purpose))
+            except Busy:
+                return False
+            return True
+
+        until(taken)
+        yield
 
 
 def left_behind(home: Path, out: Path) -> list[str]:
@@ -121,17 +136,17 @@ def test_a_block_volume_from_first_to_last_block(home: Path, tmp_path: Path) -> 
 def test_intervals_stand_on_their_grid(home: Path, volume: Path, tmp_path: Path) -> None:
     """Idle intervals leave no record, and the first record of each other is on a border."""
     out = tmp_path / "out.parquet"
-    run = InThread(f"btrfs:{volume}", out, 0.5, 4)
-    for number, after in enumerate((2, 5)):
+    run = InThread(f"btrfs:{volume}", out, 2, 10)
+    for number, after in enumerate((1, 3)):
         run.intervals(after)
         (volume / f"new{number}").write_bytes(os.urandom(50_000))
     run.end()
     [batch] = TraceFile(out).batches()
-    slots = batch.time_ns // 500_000_000
-    assert set(slots.tolist()) == {2, 5}
-    for slot in (2, 5):
-        assert batch.time_ns[slots == slot].min() == slot * 500_000_000
-    assert run.numbers[-1]["intervals"] == 8
+    slots = batch.time_ns // 2_000_000_000
+    assert set(slots.tolist()) == {1, 3}
+    for slot in (1, 3):
+        assert batch.time_ns[slots == slot].min() == slot * 2_000_000_000
+    assert run.numbers[-1]["intervals"] == 5
 
 
 @pytest.mark.platform
@@ -163,7 +178,7 @@ def test_what_takes_too_long_is_told_and_not_lost(home: Path, volume: Path, tmp_
     first = driver.take_snapshot("first")
     run = InThread(f"btrfs:{volume}", out, 0.5, 5)
     run.intervals(1)
-    with driver.lock("a mirror that takes its time"):
+    with locked(driver, "a mirror that takes its time"):
         (volume / "meanwhile").write_bytes(os.urandom(300_000))
         time.sleep(2.2)
     run.end()
@@ -183,7 +198,7 @@ def test_an_interrupt_is_a_good_end(
     assert process.stderr is not None and "recording" in process.stderr.readline()
     (volume / "new").write_bytes(os.urandom(40_960))
     process.send_signal(number)
-    said, errors = process.communicate(timeout=30)
+    said, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (0, "")
     assert "40.0 KiB allocated and 0 B freed in 1 intervals" in said
     assert TraceFile(out).records == 1
@@ -203,7 +218,7 @@ def test_the_next_recording_takes_away_what_a_killed_one_left(
     assert len(driver.snapshots()) >= 2 and not out.exists()
     assert any(name.endswith(".new") for name in left_behind(home, out))
     process = record(f"btrfs:{volume}", "--interval", "0.5s", "--duration", "1s", "--output", out)
-    said, errors = process.communicate(timeout=60)
+    said, errors = process.communicate(timeout=120)
     assert process.returncode == 0 and errors.startswith("recording")
     assert "Nothing was written to it meanwhile." in said
     assert [one.guid for one in driver.snapshots()] == [mine.guid]
@@ -236,8 +251,8 @@ def test_what_was_recorded_before_a_failure_is_kept(
     run = InThread(f"btrfs:{volume}", out, 0.5, 60)
     run.intervals(0)
     (volume / "new").write_bytes(os.urandom(40_960))
-    run.intervals(2)
-    with driver.lock("somebody who deletes what is not his"):
+    run.intervals(run.passed() + 2)
+    with locked(driver, "somebody who deletes what is not his"):
         for one in driver.snapshots():
             driver.delete_snapshot(one.guid)
     run.end()
@@ -263,7 +278,7 @@ def test_what_cannot_be_meant_is_one_clear_line(
     home: Path, tmp_path: Path, record: Record, words: list[str], status: int, said: str
 ) -> None:
     process = record(*words, "--output", tmp_path / "out")
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=120)
     assert (process.returncode, output) == (status, "")
     assert said in errors and errors.startswith("error: ") and "Traceback" not in errors
     assert left_behind(home, tmp_path / "out") == []
@@ -276,6 +291,6 @@ def test_a_place_that_cannot_be_written_is_told_at_once(
         pass
     out = tmp_path / "no such folder" / "out"
     process = record(f"block:{tmp_path}/volume", "--output", out)
-    _output, errors = process.communicate(timeout=60)
+    _output, errors = process.communicate(timeout=120)
     assert process.returncode == 1 and errors.startswith("error: ") and str(out) in errors
     assert BlockDriver(str(tmp_path / "volume")).snapshots() == []

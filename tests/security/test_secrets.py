@@ -106,7 +106,7 @@ def test_a_line_without_the_command_is_a_login(host: Host, root: Path) -> None:
         ["ssh", "-F", "/dev/null", "-i", str(host.sshd.key), "-p", str(host.sshd.port),
          "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "LogLevel=ERROR",
          "-o", "UserKnownHostsFile=/dev/null", "127.0.0.1", f"cat {root}/private/secret"],
-        capture_output=True, timeout=30, check=False,
+        capture_output=True, timeout=90, check=False,
     )  # fmt: skip
     assert done.stdout == b"nobody's business"
     with host.peer() as peer:
@@ -132,7 +132,7 @@ def test_the_key_gets_the_agent_and_nothing_else(host: Host, root: Path) -> None
         ["-N", "-R", "0:127.0.0.1:9", "127.0.0.1"],
     ):
         done = subprocess.run(
-            [*ssh, *words], input=b"GET\n", capture_output=True, timeout=30, check=False
+            [*ssh, *words], input=b"GET\n", capture_output=True, timeout=90, check=False
         )
         assert done.returncode != 0, words
         assert b"nobody's business" not in done.stdout and b"SSH-2.0" not in done.stdout, words
@@ -152,7 +152,7 @@ def test_another_user_cannot_use_the_services_sockets(tmp_path: Path) -> None:
                 [sys.executable, "-c", "import os, socket, sys\nos.setgid(65534)\n"
                  "os.setgroups([])\nos.setuid(65534)\n"
                  "socket.socket(socket.AF_UNIX).connect(sys.argv[1])", str(path)],
-                capture_output=True, text=True, timeout=30, check=False,
+                capture_output=True, text=True, timeout=90, check=False,
             )  # fmt: skip
             assert "PermissionError" in tried.stderr
     finally:

@@ -59,7 +59,7 @@ class Peer:
         return self.link.session()
 
     def call(self, method: str, *words: object) -> object:
-        return self.session.call(method, *words, timeout_s=30)
+        return self.session.call(method, *words, timeout_s=90)
 
     def open(self, path: Path | str, kind: str = "btrfs") -> int:
         answer = self.call("open", kind, str(path))

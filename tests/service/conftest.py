@@ -22,6 +22,14 @@ class Served(DaemonWorld):
         file.write_text(before + "\n" + "\n".join(lines) + "\n" + table + rest)
         self.service.reload()
 
+    def redefine(self, before: str, after: str) -> None:
+        """Change what a definition says and let the daemon read it."""
+        file = self.paths.mirrors / f"{NAME}.toml"
+        text = file.read_text()
+        assert text.count(before) == 1
+        file.write_text(text.replace(before, after))
+        self.service.reload()
+
     def settings(self, text: str) -> None:
         self.paths.config.mkdir(parents=True, exist_ok=True)
         (self.paths.config / "mirrord.toml").write_text(text)

@@ -29,30 +29,37 @@ QUICK = "stall = '1s'"
 
 def test_lag_is_warned_of_and_then_an_error_and_clears(served: Served) -> None:
     served.initialized()
-    served.define("rpo = '4s'", "warn_percent = 75", "error_percent = 150")
-    until(lambda: served.alarms() == {"lag": "warning"}, 12)
+    served.define("rpo = '4s'", "warn_percent = 75", "error_percent = 90000")
+    until(lambda: served.alarms() == {"lag": "warning"})
     assert served.row()["rpo_used"] > 0.7
     assert served.cli("monitor").returncode == 1
-    until(lambda: served.alarms() == {"lag": "error"}, 12)
+    served.redefine("error_percent = 90000", "error_percent = 150")
+    until(lambda: served.alarms() == {"lag": "error"})
     shown = served.cli("monitor")
     assert shown.returncode == 2 and shown.stdout.startswith("MIRRORD CRITICAL - ")
     assert "RPO is broken" in served.row()["forecast"]
     served.service.update(NAME)
-    until(lambda: served.alarms() == {}, 8)
+    until(lambda: "cleared lag" in served.daemon.text())
+    served.redefine("rpo = '4s'", "rpo = '1h'")  # or the lag grows meanwhile
+    until(lambda: served.alarms() == {})
     assert served.cli("monitor").returncode == 0
     log = served.daemon.text()
     assert log.index("ALARM lag") < log.index("cleared lag")
-    past = [alarm for alarm in served.service.alarms(up=False) if alarm["kind"] == "lag"]
-    assert past and all(alarm["cleared_ns"] for alarm in past)
+
+    def recorded() -> bool:
+        past = [alarm for alarm in served.service.alarms(up=False) if alarm["kind"] == "lag"]
+        return bool(past) and all(alarm["cleared_ns"] for alarm in past)
+
+    until(recorded)
 
 
 def test_lag_is_measured_by_the_schedule_where_nothing_is_promised(served: Served) -> None:
     served.initialized(schedule="every 2s")
     served.service.quiesce(NAME)
-    until(lambda: served.alarms().get("lag") == "error", 15)
+    until(lambda: served.alarms().get("lag") == "error")
     assert "while it is quiesced" in served.row()["alarms"][0]["text"]
     served.service.resume(NAME)
-    until(lambda: served.alarms() == {}, 12)
+    until(lambda: served.alarms() == {})
 
 
 def test_a_base_that_is_gone_is_an_alarm_before_the_next_update_needs_it(served: Served) -> None:
@@ -75,6 +82,12 @@ def test_a_base_that_is_gone_is_an_alarm_before_the_next_update_needs_it(served:
     until(lambda: served.alarms() == {})
 
 
+def children_of(pid: int) -> list[int]:
+    """What any of its threads has started and still runs."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return [int(word) for each in threads for word in (each / "children").read_text().split()]
+
+
 def test_a_stalled_transfer_is_an_alarm_and_clears(served_btrfs: Served) -> None:
     served = served_btrfs
     served.initialized()
@@ -86,18 +99,18 @@ def test_a_stalled_transfer_is_an_alarm_and_clears(served_btrfs: Served) -> None
     thread.start()
     until(lambda: served.row()["activity"] == "transferring")
     assert served.daemon.process is not None
-    threads = Path(f"/proc/{served.daemon.process.pid}/task").iterdir()
-    children = [pid for thread in threads for pid in (thread / "children").read_text().split()]
-    assert children, "a receiver runs"
+    pid = served.daemon.process.pid
+    until(lambda: children_of(pid), what="for a receiver")
+    children = children_of(pid)
     # The receiver does not read any more: the pipe fills, and no byte moves.
+    for child in children:
+        os.kill(child, signal.SIGSTOP)
     served.service.throttle(NAME, "unlimited")
-    for pid in children:
-        os.kill(int(pid), signal.SIGSTOP)
-    until(lambda: served.alarms().get("stall") == "error", 10)
-    for pid in children:
-        os.kill(int(pid), signal.SIGCONT)
+    until(lambda: served.alarms().get("stall") == "error")
+    for child in children:
+        os.kill(child, signal.SIGCONT)
     thread.join()
-    until(lambda: served.alarms() == {}, 10)
+    until(lambda: served.alarms() == {})
     assert served.in_step()
 
 
@@ -113,20 +126,20 @@ def test_a_doubted_prune_is_an_alarm_and_clears_when_it_is_accepted(served: Serv
     served.lab.change(served.lab.source(), 99)
     done = served.service.update(NAME)
     assert "prune_share" in done.data["prune_refused"]
-    assert served.alarms() == {"prune": "warning"}
+    until(lambda: served.alarms() == {"prune": "warning"})
     assert served.cli("prune", NAME).returncode == 1
     assert served.cli("prune", NAME, "--accept").returncode == 0
     served.lab.change(served.lab.source(), 100)
     assert served.service.update(NAME).data["prune_refused"] == ""
-    assert served.alarms() == {}
+    until(lambda: served.alarms() == {})
 
 
 def test_a_lag_target_that_cannot_be_held_is_said_with_what_can_be(served: Served) -> None:
-    served.initialized(schedule="lag 1s", throttle="600KiB/s")
+    served.initialized(schedule="lag 3s", throttle="250KiB/s")
     for seed in range(3):
         served.lab.change(served.lab.source(), seed)
-        until(served.in_step, 15)
-    until(lambda: "target" in served.alarms(), 10)
+        until(served.in_step)
+    until(lambda: "target" in served.alarms())
     [text] = [a["text"] for a in served.row()["alarms"] if a["kind"] == "target"]
     assert "smallest lag" in text or "faster than this link carries them" in text
     served.service.throttle(NAME, "unlimited")
@@ -135,7 +148,7 @@ def test_a_lag_target_that_cannot_be_held_is_said_with_what_can_be(served: Serve
         if "target" not in served.alarms():
             break
         served.lab.change(served.lab.source(), seed)
-        until(served.in_step, 15)
+        until(served.in_step)
     assert "target" not in served.alarms()
 
 
@@ -150,7 +163,7 @@ def test_a_clock_that_went_back_is_an_alarm_until_somebody_accepts_it(served: Se
     assert "went back by 2 h" in served.cli("alarms").stdout
     assert served.cli("monitor").returncode == 2
     served.again()
-    assert any(a["kind"] == "clock" for a in served.service.alarms(up=True))
+    until(lambda: any(a["kind"] == "clock" for a in served.service.alarms(up=True)))
     assert served.cli("alarms", "--accept-clock").returncode == 0
     until(lambda: not served.service.alarms(up=True))
     assert served.cli("monitor").returncode == 0
@@ -181,16 +194,17 @@ def test_a_full_state_folder_is_an_alarm_and_breaks_no_promise(served: Served) -
             except OSError:
                 pass
         served.lab.change(served.lab.source(), 1)
-        until(lambda: served.alarms().get("failure") == "error", 15)
+        until(lambda: served.alarms().get("failure") == "error")
         assert served.view_content() in (before, served.source_content())
-        until(lambda: "ALARM state" in served.daemon.text(), 45)
+        until(lambda: "ALARM state" in served.daemon.text())
         # What cannot be recorded is shown all the same, and recorded once that is possible.
-        assert {"state", "failure"} <= {a["kind"] for a in served.service.alarms(up=True)}
+        both = {"state", "failure"}
+        until(lambda: both <= {a["kind"] for a in served.service.alarms(up=True)})
         assert "the catalogue cannot be written" in served.cli("monitor").stdout
         (disk / "fill").unlink()
-        until(served.in_step, 20)
-        until(lambda: "failure" not in served.alarms(), 20)
-        until(lambda: "cleared state" in served.daemon.text(), 45)
+        until(served.in_step)
+        until(lambda: "failure" not in served.alarms())
+        until(lambda: "cleared state" in served.daemon.text())
         served.daemon.stop()
     served.paths.state.unlink()
     (served.home / "old-state").rename(served.paths.state)
@@ -263,14 +277,15 @@ def test_programs_and_web_addresses_are_told(served: Served, tmp_path: Path) -> 
             f'webhook = "http://127.0.0.1:{server.server_address[1]}/alarm"\n'
         )
         served.initialized()
-        served.define("rpo = '1s'", "warn_percent = 100", "error_percent = 900")
-        until(lambda: any(alarm["state"] == "raised" for alarm in got), 12)
+        served.define("rpo = '4s'", "warn_percent = 100", "error_percent = 90000")
+        until(lambda: any(alarm["state"] == "raised" for alarm in got))
         served.service.update(NAME)
-        until(lambda: any(alarm["state"] == "cleared" for alarm in got), 12)
+        until(lambda: any(alarm["state"] == "cleared" for alarm in got))
         assert {alarm["kind"] for alarm in got} == {"lag"} and got[0]["mirror"] == NAME
         told = tmp_path / "told"
-        until(lambda: told.exists() and f"{NAME} lag cleared" in told.read_text())
-        assert f"{NAME} lag raised" in told.read_text()
+        for state in ("raised", "cleared"):
+            line = f"{NAME} lag {state}"
+            until(lambda line=line: told.exists() and line in told.read_text())
     finally:
         server.shutdown()
         server.server_close()
@@ -282,7 +297,7 @@ def test_a_target_of_alarms_that_fails_is_only_a_line_in_the_log(served: Served)
     )
     served.initialized()
     served.define("rpo = '1s'", "warn_percent = 100")
-    until(lambda: "could not be posted" in served.daemon.text(), 12)
-    assert "the alarm program failed" in served.daemon.text()
+    until(lambda: "could not be posted" in served.daemon.text())
+    until(lambda: "the alarm program failed" in served.daemon.text())
     assert "secret-token" not in served.daemon.text()
     assert served.service.update(NAME).status in ("done", "unchanged")

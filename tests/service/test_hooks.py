@@ -81,7 +81,7 @@ def test_a_hook_that_hangs_ends_with_all_that_it_started(block: World) -> None:
     started = time.monotonic()
     with pytest.raises(HookFailed, match="did not end within 1 s"):
         block.service.update(NAME)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 90
 
 
 def test_a_failing_hook_afterwards_is_a_warning(block: World) -> None:

@@ -6,6 +6,7 @@ These watch real transfers; how exact they are over five seconds is measured in 
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -128,10 +129,21 @@ def moved_bytes(served: Served, name: str = NAME) -> int:
     return int(running["done_bytes"]) if running and "done_bytes" in running else 0
 
 
-def rate_over(read: Callable[[], int], seconds: float) -> float:
-    first, started = read(), time.monotonic()
+def holds(read: Callable[[], int], seconds: float, rate: float) -> None:
+    """What moves in that time moves at that rate: hardly faster, and not at half of it.
+
+    (What a machine does not get round to in time is not made up for, so it may be slower.)
+    """
+    before_s = time.monotonic()
+    first = read()
+    after_s = time.monotonic()
     time.sleep(seconds)
-    return (read() - first) / (time.monotonic() - started)
+    again_s = time.monotonic()
+    moved = read() - first
+    end_s = time.monotonic()
+    # Reading takes its time, and it may be as of the beginning of that or of its end.
+    assert moved / (end_s - before_s) < 1.15 * rate
+    assert moved / (again_s - after_s) > 0.5 * rate
 
 
 def transferring(served: Served, rate: str, size: int = 12 << 20) -> threading.Thread:
@@ -152,28 +164,28 @@ def transferring(served: Served, rate: str, size: int = 12 << 20) -> threading.T
 
 
 def test_a_running_transfer_takes_a_new_rate_within_a_second(served: Served) -> None:
-    thread = transferring(served, "400KiB/s")
-    assert rate_over(lambda: moved_bytes(served), 2) == pytest.approx(400 << 10, rel=0.15)
-    assert served.cli("throttle", NAME, "2MiB/s").returncode == 0
+    thread = transferring(served, "200KiB/s")
+    holds(lambda: moved_bytes(served), 2, 200 << 10)
+    assert served.cli("throttle", NAME, "1MiB/s").returncode == 0
     time.sleep(1)
-    assert rate_over(lambda: moved_bytes(served), 2) == pytest.approx(2 << 20, rel=0.15)
+    holds(lambda: moved_bytes(served), 2, 1 << 20)
     served.service.throttle(NAME, "unlimited")
-    thread.join(timeout=5)
+    thread.join(timeout=90)
     assert not thread.is_alive() and served.in_step()
     history = served.service.history(NAME, limit=1)["transfers"][0]
     assert history["throttled_ms"] > 3000
 
 
 def test_an_edited_definition_takes_hold_of_a_running_transfer_too(served: Served) -> None:
-    thread = transferring(served, "300KiB/s")
+    thread = transferring(served, "40KiB/s")  # it would take five minutes
     file = served.paths.mirrors / f"{NAME}.toml"
-    file.write_text(file.read_text().replace('"300KiB/s"', '"20MiB/s"'))
-    thread.join(timeout=6)
+    file.write_text(file.read_text().replace('"40KiB/s"', '"20MiB/s"'))
+    thread.join(timeout=90)
     assert not thread.is_alive()
 
 
 def test_what_all_transfers_share_is_shared(served: Served, tmp_path: Path) -> None:
-    served.settings('[throttle]\nhost = "800KiB/s"\n')
+    served.settings('[throttle]\nhost = "400KiB/s"\n')
     names = ["one", "two"]
     for name in names:
         with Volume.create(tmp_path / name, 16 << 20) as volume:
@@ -186,16 +198,15 @@ def test_what_all_transfers_share_is_shared(served: Served, tmp_path: Path) -> N
     for thread in threads:
         thread.start()
     until(lambda: all(moved_bytes(served, name) for name in names))
-    both = rate_over(lambda: sum(moved_bytes(served, name) for name in names), 2.5)
-    assert both == pytest.approx(800 << 10, rel=0.15)
+    holds(lambda: sum(moved_bytes(served, name) for name in names), 2.5, 400 << 10)
     served.settings('[throttle]\nhost = "unlimited"\n')
     for thread in threads:
-        thread.join(timeout=6)
+        thread.join(timeout=90)
     assert all(row["state"] == "mirrored" for row in served.service.status())
 
 
 def test_a_link_is_shared_by_the_mirrors_that_name_it(served: Served, tmp_path: Path) -> None:
-    served.settings('[limits]\nper_filesystem = 4\n[links]\nwan = "600KiB/s"\n')
+    served.settings('[limits]\nper_filesystem = 4\n[links]\nwan = "200KiB/s"\n')
     names = ["one", "two", "aside"]
     for name in names:
         with Volume.create(tmp_path / name, 16 << 20) as volume:
@@ -210,13 +221,12 @@ def test_a_link_is_shared_by_the_mirrors_that_name_it(served: Served, tmp_path: 
     for thread in threads:
         thread.start()
     until(lambda: all(moved_bytes(served, name) for name in names[:2]))
-    assert rate_over(
-        lambda: sum(moved_bytes(served, name) for name in names[:2]), 2.5
-    ) == pytest.approx(600 << 10, rel=0.15)
-    until(lambda: served.row("aside")["state"] == "mirrored", 5)
+    holds(lambda: sum(moved_bytes(served, name) for name in names[:2]), 2.5, 200 << 10)
+    until(lambda: served.row("aside")["state"] == "mirrored")
+    assert all(thread.is_alive() for thread in threads[:2])
     served.settings('[limits]\nper_filesystem = 4\n[links]\nwan = "unlimited"\n')
     for thread in threads:
-        thread.join(timeout=6)
+        thread.join(timeout=90)
     assert all(row["state"] == "mirrored" for row in served.service.status())
 
 
@@ -229,18 +239,18 @@ def test_a_link_that_has_no_rate_is_refused(served: Served) -> None:
 
 
 def test_a_mirror_whose_promise_is_in_danger_borrows(served: Served) -> None:
-    served.initialized(throttle="400KiB/s")
+    served.initialized(throttle="200KiB/s")
     served.define("rpo = '6s'", "borrow = 3")
     with Volume.open(served.lab.source().location, writable=True) as volume:
         volume.write(0, os.urandom(6 << 20))
     thread = threading.Thread(target=lambda: served.daemon.client().call("update", NAME))
     thread.start()
     until(lambda: moved_bytes(served) > 0)
+    foretold = re.compile("at this rate the RPO breaks in|the RPO is broken")
+    until(lambda: foretold.search(served.row()["forecast"]))
     time.sleep(1)
-    assert "at this rate the RPO breaks in" in served.row()["forecast"] or (
-        "the RPO is broken" in served.row()["forecast"]
-    )
-    assert rate_over(lambda: moved_bytes(served), 2) == pytest.approx(1200 << 10, rel=0.15)
+    holds(lambda: moved_bytes(served), 2, 600 << 10)
+    served.service.throttle(NAME, "unlimited")
     thread.join()
 
 

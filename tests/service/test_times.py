@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import threading
 import time
@@ -32,27 +33,42 @@ def runs(served: Served) -> float:
     )  # fmt: skip
 
 
-def test_an_interval_of_a_second_is_held(served: Served) -> None:
-    served.initialized(schedule="every 1s")
+def usual_s(served: Served) -> float:
+    """What an update takes here and now: what is promised of times is to be had in such units."""
+    served.initialized()
+    took_s = []
+    for seed in range(3):
+        served.lab.change(served.lab.source(), seed)
+        began_s = time.monotonic()
+        served.service.update(NAME)
+        took_s.append(time.monotonic() - began_s)
+    return max(took_s)
+
+
+def test_an_interval_is_held(served: Served) -> None:
+    every_s = max(1, math.ceil(4 * usual_s(served)))
+    served.define(f"schedule = 'every {every_s}s'")
     until(lambda: runs(served) >= 1)
     before, started = runs(served), time.monotonic()
     for seed in range(4):
         served.lab.change(served.lab.source(), seed)
-        time.sleep(1)
+        time.sleep(every_s)
     passed, count = time.monotonic() - started, runs(served) - before
-    assert abs(count - passed) <= 1.5
-    until(served.in_step, 3)
+    assert abs(count - passed / every_s) <= 1.5
+    until(served.in_step)
 
 
 def test_a_lag_target_runs_by_itself_and_keeps_the_lag_below_it(served: Served) -> None:
-    served.initialized(schedule="lag 4s")
+    usually_s = usual_s(served)
+    target_s = max(4, math.ceil(10 * usually_s))
+    served.define(f"schedule = 'lag {target_s}s'")
     worst = 0.0
     started = time.monotonic()
-    while time.monotonic() - started < 10:
+    while time.monotonic() - started < 2.5 * target_s:
         served.lab.change(served.lab.source(), int(time.monotonic() * 1000))
         worst = max(worst, float(str(served.row()["lag_s"])))
         time.sleep(0.2)
-    assert 0.5 < worst <= 4.2
+    assert 0.5 < worst <= target_s + max(0.2, usually_s / 2)
     found = served.service.schedule_next(NAME, count=3)
     assert len(found["times"]) == 3 and all(each["why"] for each in found["times"])
 
@@ -63,8 +79,8 @@ def test_a_time_missed_while_nothing_ran_is_made_up_for_once(served: Served) -> 
     served.lab.change(served.lab.source(), 1)
     time.sleep(5)
     served.daemon.start()
-    until(served.in_step, 3)
-    assert "update (missed) done" in served.daemon.text()
+    until(lambda: "update (missed) done" in served.daemon.text())
+    until(served.in_step)
     assert served.daemon.text().count("(missed)") == 1
 
 
@@ -75,7 +91,7 @@ def test_a_quiesced_mirror_waits_and_goes_on(served: Served) -> None:
     time.sleep(2.5)
     assert not served.in_step() and served.row()["activity"] == "quiesced"
     served.service.resume(NAME)
-    until(served.in_step, 4)
+    until(served.in_step)
 
 
 def test_a_broken_off_mirror_is_left_alone(served: Served) -> None:
@@ -123,26 +139,31 @@ def test_no_more_run_at_once_than_one_file_system_may_take(served: Served, tmp_p
 
 def test_times_that_pass_during_a_transfer_make_one_run_not_a_pile(served: Served) -> None:
     served.initialized(schedule="every 1s")
-    served.service.throttle(NAME, "400KiB/s")
-    served.lab.change(served.lab.source(), 9)  # about four seconds
+    served.service.throttle(NAME, "80KiB/s")
+    served.lab.change(served.lab.source(), 9)  # about twenty seconds
     until(lambda: served.row()["activity"] == "transferring")
     until(lambda: bool(served.row()["waiting"]))
     before = runs(served)
-    until(served.in_step, 10)
+    time.sleep(6)
+    assert not served.in_step()
+    ended_s = time.monotonic()  # or later
     served.service.throttle(NAME, "unlimited")
+    until(served.in_step)
     time.sleep(0.7)
-    assert runs(served) - before <= 3
+    count = runs(served) - before
+    # It, the one that waited, and those whose time has come since then.
+    assert count <= 2 + time.monotonic() - ended_s + 1
 
 
 def test_scheduled_failures_are_retried_with_pauses(served: Served) -> None:
     served.initialized(schedule="every 1s")
     served.lab.change(served.lab.source(), 1)
     with Volume.open(served.lab.source().location, writable=True):
-        until(lambda: len(served.service.history(NAME, limit=9)["attempts"]) >= 1, 20)
-        assert served.alarms()["failure"] == "warning"
-    attempt = served.service.history(NAME, limit=9)["attempts"][0]
+        until(lambda: len(served.service.history(NAME, limit=9)["attempts"]) >= 1)
+        until(lambda: served.alarms().get("failure") == "warning")
+    attempt = served.service.history(NAME, limit=9)["attempts"][-1]
     assert attempt["code"] == "busy" and attempt["number"] == 1 and attempt["error"]
-    until(served.in_step, 20)
+    until(served.in_step)
     until(lambda: "failure" not in served.alarms())
 
 
@@ -150,8 +171,8 @@ def test_what_may_not_be_retried_waits_for_the_next_time(served: Served, tmp_pat
     served.initialized(schedule="every 2s")
     source = Path(served.lab.source().location)
     shutil.move(source, tmp_path / "away")
-    until(lambda: served.alarms().get("failure") == "error", 10)
+    until(lambda: served.alarms().get("failure") == "error")
     shutil.move(tmp_path / "away", source)
     served.lab.change(served.lab.source(), 1)
-    until(served.in_step, 10)
+    until(served.in_step)
     until(lambda: "failure" not in served.alarms())

@@ -8,6 +8,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -32,14 +33,24 @@ def test_the_service_tells_systemd_how_it_is(tmp_path: Path) -> None:
 
         service.process.terminate()
         service.hears("STOPPING=1")
-        assert service.process.wait(timeout=30) == 0
+        assert service.process.wait(timeout=90) == 0
 
 
 def test_the_watchdog_hears_of_the_service_often_enough(tmp_path: Path) -> None:
     [limit_s] = settings("WatchdogSec")
     with daemon(tmp_path / "home") as service:
         for _ in range(3):
-            service.hears("WATCHDOG=1", timeout_s=int(limit_s) / 10)
+            service.hears("WATCHDOG=1", timeout_s=int(limit_s) / 2)
+
+
+def test_a_systemd_that_does_not_listen_stops_nothing(tmp_path: Path) -> None:
+    with daemon(tmp_path / "home") as service:
+        service.fill()
+        time.sleep(2)  # it would have told something meanwhile
+        assert service.run("status").returncode == 0
+        service.hears("WATCHDOG=1")
+        service.fill()
+        assert service.ends() == 0
 
 
 def test_the_folders_are_those_of_the_daemon() -> None:

@@ -17,6 +17,7 @@ from mirrord.link import hello as greeting
 from mirrord.link.hello import VERSIONS, Hello
 from mirrord.link.session import Session
 from mirrord.transport.fds import FdStream
+from tests.support.service import PATIENCE_S
 
 
 class Agents:
@@ -52,7 +53,7 @@ class Agents:
     def _connect(self) -> Session:
         lane = greeting.new_lane(self.stream())
         greeting.say(lane, Hello(mirrord.__version__, VERSIONS, self._token, 0, os.getpid()))
-        theirs = greeting.expect(lane, timeout_s=10)
+        theirs = greeting.expect(lane, timeout_s=PATIENCE_S)
         greeting.agree(VERSIONS, theirs, self._peer)
         session = Session(lane)
         session.start()
@@ -68,7 +69,7 @@ class Agents:
             self._current.close()
         for process in self.processes:
             try:
-                process.wait(10)
+                process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

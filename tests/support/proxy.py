@@ -33,6 +33,7 @@ class Proxy:
         self._passing = threading.Event()
         self._passing.set()
         self._cut_at: dict[str, list[int]] = {UP: [], DOWN: []}
+        self._slow_at: dict[str, tuple[int, float]] = {}
         self._flip_at: dict[str, int] = {}
         self._rate: float = 0.0
         self._delay_s = 0.0
@@ -61,6 +62,13 @@ class Proxy:
         with self._guard:
             self._cut_at[way] = sorted([*self._cut_at[way], self.passed[way] + offset])
 
+    def slow_at(self, total: int, bytes_s: float, way: str = UP) -> None:
+        """Once `total` bytes went that way since the beginning, the connections that there are
+        then carry only so many a second: who is to do something to them then comes in time.
+        """
+        with self._guard:
+            self._slow_at[way] = total, bytes_s
+
     def flip_at(self, offset: int, way: str = UP) -> None:
         """Turn one bit of the byte that is `offset` ahead."""
         with self._guard:
@@ -77,8 +85,12 @@ class Proxy:
         self._passing.clear()
 
     def go_on(self) -> None:
-        """End `stall`, `limit`, `delay` and `refuse`."""
+        """End `stall`, `limit`, `slow_at`, `delay` and `refuse`."""
         self._rate, self._delay_s, self._refusing = 0.0, 0.0, False
+        with self._guard:
+            self._slow_at.clear()
+            for pair in self._pairs:
+                pair.rate = 0.0
         self._passing.set()
 
     def limit(self, bytes_s: float) -> None:
@@ -114,7 +126,7 @@ class Proxy:
 
     def _serve(self, client: socket.socket) -> None:
         try:
-            server = socket.create_connection(self.target, timeout=5)
+            server = socket.create_connection(self.target, timeout=60)
         except OSError:
             _reset(client)
             return
@@ -130,8 +142,8 @@ class Proxy:
             while data := self._take(pair, source):
                 if self._delay_s:
                     time.sleep(self._delay_s)
-                if self._rate:
-                    time.sleep(len(data) / self._rate)
+                if rate := pair.rate or self._rate:
+                    time.sleep(len(data) / rate)
                 self._await_passing(pair)
                 data, last = self._spoilt(data, way)
                 pair.put(target, data)
@@ -149,7 +161,8 @@ class Proxy:
         while True:
             self._await_passing(pair)
             try:
-                return source.recv(_PART_BYTES if not self._rate else max(1, int(self._rate / 20)))
+                rate = pair.rate or self._rate
+                return source.recv(_PART_BYTES if not rate else max(1, int(rate / 20)))
             except TimeoutError:
                 continue
 
@@ -173,6 +186,10 @@ class Proxy:
                 del self._flip_at[way]
                 self.flips += 1
             self.passed[way] += len(data)
+            if way in self._slow_at and self.passed[way] >= self._slow_at[way][0]:
+                _, rate = self._slow_at.pop(way)
+                for pair in self._pairs:
+                    pair.rate = rate
             return data, last
 
 
@@ -183,6 +200,8 @@ class _Pair:
 
     def __init__(self, *ends: socket.socket) -> None:
         self.dead = threading.Event()
+        #: Bytes a second, by `slow_at`; 0 for what all have.
+        self.rate = 0.0
         self._ends = ends
         self._users = 2
         self._guard = threading.Lock()

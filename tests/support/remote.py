@@ -21,10 +21,15 @@ from mirrord.drivers.block.volume import Volume
 from mirrord.link import connect
 from mirrord.system.paths import Paths
 from tests.support.proxy import Proxy
+from tests.support.service import PATIENCE_S
 from tests.support.sshd import Sshd
 
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
+#: Before an attempt to connect is given up (`connect_s`), and before a silence is noticed.
+SOON_S = 9.0
+#: What is left of a transfer takes many seconds at that rate.
+SLOW_BYTES_S = 1.0 * MIB
 AGENT = (sys.executable, "-m", "mirrord", "agent")
 
 
@@ -66,7 +71,7 @@ class Remote:
         self.proxy.go_on()
         connect.close_all()
         try:
-            left = self.agents_after(15)
+            left = self.agents_after()
         finally:
             for pid in self.agents():
                 with contextlib.suppress(ProcessLookupError):
@@ -78,7 +83,7 @@ class Remote:
     def close_links(self) -> None:
         """Our ends of all connections end, in order, and the agents with them."""
         connect.close_all()
-        assert self.agents_after(15) == []
+        assert self.agents_after() == []
 
     # Processes
 
@@ -96,7 +101,7 @@ class Remote:
                 continue
         return found
 
-    def agents_after(self, within_s: float) -> list[int]:
+    def agents_after(self, within_s: float = PATIENCE_S) -> list[int]:
         """Those that are left when all should have gone within that time."""
         until = time.monotonic() + within_s
         while (left := self.agents()) and time.monotonic() < until:
@@ -136,7 +141,7 @@ class Remote:
         return {**os.environ, "MIRRORD_HOME": str(home or self.home)}
 
     def cli(
-        self, *words: str, home: Path | None = None, timeout_s: float = 90
+        self, *words: str, home: Path | None = None, timeout_s: float = 200
     ) -> subprocess.CompletedProcess[str]:
         """Run the command line as a process."""
         return subprocess.run(
@@ -165,10 +170,15 @@ class Remote:
     def status(self, name: str = "home") -> dict[str, Any]:
         return self.service.status(name)[0]
 
-    def await_passed(self, more_bytes: int, way: str = "up", within_s: float = 20) -> None:
-        """Until so many bytes more went through the proxy."""
+    def await_passed(self, more_bytes: int, way: str = "up") -> None:
+        """Until so many bytes more went through the proxy.
+
+        From there on the connections are slow, until `proxy.go_on`: however long this process
+        has to wait for its turn, it is still in the middle that the test does what it does.
+        """
         wanted = self.proxy.passed[way] + more_bytes
-        until = time.monotonic() + within_s
+        self.proxy.slow_at(wanted, SLOW_BYTES_S, way)
+        until = time.monotonic() + PATIENCE_S
         while self.proxy.passed[way] < wanted:
             assert time.monotonic() < until, f"{self.proxy.passed}, wanted {wanted}"
             time.sleep(0.005)

@@ -13,6 +13,8 @@ from mirrord.control.client import Client, answers
 from mirrord.system.paths import Paths
 
 ROOT = Path(__file__).parents[2]
+#: What never happens is told apart from what a machine with much else to do takes its time for.
+PATIENCE_S = 90.0
 
 
 class ServiceProcess:
@@ -38,7 +40,7 @@ class ServiceProcess:
             self.wait()
         return self
 
-    def wait(self, timeout_s: float = 30) -> None:
+    def wait(self, timeout_s: float = PATIENCE_S) -> None:
         """Until it answers."""
         assert self.process is not None
         deadline = time.monotonic() + timeout_s
@@ -76,8 +78,8 @@ class ServiceProcess:
         self.start()
 
 
-def until(condition: object, timeout_s: float = 20, *, what: str = "") -> None:
-    """Wait until a condition holds."""
+def until(condition: object, timeout_s: float = PATIENCE_S, *, what: str = "") -> None:
+    """Wait until a condition holds. A shorter time is for a test whose subject the time is."""
     assert callable(condition)
     deadline = time.monotonic() + timeout_s
     while not condition():

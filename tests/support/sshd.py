@@ -90,7 +90,7 @@ class Sshd:
                 [*self._within, "/usr/sbin/sshd", "-D", "-e", "-f", str(config)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-        deadline_s = time.monotonic() + 10
+        deadline_s = time.monotonic() + 60
         while self.process.poll() is None:
             assert time.monotonic() < deadline_s, (self.folder / "log").read_text()
             if f"port {self.port}" in (self.folder / "log").read_text():
@@ -107,7 +107,7 @@ class Sshd:
                 except ProcessLookupError:
                     pass
             self.process.terminate()
-            self.process.wait(10)
+            self.process.wait(60)
             self.process = None
 
     @property

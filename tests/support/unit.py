@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +40,7 @@ class Daemon:
         #: All lines so far, in their order.
         self.lines: list[str] = []
 
-    def hears(self, line: str, *, timeout_s: float = 30.0) -> str:
+    def hears(self, line: str, *, timeout_s: float = 90.0) -> str:
         """Wait for the next line that begins so; returns it."""
         deadline_s = time.monotonic() + timeout_s
         while True:
@@ -51,15 +51,23 @@ class Daemon:
                 if each.startswith(line):
                     return each
 
+    def fill(self) -> None:
+        """Let so much wait that nothing more can be told until some of it is heard."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+            other.setblocking(False)
+            with suppress(BlockingIOError):
+                while True:
+                    other.sendto(b"X=1", self._told.getsockname())
+
     def ends(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal; returns the exit status."""
         self.process.send_signal(number)
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=90)
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """A command of this service's host."""
         return subprocess.run(
-            [OWN, *words], env=environment(self.home), capture_output=True, text=True, timeout=60
+            [OWN, *words], env=environment(self.home), capture_output=True, text=True, timeout=120
         )
 
 
@@ -93,7 +101,7 @@ def daemon(home: Path, *, log: Path | None = None) -> Iterator[Daemon]:
             if process.poll() is None:
                 process.terminate()
                 try:
-                    process.wait(timeout=30)
+                    process.wait(timeout=60)
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()

@@ -213,12 +213,12 @@ def test_an_interrupted_import_leaves_nothing(number: signal.Signals, tmp_path: 
     line = f"{FILETIME},hm,0,Write,4096,4096,26\n".encode()
     process.stdin.write(line * 300_000)  # more than the sample, so it has begun; then it waits
     process.stdin.flush()
-    until = time.monotonic() + 60
+    until = time.monotonic() + 200
     while len(os.listdir(tmp_path)) < 2 and time.monotonic() < until:
         time.sleep(0.05)
     assert len(os.listdir(tmp_path)) > 1, "it did not begin"
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=200)
     assert process.returncode == 128 + number
     assert errors.startswith(b"error: interrupted") and b"Traceback" not in errors
     assert os.listdir(tmp_path) == ["t.parquet"] and target.read_bytes() == b"before"
@@ -274,7 +274,7 @@ def test_progress_is_shown_at_a_terminal_and_nowhere_else(tmp_path: Path) -> Non
             process.stdin.write(line * 200_000)
             process.stdin.flush()
             time.sleep(0.6)
-        process.communicate(timeout=60)
+        process.communicate(timeout=200)
         assert process.returncode == 0
         shown[kind] = b""
         try:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mirrord.transport.base import ByteStream
+from tests.support.service import PATIENCE_S
 
 
 def round_trip(stream: ByteStream, size: int) -> None:
@@ -75,7 +76,7 @@ def ends_for_both(stream: ByteStream) -> None:
     time.sleep(0.2)
     stream.close()
     for thread in threads:
-        thread.join(5)
+        thread.join(PATIENCE_S)
     assert sorted(ended) == ["read", "write"]
     with pytest.raises(OSError):
         stream.write(b"more")

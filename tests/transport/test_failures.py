@@ -252,7 +252,7 @@ class TestNetwork:
     @pytest.mark.parametrize("words", [b"220 mail ready\r\n", b"\x15\x03\x01\0\2\2\n", b"x" * 9000])
     def test_something_else_listens_there(self, sshd: Sshd, refusal: Refusal, words: bytes) -> None:
         with speaker(words, end=True) as port:
-            error = refusal(sshd.host(port=port, connect_s=2.0))
+            error = refusal(sshd.host(port=port, connect_s=60.0))
         expect(error, Unreachable, "no SSH server answers on port", "--port N")
         if refusal is by_ssh and words.startswith(b"220"):
             assert "it says '220 mail ready'" in error.why
@@ -267,7 +267,7 @@ class TestNetwork:
             error = by_ssh(sshd.host(port=port, connect_s=1.0))
         expect(error, Unreachable, "does not answer within 1 s", "firewall")
         with speaker(b"SSH-2.0-hollow\r\n", end=True) as port:
-            error = by_ssh(sshd.host(port=port, connect_s=1.0))
+            error = by_ssh(sshd.host(port=port, connect_s=60.0))
         expect(error, Unreachable, "breaks off before the log-in", "journalctl -u ssh")
 
     def test_no_cipher_in_common(self, tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_a_person_confirms_the_host_key(sshd: Sshd, etc: Path) -> None:
         )  # fmt: skip
         os.close(theirs)
         said = ""
-        deadline_s = time.monotonic() + 30
+        deadline_s = time.monotonic() + 90
         while "Are they the same?" not in said:
             assert time.monotonic() < deadline_s, said
             said += os.read(ours, 4096).decode()
@@ -115,7 +115,7 @@ def test_a_person_confirms_the_host_key(sshd: Sshd, etc: Path) -> None:
                 said += os.read(ours, 4096).decode()
             except OSError:
                 break
-        process.wait(30)
+        process.wait(90)
         os.close(ours)
         pinned = (etc / "hosts.d/dr.toml").exists()
         assert pinned is (answer == "y"), said

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from mirrord.core.model import RemoteHost
 from mirrord.transport.openssh import command_line, open_openssh
 from tests.support.processes import working_on
+from tests.support.service import until
 from tests.support.sshd import Sshd, running
 from tests.transport.echo import lives, read_all, round_trip
 
@@ -31,10 +31,7 @@ def test_both_programs_end_when_the_stream_is_closed(sshd: Sshd, tmp_path: Path)
     assert stream.read(1) == b"\n"
     number = int(note.read_text())
     stream.close()
-    deadline_s = time.monotonic() + 5
-    while lives(number) or sshd.sessions():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    until(lambda: not lives(number) and not sshd.sessions())
     assert not working_on("StrictHostKeyChecking", str(sshd.key))
 
 

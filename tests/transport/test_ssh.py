@@ -13,7 +13,10 @@ import pytest
 
 from mirrord.core.errors import ConfigError, Unreachable, Unsupported
 from mirrord.core.model import RemoteHost
+from mirrord.transport.base import ByteStream
+from mirrord.transport.openssh import open_openssh
 from mirrord.transport.ssh import host_key, open_ssh
+from tests.support.service import until
 from tests.support.sshd import USER, Sshd, make_key, running
 from tests.transport.echo import ends_for_both, lives, read_all, round_trip
 
@@ -27,49 +30,65 @@ def test_what_is_sent_comes_back(sshd: Sshd) -> None:
 
 
 def test_opening_is_quick(sshd: Sshd) -> None:
+    """Within 0.3 s, or three times as long as the program ssh takes here and now."""
     open_ssh(sshd.host()).close()
-    times = []
+    times, of_ssh = [], []
     for _ in range(5):
         start = time.perf_counter()
         stream = open_ssh(sshd.host())
         times.append(time.perf_counter() - start)
         stream.close()
-    assert min(times) < 0.3, times
+        start = time.perf_counter()
+        other = open_openssh(sshd.host(command=("echo", "up")))
+        assert read_all(other) == b"up\n"
+        of_ssh.append(time.perf_counter() - start)
+        other.close()
+    assert min(times) < max(0.3, 3 * min(of_ssh)), (times, of_ssh)
+
+
+def received_bytes_s(stream: ByteStream, size: int) -> float:
+    """How fast `size` zero bytes come."""
+    got = len(stream.read(1))
+    start = time.perf_counter()
+    while part := stream.read(1 << 18):
+        got += len(part)
+    took = time.perf_counter() - start
+    stream.close()
+    assert got == size
+    return size / took
+
+
+def sent_bytes_s(stream: ByteStream, size: int) -> float:
+    """How fast a program that says a byte first and reads all takes as much."""
+    stream.read(1)
+    block, start = bytes(1 << 20), time.perf_counter()
+    for _ in range(size >> 20):
+        stream.write(block[:24], block)
+    took = time.perf_counter() - start
+    stream.close()
+    return size / took
 
 
 def test_one_stream_carries_100_mb_a_second(sshd: Sshd) -> None:
+    """Or half of what the program ssh carries here and now."""
     size = 128 << 20
-
-    def received() -> float:
-        stream = open_ssh(sshd.host(command=("head", "-c", str(size), "/dev/zero")))
-        first = len(stream.read(1))
-        start = time.perf_counter()
-        while part := stream.read(1 << 18):
-            first += len(part)
-        took = time.perf_counter() - start
-        stream.close()
-        assert first == size
-        return size / took
-
-    def sent() -> float:
-        stream = open_ssh(sshd.host(command=("sh", "-c", "echo; cat > /dev/null; echo")))
-        stream.read(1)
-        block, start = bytes(1 << 20), time.perf_counter()
-        for _ in range(size >> 20):
-            stream.write(block[:24], block)
-        took = time.perf_counter() - start
-        stream.close()
-        return size / took
-
-    assert max(received() for _ in range(3)) > 100e6
-    assert max(sent() for _ in range(3)) > 100e6
+    gives = sshd.host(command=("head", "-c", str(size), "/dev/zero"))
+    takes = sshd.host(command=("sh", "-c", "echo; cat > /dev/null; echo"))
+    for measure, host in ((received_bytes_s, gives), (sent_bytes_s, takes)):
+        ours, theirs = 0.0, 0.0
+        for _ in range(5):
+            ours = max(ours, measure(open_ssh(host), size))
+            if ours > 100e6:
+                break
+            theirs = max(theirs, measure(open_openssh(host), size))
+        assert ours > min(100e6, theirs / 2), (measure, ours, theirs)
 
 
 def test_arguments_reach_the_program_as_they_are(sshd: Sshd) -> None:
     words = ["a b", "$HOME", "it's", "*", ""]
     stream = open_ssh(sshd.host(command=("printf", "%s\\n")), (), words)
     assert read_all(stream).decode().split("\n")[:-1] == words
-    assert stream.status(wait_s=5) == 0
+    assert stream.status(wait_s=60) == 0
     stream.close()
 
 
@@ -80,14 +99,11 @@ def test_the_program_ends_when_the_stream_is_closed(sshd: Sshd, tmp_path: Path) 
     number = int(note.read_text())
     assert lives(number)
     stream.close()
-    deadline_s = time.monotonic() + 5
-    while lives(number) or sshd.sessions():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    until(lambda: not lives(number) and not sshd.sessions())
 
 
 def test_closing_wakes_who_reads_and_who_writes(sshd: Sshd) -> None:
-    stream = open_ssh(sshd.host(command=("sleep", "5")))
+    stream = open_ssh(sshd.host(command=("sleep", "60")))
     ends_for_both(stream)
 
 
@@ -103,7 +119,7 @@ def test_a_connection_that_is_cut_ends_the_stream(sshd: Sshd) -> None:
     except OSError:
         pass
     with pytest.raises(OSError):
-        for _ in range(100):
+        for _ in range(1000):
             stream.write(b"more")
             time.sleep(0.01)
     stream.close()
@@ -114,11 +130,9 @@ def test_complaints_are_kept_bounded_and_never_stop_the_data(sshd: Sshd) -> None
     program = "head -c 20000000 /dev/zero | tr '\\0' x >&2; echo it broke >&2; echo fine"
     stream = open_ssh(sshd.host(command=("sh", "-c", program)))
     assert read_all(stream) == b"fine\n"
-    until_s = time.monotonic() + 10
-    while not (said := stream.said()).endswith("xxxit broke"):
-        assert time.monotonic() < until_s, said[-100:]
+    until(lambda: stream.said().endswith("xxxit broke"), what=stream.said()[-100:])
     stream.close()
-    assert len(said) <= 8192
+    assert len(stream.said()) <= 8192
 
 
 class TestConfiguration:
@@ -131,7 +145,7 @@ class TestConfiguration:
         (home / ".ssh/more/far").write_text(
             f"Host far*\n  HostName 127.0.0.1\n  Port {sshd.port}\n  User {USER}\n"
             f"  IdentityFile {sshd.key}\n  IdentitiesOnly yes\n  HostKeyAlias elsewhere\n"
-            "  UserKnownHostsFile ~/.ssh/known\n  ConnectTimeout 3\n"
+            "  UserKnownHostsFile ~/.ssh/known\n  ConnectTimeout 30\n"
         )
         stream = open_ssh(RemoteHost("far away", "faraway", command=("echo", "hello")))
         assert read_all(stream) == b"hello\n"
@@ -172,10 +186,7 @@ class TestJumps:
             stream = open_ssh(inner.host(), jumps)
             round_trip(stream, 1 << 20)
             stream.close()
-        deadline_s = time.monotonic() + 5
-        while sshd.sessions() or inner.sessions():
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
+        until(lambda: not sshd.sessions() and not inner.sessions())
 
     def test_proxy_jump_of_the_configuration(self, sshd: Sshd, inner: Sshd, home: Path) -> None:
         (home / ".ssh/known_hosts").write_text(sshd.known_hosts_line() + inner.known_hosts_line())

@@ -21,6 +21,7 @@ from mirrord.system.native import TlsError
 from mirrord.transport import tls
 from mirrord.transport.tls import Listener, OneTime, TlsStream, connect, context
 from tests.support import openssl_peer
+from tests.support.service import PATIENCE_S
 
 OWN, PEER, STRANGER = OneTime.make(), OneTime.make(), OneTime.make()
 
@@ -32,7 +33,7 @@ def listener() -> Iterator[Listener]:
     made.close()
 
 
-def right_one(listener: Listener, timeout_s: float = 10) -> tuple[TlsStream, TlsStream]:
+def right_one(listener: Listener, timeout_s: float = PATIENCE_S) -> tuple[TlsStream, TlsStream]:
     """Both ends of a connection of the peer that is waited for."""
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(connect, "127.0.0.1", listener.port, PEER, OWN.certificate, timeout_s)
@@ -76,7 +77,7 @@ def raises_in_thread(work: Callable[[], Any]) -> Callable[[], BaseException]:
     thread = in_thread(run)
 
     def wait() -> BaseException:
-        thread.join(10)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive(), "nothing woke it"
         assert seen, "nothing was raised"
         return seen[0]
@@ -129,7 +130,7 @@ def test_threads_do_not_mix_what_they_write(pair: tuple[TlsStream, TlsStream]) -
     ]
     found = read_all(there, 6 * 5 * 150_000)
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE_S)
     for at in range(0, len(found), 150_000):
         assert len(set(found[at : at + 150_000])) == 1
 
@@ -204,8 +205,8 @@ def test_a_changed_byte_ends_it(listener: Listener) -> None:
     in_thread(relay)
     with ThreadPoolExecutor(1) as pool:
         port = between.getsockname()[1]
-        coming = pool.submit(connect, "127.0.0.1", port, PEER, OWN.certificate, 10)
-        here, there = listener.accept(10), coming.result()
+        coming = pool.submit(connect, "127.0.0.1", port, PEER, OWN.certificate, PATIENCE_S)
+        here, there = listener.accept(PATIENCE_S), coming.result()
     there.write(b"right")
     assert read_all(here, 5) == b"right"
     flip.set()
@@ -222,7 +223,7 @@ def test_only_tls_1_3(listener: Listener) -> None:
         server=False, certificate=PEER.certificate, key=PEER.key, trusted=OWN.certificate
     )
     old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_2
-    accepting = raises_in_thread(lambda: listener.accept(1))
+    accepting = raises_in_thread(lambda: listener.accept(4))
     with (
         socket.create_connection(("127.0.0.1", listener.port)) as raw,
         pytest.raises(ssl.SSLError),
@@ -234,7 +235,7 @@ def test_only_tls_1_3(listener: Listener) -> None:
 def test_another_implementation_understands_ours(listener: Listener) -> None:
     """OpenSSL at the other end, on either side, in both directions."""
     accepted: list[TlsStream] = []
-    waiting = in_thread(lambda: accepted.append(listener.accept(10)))
+    waiting = in_thread(lambda: accepted.append(listener.accept(PATIENCE_S)))
     prepared = openssl_peer.context(
         server=False, certificate=PEER.certificate, key=PEER.key, trusted=OWN.certificate
     )
@@ -263,11 +264,11 @@ def test_another_implementation_understands_ours(listener: Listener) -> None:
                 near.unwrap()
 
         thread = in_thread(serve)
-        stream = connect("127.0.0.1", server.getsockname()[1], PEER, OWN.certificate, 5)
+        stream = connect("127.0.0.1", server.getsockname()[1], PEER, OWN.certificate, PATIENCE_S)
         assert read_all(stream, len(content)) == content
         assert stream.read(10) == b""
         stream.close()
-        thread.join(10)
+        thread.join(PATIENCE_S)
 
 
 def test_the_key_needs_no_file_and_leaves_no_descriptor() -> None:
@@ -280,10 +281,10 @@ def test_a_client_with_another_certificate_is_told_and_the_right_one_gets_in(
     listener: Listener,
 ) -> None:
     accepted: list[TlsStream] = []
-    waiting = in_thread(lambda: accepted.append(listener.accept(10)))
+    waiting = in_thread(lambda: accepted.append(listener.accept(PATIENCE_S)))
     with pytest.raises(Untrusted, match="does not accept our certificate"):
-        connect("127.0.0.1", listener.port, STRANGER, OWN.certificate, 5)
-    there = connect("127.0.0.1", listener.port, PEER, OWN.certificate, 5)
+        connect("127.0.0.1", listener.port, STRANGER, OWN.certificate, PATIENCE_S)
+    there = connect("127.0.0.1", listener.port, PEER, OWN.certificate, PATIENCE_S)
     waiting.join(10)
     there.write(b"hello")
     assert read_all(accepted[0], 5) == b"hello"
@@ -297,7 +298,7 @@ def test_a_client_without_a_certificate_is_turned_away(listener: Listener) -> No
     bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     bare.check_hostname = False
     bare.verify_mode = ssl.CERT_NONE
-    accepting = raises_in_thread(lambda: listener.accept(1))
+    accepting = raises_in_thread(lambda: listener.accept(4))
     with (
         socket.create_connection(("127.0.0.1", listener.port)) as raw,
         bare.wrap_socket(raw) as stranger,
@@ -309,9 +310,9 @@ def test_a_client_without_a_certificate_is_turned_away(listener: Listener) -> No
 
 def test_a_listener_with_another_certificate_gets_no_byte(listener: Listener) -> None:
     """The client does not speak to somebody else at the port, whoever that accepts."""
-    accepting = raises_in_thread(lambda: listener.accept(1))
+    accepting = raises_in_thread(lambda: listener.accept(4))
     with pytest.raises(Untrusted, match="somebody else answers"):
-        connect("127.0.0.1", listener.port, PEER, STRANGER.certificate, 5)
+        connect("127.0.0.1", listener.port, PEER, STRANGER.certificate, PATIENCE_S)
     assert isinstance(accepting(), Unreachable)
 
 
@@ -338,9 +339,9 @@ def test_a_certificate_that_the_peers_key_signed_is_not_the_peers() -> None:
     child = made.public_bytes(serialization.Encoding.PEM).decode()
     forged = OneTime(child, STRANGER.key, made.fingerprint(hashes.SHA256()).hex())
     listener = Listener(OWN, PEER.certificate, address="127.0.0.1")
-    accepting = raises_in_thread(lambda: listener.accept(1))
+    accepting = raises_in_thread(lambda: listener.accept(4))
     with pytest.raises(Untrusted):
-        connect("127.0.0.1", listener.port, forged, OWN.certificate, 5)
+        connect("127.0.0.1", listener.port, forged, OWN.certificate, PATIENCE_S)
     assert isinstance(accepting(), Unreachable)
     listener.close()
 
@@ -357,7 +358,7 @@ def test_what_answers_is_no_tls(answer: bytes) -> None:
 
     in_thread(serve)
     with pytest.raises(Unreachable, match="port"):
-        connect("127.0.0.1", server.getsockname()[1], PEER, OWN.certificate, 5, name="dr")
+        connect("127.0.0.1", server.getsockname()[1], PEER, OWN.certificate, PATIENCE_S, name="dr")
     server.close()
 
 
@@ -366,18 +367,18 @@ def test_who_does_not_answer_is_given_up_in_time() -> None:
         began_s = time.monotonic()
         with pytest.raises(Unreachable, match=r"dr: port .* no answer in time"):
             connect("127.0.0.1", server.getsockname()[1], PEER, OWN.certificate, 0.5, name="dr")
-        assert time.monotonic() - began_s < 2
+        assert time.monotonic() - began_s < 30
         closed = server.getsockname()[1]
     with pytest.raises(Unreachable, match="Connection refused"):
-        connect("127.0.0.1", closed, PEER, OWN.certificate, 5)
+        connect("127.0.0.1", closed, PEER, OWN.certificate, PATIENCE_S)
     with pytest.raises(Unreachable):
-        connect("no-such-host.invalid", 1, PEER, OWN.certificate, 5)
+        connect("no-such-host.invalid", 1, PEER, OWN.certificate, PATIENCE_S)
 
 
 def test_the_right_one_gets_in_between_garbage_and_silence(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls, "HANDSHAKE_S", 1.0)
+    monkeypatch.setattr(tls, "HANDSHAKE_S", 3.0)
     monkeypatch.setattr(tls, "PENDING_MAX", 8)
     ended = threading.Event()
     strangers: list[socket.socket] = []
@@ -410,7 +411,7 @@ def test_the_right_one_gets_in_between_garbage_and_silence(
     assert read_all(here, 4) == b"mine"
     # All of the others are turned away in the end, without anybody else coming.
     with pytest.raises(Unreachable, match="turned away"):
-        listener.accept(1.5)
+        listener.accept(6)
     assert listener.turned_away == len(strangers)
     assert not listener._strangers
     ended.set()
@@ -421,7 +422,7 @@ def test_the_right_one_gets_in_between_garbage_and_silence(
 
 
 def test_a_handshake_without_end_is_cut(listener: Listener) -> None:
-    accepting = raises_in_thread(lambda: listener.accept(1))
+    accepting = raises_in_thread(lambda: listener.accept(4))
     with socket.create_connection(("127.0.0.1", listener.port)) as raw, pytest.raises(OSError):
         # A hello of 16 MiB; the answer comes long before its end.
         for _ in range(1000):
@@ -433,10 +434,10 @@ def test_a_handshake_without_end_is_cut(listener: Listener) -> None:
 def test_several_sockets_over_one_listener(listener: Listener) -> None:
     with ThreadPoolExecutor(8) as pool:
         coming = [
-            pool.submit(connect, "127.0.0.1", listener.port, PEER, OWN.certificate, 10)
+            pool.submit(connect, "127.0.0.1", listener.port, PEER, OWN.certificate, PATIENCE_S)
             for _ in range(8)
         ]
-        here = [listener.accept(10) for _ in coming]
+        here = [listener.accept(PATIENCE_S) for _ in coming]
         there = [each.result() for each in coming]
     for each in (*here, *there):
         each.close()
@@ -456,8 +457,8 @@ def test_all_addresses_of_both_families() -> None:
     listener = Listener(OWN, PEER.certificate)
     for address in ("127.0.0.1", "::1") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
         with ThreadPoolExecutor(1) as pool:
-            coming = pool.submit(connect, address, listener.port, PEER, OWN.certificate, 5)
-            listener.accept(5).close()
+            coming = pool.submit(connect, address, listener.port, PEER, OWN.certificate, PATIENCE_S)
+            listener.accept(PATIENCE_S).close()
             coming.result().close()
     listener.close()
 
@@ -469,7 +470,7 @@ def test_close_ends_the_waiting_and_frees_the_port(listener: Listener) -> None:
     assert "was closed" in str(waiting())
     listener.close()
     with pytest.raises(Unreachable, match="was closed"):
-        listener.accept(5)
+        listener.accept(PATIENCE_S)
     with pytest.raises(Unreachable):
         connect("127.0.0.1", listener.port, PEER, OWN.certificate, 1)
 

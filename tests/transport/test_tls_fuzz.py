@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mirrord.core.errors import Unreachable
 from mirrord.transport.tls import Listener, OneTime, TlsStream, connect
 from tests.support.openssl_peer import Session, advance, context, session
+from tests.support.service import PATIENCE_S
 
 OWN, PEER, STRANGER = OneTime.make(), OneTime.make(), OneTime.make()
 
@@ -50,10 +51,10 @@ class Accepting:
                 return
 
     def right_one_gets_in(self) -> None:
-        stream = connect("127.0.0.1", self.listener.port, PEER, OWN.certificate, 5)
+        stream = connect("127.0.0.1", self.listener.port, PEER, OWN.certificate, PATIENCE_S)
         port = stream._socket.getsockname()[1]
         while port not in self.accepted:
-            assert self._came.acquire(timeout=5)
+            assert self._came.acquire(timeout=PATIENCE_S)
         assert not self.wrong, self.wrong
         here = self.accepted.pop(port)
         here.write(b"x")
@@ -64,7 +65,7 @@ class Accepting:
     def close(self) -> None:
         self._ended = True
         self.listener.close()
-        self._thread.join(10)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
 
 
@@ -134,8 +135,8 @@ def test_a_spoiled_handshake(
 ) -> None:
     tls = hello_of(who)
     flight = tls.outgoing.read()
-    raw = socket.create_connection(("127.0.0.1", accepting.listener.port), 5)
-    raw.settimeout(5)
+    raw = socket.create_connection(("127.0.0.1", accepting.listener.port), PATIENCE_S)
+    raw.settimeout(PATIENCE_S)
     try:
         if late:
             raw.sendall(flight)
@@ -166,7 +167,7 @@ def test_a_client_survives_what_answers(answers: list[bytes]) -> None:
         def serve() -> None:
             near, _ = server.accept()
             with near:
-                near.settimeout(5)
+                near.settimeout(PATIENCE_S)
                 try:
                     near.recv(16 << 10)
                     for each in answers:
@@ -177,6 +178,6 @@ def test_a_client_survives_what_answers(answers: list[bytes]) -> None:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         with pytest.raises(Unreachable):
-            connect("127.0.0.1", server.getsockname()[1], PEER, OWN.certificate, 5)
-        thread.join(10)
+            connect("127.0.0.1", server.getsockname()[1], PEER, OWN.certificate, PATIENCE_S)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
