@@ -9,8 +9,10 @@ It ends with the SSH connection that started it.
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
+import pkgutil
 import pwd
 import select
 import signal
@@ -21,16 +23,20 @@ from collections.abc import Callable
 from typing import Any
 
 PORT = 7000
+#: What is loaded for all forks: an agent that loads its driver itself takes twice as long.
+PACKAGES = (
+    "mirrord.agent", "mirrord.core", "mirrord.drivers.zfs", "mirrord.link", "mirrord.system",
+    "mirrord.transport", "mirrord.wire", "mirrord.cli",
+)  # fmt: skip
 _LINE_BYTES_MAX = 1 << 20
 
 
 def serve(token: str) -> None:
     """Serve until the standard input ends."""
-    import mirrord.agent.run
-    import mirrord.cli.main
-    import mirrord.daemon.build  # noqa: F401
-    from mirrord.drivers import registry  # noqa: F401
-
+    for name in PACKAGES:
+        package = importlib.import_module(name)
+        for found in pkgutil.iter_modules(package.__path__, f"{name}."):
+            importlib.import_module(found.name)
     gc.freeze()  # what is loaded stays shared with the forks
     listener = socket.create_server(("0.0.0.0", PORT), backlog=100)
     print("ready", flush=True)
