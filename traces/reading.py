@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mirrord.core.errors import NotFound
+from mirrord.core.errors import NotFound, UsageError
 from mirrord.traces import filters
 from mirrord.traces.importing import import_trace
 from mirrord.traces.model import Batch, Facts
@@ -22,6 +22,11 @@ from mirrord.traces.parsing import Progress
 from mirrord.traces.store import READ_ROWS, TraceFile, TraceWriter, told
 
 _PARQUET = b"PAR1"
+#: Options that only say how a foreign trace is read.
+_FOREIGN = (
+    "format", "time_unit", "addr_unit", "size_unit", "write_flag", "columns", "only", "partial",
+    "skip_bad",
+)  # fmt: skip
 
 
 class Trace:
@@ -89,6 +94,21 @@ def is_stored(path: str | Path) -> bool:
     """Whether it is a Parquet file. `NotFound` when it is not there."""
     with told(path), Path(path).open("rb") as opened:
         return opened.read(4) == _PARQUET
+
+
+def refuse_foreign(paths: Sequence[str], options: ReadOptions) -> None:
+    """`UsageError` when options say how foreign traces are read, and all of these are stored ones:
+    nothing would come of them. (Filters, such as `--dedup`, apply to both.)
+    """
+    given = [name for name in _FOREIGN if name in options.given()]
+    if not given or not all(each != "-" and Path(each).is_file() for each in paths):
+        return
+    if all(map(is_stored, paths)):
+        option = f"--{given[0].replace('_', '-')}"
+        raise UsageError(
+            f"{paths[0]} is a stored trace: {option} says how a foreign one is read",
+            hint=f"Leave it out, or import the source again with {option}.",
+        )
 
 
 def open_trace(

@@ -98,6 +98,11 @@ def reads_traces(command: Callable[..., Any]) -> Callable[..., Any]:
     def called(**given: Any) -> Any:
         need_analysis()
         options = _options(**{each.name: given.pop(each.name) for each in added})
+        from mirrord.traces.reading import refuse_foreign
+
+        named = [given[each] for each in ("traces", "sources", "trace", "source") if each in given]
+        for each in named:
+            refuse_foreign([each] if isinstance(each, str) else each, options)
         return command(**given, options=options)
 
     signature = inspect.Signature(
