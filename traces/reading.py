@@ -128,7 +128,7 @@ def open_trace(
         raise NotFound("no trace was named")
     if len(paths) == 1 and str(paths[0]) != "-" and is_stored(paths[0]):
         return _stored(TraceFile(paths[0]), options)
-    scratch = Path(tempfile.mkdtemp(prefix="mirrord-trace-", dir=options.scratch))
+    scratch = _scratch_folder(options)
     try:
         target = scratch / "trace.parquet"
         import_trace(paths, target, options, progress=progress, durable=False)
@@ -136,6 +136,15 @@ def open_trace(
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
+
+
+def _scratch_folder(options: ReadOptions) -> Path:
+    where = options.scratch or tempfile.gettempdir()
+    with told(where):
+        if not Path(where).is_dir():
+            raise NotFound("there is no such folder", where=where,
+                           hint="--scratch wants one that is there.")  # fmt: skip
+        return Path(tempfile.mkdtemp(prefix="mirrord-trace-", dir=where))
 
 
 def _with_format(options: ReadOptions, format: str) -> ReadOptions:
@@ -146,9 +155,9 @@ def _with_format(options: ReadOptions, format: str) -> ReadOptions:
 
 def _stored(trace: TraceFile, options: ReadOptions) -> Trace:
     """A stored trace; filters, where some are wanted, make a temporary one of it."""
-    if not (options.align_shift or options.dedup_s or options.volume):
+    if not options.filters:
         return Trace(trace)
-    scratch = Path(tempfile.mkdtemp(prefix="mirrord-trace-", dir=options.scratch))
+    scratch = _scratch_folder(options)
     try:
         target = scratch / "trace.parquet"
         filter_trace(trace, target, options, durable=False)
