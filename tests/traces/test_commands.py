@@ -325,7 +325,9 @@ def test_a_source_is_never_replaced_by_what_is_made_of_it(
 def test_a_stored_trace_is_not_called_text(
     name: str, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for words in (["import", source], ["generate", "sequential"], ["record", "block:/none"]):
+    tried: list[list[str | Path]]
+    tried = [["import", source], ["generate", "sequential"], ["record", "block:/none"]]
+    for words in tried:
         error = said(capsys, "trace", *words, "-o", tmp_path / name, status=2)
         assert "a stored trace is Parquet" in error and "hour.parquet" in error
     assert not (tmp_path / name).exists()
@@ -334,7 +336,7 @@ def test_a_stored_trace_is_not_called_text(
 def test_a_scratch_folder_that_is_not_there(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scratch = ["--scratch", tmp_path / "none"]
+    scratch: list[str | Path] = ["--scratch", tmp_path / "none"]
     tried: list[list[str | Path]] = [
         ["trace", "import", source, "-o", tmp_path / "t.parquet"],
         ["trace", "convert", source, tmp_path / "t.csv"], ["analyze", "reduction", source],
