@@ -40,6 +40,8 @@ _DRAWN_MAX = 12
 _COST_MIN = 1e-3
 #: Letters of a label, side by side, that fill the width of a plot.
 _LETTERS = 110
+#: What mirrord can do (README.md, "What is not there yet"): the others are compared all the same.
+_THERE = ("async",)
 _MODES = {"sync": 1, "semi-sync": 3, "async": 0}
 
 
@@ -92,13 +94,16 @@ def _sentence(workload: Workload, advice: Advice, prices: Prices) -> str:
     if others and best.fits:
         second = min(others, key=lambda each: each.total)
         said += f"; next best is '{second.name}' at {money_words(second.total, money)}"
-        schedules = [each for each in others if each.mode == "async"]
-        if best.mode != "async" and second.mode != "async" and schedules:
-            third = min(schedules, key=lambda each: each.total)
-            said += f", of schedules '{third.name}' at {money_words(third.total, money)}"
     said += "."
     if others and best.fits and (span := _span(advice, prices)):
         said += f" It stays the cheapest {span}."
+    if best.mode not in _THERE:
+        said += " mirrord does not have that mode yet"
+        usable = _best_there(advice)
+        said += "." if usable is None else (
+            f": until then take '{usable.name}', at {money_words(usable.total, money)} and with "
+            f"{size_words(usable.expected)} lost on average, {size_words(usable.worst)} at worst."
+        )  # fmt: skip
     misfits = [each.name for each in advice.choices if not each.fits]
     if misfits and best.fits:
         said += f" The given link does not carry {listed(misfits)}."
@@ -106,6 +111,12 @@ def _sentence(workload: Workload, advice: Advice, prices: Prices) -> str:
     if unsure and _judges_schedules(advice):
         said += f" The trace is too short to judge {listed(unsure)}."
     return said
+
+
+def _best_there(advice: Advice) -> Choice | None:
+    """The cheapest of what mirrord can do, the link carries and the trace can judge."""
+    usable = [e for e in advice.choices if e.mode in _THERE and e.fits and e.sure]
+    return min(usable, key=lambda each: each.total, default=None)
 
 
 def _judges_schedules(advice: Advice) -> bool:
@@ -193,6 +204,8 @@ def _table(advice: Advice, prices: Prices) -> Table:
 def _verdict(each: Choice, advice: Advice) -> str:
     if each is advice.best and each.fits and _judges_schedules(advice):
         return "take this"
+    if each is _best_there(advice) and advice.best.mode not in _THERE:
+        return "best schedule"
     if not each.fits:
         return "more than the link"
     if not each.sure:

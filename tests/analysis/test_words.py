@@ -231,3 +231,21 @@ def test_what_fits_no_link_is_nowhere_called_the_cheapest() -> None:
     for plot in compare.report([studied((60, 900))], terms, Prices()).plots():
         assert "costs least" not in plot.says
         assert not any("cheapest" in line.name for line in plot.lines)
+
+
+def test_a_mode_that_is_not_there_yet_is_said_to_be_so() -> None:
+    hot = studied((60, 900))
+    dear = Prices(lost=parse_loss_price("1000000000"))
+    made = compare.report([hot], Terms(), dear)
+    [said] = made.conclusions
+    assert said.startswith("hot: take 's")
+    usable = min(
+        (e for e in choices(hot, Terms(), dear) if e.mode == "async"), key=lambda e: e.total
+    )
+    assert f"mirrord does not have that mode yet: until then take '{usable.name}'" in said
+    table = made.sections[0].table
+    assert table is not None
+    verdicts = {str(row[0]): row[2] for row in table.rows}
+    assert verdicts[usable.name] == "best schedule"
+    cheap = Prices(lost=parse_loss_price("1"))
+    assert "that mode" not in compare.report([hot], Terms(), cheap).conclusions[0]
