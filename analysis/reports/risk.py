@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mirrord.analysis import risk
-from mirrord.analysis.assess import Assessed, Terms, assess_all
+from mirrord.analysis.assess import RATE_MIN, Assessed, Terms, assess_all
 from mirrord.analysis.grids import NS
 from mirrord.analysis.numbers import Workload
 from mirrord.analysis.reports import scheduled
@@ -75,8 +75,8 @@ def report(workloads: Sequence[Workload], terms: Terms) -> Report:
 def method(terms: Terms) -> tuple[str, ...]:
     """How it was computed, in words."""
     link = (
-        "Each interval gets the slowest link on which all its updates end before the next one "
-        "begins; on a faster link the copy is fresher. (--link gives the link that you have.)"
+        f"Each interval gets the slowest link, at least {size_words(RATE_MIN)}/s, on which all its "
+        "updates end before the next one begins; on a faster link the copy is fresher. (--link gives the link that you have.)"
         if terms.link is None
         else f"The link carries {terms.link}; each update takes {terms.overhead_s:g} s besides."
     )

@@ -249,3 +249,13 @@ def test_a_mode_that_is_not_there_yet_is_said_to_be_so() -> None:
     assert verdicts[usable.name] == "best schedule"
     cheap = Prices(lost=parse_loss_price("1"))
     assert "that mode" not in compare.report([hot], Terms(), cheap).conclusions[0]
+
+
+def test_the_link_that_is_taken_where_none_is_given_is_told() -> None:
+    # A block an hour: half a byte a second would do, and a copy two hours old.
+    rare = workload(Sequential(5, 5, 5 * HOUR), "rare")
+    [hourly] = [e for e in assess_all(rare, Terms()) if e.updates.seconds == HOUR]
+    assert hourly.need.rate < 1024 and hourly.lag.worst_s < HOUR + 10
+    assert (
+        "the slowest link, at least 1.00 KiB/s, on which" in risk.report([rare], Terms()).method[0]
+    )
