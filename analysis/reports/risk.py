@@ -76,7 +76,8 @@ def method(terms: Terms) -> tuple[str, ...]:
     """How it was computed, in words."""
     link = (
         f"Each interval gets the slowest link, at least {size_words(RATE_MIN)}/s, on which all its "
-        "updates end before the next one begins; on a faster link the copy is fresher. (--link gives the link that you have.)"
+        "updates end before the next one begins; on a faster link the copy is fresher. (--link "
+        "gives the link that you have.)"
         if terms.link is None
         else f"The link carries {terms.link}; each update takes {terms.overhead_s:g} s besides."
     )
