@@ -11,7 +11,7 @@ from mirrord.analysis.numbers import Longs, Updates, Workload
 from mirrord.schedules.rates import Rates
 
 #: No link is slower: an idle workload needs none at all, and still its updates end.
-_RATE_MIN = 1024.0
+RATE_MIN = 1024.0
 _RATE_MAX = 1e15
 
 
@@ -62,7 +62,7 @@ class Assessed:
 def assess(workload: Workload, updates: Updates, terms: Terms, account: risk.Account) -> Assessed:
     """Assess one schedule. account: of the workload's written bytes."""
     need = risk.link_need(updates, terms.kind)
-    link: float | Rates = terms.link if terms.link is not None else max(need.rate, _RATE_MIN)
+    link: float | Rates = terms.link if terms.link is not None else max(need.rate, RATE_MIN)
     # A link that is just fast enough leaves no room for an overhead; its updates are not late.
     overhead_s = terms.overhead_s if terms.link is not None else 0.0
     arrived = risk.commits(

@@ -51,6 +51,11 @@ class Updates:
         return self.blocks[kind] * self.block
 
     @property
+    def words(self) -> str:
+        """When it updates: "every 15 min", or the schedule as it was written."""
+        return self.label if self.seconds is None else f"every {self.label}"
+
+    @property
     def period_s(self) -> float:
         """The interval, or the longest gap between two updates where there is none, seconds."""
         if self.seconds is not None:

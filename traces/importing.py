@@ -50,6 +50,8 @@ def import_trace(
             raise NotFound("there is no such folder", where=str(target.parent))
     # (A folder beside the target, unless told otherwise: the same file system.)
     with told(options.scratch or target.parent):
+        if options.scratch is not None and not Path(options.scratch).is_dir():
+            raise NotFound("there is no such folder", where=options.scratch)
         scratch = Path(tempfile.mkdtemp(prefix=".mirrord-trace-",
                                         dir=options.scratch or target.parent))  # fmt: skip
     try:
@@ -197,16 +199,20 @@ def look(
 
 
 def look_at_stored(
-    path: str | Path, options: ReadOptions
+    paths: Sequence[str | Path], options: ReadOptions, progress: Progress | None = None
 ) -> tuple[Facts, Seen, list[Finding], list[dict[str, str]]]:
-    """The same of a stored trace; and what was odd about its source, and no longer is."""
-    from mirrord.traces.reading import open_trace
+    """The same of a stored trace, or of what filters leave of a foreign one; and what was odd
+    about its source, and no longer is.
+    """
+    from mirrord.traces.reading import is_stored, open_trace
 
-    with open_trace(path, options=options) as trace:
+    with open_trace(paths, options=options, progress=progress) as trace:
         seen, facts = survey(trace.batches()), trace.facts
+        stored = len(paths) == 1 and str(paths[0]) != "-" and is_stored(paths[0])
+        # (A filter makes a new trace of a stored one, without what was found at its import.)
+        before = TraceFile(paths[0]).stored.get("findings", []) if stored else trace.findings
     odd = findings(seen, {}, epoch_ns=facts.epoch_ns, format_name=facts.source_format)
     still = {each.name for each in odd}
-    before = TraceFile(path).stored.get("findings", [])
     return facts, seen, odd, [each for each in before if each["name"] not in still]
 
 

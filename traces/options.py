@@ -39,6 +39,11 @@ class ReadOptions:
     skip_bad: bool = False
     scratch: str | None = None
 
+    @property
+    def filters(self) -> bool:
+        """Whether they leave only a part of a trace, or move it."""
+        return bool(self.align_shift or self.dedup_s or self.volume)
+
     def given(self) -> dict[str, str]:
         """What differs from the default, as text for the notes of a trace."""
         default = ReadOptions()

@@ -19,6 +19,8 @@ from mirrord.traces.sources import SAMPLE_BYTES, Source, opened
 #: Told how far a source is: its name, bytes read, bytes in all (None: not known), records.
 Progress = Callable[[str, int, int | None, int], None]
 
+#: What the parsers say of a time that cannot be meant.
+_FAR = "years away from the first one"
 _SIBLING = re.compile(r"(.*\.blktrace\.)\d+((?:\.gz|\.zst)?)")
 _ENDINGS = (".zst", ".gz", ".txt", ".csv", ".parquet", ".load", ".srt", ".vscsi", ".log", ".trace",
             ".iolog", ".blkparse")  # fmt: skip
@@ -98,6 +100,8 @@ class Parsing:
         other = recognize(sample)
         if self.options.format is not None and other is not None and other is not self.format:
             hint = f"It looks like {other.name}: leave --format out."
+        elif _FAR in what:
+            hint = "The unit of its times may be a smaller one: --time-unit ms, us or ns."
         else:
             hint = "Another --format? --skip-bad leaves out what makes no sense, and counts it."
         return Damaged(

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mirrord.core.errors import NotFound
+from mirrord.core.errors import NotFound, UsageError
 from mirrord.traces import filters
 from mirrord.traces.importing import import_trace
 from mirrord.traces.model import Batch, Facts
@@ -22,6 +22,11 @@ from mirrord.traces.parsing import Progress
 from mirrord.traces.store import READ_ROWS, TraceFile, TraceWriter, told
 
 _PARQUET = b"PAR1"
+#: Options that only say how a foreign trace is read.
+_FOREIGN = (
+    "format", "time_unit", "addr_unit", "size_unit", "write_flag", "columns", "only", "partial",
+    "skip_bad",
+)  # fmt: skip
 
 
 class Trace:
@@ -91,6 +96,21 @@ def is_stored(path: str | Path) -> bool:
         return opened.read(4) == _PARQUET
 
 
+def refuse_foreign(paths: Sequence[str], options: ReadOptions) -> None:
+    """`UsageError` when options say how foreign traces are read, and all of these are stored ones:
+    nothing would come of them. (Filters, such as `--dedup`, apply to both.)
+    """
+    given = [name for name in _FOREIGN if name in options.given()]
+    if not given or not all(each != "-" and Path(each).is_file() for each in paths):
+        return
+    if all(map(is_stored, paths)):
+        option = f"--{given[0].replace('_', '-')}"
+        raise UsageError(
+            f"{paths[0]} is a stored trace: {option} says how a foreign one is read",
+            hint=f"Leave it out, or import the source again with {option}.",
+        )
+
+
 def open_trace(
     path: str | Path | Sequence[str | Path], format: str | None = None,
     options: ReadOptions | None = None, *, progress: Progress | None = None,
@@ -108,7 +128,7 @@ def open_trace(
         raise NotFound("no trace was named")
     if len(paths) == 1 and str(paths[0]) != "-" and is_stored(paths[0]):
         return _stored(TraceFile(paths[0]), options)
-    scratch = Path(tempfile.mkdtemp(prefix="mirrord-trace-", dir=options.scratch))
+    scratch = _scratch_folder(options)
     try:
         target = scratch / "trace.parquet"
         import_trace(paths, target, options, progress=progress, durable=False)
@@ -116,6 +136,15 @@ def open_trace(
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
+
+
+def _scratch_folder(options: ReadOptions) -> Path:
+    where = options.scratch or tempfile.gettempdir()
+    with told(where):
+        if not Path(where).is_dir():
+            raise NotFound("there is no such folder", where=where,
+                           hint="--scratch wants one that is there.")  # fmt: skip
+        return Path(tempfile.mkdtemp(prefix="mirrord-trace-", dir=where))
 
 
 def _with_format(options: ReadOptions, format: str) -> ReadOptions:
@@ -126,9 +155,9 @@ def _with_format(options: ReadOptions, format: str) -> ReadOptions:
 
 def _stored(trace: TraceFile, options: ReadOptions) -> Trace:
     """A stored trace; filters, where some are wanted, make a temporary one of it."""
-    if not (options.align_shift or options.dedup_s or options.volume):
+    if not options.filters:
         return Trace(trace)
-    scratch = Path(tempfile.mkdtemp(prefix="mirrord-trace-", dir=options.scratch))
+    scratch = _scratch_folder(options)
     try:
         target = scratch / "trace.parquet"
         filter_trace(trace, target, options, durable=False)

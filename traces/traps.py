@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ class Finding:
 _RATE_MAX = 20 << 30
 _YEARS_MAX_S = 10 * 365 * 86400
 _EPOCHS_NS = (315_532_800 * 10**9, 4_102_444_800 * 10**9)  # 1980 to 2100
+_PLURAL = re.compile(r"\b(record|line|request|end)s\b")
 #: So many records are needed before a share means something.
 _FEW = 100
 
@@ -146,7 +148,7 @@ def _times(seen: Seen, format_name: str) -> list[Finding]:
     found = []
     if seen.backward:
         found.append(Finding(
-            "unsorted", f"time goes back {seen.backward:,} times, by up to "
+            "unsorted", f"time goes back {_times_words(seen.backward)}, by up to "
             f"{format_duration(seen.backward_max_ns / 1e9)}: import puts records in order",
         ))  # fmt: skip
     if seen.count >= _FEW and seen.round_s == seen.count:
@@ -159,6 +161,10 @@ def _times(seen: Seen, format_name: str) -> list[Finding]:
         found.append(Finding("no-times", "iolog v2 without wait lines has no times: all happens "
                              "at once", "write it with log_offset as version 3"))  # fmt: skip
     return found
+
+
+def _times_words(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
 
 
 def _bursts(seen: Seen) -> list[Finding]:
@@ -186,9 +192,15 @@ _TOLD = {
 }
 
 
+def _counted(count: int, text: str) -> str:
+    """`1 bad line left out`, `2 bad lines left out`."""
+    words = _PLURAL.sub(r"\1", text, count=1) if count == 1 else text
+    return f"{count:,} {words}"
+
+
 def _left_out(counts: Mapping[str, int]) -> list[Finding]:
     return [
-        Finding(name, f"{counts[text]:,} {text}" if name != "nanoseconds-beyond-1e9" else
-                f"{counts[text]:,} records have {text}: they were added to the seconds")
+        Finding(name, _counted(counts[text], text) if name != "nanoseconds-beyond-1e9" else
+                f"{_counted(counts[text], 'records')} with {text}: added to the seconds")
         for text, name in _TOLD.items() if counts.get(text)
     ]  # fmt: skip

@@ -6,7 +6,7 @@ import gzip
 import io
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +55,30 @@ def format_of(target: str | Path, wanted: str | None) -> str:
             hint=f"Say it: --to parquet, or {', '.join(WRITERS)}.",
         )
     return found
+
+
+def check_stored(target: Path) -> Path:
+    """A place for a stored trace, which is Parquet. `UsageError` when its ending says that it is
+    text: what one writes there, one would not find as what its name says.
+    """
+    if target.suffix in (".gz", ".zst") or _ENDINGS.get(target.suffix, "parquet") != "parquet":
+        better = Path(str(target).removesuffix(".zst").removesuffix(".gz")).with_suffix(".parquet")
+        raise UsageError(
+            f"a stored trace is Parquet, and '{target}' says by its ending that it is not",
+            hint=f"Name it {better}; 'mirrord trace convert' writes text.",
+        )
+    return target
+
+
+def check_apart(target: Path, sources: Sequence[str]) -> None:
+    """`UsageError` when a source would be replaced by what is made of it."""
+    for source in sources:
+        if source != "-" and target.exists() and os.path.exists(source) \
+                and os.path.samefile(source, target):  # fmt: skip
+            raise UsageError(
+                f"'{target}' is the source itself, which would be lost",
+                hint="Write to another file.",
+            )
 
 
 def write_text(batches: Iterable[Batch], facts: Facts, target: str | Path, kind: str) -> Written:

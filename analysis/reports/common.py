@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import math
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -24,6 +27,8 @@ _NICE = (
 )  # fmt: skip
 #: Within this factor the powers of ten alone would be too few.
 _CLOSE = 150
+#: Letters of a trace's name in the names of its files.
+_SLUG_MAX = 48
 MBIT = 1e6 / 8
 MIB = 1 << 20
 GIB = 1 << 30
@@ -146,9 +151,42 @@ def warnings(workloads: Sequence[Workload]) -> tuple[str, ...]:
 
 def distinct(names: Sequence[str]) -> list[str]:
     """The names, those that come again with a number: two traces are told apart everywhere."""
-    seen: dict[str, int] = {}
-    made = []
+    made: list[str] = []
+    taken: set[str] = set()
     for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        made.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+        numbered = (name if count == 1 else f"{name} ({count})" for count in itertools.count(1))
+        # Files and links are called by the slug: names that differ only in signs would share it.
+        made.append(next(each for each in numbered if slug(each) not in taken))
+        taken.add(slug(made[-1]))
     return made
+
+
+def listed(names: Sequence[str]) -> str:
+    """`'a', 'b' and 'c'`."""
+    quoted = [f"'{name}'" for name in names]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} and {quoted[-1]}"
+
+
+def never_runs(workload: Workload) -> str:
+    """A sentence on the schedules that were asked for and do not run within the trace, or ""."""
+    names = [each.label for each in workload.updates if not runs(each)]
+    if not names:
+        return ""
+    verb = "does" if len(names) == 1 else "do"
+    return f" It is too short for {listed(names)}, which {verb} not run within it."
+
+
+def runs(updates: Updates) -> bool:
+    """Whether an update begins before the trace ends (its last part is one all the same)."""
+    return updates.seconds is not None or len(updates) > 1
+
+
+def slug(name: str) -> str:
+    """A name for files: small letters, digits and hyphens; what is cut off or has none of these
+    gets a few digits of its hash, so that two long names stay two.
+    """
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    if len(plain) <= _SLUG_MAX and plain:
+        return plain
+    digits = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:6]
+    return f"{plain[:_SLUG_MAX].strip('-') or 'trace'}-{digits}"

@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from mirrord.analysis.assess import Terms
 from mirrord.analysis.cost import Advice, Choice, Prices, advise, choices
 from mirrord.analysis.numbers import Workload
-from mirrord.analysis.reports.common import MBIT, MIB, rate_words, size_words, warnings
+from mirrord.analysis.reports.common import (
+    MBIT,
+    MIB,
+    interval_words,
+    listed,
+    rate_words,
+    size_words,
+    slug,
+    warnings,
+)
 from mirrord.analysis.reports.plots import (
     Axis,
     Bars,
@@ -22,12 +31,17 @@ from mirrord.analysis.reports.plots import (
     Table,
 )
 from mirrord.analysis.reports.risk import method as risk_method
-from mirrord.analysis.reports.risk import slug
 
 _PARTS = ("link", "bytes sent", "snapshots", "expected loss")
 _SIDES: tuple[Side, ...] = ("top right", "bottom left", "bottom right", "top left")
 #: What costs more than so many times the cheapest would leave no height for the rest.
 _DRAWN_MAX = 12
+#: A logarithmic axis has no zero: what costs nothing is drawn at this, money a year.
+_COST_MIN = 1e-3
+#: Letters of a label, side by side, that fill the width of a plot.
+_LETTERS = 110
+#: What mirrord can do (README.md, "What is not there yet"): the others are compared all the same.
+_THERE = ("async",)
 _MODES = {"sync": 1, "semi-sync": 3, "async": 0}
 
 
@@ -56,8 +70,8 @@ def _method(prices: Prices) -> tuple[str, ...]:
         "arrives later than the bound. What waiting for a distant disk costs is not in the sum.",
         "The plot of cost against loss shows the choices that no other beats in both as a line: "
         "between them the price of lost data decides. A choice stays the cheapest between the two "
-        "factors that are named: so many times the given price of lost data. Intervals of which "
-        "the trace has fewer than four are shown, but not advised.",
+        "prices that are named. Intervals of which the trace has fewer than four are shown, but "
+        "not advised.",
     )
 
 
@@ -71,46 +85,93 @@ def money_words(amount: float, currency: str) -> str:
 def _sentence(workload: Workload, advice: Advice, prices: Prices) -> str:
     best, money = advice.best, prices.currency
     said = (
-        f"{workload.name}: take '{best.name}'. It costs {money_words(best.total, money)} a year: "
-        f"{money_words(best.running_cost, money)} to run (link of {rate_words(best.link)}) and "
-        f"{money_words(best.loss_cost, money)} of expected loss "
+        f"{workload.name}: {_lead(workload, advice)} It costs {money_words(best.total, money)} a "
+        f"year: {money_words(best.running_cost, money)} to run (link of {rate_words(best.link)}) "
+        f"and {money_words(best.loss_cost, money)} of expected loss "
         f"({size_words(best.expected)} on average, {size_words(best.worst)} at worst)"
     )
     others = [e for e in advice.choices if e.fits and e.sure and e is not best]
-    if others:
+    if others and best.fits:
         second = min(others, key=lambda each: each.total)
         said += f"; next best is '{second.name}' at {money_words(second.total, money)}"
-        schedules = [each for each in others if each.mode == "async"]
-        if best.mode != "async" and second.mode != "async" and schedules:
-            third = min(schedules, key=lambda each: each.total)
-            said += f", of schedules '{third.name}' at {money_words(third.total, money)}"
-    said += f". It stays the cheapest {_span(advice)}."
-    misfits = [each for each in advice.choices if not each.fits]
-    if not best.fits:
-        said += " The given link carries none of them: this one needs the least."
-    elif misfits:
-        said += f" The given link does not carry {_listed([each.name for each in misfits])}."
+    said += "."
+    if others and best.fits and (span := _span(advice, prices)):
+        said += f" It stays the cheapest {span}."
+    if best.mode not in _THERE:
+        said += " mirrord does not have that mode yet"
+        usable = _best_there(advice)
+        said += "." if usable is None else (
+            f": until then take '{usable.name}', at {money_words(usable.total, money)} and with "
+            f"{size_words(usable.expected)} lost on average, {size_words(usable.worst)} at worst."
+        )  # fmt: skip
+    misfits = [each.name for each in advice.choices if not each.fits]
+    if misfits and best.fits:
+        said += f" The given link does not carry {listed(misfits)}."
+    unsure = [each.name for each in advice.choices if not each.sure]
+    if unsure and _judges_schedules(advice):
+        said += f" The trace is too short to judge {listed(unsure)}."
     return said
 
 
-def _span(advice: Advice) -> str:
+def _best_there(advice: Advice) -> Choice | None:
+    """The cheapest of what mirrord can do, the link carries and the trace can judge."""
+    usable = [e for e in advice.choices if e.mode in _THERE and e.fits and e.sure]
+    return min(usable, key=lambda each: each.total, default=None)
+
+
+def _judges_schedules(advice: Advice) -> bool:
+    return any(each.sure for each in advice.choices if each.mode == "async")
+
+
+def _lead(workload: Workload, advice: Advice) -> str:
+    """What to take; or, where that cannot be said, why, and what comes nearest."""
+    best = advice.best
+    if not best.fits:
+        return (
+            "the given link carries nothing that the trace can judge; "
+            f"'{best.name}' needs the least."
+        )
+    if not _judges_schedules(advice):
+        span = interval_words(round(workload.span_s)) if workload.span_s >= 1 else "a moment"
+        kind = "synchronous ways" if best.mode != "async" else "ways"
+        return (
+            f"it lasts only {span}: too short to judge a schedule, which takes four intervals "
+            f"(--intervals gives shorter ones). Of the {kind} '{best.name}' costs least."
+        )
+    return f"take '{best.name}'."
+
+
+def _span(advice: Advice, prices: Prices) -> str:
+    """Between which prices of lost data the advice holds; "" where that says nothing."""
     low, high = advice.from_factor, advice.to_factor
+    lost = prices.lost
+    if not lost.clauses and not lost.otherwise:
+        return ""
     if low <= 0 and math.isinf(high):
         return "whatever lost data cost"
+    if lost.clauses:  # prices by the hour: all of them times a factor
+        given, one, other = " times the given prices", _factor(low), _factor(high)
+    else:
+        given = f" {prices.currency} per GiB (assumed: {_digits(lost.otherwise)})"
+        one, other = _round(low * lost.otherwise), _round(high * lost.otherwise)
     if math.isinf(high):
-        return f"as long as lost data cost at least {_factor(low)} times the given price"
+        return f"as long as lost data cost at least {one}{given}"
     if low <= 0:
-        return f"as long as lost data cost at most {_factor(high)} times the given price"
-    return f"as long as lost data cost {_factor(low)} to {_factor(high)} times the given price"
+        return f"as long as lost data cost at most {other}{given}"
+    return f"as long as lost data cost {one} to {other}{given}"
+
+
+def _round(price: float) -> str:
+    """A price by its first two digits: `830`, `10 000`."""
+    return "" if math.isinf(price) else _digits(float(f"{price:.2g}"))
+
+
+def _digits(price: float) -> str:
+    return f"{price:,.10g}".replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
 def _factor(value: float) -> str:
     return f"{value:.0f}" if value >= 9.5 else f"{value:.2g}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    quoted = [f"'{name}'" for name in names]
-    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} and {quoted[-1]}"
 
 
 def _section(workload: Workload, advice: Advice, prices: Prices) -> Section:
@@ -124,40 +185,46 @@ def _section(workload: Workload, advice: Advice, prices: Prices) -> Section:
 def _table(advice: Advice, prices: Prices) -> Table:
     money = f"{prices.currency}/year"
     columns = (
-        Column("choice"), Column("verdict"), Column("link needed", "Mbit/s", 3),
-        Column("sent", "Mbit/s", 3), Column("oldest copy", "min", 2),
+        # What decides comes first: on a phone the rest is scrolled to.
+        Column("choice"), Column("total", money, 2), Column("verdict"), Column("to run", money, 2),
+        Column("expected loss", money, 2), Column("link needed", "Mbit/s", 3),
+        Column("sent", "Mbit/s", 3), Column("oldest copy", "min", 1),
         Column("expected loss", "MiB", 2), Column("worst loss", "MiB", 1),
         Column("snapshots", "MiB", 1),
-        Column("to run", money, 2), Column("expected loss", money, 2), Column("total", money, 2),
     )  # fmt: skip
     rows: list[tuple[Cell, ...]] = [
-        (each.name, _verdict(each, advice), each.link / MBIT, each.sent / MBIT,
-         each.lag_s / 60, each.expected / MIB, each.worst / MIB, each.space / MIB,
-         each.running_cost, each.loss_cost, each.total)
+        (each.name, each.total, _verdict(each, advice), each.running_cost, each.loss_cost,
+         each.link / MBIT, each.sent / MBIT, each.lag_s / 60, each.expected / MIB,
+         each.worst / MIB, each.space / MIB)
         for each in advice.choices
     ]  # fmt: skip
     return Table(columns, tuple(rows))
 
 
 def _verdict(each: Choice, advice: Advice) -> str:
-    if each is advice.best:
+    if each is advice.best and each.fits and _judges_schedules(advice):
         return "take this"
+    if each is _best_there(advice) and advice.best.mode not in _THERE:
+        return "best schedule"
     if not each.fits:
         return "more than the link"
     if not each.sure:
-        return "the trace is too short for it"
+        return "trace too short"
     return "worth a thought" if each in advice.front else "beaten by another"
 
 
 def _pareto(workload: Workload, advice: Advice, prices: Prices) -> Plot:
     """Running cost against expected loss."""
-    money = f"{prices.currency} a year"
+    money, best = f"{prices.currency} a year", advice.best
     # A logarithmic axis has no zero: what loses nothing stands at the lower edge, and says so.
     losses = [each.expected / MIB for each in advice.choices if each.expected > 0]
     floor = min(losses, default=1e-3) / 10
     top = max([*losses, floor]) * 3
 
-    sides = _sides(advice.choices, floor)
+    sides = _sides([best, *(each for each in advice.choices if each is not best)], floor)
+
+    def x(each: Choice) -> float:
+        return max(each.running_cost, _COST_MIN)
 
     def y(each: Choice) -> float:
         return max(each.expected / MIB, floor)
@@ -168,7 +235,7 @@ def _pareto(workload: Workload, advice: Advice, prices: Prices) -> Plot:
     lines: list[Line] = []
     front = advice.front
     lines.append(
-        Line("not beaten by any other", [each.running_cost for each in front],
+        Line("not beaten by any other", [x(each) for each in front],
              [y(each) for each in front], -1, marker=False, dash=2)
     )  # fmt: skip
     judged = [each for each in advice.choices if each.sure]
@@ -178,21 +245,20 @@ def _pareto(workload: Workload, advice: Advice, prices: Prices) -> Plot:
         group = [e for e in judged if e.mode == mode and e is not advice.best]
         if group:
             lines.append(
-                Line(words[mode], [each.running_cost for each in group], [y(e) for e in group],
+                Line(words[mode], [x(each) for each in group], [y(e) for e in group],
                      tone, joined=False, labels=tuple(label(each) for each in group),
                      said=tuple(sides[each.name] for each in group))
             )  # fmt: skip
     if unsure:
         lines.append(
-            Line("the trace is too short for it", [each.running_cost for each in unsure],
+            Line("trace too short to judge", [x(each) for each in unsure],
                  [y(each) for each in unsure], -1, joined=False,
                  labels=tuple(label(each) for each in unsure),
                  said=tuple(sides[each.name] for each in unsure))
         )  # fmt: skip
-    best = advice.best
     lines.append(
-        Line(f"cheapest: {best.name}", [best.running_cost], [y(best)], 2, joined=False, big=True,
-             labels=(label(best),), said=(sides[best.name],))
+        Line(f"{'cheapest' if best.fits else 'least link'}: {best.name}", [x(best)], [y(best)], 2,
+             joined=False, big=True, labels=(label(best),), said=(sides[best.name],))
     )  # fmt: skip
     rows: list[tuple[Cell, ...]] = [
         (each.name, each.running_cost, each.expected / MIB, each.loss_cost, _verdict(each, advice))
@@ -202,39 +268,43 @@ def _pareto(workload: Workload, advice: Advice, prices: Prices) -> Plot:
         Column("choice"), Column("to run", money, 2), Column("expected loss", "MiB", 3),
         Column("expected loss", money, 2), Column("verdict"),
     )  # fmt: skip
-    costs = [max(each.running_cost, 1e-3) for each in advice.choices]
+    costs = [x(each) for each in advice.choices]
     return Plot(
         f"{slug(workload.name)}-pareto", f"{workload.name}: what it costs to run against what it "
         "risks",
-        "Lower left is better. The star costs least when the expected loss is counted too.",
+        "Lower left is better. " + (
+            "The star costs least when the expected loss is counted too." if best.fits
+            else "The given link carries nothing that the trace can judge: the star needs least."
+        ),
         Axis(f"to run ({money})", "log", low=min(costs) / 2, high=max(costs) * 6),
         Axis("expected loss at a failure (MiB)", "log", low=floor / 2, high=top),
         Table(columns, tuple(rows)), tuple(lines),
     )  # fmt: skip
 
 
-def _sides(found: Sequence[Choice], floor: float) -> dict[str, Side]:
+def _sides(found: Sequence[Choice], floor: float) -> dict[str, Side | None]:
     """Where each label stands so that none covers another: the first side that is free.
 
-    Places are counted in parts of the plot; a label takes about 1 of 90 for a letter, 1 of 22 in
-    height (a desktop's screen, and the pictures).
+    None where there is none: then it is shown when the point is pointed at. The first choice has
+    its label before the others have theirs. Places are counted in parts of the plot; a label takes
+    about 1 of 110 for a letter, 1 of 22 in height (a desktop's screen, and the pictures).
     """
-    x = [math.log10(max(each.running_cost, 1e-3)) for each in found]
+    x = [math.log10(max(each.running_cost, _COST_MIN)) for each in found]
     y = [math.log10(max(each.expected / MIB, floor)) for each in found]
     width, height = max(max(x) - min(x), 0.3) + 1.1, max(max(y) - min(y), 0.3) + 0.8
     points = [(a / width, b / height) for a, b in zip(x, y, strict=True)]
     taken = [(a - 0.008, b - 0.012, a + 0.008, b + 0.012) for a, b in points]
-    sides: dict[str, Side] = {}
+    sides: dict[str, Side | None] = {}
     for each, (a, b) in zip(found, points, strict=True):
         letters = len(each.name) + (0 if each.expected > 0 else 16)
         boxes: dict[Side, tuple[float, float, float, float]] = {}
         for side in _SIDES:
-            left = a + 0.01 if "right" in side else a - 0.01 - letters / 90
+            left = a + 0.01 if "right" in side else a - 0.01 - letters / _LETTERS
             low = b + 0.012 if "top" in side else b - 0.012 - 1 / 22
-            boxes[side] = (left, low, left + letters / 90, low + 1 / 22)
+            boxes[side] = (left, low, left + letters / _LETTERS, low + 1 / 22)
         free = [side for side, box in boxes.items() if not any(_meet(box, o) for o in taken)]
-        sides[each.name] = free[0] if free else _SIDES[0]
-        taken.append(boxes[sides[each.name]])
+        sides[each.name] = free[0] if free else None
+        taken += [boxes[side] for side in free[:1]]
     return sides
 
 
@@ -264,7 +334,13 @@ def _costs(workload: Workload, advice: Advice, prices: Prices) -> Plot:
         for each in advice.choices
     ]
     best = advice.best
-    says = f"'{best.name}' costs least: {money_words(best.total, prices.currency)}."
+    least = all(best.total <= each.total for each in advice.choices)
+    among = "" if least else " of what the link carries and the trace can judge"
+    says = (
+        f"'{best.name}' costs least{among}: {money_words(best.total, prices.currency)}."
+        if best.fits else f"'{best.name}' needs the least of a link, and more than the given one: "
+        f"{money_words(best.total, prices.currency)}."
+    )  # fmt: skip
     if left_out:
         says += f" Too much to be drawn: {', '.join(left_out)}."
     return Plot(

@@ -88,6 +88,11 @@ class Reference:
     average_x: tuple[float, ...] = ()
     average_y: tuple[float, ...] = ()
 
+    @property
+    def capped(self) -> bool:
+        """Whether of some range only the upper end is known."""
+        return any(each.low is None for each in self.ranges)
+
 
 @dataclass(frozen=True)
 class Level:

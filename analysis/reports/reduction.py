@@ -12,6 +12,8 @@ from mirrord.analysis.reports.common import (
     interval_axis,
     interval_words,
     name_of,
+    never_runs,
+    runs,
     share_words,
     size_words,
     warnings,
@@ -30,6 +32,7 @@ from mirrord.analysis.reports.plots import (
     Table,
 )
 from mirrord.analysis.results import VOLUMES as KINDS
+from mirrord.traces.model import BLOCK
 
 _PERCENT = Axis("transferred (% of the blocks written)", low=0, high=104)
 _WORDS = {
@@ -37,18 +40,21 @@ _WORDS = {
     "active_map": "no overwrite, active map",
     "no_active_map": "no overwrite, no active map",
 }
+#: More traces than these are not named in a sentence.
+_NAMED_MAX = 4
+#: What is put in: how large a block is.
 _METHOD = (
     "A synchronous mirror sends every block that is written. An asynchronous one sends, at each "
     "update, the blocks that were written since the last one, each once, and none that were "
     "deleted meanwhile: its share of the synchronous one's is what is drawn (SnapMirror, FAST "
-    "2002, section 4, Figure 2). Blocks have 4 KiB. Intervals begin with the first record; the "
+    "2002, section 4, Figure 2). Blocks have {block}. Intervals begin with the first record; the "
     "last, partial one counts. An interval for which a trace is too short is not drawn.",
     "Three volumes are replayed. Update in place: a block that is written again stays where it is. "
     "No overwrite, with the active map: each write goes to a free block, and blocks that are free "
     "again by the time of the update are not sent (btrfs, ZFS, WAFL with SnapMirror). No overwrite "
     "without the active map: freed blocks are sent all the same (Figure 3).",
     "By exact bytes, small writes make a block mirror look worse: a synchronous mirror that sends "
-    "512 bytes for a write of 512 bytes is compared with one that sends the block of 4 KiB.",
+    "512 bytes for a write of 512 bytes is compared with one that sends the block of {block}.",
 )
 
 
@@ -101,11 +107,17 @@ def report(workloads: Sequence[Workload]) -> Report:
         "How much a mirror would transfer",
         tuple(conclusions(workloads)),
         tuple(sections),
-        _METHOD,
+        _method(workloads),
         document(workloads),
         warnings(workloads),
         {"traces": [_details(each) for each in workloads]},
     )
+
+
+def _method(workloads: Sequence[Workload]) -> tuple[str, ...]:
+    blocks = {updates.block for each in workloads for updates in each.updates} or {BLOCK}
+    block = " or ".join(f"{size / 1024:g} KiB" for size in sorted(blocks))
+    return tuple(line.format(block=block) for line in _METHOD)
 
 
 def _by_interval(workloads: Sequence[Workload], intervals: Sequence[float]) -> list[Section]:
@@ -147,14 +159,7 @@ def _sentence(workload: Workload) -> str:
     found = by_seconds(workload)
     percents = {s: workload.percent(u, "active_map") for s, u in found.items()}
     if not percents:
-        said = f"it lasts only {interval_words(workload.span_s)}, less than every interval"
-        if workload.updates:
-            percent = workload.percent(workload.updates[-1], "active_map")
-            said += (
-                f"; one update at its end sends {share_words(percent)} of what a synchronous "
-                "mirror would"
-            )
-        return f"{said}."
+        return _without_intervals(workload)
     base = 900.0 if 900.0 in percents else min(percents)
     text = (
         f"every {interval_words(base)} sends {share_words(percents[base])} of what a synchronous "
@@ -163,18 +168,48 @@ def _sentence(workload: Workload) -> str:
     later = 3600.0 if 3600.0 in percents and base < 3600.0 else max(percents)
     if later > base and percents[base]:
         saved = 100 * (1 - percents[later] / percents[base])
-        text += f"; going to {interval_words(later)} saves another {share_words(saved)}"
+        text += (
+            f"; going to {interval_words(later)} saves another {share_words(saved)} of that "
+            f"(then {share_words(percents[later])} are sent)"
+        )
     longest = max(percents)
     if longest > later and percents[later]:
         saved = 100 * (1 - percents[longest] / percents[later])
-        text += f", from there to {interval_words(longest)} {share_words(saved)} more"
+        text += (
+            f", from there to {interval_words(longest)} {share_words(saved)} more "
+            f"(then {share_words(percents[longest])})"
+        )
     unmapped = workload.percent(found[base], "no_active_map")
     if unmapped - percents[base] >= 0.5:
         text += (
             f". Without the active map it would be {share_words(unmapped)} "
             f"every {interval_words(base)}"
         )
-    return text + "."
+    return f"{text}.{_by_schedule(workload)}"
+
+
+def _without_intervals(workload: Workload) -> str:
+    """Where every interval is longer than the trace, or only schedules were asked for."""
+    lasts = interval_words(round(workload.span_s)) if workload.span_s >= 1 else "less than 1 s"
+    fixed = [each for each in workload.updates if each.seconds is not None]
+    if not fixed:
+        return f"it lasts {lasts}.{_by_schedule(workload)}"
+    percent = workload.percent(fixed[-1], "active_map")
+    return (
+        f"it lasts only {lasts}, less than every interval; one update at its end sends "
+        f"{share_words(percent)} of what a synchronous mirror would. (If it was recorded for "
+        f"longer, the unit of its times is another: --time-unit.){_by_schedule(workload)}"
+    )
+
+
+def _by_schedule(workload: Workload) -> str:
+    """A sentence on each schedule that was asked for."""
+    said = ""
+    for each in workload.updates:
+        if each.seconds is None and runs(each):
+            percent = share_words(workload.percent(each, "active_map"))
+            said += f" By '{each.label}' it is {percent}, in {len(each):,} updates."
+    return said + never_runs(workload)
 
 
 def _reference(intervals: Sequence[float]) -> Reference:
@@ -217,13 +252,16 @@ def _transferred(workloads: Sequence[Workload], intervals: Sequence[float]) -> P
         Column("trace"), Column("interval"),
         *(Column(_WORDS[kind], "%") for kind in KINDS), Column("updates"),
     )  # fmt: skip
+    reference = _reference(intervals)
     return Plot(
         "transferred",
         "Blocks that an asynchronous mirror transfers, by update interval",
         "Lower is better. In grey what the SnapMirror paper found on its twelve file servers "
-        "(Figure 2).",
+        "(Figure 2): bars from the least to the most of them"
+        + ("; at 1 min it says only that none sent more than 90 % (arrow)." if reference.capped
+           else "."),
         interval_axis(intervals), _PERCENT, Table(columns, tuple(rows)), tuple(lines),
-        reference=_reference(intervals),
+        reference=reference,
     )  # fmt: skip
 
 
@@ -328,11 +366,15 @@ def _schedules(workloads: Sequence[Workload]) -> Plot:
     rows: list[tuple[Cell, ...]] = []
     for number, each in enumerate(workloads):
         found = {u.label: u for u in each.updates if u.seconds is None}
-        percents = [each.percent(found[label], "active_map") for label in labels]
+        percents = [
+            each.percent(found[label], "active_map") if runs(found[label]) else 0.0
+            for label in labels
+        ]
         bars.append(Bars(each.name, percents, number))
         for label in labels:
-            cells = (each.percent(found[label], kind) for kind in KINDS)
-            rows.append((each.name, label, len(found[label]), *cells))
+            run = runs(found[label])
+            cells = (each.percent(found[label], kind) if run else None for kind in KINDS)
+            rows.append((each.name, label, len(found[label]) if run else 0, *cells))
     columns = (
         Column("trace"), Column("schedule"), Column("updates"),
         *(Column(_WORDS[kind], "%") for kind in KINDS),
@@ -340,7 +382,8 @@ def _schedules(workloads: Sequence[Workload]) -> Plot:
     return Plot(
         "schedules",
         "Blocks transferred by schedule",
-        "Schedules as the service runs them, on the trace's own days and hours.",
+        "Schedules as the service runs them, on the trace's own days and hours. A trace in which "
+        "a schedule does not run has no bar.",
         Axis("schedule", "names", names=tuple(labels)),
         _PERCENT, Table(columns, tuple(rows)), bars=tuple(bars),
     )  # fmt: skip
@@ -362,7 +405,10 @@ def _freed(workloads: Sequence[Workload]) -> Plot:
         Column("file system"), Column("what it is"), Column("blocks written", "4 KiB"),
         Column("different blocks"), Column("written", "B"), Column("written, then deleted", "%"),
     )  # fmt: skip
-    written = ", ".join(f"{each.name} {size_words(each.bytes_written)}" for each in workloads[:4])
+    written = ", ".join(f"{each.name} {size_words(each.bytes_written)}" for each in workloads)
+    if len(workloads) > _NAMED_MAX:
+        total = sum(each.bytes_written for each in workloads)
+        written = f"{size_words(total)} by {len(workloads)} traces"
     return Plot(
         "written-deleted",
         "Blocks that were overwritten or deleted again before the trace ended",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from mirrord.analysis import risk
-from mirrord.analysis.assess import Assessed, Terms, assess_all
+from mirrord.analysis.assess import RATE_MIN, Assessed, Terms, assess_all
 from mirrord.analysis.grids import NS
 from mirrord.analysis.numbers import Workload
+from mirrord.analysis.reports import scheduled
 from mirrord.analysis.reports.common import (
     MBIT,
     MIB,
@@ -20,9 +20,12 @@ from mirrord.analysis.reports.common import (
     interval_words,
     log_axis,
     name_of,
+    never_runs,
     nice_seconds,
     rate_words,
+    runs,
     size_words,
+    slug,
     warnings,
 )
 from mirrord.analysis.reports.plots import (
@@ -42,6 +45,7 @@ _POINTS = 480
 _TABLE_EVERY = 10
 _OVER_TIME = (60.0, 900.0, 3600.0, 21600.0, 86400.0)
 _OVER_TIME_MAX = 3
+_LINES_MAX = 8
 #: With more traces a second line for each would hide the first ones.
 _PAIRS_MAX = 6
 #: Windows over which a synchronous mirror's writers may wait, seconds.
@@ -52,6 +56,8 @@ def report(workloads: Sequence[Workload], terms: Terms) -> Report:
     """The report on these traces."""
     found = {each.name: assess_all(each, terms) for each in workloads}
     sections = [_section(each, found[each.name], terms) for each in workloads]
+    if (by_schedule := scheduled.section(workloads, found, terms)) is not None:
+        sections.insert(0, by_schedule)
     if _seconds(found):
         plots = (
             _link_needed(workloads, found, terms), _lost(workloads, found),
@@ -69,8 +75,9 @@ def report(workloads: Sequence[Workload], terms: Terms) -> Report:
 def method(terms: Terms) -> tuple[str, ...]:
     """How it was computed, in words."""
     link = (
-        "Each interval gets the slowest link on which all its updates end before the next one "
-        "begins; on a faster link the copy is fresher. (--link gives the link that you have.)"
+        f"Each interval gets the slowest link, at least {size_words(RATE_MIN)}/s, on which all its "
+        "updates end before the next one begins; on a faster link the copy is fresher. (--link "
+        "gives the link that you have.)"
         if terms.link is None
         else f"The link carries {terms.link}; each update takes {terms.overhead_s:g} s besides."
     )
@@ -88,24 +95,17 @@ def method(terms: Terms) -> tuple[str, ...]:
     )
 
 
-def slug(name: str) -> str:
-    """A name for files: small letters, digits and hyphens."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:48] or "trace"
-
-
 def conclusions(workload: Workload, found: Sequence[Assessed], terms: Terms) -> list[str]:
     """What to know of a trace, in words."""
-    if not found:
-        return [f"{workload.name}: it is too short for every interval."]
+    usable = [each for each in found if runs(each.updates)]
+    if not usable:
+        return [f"{workload.name}: it is too short for every interval.{never_runs(workload)}"]
     axis = TimeAxis(workload, terms.zone)
     peak = risk.peak_rate(workload.writes, WINDOWS_S[0])
-    base = next((each for each in found if each.updates.seconds == 900.0), found[0])
+    base = next((each for each in found if each.updates.seconds == 900.0), (_x(found) or usable)[0])
     said = (
         f"{workload.name}: a synchronous mirror needs {rate_words(peak)} at its peak, updates "
-        f"every {name_of(base.updates)} need {rate_words(base.need.rate)}. Then the copy is "
-        f"{interval_words(round(base.lag.worst_s))} old at the most, and a failure loses "
-        f"{size_words(base.loss.expected)} on average, {size_words(base.loss.worst)} at worst "
-        f"({axis.words(base.loss.worst_at_ns)})."
+        f"{_by(base)} need {rate_words(base.need.rate)}. Then {_outcome(base, axis)}."
     )
     late = [each for each in found if len(each.late_ns)]
     fixed = _x(late)
@@ -114,12 +114,37 @@ def conclusions(workload: Workload, found: Sequence[Assessed], terms: Terms) -> 
         said += (
             f" At {name_of(fixed[-1].updates)}{below} the link saturates, {_late(fixed[-1], axis)}."
         )
-    for each in late:
+    for each in usable:
         if each.updates.seconds is None:
-            said += f" With '{each.updates.label}' it saturates, {_late(each, axis)}."
+            said += _schedule(each, axis, told=each is base)
+    said += never_runs(workload)
     if terms.link is not None and not late:
         said += " The link carries every interval: no update is late."
     return [said]
+
+
+def _by(each: Assessed) -> str:
+    updates = each.updates
+    return f"by '{updates.label}'" if updates.seconds is None else f"every {name_of(updates)}"
+
+
+def _outcome(each: Assessed, axis: TimeAxis) -> str:
+    return (
+        f"the copy is {interval_words(round(each.lag.worst_s))} old at the most, and a failure "
+        f"loses {size_words(each.loss.expected)} on average, {size_words(each.loss.worst)} at "
+        f"worst ({axis.words(each.loss.worst_at_ns)})"
+    )
+
+
+def _schedule(each: Assessed, axis: TimeAxis, *, told: bool) -> str:
+    """A sentence on a schedule that was asked for. told: what it needs and loses is said."""
+    said = ""
+    if not told:
+        rate = rate_words(each.need.rate)
+        said += f" With '{each.updates.label}' the link needs {rate}, {_outcome(each, axis)}."
+    if len(each.late_ns):
+        said += f" With '{each.updates.label}' it saturates, {_late(each, axis)}."
+    return said
 
 
 def _late(each: Assessed, axis: TimeAxis) -> str:
@@ -169,7 +194,7 @@ def _link_needed(
             sizes = e.updates.sizes(terms.kind)
             late = len(e.late_ns) if terms.link is not None else None
             rows.append(
-                (each.name, f"every {name_of(e.updates)}" if e.updates.seconds else e.updates.label,
+                (each.name, e.updates.words,
                  e.need.rate / MBIT, e.sent_bytes / MIB, int(sizes.max(initial=0)) / MIB, late)
             )  # fmt: skip
     columns = (
@@ -258,8 +283,10 @@ def _section(workload: Workload, found: list[Assessed], terms: Terms) -> Section
         f"{rate_words(risk.peak_rate(workload.writes, 1.0))} in the busiest second.",
     )
     plots = [_writes(workload, terms)]
+    if _x(found):
+        plots.append(_lag(workload, found))
     if found:
-        plots += [_lag(workload, found), _over_time(workload, found, terms)]
+        plots.append(_over_time(workload, found, terms))
     return Section(workload.name, text, tuple(plots))
 
 
@@ -273,6 +300,8 @@ def _writes(workload: Workload, terms: Terms) -> Plot:
     peak = padded.max(axis=1) / (series.bin_ns / NS) / MBIT
     at_ns = series.start_ns + np.arange(len(mean), dtype=np.int64) * per_point * series.bin_ns
     places = axis.places(at_ns)
+    # A step is drawn up to the next point: the last one, too, needs an end.
+    ends = axis.places(np.append(at_ns, at_ns[-1] + per_point * series.bin_ns))
     step = max(1, len(mean) // (_POINTS // _TABLE_EVERY))
     rows = tuple(
         (places[at], float(mean[at : at + step].mean()), float(peak[at : at + step].max()))
@@ -293,7 +322,8 @@ def _writes(workload: Workload, terms: Terms) -> Plot:
         f"{rate_words(float(mean[busiest]) * MBIT)}; a single second reaches "
         f"{rate_words(float(peak.max()) * MBIT)}.",
         axis.axis, Axis("written (Mbit/s)", low=0, high=high), Table(columns, rows),
-        (Line("written", places, mean.tolist(), 0, marker=False, steps=True, filled=True),),
+        (Line("written", ends, [*mean.tolist(), float(mean[-1])], 0, marker=False, steps=True,
+              filled=True),),
         levels=levels,
     )  # fmt: skip
 
@@ -331,15 +361,17 @@ def _lag(workload: Workload, found: Sequence[Assessed]) -> Plot:
 def _over_time(workload: Workload, found: Sequence[Assessed], terms: Terms) -> Plot:
     axis = TimeAxis(workload, terms.zone)
     account = risk.Account(workload.writes)
-    shown = [each for each in found if each.updates.seconds in _OVER_TIME]
-    # The longest ones differ most to the eye.
-    shown = (shown or list(found))[-_OVER_TIME_MAX:]
+    fixed = _x(found)
+    usual = [each for each in fixed if each.updates.seconds in _OVER_TIME] or fixed
+    # Of intervals the longest ones differ most to the eye; a schedule was asked for.
+    shown = [*usual[-_OVER_TIME_MAX:], *(e for e in found if e.updates.seconds is None)]
+    shown = shown[:_LINES_MAX]
     lines, columns, courses = [], [Column(axis.axis.title)], []
     places: list[str] | list[float] = []
     for number, each in enumerate(shown):
         at_ns, lost = account.course(each.shown, _POINTS)
         places = axis.places(at_ns)
-        words = f"every {name_of(each.updates)}" if each.updates.seconds else each.updates.label
+        words = each.updates.words
         lines.append(Line(words, places, (lost / MIB).tolist(), number, marker=False))
         columns.append(Column(words, "MiB", 2))
         courses.append(lost / MIB)
@@ -351,8 +383,8 @@ def _over_time(workload: Workload, found: Sequence[Assessed], terms: Terms) -> P
     return Plot(
         f"{slug(workload.name)}-at-risk", f"{workload.name}: what a failure would lose, over time",
         f"Written since the snapshot that the copy shows. The most is "
-        f"{size_words(worst.loss.worst)}, {axis.words(worst.loss.worst_at_ns)}, with updates every "
-        f"{name_of(worst.updates)}.",
+        f"{size_words(worst.loss.worst)}, {axis.words(worst.loss.worst_at_ns)}, with updates "
+        f"{_by(worst)}.",
         axis.axis, Axis("lost at a failure (MiB)"), Table(tuple(columns), rows), tuple(lines),
     )  # fmt: skip
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,6 +17,31 @@ from mirrord.analysis.reports.plots import Report, Section, Table
 from mirrord.analysis.reports.tables import csv_of, plain_of
 from mirrord.core.errors import IoFailed, MirrordError, NoSpace, PermissionMissing
 from mirrord.system import files
+
+
+def check(folder: Path) -> None:
+    """Whether a report could be written there, before the work that it takes. Nothing is made.
+
+    `IoFailed` for a place that is no folder, `PermissionMissing` where nothing may be written;
+    `ModuleNotFoundError` when a package that draws is not installed.
+    """
+    for package in ("plotly", "matplotlib", "PIL"):
+        importlib.import_module(package)
+    # (`exists` is False below a file, too: the nearest thing that is there decides.)
+    there = next(each for each in (folder, *folder.absolute().parents) if _is_there(each))
+    code = 0
+    if not there.is_dir():
+        code = errno.ENOTDIR
+    elif not os.access(there, os.W_OK | os.X_OK):
+        code = errno.EROFS if os.statvfs(there).f_flag & os.ST_RDONLY else errno.EACCES
+    if code:
+        raise _failed(OSError(code, os.strerror(code), str(there)), folder)
+
+
+def _is_there(path: Path) -> bool:
+    with suppress(OSError):
+        return path.exists()
+    return False
 
 
 def save(

@@ -17,15 +17,20 @@ def unbroken(text: str) -> str:
 
 
 def text_of(cell: Cell, column: Column) -> str:
-    """A cell for people: digits grouped by thin spaces, a dash where there is nothing."""
+    """A cell for people: digits grouped by thin spaces, a dash where there is nothing.
+
+    Only what is nothing at all is 0: a small number keeps a digit.
+    """
     if cell is None:
         return "\N{EN DASH}"
     if isinstance(cell, str):
         return cell
     if isinstance(cell, int):
         return f"{cell:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
-    if cell and abs(cell) < 0.5 * 10**-column.digits:
-        return f"{cell:.1g}" if abs(cell) >= 1e-4 else "0"
+    if not cell:
+        return "0"
+    if abs(cell) < 0.5 * 10**-column.digits:
+        return f"{cell:.1g}" if abs(cell) >= 1e-4 else "<0.0001"
     return f"{cell:,.{column.digits}f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 

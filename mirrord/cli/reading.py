@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import typing
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +18,22 @@ from mirrord.traces.options import ReadOptions
 
 _PANEL = "How a foreign trace is read"
 _FILTERS = "What of a trace is taken"
+
+
+def _stored(target: Path) -> Path:
+    from mirrord.traces.writing import check_stored
+
+    need_analysis()
+    return check_stored(target)
+
+
+#: Where a stored trace is written; told before the work, which may take hours.
+Output = Annotated[
+    Path,
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="The stored trace (.parquet).", callback=_stored
+    ),
+]
 
 
 def need_analysis() -> None:
@@ -98,6 +115,11 @@ def reads_traces(command: Callable[..., Any]) -> Callable[..., Any]:
     def called(**given: Any) -> Any:
         need_analysis()
         options = _options(**{each.name: given.pop(each.name) for each in added})
+        from mirrord.traces.reading import refuse_foreign
+
+        named = [given[each] for each in ("traces", "sources", "trace", "source") if each in given]
+        for each in named:
+            refuse_foreign([each] if isinstance(each, str) else each, options)
         return command(**given, options=options)
 
     signature = inspect.Signature(

@@ -173,6 +173,11 @@ def test_the_odd_is_warned_of(tmp_path: Path, capsys: Captured) -> None:
         (["--zone", "Atlantis"], "Atlantis"),
         (["--link", "fast"], "fast"),
         (["--block", "1000"], "blocks of 1000 bytes"),
+        (["--intervals", ""], "neither an interval nor a schedule"),
+        (["--window", "08:00-18:00"], "--window holds back schedules, and none is given"),
+        (["--window", "Sat", "--schedule", "hourly"], "--window does not go with the named"),
+        (["--time-unit", "us"], "--time-unit says how a foreign one is read"),
+        (["--skip-bad"], "--skip-bad says how a foreign one is read"),
     ],
 )
 def test_what_cannot_be_meant(words: list[str], said: str, hot: Path, capsys: Captured) -> None:
@@ -183,6 +188,34 @@ def test_what_cannot_be_meant(words: list[str], said: str, hot: Path, capsys: Ca
 def test_other_options_that_cannot_be_meant(hot: Path, capsys: Captured) -> None:
     assert "no kind of volume" in refusal(capsys, "risk", str(hot), "--into", "tape")[0]
     assert "is not a price" in refusal(capsys, "compare", str(hot), "--price-lost", "dear")[0]
+    for amount in ("nan", "inf"):
+        error, _ = refusal(capsys, "compare", str(hot), "--price-link", amount)
+        assert f"--price-link {amount} is not an amount" in error
+    assert "no name" in refusal(capsys, "compare", str(hot), "--currency", " ")[0]
+    assert "a bound of 0 s" in refusal(capsys, "risk", str(hot), "--semi-sync", "0s")[0]
+
+
+def test_a_list_names_each_once(hot: Path, capsys: Captured) -> None:
+    words = ["--intervals", "5m,300s,10m", "--schedule", "hourly", "--schedule", "hourly"]
+    found = as_json(capsys, "risk", str(hot), *words)
+    names = [each["schedule"] for each in found["traces"][0]["schedules"]]
+    assert names == ["5 min", "10 min", "hourly"]
+
+
+def test_a_stored_and_a_foreign_trace_together(hot: Path, tmp_path: Path, capsys: Captured) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("".join(f"{second},w,{second % 9 * 4096},4096\n" for second in range(300)))
+    columns = ["--columns", "time=0,op=1,offset=2,length=3"]
+    found = as_json(capsys, "reduction", str(hot), str(log), *columns, "--intervals", "1m")
+    assert [each["name"] for each in found["traces"]] == ["hot", "log"]
+
+
+def test_a_place_that_is_none_is_said_before_the_work(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "file").write_text("")
+    # (The trace is not even looked for.)
+    words = ["reduction", str(tmp_path / "none"), "--out", str(tmp_path / "file")]
+    error, hint = refusal(capsys, *words, status=1)
+    assert "the report cannot be written" in error and "--out" in hint
 
 
 def test_what_is_no_trace(tmp_path: Path, capsys: Captured) -> None:

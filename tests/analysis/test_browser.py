@@ -104,6 +104,26 @@ def test_a_page_is_readable(
         assert drawn == _rgb(theme.ground)
 
 
+def test_what_decides_is_seen_without_scrolling(browser: Browser, pages: dict[str, Path]) -> None:
+    """The total of a year is the number to decide by; scrolled, a row still has its name."""
+    edges = """each => [...each.querySelectorAll('thead th, tbody tr:first-child td')].map(
+        cell => [cell.textContent, cell.getBoundingClientRect().right])"""
+    for view in ("light", "phone"):
+        with opened(browser, pages["compare"], **VIEWS[view]) as (page, _):
+            table = page.query_selector("section > .scroll")
+            assert table is not None
+            box = table.bounding_box()
+            assert box is not None
+            cells = dict(table.evaluate(edges))
+            assert cells["total (EUR/year)"] <= box["x"] + box["width"]
+            first = "td => td.getBoundingClientRect().left"
+            name = table.query_selector("tbody td")
+            assert name is not None
+            before = name.evaluate(first)
+            table.evaluate("each => { each.scrollLeft = 400 }")
+            assert name.evaluate(first) == pytest.approx(before, abs=1)
+
+
 def until(condition: Callable[[], bool]) -> None:
     """Wait for it. (Playwright would evaluate text in the page, which its policy forbids.)"""
     end_s = time.monotonic() + 90

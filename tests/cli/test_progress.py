@@ -55,6 +55,8 @@ def test_without_a_terminal_there_is_no_line() -> None:
 
 
 def test_long_work_shows_how_far_it_is(tmp_path: Path) -> None:
-    words = ["trace", "generate", "files", "--records", "3000000", "-o", f"{tmp_path}/made.parquet"]
+    # (So many that a quick machine is busy for a second, too: of less there is no line.)
+    made = f"{tmp_path}/made.parquet"
+    words = ["trace", "generate", "files", "--records", "30000000", "-o", made]
     shown = at_a_terminal(f"import sys; from mirrord.cli.main import run; sys.exit(run({words!r}))")
     assert re.search(r"\d+ % of .*, [\d,]+ records, [\d.]+ million/s", shown)

@@ -102,7 +102,7 @@ def test_truncated_or_damaged_compression(packed, tmp_path: Path) -> None:  # ty
     refused(half, Damaged, "cannot be decompressed", "--partial")
     made = import_trace([half], tmp_path / "t.parquet", ReadOptions(partial=True))
     assert 15_000 < made.records < 35_000
-    assert "ends of compressed data missing" in [each.text[2:] for each in made.findings]
+    assert "1 end of compressed data missing" in [each.text for each in made.findings]
     # Some tools fill the last block of a tape with zeros.
     if packed is gzip.compress:
         import_trace([source(tmp_path, whole + bytes(5000))], tmp_path / "t.parquet")
@@ -259,3 +259,23 @@ def test_the_facts_of_a_stored_trace_are_checked(tmp_path: Path) -> None:
         pq.write_table(table.replace_schema_metadata({b"mirrord": facts}), path)
         with pytest.raises(Damaged, match=r"make no sense|version 99"):
             TraceFile(path)
+
+
+def test_a_time_unit_that_is_far_too_large_is_said_to_be_one(tmp_path: Path) -> None:
+    # Microseconds, read as seconds: after 5000 years the hint must not be to drop the records.
+    lines = b"".join(b"%d,w,%d,4096\n" % (i * 1_000_000, i * 4096) for i in range(6000))
+    options = ReadOptions(columns="time=0,op=1,offset=2,length=3", time_unit="s")
+    found = refused(
+        source(tmp_path, lines), Damaged, "more than 146 years away", "--time-unit ms, us or ns",
+        options=options,
+    )  # fmt: skip
+    assert "--skip-bad" not in found.hint
+
+
+def test_one_is_not_called_many(tmp_path: Path) -> None:
+    lines = b"5,w,0,4096\n3,w,4096,4096\nx,w,0,4096\n9,w,0,4096\n"
+    options = ReadOptions(columns="time=0,op=1,offset=2,length=3", skip_bad=True)
+    made = import_trace([source(tmp_path, lines)], tmp_path / "t.parquet", options)
+    said = [each.text for each in made.findings]
+    assert "1 bad line left out" in said
+    assert any(each.startswith("time goes back once, by up to 2.0 s") for each in said)

@@ -285,3 +285,62 @@ def test_progress_is_shown_at_a_terminal_and_nowhere_else(tmp_path: Path) -> Non
         os.close(ours)
     assert b"records" in shown["terminal"] and b"million/s" in shown["terminal"]
     assert shown["pipe"] == b""
+
+
+def test_info_shows_what_filters_leave(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = document(capsys, "trace", "info", source)
+    one = document(capsys, "trace", "info", source, "--volume", "sdb")
+    assert one["volumes"] == ["sdb"] and 0 < one["records"]["write"] < whole["records"]["write"]
+    stored = tmp_path / "hour.parquet"
+    said(capsys, "trace", "import", source, "-o", stored)
+    again = document(capsys, "trace", "info", stored, "--volume", "sdb")
+    assert again["records"] == one["records"]
+    error = said(capsys, "trace", "info", source, "--volume", "sdz", status=1)
+    assert "there is no volume 'sdz'" in error and "It has: sda, sdb." in error
+
+
+def test_a_source_is_never_replaced_by_what_is_made_of_it(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored, other = tmp_path / "hour.parquet", tmp_path / "other.parquet"
+    said(capsys, "trace", "import", source, "-o", stored)
+    said(capsys, "trace", "slice", stored, "--to", "2s", "-o", other)
+    plain = source.rename(tmp_path / "hour")
+    link = tmp_path / "link.parquet"
+    link.symlink_to(stored)
+    kept = {path: path.read_bytes() for path in (stored, other, plain)}
+    tried: list[list[str | Path]] = [
+        ["import", plain, "-o", plain], ["slice", plain, "--to", "1s", "-o", plain],
+        ["convert", stored, stored], ["convert", stored, link],
+        ["merge", stored, other, "--align", "start", "-o", other],
+    ]  # fmt: skip
+    for words in tried:
+        assert "is the source itself" in said(capsys, "trace", *words, status=2), words
+    assert {path: path.read_bytes() for path in kept} == kept
+
+
+@pytest.mark.parametrize("name", ["hour.csv", "hour.iolog.zst", "hour.gz"])
+def test_a_stored_trace_is_not_called_text(
+    name: str, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried: list[list[str | Path]]
+    tried = [["import", source], ["generate", "sequential"], ["record", "block:/none"]]
+    for words in tried:
+        error = said(capsys, "trace", *words, "-o", tmp_path / name, status=2)
+        assert "a stored trace is Parquet" in error and "hour.parquet" in error
+    assert not (tmp_path / name).exists()
+
+
+def test_a_scratch_folder_that_is_not_there(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scratch: list[str | Path] = ["--scratch", tmp_path / "none"]
+    tried: list[list[str | Path]] = [
+        ["trace", "import", source, "-o", tmp_path / "t.parquet"],
+        ["trace", "convert", source, tmp_path / "t.csv"], ["analyze", "reduction", source],
+    ]  # fmt: skip
+    for words in tried:
+        error = said(capsys, *words, *scratch, status=1)
+        assert f"{tmp_path / 'none'}: there is no such folder" in error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from mirrord.analysis.assess import Terms
     from mirrord.analysis.numbers import Workload
     from mirrord.analysis.reports.plots import Report
+    from mirrord.analysis.study import Plan
     from mirrord.schedules.schedule import Schedule
 
 _REPLAY, _MIRROR, _PRICES = "How it is replayed", "What is assumed of the mirror", "Prices"
@@ -182,6 +184,9 @@ def compare(
     given = locals()
     from mirrord.analysis.cost import Prices, parse_loss_price
 
+    _finite(given, "price_link", "price_transfer", "price_space", "failures")
+    if not currency.strip():
+        raise UsageError("the currency has no name", hint="Write for example --currency USD.")
     per_gib = parse_loss_price(price_lost, zone=zone)
     prices = Prices(price_link, price_transfer, price_space, per_gib, failures, currency)
 
@@ -195,11 +200,17 @@ def compare(
 
 def _run(given: dict[str, Any], made: Callable[[list[Workload], Terms], Report]) -> None:
     """Replay the traces, make the report, write it, say the conclusions."""
+    out: Path | None = given["out"]
     with _extras():
-        terms = _terms(given)  # what is wrong with an option is said before hours of work
-        report = made(_workloads(given, terms), terms)
+        # What is wrong with an option or a place is said before hours of work.
+        terms = _terms(given)
+        plan = _plan(given, terms)
+        if out is not None:
+            from mirrord.analysis.reports.save import check
+
+            check(out)
+        report = made(_workloads(given, plan), terms)
         files: list[str] = []
-        out: Path | None = given["out"]
         if out is not None:
             from mirrord import __version__
             from mirrord.analysis.reports.save import save
@@ -218,16 +229,21 @@ def _run(given: dict[str, Any], made: Callable[[list[Workload], Terms], Report])
         print(f"Report: {out / report.kind}.html, and {len(files) - 1} files beside it")
 
 
-def _workloads(given: dict[str, Any], terms: Terms) -> list[Workload]:
-    from mirrord.analysis.study import Plan, study, summed_up
+def _plan(given: dict[str, Any], terms: Terms) -> Plan:
+    from mirrord.analysis.study import Plan
 
-    plan = Plan(
+    return Plan(
         intervals_s=tuple(_durations(given["intervals"])),
         schedules=tuple(_schedules(given)),
         link=terms.link, overhead_s=terms.overhead_s,
         free_space=given["free_space"], block=given["block"], threads=given["threads"],
         cluster=given["cluster"] or None,
     )  # fmt: skip
+
+
+def _workloads(given: dict[str, Any], plan: Plan) -> list[Workload]:
+    from mirrord.analysis.study import study, summed_up
+
     with ProgressLine(quiet=given["as_json"]) as line:
         found = [
             study(path, plan, given["options"], progress=line.replaying, importing=line.reading)
@@ -236,12 +252,26 @@ def _workloads(given: dict[str, Any], terms: Terms) -> list[Workload]:
     return summed_up(found)
 
 
+def _finite(given: dict[str, Any], *names: str) -> None:
+    for name in names:
+        if not math.isfinite(given[name]):
+            option = name.replace("_", "-")
+            raise UsageError(
+                f"--{option} {given[name]} is not an amount", hint="Write a number, as 0.5 or 20."
+            )
+
+
 def _terms(given: dict[str, Any]) -> Terms:
     from mirrord.analysis.assess import Terms
     from mirrord.schedules.rates import parse_rates
     from mirrord.schedules.zones import check_zone
 
     check_zone(given["zone"])
+    if not given["intervals"].strip(", ") and not given["schedule"]:
+        raise UsageError(
+            "there is neither an interval nor a schedule",
+            hint="Write for example --intervals 5m,1h, or --schedule office-hours.",
+        )
     if given.get("into", _VOLUMES[0]) not in _VOLUMES:
         raise UsageError(
             f"'{given['into']}' is no kind of volume", hint=f"There are: {', '.join(_VOLUMES)}."
@@ -252,14 +282,23 @@ def _terms(given: dict[str, Any]) -> Terms:
         overhead_s=parse_duration(given.get("overhead", "1s")),
         keep_source=given.get("keep_source", 2),
         keep_destination=given.get("keep_destination", 10),
-        lags_s=tuple(_durations(given.get("semi_sync", ""))), zone=given["zone"],
+        lags_s=tuple(_bounds(given.get("semi_sync", ""))), zone=given["zone"],
     )  # fmt: skip
 
 
-def _durations(text: str) -> Iterator[float]:
-    for piece in text.split(","):
-        if piece.strip():
-            yield parse_duration(piece)
+def _durations(text: str) -> list[float]:
+    """The durations of a list with commas, each once."""
+    return list(dict.fromkeys(parse_duration(each) for each in text.split(",") if each.strip()))
+
+
+def _bounds(text: str) -> list[float]:
+    found = _durations(text)
+    if 0 in found:
+        raise UsageError(
+            "a semi-synchronous mirror with a bound of 0 s is a synchronous one",
+            hint="Write for example --semi-sync 10s,1m; the synchronous one is always compared.",
+        )
+    return found
 
 
 def _schedules(given: dict[str, Any]) -> Iterator[tuple[str, Schedule]]:
@@ -269,7 +308,17 @@ def _schedules(given: dict[str, Any]) -> Iterator[tuple[str, Schedule]]:
     from mirrord.system.paths import standard
 
     windows = given["window"] or []
-    for rule in given["schedule"] or []:
+    if windows and not given["schedule"]:
+        raise UsageError(
+            "--window holds back schedules, and none is given",
+            hint="Name one: --schedule 'every 15m'. Plain --intervals know no hours.",
+        )
+    for rule in dict.fromkeys(given["schedule"] or []):
+        if is_name(rule) and windows:
+            raise UsageError(
+                f"--window does not go with the named schedule '{rule}', which has its own hours",
+                hint="Give a rule: 'every 15m', or a cron line.",
+            )
         if is_name(rule):
             yield rule, Named(standard().schedules).named(rule).in_zone(given["zone"])
         else:

@@ -12,7 +12,7 @@ from mirrord.cli.commands.trace_generate import generate
 from mirrord.cli.commands.trace_record import record
 from mirrord.cli.output import Json, print_json
 from mirrord.cli.progress import ProgressLine
-from mirrord.cli.reading import need_analysis, reads_traces
+from mirrord.cli.reading import Output, need_analysis, reads_traces
 from mirrord.cli.tracetext import described, row_text
 from mirrord.core.errors import Refused, UsageError
 from mirrord.core.units import format_duration, parse_duration
@@ -22,9 +22,6 @@ Sources = Annotated[
     list[str], typer.Argument(metavar="SOURCE…", help="Files of one format; - is standard input.")
 ]
 Trace = Annotated[str, typer.Argument(metavar="TRACE", help="Stored, or of a format we read.")]
-Output = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FILE", help="The stored trace (.parquet).")
-]
 Name = Annotated[str | None, typer.Option("--name", help="Of the trace; else the file's.")]
 
 
@@ -51,7 +48,9 @@ def import_(
 ) -> None:
     """Store a trace of any format, in the order of time, and say what is odd about it."""
     from mirrord.traces.importing import import_trace
+    from mirrord.traces.writing import check_apart
 
+    check_apart(output, sources)
     with ProgressLine(quiet=as_json) as line:
         made = import_trace(sources, output, options, name=name, progress=line.reading)
     found: dict[str, Any] = {
@@ -72,10 +71,11 @@ def info(traces: Sources, options: ReadOptions, as_json: Json = False) -> None:
     from mirrord.traces.reading import is_stored
 
     handled: list[dict[str, str]] = []
-    if len(traces) == 1 and traces[0] != "-" and is_stored(traces[0]):
-        facts, seen, findings, handled = look_at_stored(traces[0], options)
-    else:
-        with ProgressLine(quiet=as_json) as line:
+    stored = len(traces) == 1 and traces[0] != "-" and is_stored(traces[0])
+    with ProgressLine(quiet=as_json) as line:
+        if stored or options.filters:
+            facts, seen, findings, handled = look_at_stored(traces, options, line.reading)
+        else:
             facts, seen, findings = look(traces, options, line.reading)
     if as_json:
         print_json({**_document(facts, seen, findings), "source_findings": handled})
@@ -125,9 +125,10 @@ def convert(
     from mirrord.traces.importing import import_trace
     from mirrord.traces.reading import filter_trace, is_stored, open_trace
     from mirrord.traces.store import TraceFile
-    from mirrord.traces.writing import Written, format_of, write_text
+    from mirrord.traces.writing import Written, check_apart, format_of, write_text
 
     kind = format_of(target, to)
+    check_apart(target, [source])
     with ProgressLine(quiet=as_json) as line:
         if kind != "parquet":
             with open_trace(source, options=options, progress=line.reading) as opened:
@@ -165,9 +166,11 @@ def merge(
     """Make one trace of several, such as those of a host's disks."""
     from mirrord.traces.merging import merge_traces
     from mirrord.traces.reading import open_trace
+    from mirrord.traces.writing import check_apart
 
     if len(traces) < 2:
         raise UsageError("only one trace was named", hint="Name all that are to become one.")
+    check_apart(output, traces)
     with ExitStack() as stack, ProgressLine(quiet=as_json) as line:
         opened = [
             stack.enter_context(open_trace(each, options=options, progress=line.reading))
@@ -195,9 +198,12 @@ def slice_(
     as_json: Json = False,
 ) -> None:
     """Cut a span of time (or a volume, with --volume) out of a trace; times stay as they are."""
-    from mirrord.traces.reading import filter_trace, open_trace
+    from mirrord.traces.reading import filter_trace, is_stored, open_trace
     from mirrord.traces.store import TraceFile
+    from mirrord.traces.writing import check_apart
 
+    if trace == "-" or not is_stored(trace):  # (a stored one may be cut down in its place)
+        check_apart(output, [trace])
     begin_s = None if begin is None else parse_duration(begin)
     end_s = None if end is None else parse_duration(end)
     if begin_s is not None and end_s is not None and end_s <= begin_s:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from mirrord.cli.output import Json, print_json
 from mirrord.cli.progress import ProgressLine
-from mirrord.cli.reading import need_analysis
+from mirrord.cli.reading import Output, need_analysis
 from mirrord.core.errors import UsageError
 from mirrord.core.units import format_duration, parse_duration
 
@@ -26,9 +25,7 @@ _INTERVALS_S = (60, 300, 900, 1800, 3600, 21600, 43200, 86400)
 
 def generate(
     kind: Annotated[Kind, typer.Argument(metavar="KIND", show_choices=True)],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="The stored trace (.parquet).")
-    ],
+    output: Output,
     records: Annotated[int, typer.Option("--records", min=1, help="How many, about.")] = 1_000_000,
     blocks: Annotated[
         int, typer.Option("--blocks", min=1, help="Size of a volume in blocks of 4 KiB.")

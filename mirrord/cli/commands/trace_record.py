@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from mirrord.cli.output import Json, print_json
 from mirrord.cli.progress import ProgressLine
-from mirrord.cli.reading import need_analysis
+from mirrord.cli.reading import Output, need_analysis
 from mirrord.core.units import format_size, parse_duration
 
 
@@ -21,9 +20,7 @@ def record(
             metavar="WHAT", help="A volume (btrfs:/PATH, …) or a block device (/dev/…)."
         ),
     ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="The stored trace (.parquet).")
-    ],
+    output: Output,
     interval: Annotated[
         str | None, typer.Option("--interval", help="Between snapshots, as 15s, 5 min. [60s]")
     ] = None,

@@ -1,0 +1,261 @@
+"""What the reports say in words: it is what the replay found, and says when that is too little."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mirrord.analysis.assess import Terms, assess_all
+from mirrord.analysis.cost import Prices, advise, choices, parse_loss_price
+from mirrord.analysis.grids import fixed, scheduled
+from mirrord.analysis.numbers import Workload, from_replay
+from mirrord.analysis.replay import replay
+from mirrord.analysis.reports import compare, reduction, risk
+from mirrord.analysis.reports.common import distinct, slug
+from mirrord.analysis.reports.plots import Report
+from mirrord.analysis.reports.save import check, save
+from mirrord.analysis.study import summed_up
+from mirrord.core.errors import IoFailed
+from mirrord.schedules.rates import parse_rates
+from mirrord.schedules.schedule import parse_schedule
+from mirrord.traces.generators import HotSpots, Sequential
+from tests.analysis.studies import MORNING_NS, workload
+
+HOUR = 3600
+
+
+def studied(
+    intervals_s: tuple[float, ...], rules: tuple[str, ...] = (), block: int = 4096
+) -> Workload:
+    """Hot spots on Monday from 07:00 to 09:01 UTC, by these intervals and schedules."""
+    source = HotSpots(40_000, 3_000, 7300)
+    facts = replace(source.facts, name="hot", epoch_ns=MORNING_NS)
+    by_rule = [
+        replace(scheduled(parse_schedule(rule), facts, 0, 7300 * 10**9), label=rule)
+        for rule in rules
+    ]
+    grids = [*map(fixed, intervals_s), *by_rule]
+    return from_replay(replay(source.batches(), facts, grids, block=block), facts)
+
+
+def test_schedules_are_in_the_words_of_every_report() -> None:
+    hot = studied((900, HOUR), ("*/20 * * * *", "0 2 * * *"))
+    by_rule = hot.updates[2]
+    [said] = reduction.conclusions([hot])
+    percent = hot.percent(by_rule, "active_map")
+    assert f"By '*/20 * * * *' it is {percent:.0f} %, in {len(by_rule)} updates." in said
+    assert "It is too short for '0 2 * * *', which does not run within it." in said
+    found = assess_all(hot, Terms())
+    [said] = risk.conclusions(hot, found, Terms())
+    assert said.startswith("hot: a synchronous mirror needs") and "updates every 15 min" in said
+    assert "With '*/20 * * * *' the link needs" in said and "every */20" not in said
+    made = risk.report([hot], Terms())
+    [plot] = [each for each in made.plots() if each.key == "schedules-at-risk"]
+    assert plot.x.names == ("*/20 * * * *", "0 2 * * *")
+    assert plot.bars[0].values[0] == pytest.approx(found[2].loss.expected / 2**20)
+    [course] = [each for each in made.plots() if each.key == "hot-at-risk"]
+    assert "*/20 * * * *" in [line.name for line in course.lines]
+
+
+def test_schedules_alone_are_enough() -> None:
+    hot = studied((), ("*/20 * * * *",))
+    [said] = reduction.conclusions([hot])
+    assert "less than every interval" not in said and "at its end" not in said
+    made = risk.report([hot], Terms())
+    assert "updates by '*/20 * * * *' need" in made.conclusions[0]
+    for plot in made.plots():
+        assert plot.bars or any(len(line.y) for line in plot.lines), f"{plot.key} is empty"
+
+
+def test_an_interval_longer_than_the_trace_is_not_mixed_up_with_a_schedule() -> None:
+    hot = studied((30 * 86400,), ("*/20 * * * *",))
+    [said] = reduction.conclusions([hot])
+    end = hot.percent(hot.updates[0], "active_map")
+    assert end < hot.percent(hot.updates[1], "active_map")
+    share = f"{end:.0f}" if end >= 9.95 else f"{end:.1f}"
+    assert f"one update at its end sends {share} %" in said
+
+
+def test_what_is_saved_by_waiting_is_told_with_what_is_left() -> None:
+    hot = studied((900, HOUR))
+    [said] = reduction.conclusions([hot])
+    found = re.search(r"sends ([\d.]+) %.*another ([\d.]+) % of that \(then ([\d.]+) %", said)
+    assert found is not None
+    before, saved, left = map(float, found.groups())
+    assert before * (1 - saved / 100) == pytest.approx(left, abs=1)
+
+
+def test_the_size_of_blocks_is_the_one_that_was_replayed() -> None:
+    assert "Blocks have 4 KiB." in reduction.report([studied((900,))]).method[0]
+    assert "Blocks have 16 KiB." in reduction.report([studied((900,), block=16384)]).method[0]
+
+
+def test_too_short_for_any_schedule_is_no_advice() -> None:
+    moment = workload(Sequential(100, 50, 97), "short")
+    [said] = compare.report([moment], Terms(), Prices()).conclusions
+    assert "take '" not in said
+    assert "it lasts only 1 min 3" in said and "too short to judge a schedule" in said
+    table = compare.report([moment], Terms(), Prices()).sections[0].table
+    assert table is not None
+    assert "take this" not in [row[2] for row in table.rows]
+
+
+def test_what_is_not_judged_is_named() -> None:
+    hot = studied((900, HOUR), ("0 2 * * *",))
+    [said] = compare.report([hot], Terms(), Prices()).conclusions
+    assert said.endswith("The trace is too short to judge 'every 1 h' and '0 2 * * *'.")
+
+
+def test_nothing_fits_is_said_instead_of_an_advice() -> None:
+    hot = studied((60, 900, HOUR))
+    terms = Terms(link=parse_rates("1KiB/s"))
+    [said] = compare.report([hot], terms, Prices()).conclusions
+    assert said.startswith("hot: the given link carries nothing that the trace can judge; 'every")
+    assert "take '" not in said and "It stays the cheapest" not in said
+
+
+def test_a_link_that_is_slow_by_day_carries_what_arrives_in_time() -> None:
+    # The snapshots of 08:00 and 09:00 go over the fast hours of a link that begins slowly.
+    hot = studied((HOUR,))
+    [need] = [each.need.rate for each in assess_all(hot, Terms())]
+    fast = int(need * 20)
+    terms = Terms(link=parse_rates(f"{int(need / 2)}B/s 03:00-07:30, else {fast}B/s"), lags_s=())
+    assert not len(assess_all(hot, terms)[0].late_ns)
+    [_, hourly] = choices(hot, terms, Prices())
+    assert hourly.link > terms.least
+    assert hourly.fits, "risk says that no update is late, so the advice must not say otherwise"
+    slow = Terms(link=parse_rates(f"{int(need / 2)}B/s"), lags_s=())
+    assert [each.fits for each in choices(hot, slow, Prices())] == [False, False]
+
+
+def test_the_prices_between_which_it_holds_are_amounts() -> None:
+    hot = studied((60, 300, 900))
+    prices = Prices(lost=parse_loss_price("2000"))
+    [said] = compare.report([hot], Terms(), prices).conclusions
+    advice = advise(choices(hot, Terms(), prices))
+    assert "(assumed: 2\N{NARROW NO-BREAK SPACE}000)" in said
+    found = re.search(r"lost data cost (?:at least )?([\d\N{NARROW NO-BREAK SPACE}.]+)", said)
+    assert found is not None
+    least = float(found[1].replace("\N{NARROW NO-BREAK SPACE}", ""))
+    assert least == pytest.approx(2000 * advice.from_factor, rel=0.05)
+    hours = Prices(lost=parse_loss_price("2000 08:00-18:00 Mon-Fri, else 100"))
+    [said] = compare.report([hot], Terms(), hours).conclusions
+    assert "times the given prices" in said
+
+
+def test_what_costs_nothing_is_drawn_all_the_same() -> None:
+    free = Prices(0, 0, 0, parse_loss_price("0"), 0)
+    plots = compare.report([studied((60, 300))], Terms(), free).plots()
+    for line in plots[0].lines:
+        assert all(float(x) > 0 for x in line.x), "a logarithmic axis has no zero"
+
+
+def test_the_last_step_is_drawn_to_its_end() -> None:
+    hot = studied((900,))
+    [plot] = [each for each in risk.report([hot], Terms()).plots() if each.key == "hot-writes"]
+    [line] = plot.lines
+    assert len(line.x) == len(line.y) and line.y[-1] == line.y[-2]
+    moment = workload(Sequential(1, 1, 1), "moment")
+    [plot] = risk.report([moment], Terms()).plots()
+    assert len(plot.lines[0].x) == 2, "a single bin has a width"
+
+
+NAMES = ["a b", "a-b", "A.B", "a-b (2)", "日本", "中国", "x" * 60 + "1", "x" * 60 + "2", "", "a b"]
+
+
+def test_names_that_look_alike_have_files_of_their_own() -> None:
+    names = distinct(NAMES)
+    assert len(set(names)) == len(set(map(slug, names))) == len(NAMES)
+    assert all(re.fullmatch(r"[a-z0-9-]+", slug(name)) for name in names)
+    assert names[0] == "a b" and slug(names[0]) == "a-b"
+
+
+def report_of(names: list[str]) -> Report:
+    found = [replace(studied((900,)), name=name) for name in names]
+    return risk.report(summed_up(found), Terms())
+
+
+def test_two_traces_of_nearly_one_name_are_saved(tmp_path: Path) -> None:
+    made = report_of(["web 1", "web-1"])
+    names = save(made, tmp_path / "out", version="1")
+    assert len(names) == len(set(names)) == len(list((tmp_path / "out").iterdir()))
+
+
+def test_a_place_is_checked_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(IoFailed, match="cannot be written"):
+            check(place)
+    check(tmp_path / "new" / "deeper")
+    assert not (tmp_path / "new").exists()
+
+
+def test_only_nothing_is_zero() -> None:
+    from mirrord.analysis.reports.plots import Column
+    from mirrord.analysis.reports.tables import text_of
+
+    money = Column("total", "EUR/year", 2)
+    assert [text_of(each, money) for each in (0.0, 1e-7, 0.0005, 0.25)] == [
+        "0", "<0.0001", "0.0005", "0.25"
+    ]  # fmt: skip
+    assert text_of(float(np.float64(0)), money) == "0"
+
+
+def test_labels_that_would_cover_each_other_are_left_to_the_pointer() -> None:
+    # Many choices at nearly one place, as where a trace is short for all of them.
+    rules = tuple(f"{minute} 9 * * *" for minute in (1, 2, 3, 4, 5, 6, 7))
+    made = compare.report([studied((900,), rules)], Terms(), Prices())
+    [plot] = [each for each in made.plots() if each.key == "hot-pareto"]
+    said = [side for line in plot.lines for side in line.said]
+    assert None in said
+    assert plot.lines[-1].big and plot.lines[-1].said[0] is not None
+
+
+def test_a_schedule_that_does_not_run_has_no_bar() -> None:
+    hot = studied((900,), ("*/20 * * * *", "0 2 * * *"))
+    for made, key in (
+        (reduction.report([hot]), "schedules"), (risk.report([hot], Terms()), "schedules-at-risk"),
+    ):  # fmt: skip
+        [plot] = [each for each in made.plots() if each.key == key]
+        runs, does_not = plot.bars[0].values
+        assert runs > 0 == does_not
+        assert plot.table.rows[1][-1] is None
+
+
+def test_what_fits_no_link_is_nowhere_called_the_cheapest() -> None:
+    terms = Terms(link=parse_rates("1KiB/s"))
+    for plot in compare.report([studied((60, 900))], terms, Prices()).plots():
+        assert "costs least" not in plot.says
+        assert not any("cheapest" in line.name for line in plot.lines)
+
+
+def test_a_mode_that_is_not_there_yet_is_said_to_be_so() -> None:
+    hot = studied((60, 900))
+    dear = Prices(lost=parse_loss_price("1000000000"))
+    made = compare.report([hot], Terms(), dear)
+    [said] = made.conclusions
+    assert said.startswith("hot: take 's")
+    usable = min(
+        (e for e in choices(hot, Terms(), dear) if e.mode == "async"), key=lambda e: e.total
+    )
+    assert f"mirrord does not have that mode yet: until then take '{usable.name}'" in said
+    table = made.sections[0].table
+    assert table is not None
+    verdicts = {str(row[0]): row[2] for row in table.rows}
+    assert verdicts[usable.name] == "best schedule"
+    cheap = Prices(lost=parse_loss_price("1"))
+    assert "that mode" not in compare.report([hot], Terms(), cheap).conclusions[0]
+
+
+def test_the_link_that_is_taken_where_none_is_given_is_told() -> None:
+    # A block an hour: half a byte a second would do, and a copy two hours old.
+    rare = workload(Sequential(5, 5, 5 * HOUR), "rare")
+    [hourly] = [e for e in assess_all(rare, Terms()) if e.updates.seconds == HOUR]
+    assert hourly.need.rate < 1024 and hourly.lag.worst_s < HOUR + 10
+    assert (
+        "the slowest link, at least 1.00 KiB/s, on which" in risk.report([rare], Terms()).method[0]
+    )
