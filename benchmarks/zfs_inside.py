@@ -22,6 +22,7 @@ from mirrord.system import steps
 from mirrord.system.paths import Paths
 
 FILES = 200
+TOOLS = ("mirrord", "syncoid", "bzfs")
 #: What the tools start and could be counted: each is replaced by a line in a file, then itself.
 COUNTED = ("zfs", "zpool", "zstream", "ps", "mbuffer", "pv", "zstd", "lzop", "uname", "which", "sh")
 
@@ -42,15 +43,16 @@ def timed(work: Callable[[], object]) -> float:
 
 
 class Bench:
-    """One source; each tool has a destination of its own on the other pool."""
+    """Each tool has a source of its own, which changes as the others do, so that none meets the
+    snapshots of another; and a destination on the other pool.
+    """
 
     def __init__(self, inside: Path) -> None:
         self.inside = inside
-        self.home = Path("/here/bench/home")
-        for name in ("here/bench", "here/bench/home", "there/bench"):
+        for name in ("here/bench", "there/bench", *(f"here/bench/{tool}" for tool in TOOLS)):
             run("zfs", "create", "-o", "atime=off", name)
         for number in range(FILES):
-            (self.home / f"file{number}").write_bytes(os.urandom(4096))
+            self.write(number)
         folders = inside / "mirrord"
         self.service = Service(Paths(folders / "etc", folders / "state", folders / "run"))
         self.variables = {
@@ -59,18 +61,28 @@ class Bench:
             "PATH": f"{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin",
         }
         self._changes = 0
-        self.service.create("home", "zfs:here/bench/home", "zfs:there/bench/mirrord")
+        self.service.create("home", "zfs:here/bench/mirrord", "zfs:there/bench/mirrord")
         self.service.initialize("home")
         self.syncoid()
         self.bzfs()
 
     def change(self) -> None:
-        """4 KiB of one file."""
+        """4 KiB of one file, the same in each source. Nobody pays for what another's update left
+        the pools to do. (And the snapshots of bzfs are named by the second.)
+        """
         self._changes += 1
-        with (self.home / f"file{self._changes % FILES}").open("r+b") as file:
-            file.write(os.urandom(4096))
-            file.flush()
-            os.fsync(file.fileno())
+        self.write(self._changes % FILES)
+        run("zpool", "sync")
+        time.sleep(1)
+
+    @staticmethod
+    def write(number: int) -> None:
+        """One file anew."""
+        content = os.urandom(4096)
+        for tool in TOOLS:
+            path = Path(f"/here/bench/{tool}/file{number}")
+            with path.open("r+b" if path.exists() else "wb") as file:
+                file.write(content)
 
     def visible(self) -> float:
         """Seconds from the call of an update until the destination durably shows it."""
@@ -100,13 +112,13 @@ class Bench:
         """Debian's, as its manual has it."""
         run(
             "syncoid", "--no-privilege-elevation", "--quiet",
-            "here/bench/home", "there/bench/syncoid", variables=variables or self.variables,
+            "here/bench/syncoid", "there/bench/syncoid", variables=variables or self.variables,
         )  # fmt: skip
 
     def bzfs(self, variables: dict[str, str] | None = None) -> None:
         """Started per run; it takes the snapshot and sends it."""
         run(
-            "bzfs", "here/bench/home", "there/bench/bzfs", "--quiet",
+            "bzfs", "here/bench/bzfs", "there/bench/bzfs", "--quiet",
             "--create-src-snapshots", "--create-src-snapshots-even-if-not-due",
             "--create-src-snapshots-plan", "{'b': {'': {'secondly': 1}}}".replace("'", '"'),
             variables=variables or self.variables,
@@ -119,8 +131,6 @@ class Bench:
             for name, tool in tools.items():
                 self.change()
                 found[name].append(tool())
-                if name == "bzfs":
-                    time.sleep(1)  # its snapshots are named by the second
         return found
 
     def executed(self, tool: Callable[[dict[str, str]], None]) -> int:
@@ -143,7 +153,7 @@ class Bench:
 
     def snapshots(self, first: int, last: int) -> None:
         """So many of the owner's own at the source: a transaction group takes one a dataset."""
-        words = ["xargs", "-P", "3", "-I{}", "zfs", "snapshot", "here/bench/home@auto-{}"]
+        words = ["xargs", "-P", "3", "-I{}", "zfs", "snapshot", "here/bench/mirrord@auto-{}"]
         numbers = "\n".join(map(str, range(first, last + 1)))
         subprocess.run(words, input=numbers, text=True, check=True)
 
@@ -182,19 +192,21 @@ def _measured(bench: Bench, count: int, many: int) -> dict[str, object]:
         "syncoid": bench.executed(bench.syncoid),
         "bzfs": bench.executed(bench.bzfs),
     }
-    # Each tool's destination has what the source has.
-    wanted = (bench.home / "file1").read_bytes()
-    bench.syncoid()
-    time.sleep(1)
-    bench.bzfs()
-    for name in ("mirrord", "syncoid", "bzfs"):
-        subprocess.run(["zfs", "mount", f"there/bench/{name}"], capture_output=True)
-        assert Path(f"/there/bench/{name}/file1").read_bytes() == wanted, name
+    # Each tool's destination has what its source has.
+    bench.change()
+    for update in (bench.whole, bench.syncoid, bench.bzfs):
+        update()
+    for tool in TOOLS:
+        subprocess.run(["zfs", "mount", f"there/bench/{tool}"], capture_output=True)
+        there, here = (Path(f"/{pool}/bench/{tool}") for pool in ("there", "here"))
+        for number in range(FILES):
+            name = f"file{number}"
+            assert (there / name).read_bytes() == (here / name).read_bytes(), (tool, name)
     bench.snapshots(1, 10)
     found["few"] = bench.rounds({"visible": bench.visible}, count + 2)["visible"]
     bench.snapshots(11, many)
     found["many"] = bench.rounds({"visible": bench.visible}, count + 2)["visible"]
-    listed = run("zfs", "list", "-H", "-t", "snapshot", "-o", "name", "here/bench/home")
+    listed = run("zfs", "list", "-H", "-t", "snapshot", "-o", "name", "here/bench/mirrord")
     found["snapshots"] = len(listed.splitlines())
     return found
 

@@ -53,13 +53,16 @@ def load(place: Place, *, certain: bool = False) -> list[Entry] | None:
     return list(entries)
 
 
+def _which(file: os.stat_result) -> tuple[int, int, int]:
+    return file.st_ino, file.st_mtime_ns, file.st_size
+
+
 def _kept(location: str) -> tuple[str, list[Entry]]:
     """The first line and the entries of what is kept; `OSError`, `ValueError`. A file is replaced,
     never changed, so the same file has the same content.
     """
     with locking.lock_file(location, "snapshots").open(encoding="utf-8") as opened:
-        now = os.fstat(opened.fileno())
-        which = (now.st_ino, now.st_mtime_ns, now.st_size)
+        which = _which(os.fstat(opened.fileno()))
         known = _read.get(location)
         if known is not None and known[0] == which:
             return known[1], known[2]
@@ -77,9 +80,13 @@ def save(place: Place, found: Listing, before: str | None, *, certain: bool = Tr
     path = locking.lock_file(place.location, "snapshots")
     beside = path.with_suffix(f".{os.getpid()}.new")
     text = "".join(f"{one.line()}\n" for one in found.entries)
+    first = f"{key}{'' if certain else _UNCERTAIN}"
     with suppress(OSError):
-        beside.write_text(f"{key}{'' if certain else _UNCERTAIN}\n{text}")
+        beside.write_text(f"{first}\n{text}")
+        which = _which(beside.stat())
         os.replace(beside, path)
+        # (Who wrote it needs not read it again.)
+        _read[place.location] = which, first, [listing.reread(one) for one in found.entries]
 
 
 def drop(location: str) -> None:

@@ -150,15 +150,21 @@ def parse(output: str) -> list[Entry]:
         full, guid, order, created, going, holds, clones, mark = line.split("\t")
         bookmark = "@" not in full
         dataset, _, name = full.partition("#" if bookmark else "@")
+        ours = None if bookmark or mark == "-" else marks.parse_snapshot(mark)
         found.append(
             Entry(
                 dataset, name, guid, int(order), int(created) * _NANO, going in ("on", "1"),
-                int(holds) if holds.isdigit() else 0, "" if clones == "-" else clones,
-                None if bookmark else marks.parse_snapshot(mark), bookmark,
-                marked=not bookmark and marks.parse_snapshot(mark) is not None,
+                int(holds) if holds.isdigit() else 0, "" if clones == "-" else clones, ours,
+                bookmark, marked=ours is not None,
             )
         )  # fmt: skip
     return found
+
+
+def reread(one: Entry) -> Entry:
+    """An entry as it comes back from its line."""
+    whole = one.created_ns % _NANO == 0
+    return one if one.mark is None and not one.marked and whole else parse(one.line())[0]
 
 
 def _with_staging(one: Entry, staging: ReceiveRequest | None) -> Entry:

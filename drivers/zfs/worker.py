@@ -259,15 +259,19 @@ def _list(library: Library, columns: Sequence[str], full: str) -> Answer:
         return None
     if full not in found:
         return 1, "", f"cannot open '{full}': dataset does not exist\n"
-    values = {what: value for what, (value, _) in found[full].items()}
-    return 0, "\t".join({**values, "name": full}.get(each, "-") for each in columns) + "\n", ""
+    return 0, _line(columns, full, found[full]), ""
+
+
+def _line(columns: Iterable[str], full: str, of: Mapping[str, tuple[str, str]]) -> str:
+    values = {"name": full, **{what: value for what, (value, _) in of.items()}}
+    return "\t".join(values.get(each, "-") for each in columns) + "\n"
 
 
 def _read(
     library: Library, properties: Sequence[str], names: Sequence[str]
 ) -> dict[str, dict[str, tuple[str, str]]] | None:
     """Of each name that is there: property -> (value, source), without those that it has not."""
-    known = all(what in _READ or ":" in what for what in properties)
+    known = all(what in _READ or ":" in what or what.startswith("written@") for what in properties)
     if not known or len({_pool(name) for name in names}) != 1:
         return None
     # (Twice the same would be printed twice.)
