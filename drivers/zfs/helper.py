@@ -34,8 +34,8 @@ class Helper:
         self._guard = threading.Lock()
         self._asked: dict[int, Future[list[object]]] = {}
         self._number = 0
-        #: Whether it answers now, whether it ever did, and whether it never will again.
-        self.ready = self.able = self.over = False
+        #: Whether it ever answered, and whether it never will again.
+        self.able = self.over = False
         self._process = command.start(
             [sys.executable, "-I", "-S", str(_SCRIPT)], stdin=command.PIPE, stdout=command.PIPE,
             stderr=command.NO_INPUT,
@@ -47,14 +47,14 @@ class Helper:
         for line in self._process.stdout:
             number, *said = json.loads(line)
             if number == "ready":
-                self.ready = self.able = True
+                self.able = True
                 continue
             with self._guard:
                 waiting = self._asked.pop(number, None)
             if waiting is not None:
                 waiting.set_result(said)
         with self._guard:
-            self.ready, self.over = False, True
+            self.over = True
             left, self._asked = self._asked, {}
         for waiting in left.values():
             waiting.set_result([])
@@ -67,7 +67,7 @@ class Helper:
         """
         waiting: Future[list[object]] = Future()
         with self._guard:
-            if not self.ready:
+            if not self.able or self.over:
                 return None
             self._number += 1
             number = self._number
@@ -89,7 +89,7 @@ class Helper:
 
     def give_up(self) -> None:
         """It hangs in the kernel: leave it there. The next process is another one."""
-        self.ready, self.over = False, True
+        self.over = True
         self._process.kill()
 
 

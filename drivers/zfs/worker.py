@@ -2,9 +2,9 @@
 
 It is a script of its own that needs nothing but Python and OpenZFS's library libzfs_core, whose
 interface is stable by promise. What it takes are the same words as `zfs` does and what it gives is
-what `zfs` would print; where it cannot, or ZFS refuses, it says so and has changed nothing, and
-`zfs` is run to do it, or to complain. A process beside mirrord, not a part of it: a pool that
-hangs in the kernel then hangs this one, and mirrord's own can end.
+what `zfs` would print; where it cannot, or ZFS refuses, it says so, and `zfs` is run to do it, or
+to complain. (Of several snapshots some may be held or released by then.) A process beside mirrord,
+not a part of it: a pool that hangs in the kernel then hangs this one, and mirrord's own can end.
 
 Each line it reads is `[number, words, input]` in JSON, each that it writes `[number, status,
 output, errors]`, or `[number]` for what `zfs` has to do. It ends with its input.

@@ -162,7 +162,8 @@ done["killed"] = command.result(TYPE).output == "filesystem\\n"
 until = time.monotonic() + 60
 while attempt(*TYPE[1:]) is None and time.monotonic() < until:
     time.sleep(0.02)
-done["replaced"] = helper._helper._process.pid != pid and helper._helper.ready
+now = helper._helper
+done["replaced"] = now._process.pid != pid and now.able and not now.over
 
 # One that hangs in the kernel is left there.
 os.kill(helper._helper._process.pid, signal.SIGSTOP)
