@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from mirrord.traces.model import Batch, Facts, Op
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.ordering import WINDOW_ROWS, Sorter
 from mirrord.traces.parsing import Parsing, Progress
-from mirrord.traces.store import TraceFile, TraceWriter, told
+from mirrord.traces.store import TraceFile, TraceWriter, scratch_folder, told
 from mirrord.traces.survey import Seen, Surveyor, best_shift, survey
 from mirrord.traces.traps import Finding, findings
 
@@ -49,11 +48,7 @@ def import_trace(
         if not target.parent.is_dir():
             raise NotFound("there is no such folder", where=str(target.parent))
     # (A folder beside the target, unless told otherwise: the same file system.)
-    with told(options.scratch or target.parent):
-        if options.scratch is not None and not Path(options.scratch).is_dir():
-            raise NotFound("there is no such folder", where=options.scratch)
-        scratch = Path(tempfile.mkdtemp(prefix=".mirrord-trace-",
-                                        dir=options.scratch or target.parent))  # fmt: skip
+    scratch = scratch_folder(options.scratch or target.parent, ".mirrord-trace-")
     try:
         return _Import(target, options, name, scratch, durable, window_rows).run(sources, progress)
     finally:
@@ -208,7 +203,7 @@ def look_at_stored(
 
     with open_trace(paths, options=options, progress=progress) as trace:
         seen, facts = survey(trace.batches()), trace.facts
-        stored = len(paths) == 1 and str(paths[0]) != "-" and is_stored(paths[0])
+        stored = len(paths) == 1 and is_stored(paths[0])
         # (A filter makes a new trace of a stored one, without what was found at its import.)
         before = TraceFile(paths[0]).stored.get("findings", []) if stored else trace.findings
     odd = findings(seen, {}, epoch_ns=facts.epoch_ns, format_name=facts.source_format)
@@ -222,7 +217,7 @@ def first_records(
     """The first records as plain values; of a foreign source in its own order, read no further."""
     from mirrord.traces.reading import is_stored, open_trace
 
-    if str(path) != "-" and is_stored(path):
+    if is_stored(path):
         with open_trace(path, options=options) as trace:
             rows = _rows(trace.batches(rows=max(count, 1024)), lambda: trace.facts.volumes, count)
             return trace.facts, rows

@@ -19,7 +19,7 @@ from mirrord.traces.importing import import_trace
 from mirrord.traces.model import Batch, Facts
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.parsing import Progress
-from mirrord.traces.store import READ_ROWS, TraceFile, TraceWriter, told
+from mirrord.traces.store import READ_ROWS, TraceFile, TraceWriter, scratch_folder, told
 
 _PARQUET = b"PAR1"
 #: Options that only say how a foreign trace is read.
@@ -91,7 +91,11 @@ class Trace:
 
 
 def is_stored(path: str | Path) -> bool:
-    """Whether it is a Parquet file. `NotFound` when it is not there."""
+    """Whether it is a Parquet file; the standard input, `-`, is none. `NotFound` when it is not
+    there.
+    """
+    if str(path) == "-":
+        return False
     with told(path), Path(path).open("rb") as opened:
         return opened.read(4) == _PARQUET
 
@@ -101,7 +105,7 @@ def refuse_foreign(paths: Sequence[str], options: ReadOptions) -> None:
     nothing would come of them. (Filters, such as `--dedup`, apply to both.)
     """
     given = [name for name in _FOREIGN if name in options.given()]
-    if not given or not all(each != "-" and Path(each).is_file() for each in paths):
+    if not given or not all(Path(each).is_file() for each in paths):
         return
     if all(map(is_stored, paths)):
         option = f"--{given[0].replace('_', '-')}"
@@ -126,7 +130,7 @@ def open_trace(
         options = _with_format(options, format)
     if not paths:
         raise NotFound("no trace was named")
-    if len(paths) == 1 and str(paths[0]) != "-" and is_stored(paths[0]):
+    if len(paths) == 1 and is_stored(paths[0]):
         return _stored(TraceFile(paths[0]), options)
     scratch = _scratch_folder(options)
     try:
@@ -139,12 +143,7 @@ def open_trace(
 
 
 def _scratch_folder(options: ReadOptions) -> Path:
-    where = options.scratch or tempfile.gettempdir()
-    with told(where):
-        if not Path(where).is_dir():
-            raise NotFound("there is no such folder", where=where,
-                           hint="--scratch wants one that is there.")  # fmt: skip
-        return Path(tempfile.mkdtemp(prefix="mirrord-trace-", dir=where))
+    return scratch_folder(options.scratch or tempfile.gettempdir(), "mirrord-trace-")
 
 
 def _with_format(options: ReadOptions, format: str) -> ReadOptions:

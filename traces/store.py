@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -101,6 +102,15 @@ def told(path: str | Path) -> Iterator[None]:
         if error.errno is None:  # Arrow's own: a page that does not decompress
             raise Damaged("the trace cannot be read", where=where, why=why) from None
         raise IoFailed("reading or writing failed", where=where, why=why) from None
+
+
+def scratch_folder(where: str | Path, prefix: str) -> Path:
+    """A new folder for scratch files. `NotFound`: it is to be in one that is not there."""
+    with told(where):
+        if not Path(where).is_dir():
+            raise NotFound("there is no such folder", where=str(where),
+                           hint="--scratch wants one that is there.")  # fmt: skip
+        return Path(tempfile.mkdtemp(prefix=prefix, dir=where))
 
 
 class TraceFile:

@@ -31,6 +31,7 @@ from mirrord.analysis.reports.plots import (
     Table,
 )
 from mirrord.analysis.reports.risk import method as risk_method
+from mirrord.analysis.reports.tables import grouped
 
 _PARTS = ("link", "bytes sent", "snapshots", "expected loss")
 _SIDES: tuple[Side, ...] = ("top right", "bottom left", "bottom right", "top left")
@@ -78,8 +79,7 @@ def _method(prices: Prices) -> tuple[str, ...]:
 def money_words(amount: float, currency: str) -> str:
     """`1 240 EUR`: three digits and more are whole."""
     digits = 0 if abs(amount) >= 99.5 else 2
-    text = f"{amount:,.{digits}f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
-    return f"{text} {currency}"
+    return f"{grouped(f'{amount:,.{digits}f}')} {currency}"
 
 
 def _sentence(workload: Workload, advice: Advice, prices: Prices) -> str:
@@ -167,7 +167,7 @@ def _round(price: float) -> str:
 
 
 def _digits(price: float) -> str:
-    return f"{price:,.10g}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+    return grouped(f"{price:,.10g}")
 
 
 def _factor(value: float) -> str:

@@ -16,6 +16,11 @@ def unbroken(text: str) -> str:
     return _UNITS.sub("\N{NO-BREAK SPACE}", text)
 
 
+def grouped(text: str) -> str:
+    """A number that was written with commas: thin spaces in their place."""
+    return text.replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
 def text_of(cell: Cell, column: Column) -> str:
     """A cell for people: digits grouped by thin spaces, a dash where there is nothing.
 
@@ -26,12 +31,12 @@ def text_of(cell: Cell, column: Column) -> str:
     if isinstance(cell, str):
         return cell
     if isinstance(cell, int):
-        return f"{cell:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+        return grouped(f"{cell:,}")
     if not cell:
         return "0"
     if abs(cell) < 0.5 * 10**-column.digits:
         return f"{cell:.1g}" if abs(cell) >= 1e-4 else "<0.0001"
-    return f"{cell:,.{column.digits}f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+    return grouped(f"{cell:,.{column.digits}f}")
 
 
 def is_number(table: Table, place: int) -> bool:

@@ -71,7 +71,7 @@ def info(traces: Sources, options: ReadOptions, as_json: Json = False) -> None:
     from mirrord.traces.reading import is_stored
 
     handled: list[dict[str, str]] = []
-    stored = len(traces) == 1 and traces[0] != "-" and is_stored(traces[0])
+    stored = len(traces) == 1 and is_stored(traces[0])
     with ProgressLine(quiet=as_json) as line:
         if stored or options.filters:
             facts, seen, findings, handled = look_at_stored(traces, options, line.reading)
@@ -133,7 +133,7 @@ def convert(
         if kind != "parquet":
             with open_trace(source, options=options, progress=line.reading) as opened:
                 written = write_text(opened.batches(), opened.facts, target, kind)
-        elif source != "-" and is_stored(source):
+        elif is_stored(source):
             written = Written(filter_trace(TraceFile(source), target, options).records)
         else:
             made = import_trace([source], target, options, progress=line.reading)
@@ -202,7 +202,7 @@ def slice_(
     from mirrord.traces.store import TraceFile
     from mirrord.traces.writing import check_apart
 
-    if trace == "-" or not is_stored(trace):  # (a stored one may be cut down in its place)
+    if not is_stored(trace):  # (a stored one may be cut down in its place)
         check_apart(output, [trace])
     begin_s = None if begin is None else parse_duration(begin)
     end_s = None if end is None else parse_duration(end)
