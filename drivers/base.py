@@ -45,6 +45,7 @@ from mirrord.core.model import (
     Changes,
     Delta,
     Divergence,
+    OpenWriter,
     ReceiveRequest,
     Snapshot,
     Staging,
@@ -326,10 +327,51 @@ class Driver(abc.ABC):
     # Failing over and back
 
     @abc.abstractmethod
-    def promote(self) -> None:
-        """MIRROR to LIVE: the view becomes writable, beginning as the snapshot it shows. Needs
-        no other end. Immediate: no data are copied.
+    def promote(self, guid: str | None = None) -> None:
+        """MIRROR to LIVE: the view becomes writable, beginning as the snapshot `guid`; None: as the
+        one it shows, or the newest intact one when that is missing or not intact. Needs no other
+        end, no room for data and no intact metadata of mirrord's own. Immediate: no data are
+        copied. Snapshots newer than `guid` stay. Nothing when it is LIVE already.
         """
+
+    def writers(self, *, limit: int = 20) -> list[OpenWriter]:
+        """Who has files of the LIVE volume open for writing, at most `limit` of them: descriptors,
+        shared writable mappings, loop devices, swap files; also through another mount of it.
+        """
+        return []
+
+    def freeze(self) -> None:
+        """Make every new write to the LIVE volume fail, and what was acknowledged durable. A writer
+        that `writers` names may go on where the file system cannot stop it (btrfs).
+
+        The freeze ends by `thaw`, `detach`, and by itself when this process ends, however it does:
+        who is killed leaves no volume frozen. After a power cut `thaw` is needed.
+        """
+        raise Unsupported("a volume of this kind cannot be frozen", where=str(self))
+
+    def thaw(self) -> None:
+        """End a freeze, whoever began it; nothing when the LIVE volume is not frozen by mirrord."""
+        raise Unsupported("a volume of this kind cannot be frozen", where=str(self))
+
+    def mark(self) -> str:
+        """Remember what the place is now; the text is for `is_marked`, also after a restart. A
+        driver may leave a mark at the volume; the next `mark` replaces it, `forget` removes it.
+        """
+        raise Unsupported("a volume of this kind cannot be marked", where=str(self))
+
+    def is_marked(self, mark: str) -> bool:
+        """Whether the place is what it was at `mark`: the same role and the same volume, showing
+        the same snapshot, and not a byte was written since, also not one that is still on its way
+        to disk. False when in doubt.
+        """
+        raise Unsupported("a volume of this kind cannot be marked", where=str(self))
+
+    def descends(self, guids: tuple[str, ...]) -> bool:
+        """Whether the LIVE volume is the one that one of these snapshots was taken of, or began as
+        a snapshot in its keeping. False: another volume has taken its place. (Where the snapshots
+        of a volume go with it, as on ZFS, it is always so.)
+        """
+        return True
 
     def begin_test(self, place: str = "") -> VolumeFacts:
         """Make a writable copy of what a MIRROR shows, a LIVE volume of its own that shares what
@@ -352,11 +394,22 @@ class Driver(abc.ABC):
         """What `rollback(guid)` would take from the live volume's users."""
 
     @abc.abstractmethod
-    def rollback(self, guid: str, *, mirror_id: str, keep_as: str | None) -> None:
+    def rollback(self, guid: str, *, mirror_id: str, keep_as: str) -> str | None:
         """LIVE (lost, or a MIRROR whose newer snapshots must go) to MIRROR of `mirror_id`, showing
-        snapshot `guid`. What the live volume has beyond it is kept first as a DIVERGED
-        snapshot `keep_as`; None: there is nothing to keep. Snapshots newer than `guid` stay.
+        snapshot `guid`. Snapshots newer than `guid` stay.
+
+        What was LIVE is never deleted unproven: it is set aside in the same step, frozen, and kept
+        as a DIVERGED snapshot. Only when it is then certain that it holds what `guid` holds, and
+        nobody has a file in it open for writing (`writers`), it is dropped. Returns the name by
+        which it is kept (`keep_as`, or one like it when that is taken); None: nothing is.
+        What such writers still write goes into what is kept, or fails.
         """
+
+    def reinstate(self, name: str) -> None:
+        """Undo an unfinished `rollback(keep_as=name)`: what was set aside is LIVE again, writable,
+        in the place of the view. Nothing when it is LIVE already; `NotFound` when nothing is kept.
+        """
+        raise Unsupported("a volume of this kind cannot be put back", where=str(self))
 
     @abc.abstractmethod
     def forget(self) -> None:

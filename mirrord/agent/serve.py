@@ -284,12 +284,21 @@ def _divergence(opened: _Opened, _e: Exchange, guid: str, limit: int) -> Any:
     return opened.driver.divergence(guid, limit=max(0, min(limit, 10_000)))
 
 
-def _rollback(opened: _Opened, _e: Exchange, guid: str, mirror_id: str,
-              keep_as: str | None) -> None:  # fmt: skip
+def _rollback(
+    opened: _Opened, _e: Exchange, guid: str, mirror_id: str, keep_as: str
+) -> str | None:
     for name in (mirror_id, keep_as):
-        if name is not None:
-            _checked_name(name, opened)
-    opened.driver.rollback(guid, mirror_id=mirror_id, keep_as=keep_as)
+        _checked_name(name, opened)
+    return opened.driver.rollback(guid, mirror_id=mirror_id, keep_as=keep_as)
+
+
+def _reinstate(opened: _Opened, _e: Exchange, name: str) -> None:
+    _checked_name(name, opened)
+    opened.driver.reinstate(name)
+
+
+def _writers(opened: _Opened, _e: Exchange, limit: int) -> Any:
+    return opened.driver.writers(limit=max(0, min(limit, 1000)))
 
 
 def _begin_test(opened: _Opened, _e: Exchange, place: str) -> Any:
@@ -326,10 +335,17 @@ METHODS: dict[str, Method] = {
     "stagings": Method(_ANY, (), _plain("stagings"), "look at transfers"),
     "commit": Method(_R, (str, bool), _commit, "commit a transfer"),
     "discard": Method(_R, (str,), _discard, "discard a transfer"),
-    "promote": Method(Right.REMOVE, (), _plain("promote"), "make a destination writable"),
+    "promote": Method(Right.REMOVE, (_MAYBE,), _plain("promote"), "make a destination writable"),
+    "writers": Method(Right.REMOVE, (int,), _writers, "see who writes to a volume"),
+    "freeze": Method(Right.REMOVE, (), _plain("freeze"), "freeze a volume"),
+    "thaw": Method(Right.REMOVE, (), _plain("thaw"), "thaw a volume"),
+    "mark": Method(_ANY, (), _plain("mark"), "look at a volume"),
+    "is_marked": Method(_ANY, (str,), _plain("is_marked"), "look at a volume"),
+    "descends": Method(_ANY, (tuple[str, ...],), _plain("descends"), "look at a volume"),
     "begin_test": Method(Right.REMOVE, (str,), _begin_test, "make a writable copy"),
     "end_test": Method(Right.REMOVE, (), _plain("end_test"), "remove a writable copy"),
     "divergence": Method(_ANY, (str, int), _divergence, "compare snapshots"),
-    "rollback": Method(Right.REMOVE, (str, str, _MAYBE), _rollback, "turn a volume back"),
+    "rollback": Method(Right.REMOVE, (str, str, str), _rollback, "turn a volume back"),
+    "reinstate": Method(Right.REMOVE, (str,), _reinstate, "turn a volume back"),
     "forget": Method(Right.REMOVE, (), _plain("forget"), "forget a mirror"),
 }

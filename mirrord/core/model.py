@@ -63,6 +63,8 @@ class VolumeFacts(NamedTuple):
     used_bytes, free_bytes: of the holding file system, for forecasts.
     copy: where the writable copy of it is that `begin_test` made, as a location of the same kind,
         else "".
+    frozen: whether a LIVE volume is frozen by mirrord (`Driver.freeze`).
+    mount: the mount point below which the location is, "" where that has no meaning (a pool).
     fixed: why a LIVE volume cannot become a destination (it is a mount point, …), or "".
     notes: what a person should know, each a full sentence (nested subvolumes, …); of a FOREIGN
         place, or an empty folder, the first says what it is as a clause ("it holds 'x'").
@@ -82,6 +84,20 @@ class VolumeFacts(NamedTuple):
     fixed: str = ""
     notes: tuple[str, ...] = ()
     copy: str = ""
+    frozen: bool = False
+    mount: str = ""
+
+
+class OpenWriter(NamedTuple):
+    """A process that has a file of a live volume open for writing.
+
+    pid: 0 for the kernel itself (a loop device, a swap file). process: the name of the program.
+    path: the file, as that process sees it.
+    """
+
+    pid: int
+    process: str
+    path: str
 
 
 class BlockStates(NamedTuple):

@@ -14,6 +14,7 @@ from mirrord.core.model import (
     Delta,
     Divergence,
     Endpoint,
+    OpenWriter,
     ReceiveRequest,
     Snapshot,
     Staging,
@@ -275,9 +276,34 @@ class RemoteDriver(Driver):
         """See `Driver.discard`."""
         self._call("discard", transfer_id)
 
-    def promote(self) -> None:
+    def promote(self, guid: str | None = None) -> None:
         """See `Driver.promote`."""
-        self._call("promote")
+        self._call("promote", guid)
+
+    def writers(self, *, limit: int = 20) -> list[OpenWriter]:
+        """See `Driver.writers`."""
+        found: list[OpenWriter] = unpack(list[OpenWriter], self._call("writers", limit))
+        return found
+
+    def freeze(self) -> None:
+        """See `Driver.freeze`: the agent ends it when the session does."""
+        self._call("freeze")
+
+    def thaw(self) -> None:
+        """See `Driver.thaw`."""
+        self._call("thaw")
+
+    def mark(self) -> str:
+        """See `Driver.mark`."""
+        return str(self._call("mark"))
+
+    def is_marked(self, mark: str) -> bool:
+        """See `Driver.is_marked`."""
+        return bool(self._call("is_marked", mark))
+
+    def descends(self, guids: tuple[str, ...]) -> bool:
+        """See `Driver.descends`."""
+        return bool(self._call("descends", guids))
 
     def begin_test(self, place: str = "") -> VolumeFacts:
         """See `Driver.begin_test`."""
@@ -293,9 +319,14 @@ class RemoteDriver(Driver):
         found: Divergence = unpack(Divergence, self._call("divergence", guid, limit))
         return found
 
-    def rollback(self, guid: str, *, mirror_id: str, keep_as: str | None) -> None:
+    def rollback(self, guid: str, *, mirror_id: str, keep_as: str) -> str | None:
         """See `Driver.rollback`."""
-        self._call("rollback", guid, mirror_id, keep_as)
+        kept: str | None = unpack(str | None, self._call("rollback", guid, mirror_id, keep_as))
+        return kept
+
+    def reinstate(self, name: str) -> None:
+        """See `Driver.reinstate`."""
+        self._call("reinstate", name)
 
     def forget(self) -> None:
         """See `Driver.forget`."""
