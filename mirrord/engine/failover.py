@@ -15,8 +15,8 @@ from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.units import format_size
 from mirrord.drivers.base import nothing_shown
-from mirrord.engine import failover_steps, plan, recovery
-from mirrord.engine.mirror import Mirror, check_destination, check_source, one_line, stop_running
+from mirrord.engine import failover_steps, plan, preempt, recovery
+from mirrord.engine.mirror import Mirror, check_destination, check_source, one_line
 from mirrord.engine.recovery import Recovered
 from mirrord.engine.update import update_held
 from mirrord.link import waiting
@@ -56,8 +56,7 @@ class Turn(NamedTuple):
 
 def break_off(mirror: Mirror) -> Result:
     """Make the destination writable, now, without the source; ends a running transfer first."""
-    stopped = stop_running(mirror)
-    with mirror.hold(Verb.BREAK) as stack:
+    with preempt.first(mirror, Verb.BREAK) as stopped, mirror.hold(Verb.BREAK) as stack:
         # A source that does not answer is the usual case here: it is not waited for.
         apart = mirror.source.remote and not mirror.destination.remote
         stack.enter_context(waiting.hurried(waiting.LOOK_S if apart else 0))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 
-from mirrord.catalogue.store import Operation, TransferBegin
+from mirrord.catalogue.store import Confirmed, Operation, TransferBegin
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.model import Role
 from mirrord.core.states import Activity, State, Verb
@@ -26,6 +26,10 @@ def _keep_as(operation: Operation) -> str | None:
     return str(operation.arguments["name"]) if operation.arguments["keep"] else None
 
 
+def _confirmed(operation: Operation) -> Confirmed:
+    return Confirmed(str(operation.arguments["guid"]), int(operation.arguments["taken_ns"]))
+
+
 def resume_failover(mirror: Mirror, operation: Operation) -> Mirror:
     """Do what is left of a break, resync or reverse; returns the mirror as it is then."""
     arguments = operation.arguments
@@ -41,7 +45,7 @@ def resume_failover(mirror: Mirror, operation: Operation) -> Mirror:
             str(arguments["guid"]), mirror_id=mirror.id, keep_as=_keep_as(operation)
         )
         mirror.catalogue.end(
-            mirror.id, state=State.MIRRORED, confirmed_ns=int(arguments["taken_ns"]),
+            mirror.id, state=State.MIRRORED, confirmed=_confirmed(operation),
             event=("info", _kept("resynced", _keep_as(operation), "destination")),
         )  # fmt: skip
         return mirror
@@ -67,7 +71,7 @@ def _reverse(mirror: Mirror, operation: Operation) -> Mirror:
         str(arguments["guid"]), mirror_id=mirror.id, keep_as=_keep_as(operation)
     )
     mirror.catalogue.end(
-        mirror.id, state=State.MIRRORED, confirmed_ns=int(arguments["taken_ns"]),
+        mirror.id, state=State.MIRRORED, confirmed=_confirmed(operation),
         event=("info", _kept(f"reversed: {new_source} is the source now", _keep_as(operation),
                              "new destination")),
     )  # fmt: skip

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mirrord.catalogue.store import Operation
+from mirrord.catalogue.store import Confirmed, Operation
 from mirrord.core.errors import Aborted, LinkLost, MirrordError, Unreachable
 from mirrord.core.model import Snapshot, Staging
 from mirrord.core.states import State, Verb
@@ -132,7 +132,7 @@ def _settle_transfer(
         mirror.catalogue.end(
             mirror.id,
             state=State.MIRRORED if show else None,
-            confirmed_ns=snapshot.taken_at_ns if show else None,
+            confirmed=Confirmed(snapshot.guid, snapshot.taken_at_ns) if show else None,
             transfer=(transfer_id, "done", {}),
         )
         return Recovered(operation.verb if show else "")

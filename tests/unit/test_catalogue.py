@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mirrord.catalogue.schema import MIGRATIONS
-from mirrord.catalogue.store import Catalogue, TransferBegin
+from mirrord.catalogue.store import Catalogue, Confirmed, TransferBegin
 from mirrord.core.errors import Damaged, MirrordError
 from mirrord.core.model import Snapshot, SnapshotKind
 from mirrord.core.states import State
@@ -32,10 +32,11 @@ def test_what_was_recorded_is_there_after_reopening(tmp_path: Path) -> None:
     operation = again.operation("m")
     assert operation is not None and operation.phase == "transferring"
     assert operation.arguments["transfer"] == "t1" and operation.arguments["guid"] == "g1"
-    again.end("m", state=State.MIRRORED, confirmed_ns=5, transfer=("t1", "done", {"lag_ms": 3}))
+    again.end("m", state=State.MIRRORED, confirmed=Confirmed("g1", 5), transfer=("t1", "done", {"lag_ms": 3}))
     assert again.operation("m") is None
     row = again.mirror("m")
     assert row is not None and row.state is State.MIRRORED and row.confirmed_ns == 5
+    assert row.confirmed_guid == "g1"
     [transfer] = again.transfers("m", limit=5)
     assert transfer.result == "done" and transfer.lag_ms == 3 and transfer.why_whole == "first"
     assert again.snapshots("m") == {"g1": ("s1", SnapshotKind.REFERENCE, 1)}
