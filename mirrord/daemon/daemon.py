@@ -54,24 +54,19 @@ class _Asked:
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
 
-class Left(NamedTuple):
-    """An operation that has not ended; of none the verb is "". since_ns tells it from others."""
-
-    verb: str = ""
-    since_ns: int = 0
-
-
 class Known(NamedTuple):
     """What was read of one mirror's definition and standing, in a worker's thread.
 
-    row: of `status`. runs: what its last updates took. operation: what a crash left, or is at work.
+    row: of `status`. runs: what its last updates took. operation: a verb that a crash left (or
+    that is at work), or ""; operation_ns: since when.
     """
 
     definition: Definition
     schedule: Schedule | None
     row: dict[str, Any]
     runs: list[Run]
-    operation: Left
+    operation: str
+    operation_ns: int = 0
 
 
 class Daemon:
@@ -99,17 +94,17 @@ class Daemon:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._recovering: set[str] = set()
         #: The interrupted operations that were tried to finish: once each.
-        self._tried: dict[str, Left] = {}
+        self._tried: dict[str, int] = {}
 
     # Life
 
     async def begin(self) -> None:
         """Recover what a crash left, learn all mirrors, start the timers."""
         known = await self._learn()
-        broken = [each for each in known if each.operation.verb]
+        broken = [each for each in known if each.operation]
         if broken:
             say("info", f"taking up what was interrupted of {len(broken)} mirrors")
-            self._tried = {each.definition.name: each.operation for each in broken}
+            self._tried = {each.definition.name: each.operation_ns for each in broken}
             await asyncio.gather(*(self._recover(each) for each in broken))
             if self.scheduler.stopping:
                 return
@@ -135,7 +130,7 @@ class Daemon:
         except MirrordError as error:
             say(
                 "error",
-                f"{name}: the interrupted {each.operation.verb} is left: {error}",
+                f"{name}: the interrupted {each.operation} is left: {error}",
                 mirror=name,
             )
         finally:
@@ -327,9 +322,9 @@ class Daemon:
         """
         name = known.definition.name
         left = any(fault["kind"] == "interrupted" for fault in known.row["faults"])
-        if not left or self._tried.get(name) == known.operation or self.scheduler.stopping:
+        if not left or self._tried.get(name) == known.operation_ns or self.scheduler.stopping:
             return
-        self._tried[name] = known.operation
+        self._tried[name] = known.operation_ns
 
         async def work() -> None:
             await self._recover(known)
@@ -512,8 +507,9 @@ def _known(service: Service, definition: Definition, schedules: Schedules) -> Kn
     if schedule is not None and schedule.lag_s is not None:
         runs = service.look(definition.name, timing.past_runs)
     operation = service.catalogue.operation(definition.id)
-    left = Left(operation.verb, operation.started_ns) if operation else Left()
-    return Known(definition, schedule, row, runs, left)
+    if operation is None:
+        return Known(definition, schedule, row, runs, "")
+    return Known(definition, schedule, row, runs, operation.verb, operation.started_ns)
 
 
 def _last_transfer(service: Service, name: str) -> dict[str, Any]:

@@ -32,7 +32,12 @@ def test_what_was_recorded_is_there_after_reopening(tmp_path: Path) -> None:
     operation = again.operation("m")
     assert operation is not None and operation.phase == "transferring"
     assert operation.arguments["transfer"] == "t1" and operation.arguments["guid"] == "g1"
-    again.end("m", state=State.MIRRORED, confirmed=Confirmed("g1", 5), transfer=("t1", "done", {"lag_ms": 3}))
+    again.end(
+        "m",
+        state=State.MIRRORED,
+        confirmed=Confirmed("g1", 5),
+        transfer=("t1", "done", {"lag_ms": 3}),
+    )
     assert again.operation("m") is None
     row = again.mirror("m")
     assert row is not None and row.state is State.MIRRORED and row.confirmed_ns == 5
