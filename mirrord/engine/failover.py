@@ -80,9 +80,9 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
         trouble = _settle_for_break(mirror)
         facts = mirror.destination.facts()
         view = facts.view
+        verdict = mirror.permit(Verb.BREAK)
         if facts.role is not Role.LIVE:
             check_there(facts, mirror)
-        verdict = mirror.permit(Verb.BREAK)
         if isinstance(verdict, Already) and facts.role is Role.LIVE:
             if snapshot is not None:
                 raise Refused(
