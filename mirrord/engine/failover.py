@@ -16,7 +16,7 @@ from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.units import format_size
 from mirrord.drivers.base import Driver, nothing_shown
-from mirrord.engine import failover_steps, plan, recovery
+from mirrord.engine import failover_steps, plan, preempt, recovery
 from mirrord.engine.failover_steps import Finished
 from mirrord.engine.mirror import (
     Mirror,
@@ -24,7 +24,6 @@ from mirrord.engine.mirror import (
     check_source,
     check_there,
     one_line,
-    stop_running,
 )
 from mirrord.engine.picking import pick_snapshot
 from mirrord.engine.recovery import Recovered
@@ -72,8 +71,7 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
     one snapshot is intact, whatever else is missing: what cannot be recorded is said, and found
     again from the volumes later.
     """
-    stopped = stop_running(mirror)
-    with mirror.hold(Verb.BREAK) as stack:
+    with preempt.first(mirror, Verb.BREAK) as stopped, mirror.hold(Verb.BREAK) as stack:
         # A source that does not answer is the usual case here: it is not waited for.
         apart = mirror.source.remote and not mirror.destination.remote
         stack.enter_context(waiting.hurried(waiting.LOOK_S if apart else 0))

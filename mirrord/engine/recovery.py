@@ -28,7 +28,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from mirrord.catalogue.store import Operation
+from mirrord.catalogue.store import Confirmed, Operation
 from mirrord.core import names
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import (
@@ -297,7 +297,7 @@ def _settle_transfer(
         mirror.catalogue.end(
             mirror.id,
             state=State.MIRRORED if show else None,
-            confirmed_ns=snapshot.taken_at_ns if show else None,
+            confirmed=Confirmed(snapshot.guid, snapshot.taken_at_ns) if show else None,
             transfer=(transfer_id, "done", {}),
         )
         return Recovered(operation.verb if show else "")

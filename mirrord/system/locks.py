@@ -134,3 +134,20 @@ def _read_holder(descriptor: int) -> Holder:
                       bool(record.get("shared")))  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError):
         return Holder(0, "starting", clock.now_ns())
+
+
+@contextmanager
+def passing(path: str | Path, *, what: str) -> Iterator[None]:
+    """Hold the lock at `path` for a moment, without a record in it: who else passes waits for
+    that. `Busy` with the holder when somebody keeps it.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        if not _take(descriptor):
+            raise Busy(
+                f"{what} is in use by {_read_holder(descriptor)}",
+                hint="Wait for it to end, and run the same command again.",
+            )
+        yield
+    finally:
+        os.close(descriptor)
