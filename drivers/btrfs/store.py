@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from mirrord.core.errors import Diverged, Refused
+from mirrord.core.errors import Damaged, Diverged, Refused
 from mirrord.core.model import Snapshot, SnapshotKind
 from mirrord.drivers import base
 from mirrord.drivers.btrfs import ioctl, layout, subvolume
@@ -64,7 +64,10 @@ def in_wrapper(wrapper: Path, kind: SnapshotKind) -> Kept | None:
     if not subvolume.is_subvolume(path):
         return None
     info = subvolume.info(path)
-    record = layout.known_record(wrapper)
+    try:
+        record = layout.known_record(wrapper)
+    except Damaged:  # the subvolume is what matters: without a record it is no base any more
+        record = None
     return Kept(_snapshot(path, info, kind, record), info, path, wrapper, record)
 
 

@@ -166,10 +166,10 @@ def begin_commit(path: str | Path) -> None:
     threading.Thread(target=begin, name="btrfs-commit", daemon=True).start()
 
 
-def set_read_only(op: str, path: str | Path) -> None:
-    """Make a subvolume read-only; durable on return."""
+def set_read_only(op: str, path: str | Path, read_only: bool = True) -> None:
+    """Make a subvolume read-only, or writable again; durable on return."""
     steps.reached(op)
-    btrfsutil.set_subvolume_read_only(os.fspath(path), True)
+    btrfsutil.set_subvolume_read_only(os.fspath(path), read_only)
 
 
 def below(path: str | Path) -> Iterator[tuple[str, int]]:

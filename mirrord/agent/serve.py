@@ -284,9 +284,7 @@ def _divergence(opened: _Opened, _e: Exchange, guid: str, limit: int) -> Any:
     return opened.driver.divergence(guid, limit=max(0, min(limit, 10_000)))
 
 
-def _rollback(
-    opened: _Opened, _e: Exchange, guid: str, mirror_id: str, keep_as: str
-) -> str | None:
+def _rollback(opened: _Opened, _e: Exchange, guid: str, mirror_id: str, keep_as: str) -> str | None:
     for name in (mirror_id, keep_as):
         _checked_name(name, opened)
     return opened.driver.rollback(guid, mirror_id=mirror_id, keep_as=keep_as)
@@ -297,8 +295,10 @@ def _reinstate(opened: _Opened, _e: Exchange, name: str) -> None:
     opened.driver.reinstate(name)
 
 
-def _writers(opened: _Opened, _e: Exchange, limit: int) -> Any:
-    return opened.driver.writers(limit=max(0, min(limit, 1000)))
+def _writers(opened: _Opened, _e: Exchange, kept: str, limit: int) -> Any:
+    if kept:
+        _checked_name(kept, opened)
+    return opened.driver.writers(kept, limit=max(0, min(limit, 1000)))
 
 
 def _begin_test(opened: _Opened, _e: Exchange, place: str) -> Any:
@@ -336,12 +336,11 @@ METHODS: dict[str, Method] = {
     "commit": Method(_R, (str, bool), _commit, "commit a transfer"),
     "discard": Method(_R, (str,), _discard, "discard a transfer"),
     "promote": Method(Right.REMOVE, (_MAYBE,), _plain("promote"), "make a destination writable"),
-    "writers": Method(Right.REMOVE, (int,), _writers, "see who writes to a volume"),
+    "writers": Method(Right.REMOVE, (str, int), _writers, "see who writes to a volume"),
     "freeze": Method(Right.REMOVE, (), _plain("freeze"), "freeze a volume"),
     "thaw": Method(Right.REMOVE, (), _plain("thaw"), "thaw a volume"),
     "mark": Method(_ANY, (), _plain("mark"), "look at a volume"),
     "is_marked": Method(_ANY, (str,), _plain("is_marked"), "look at a volume"),
-    "descends": Method(_ANY, (tuple[str, ...],), _plain("descends"), "look at a volume"),
     "begin_test": Method(Right.REMOVE, (str,), _begin_test, "make a writable copy"),
     "end_test": Method(Right.REMOVE, (), _plain("end_test"), "remove a writable copy"),
     "divergence": Method(_ANY, (str, int), _divergence, "compare snapshots"),

@@ -71,6 +71,14 @@ class Refused(MirrordError):
     code = "refused"
 
 
+class Undecided(Refused):
+    """An interrupted verb cannot be finished without touching what is newer than the owner's
+    confirmation; nothing was done, and nobody does it unasked.
+    """
+
+    code = "undecided"
+
+
 class NotFound(MirrordError):
     """A mirror, snapshot, volume or file that is not there."""
 

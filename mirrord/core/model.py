@@ -35,6 +35,8 @@ class Snapshot(NamedTuple):
     path: where its files can be read, or "" when the driver has no such place.
     intact: read-only and not modified since it was taken or received.
     held_by: tags of the holds on it (drivers with `Capability.HOLD`).
+    unrelated: the LIVE volume here is neither the one that it was taken of, nor did it begin as a
+        snapshot in this volume's keeping: another volume has taken the place of that one.
     aside: the volume went back to before it, and no incremental of the volume as it is now can
         begin there. (Where one can, as on btrfs, it is never so.)
     """
@@ -48,6 +50,7 @@ class Snapshot(NamedTuple):
     intact: bool = True
     held_by: tuple[str, ...] = ()
     aside: bool = False
+    unrelated: bool = False
 
 
 class VolumeFacts(NamedTuple):

@@ -280,9 +280,9 @@ class RemoteDriver(Driver):
         """See `Driver.promote`."""
         self._call("promote", guid)
 
-    def writers(self, *, limit: int = 20) -> list[OpenWriter]:
+    def writers(self, kept: str = "", *, limit: int = 20) -> list[OpenWriter]:
         """See `Driver.writers`."""
-        found: list[OpenWriter] = unpack(list[OpenWriter], self._call("writers", limit))
+        found: list[OpenWriter] = unpack(list[OpenWriter], self._call("writers", kept, limit))
         return found
 
     def freeze(self) -> None:
@@ -300,10 +300,6 @@ class RemoteDriver(Driver):
     def is_marked(self, mark: str) -> bool:
         """See `Driver.is_marked`."""
         return bool(self._call("is_marked", mark))
-
-    def descends(self, guids: tuple[str, ...]) -> bool:
-        """See `Driver.descends`."""
-        return bool(self._call("descends", guids))
 
     def begin_test(self, place: str = "") -> VolumeFacts:
         """See `Driver.begin_test`."""
