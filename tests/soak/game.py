@@ -162,28 +162,26 @@ class Game:
     def _to_an_update(self) -> Outcome:
         """Update; where that is refused, go a way that the message names, until it works."""
         gone: list[str] = []
-        for _ in range(_WAYS):
-            done = self.commands.run("update", NAME)
-            if done.good:
-                return done
-            way = self._way(done, gone)
-            if way is None:
-                raise Violation("stuck", f"no way on worked ({', '.join(gone)}): {done.output}")
-            gone.append(" ".join(way))
-            tried = self.commands.run(*way)
-            if not tried.good and self._undo_people(tried):
+        said = self.commands.run("update", NAME)
+        while not (said.good and said.words[0] == "update"):
+            way = ("update", NAME) if said.good else self._way(said, gone)
+            if way is None and said.words[0] != "update":
+                way = ("update", NAME)  # that one led nowhere: perhaps another does
+            if way is None and self._undo_people(said):
                 gone.clear()
-        raise Violation("stuck", f"still refused after {', '.join(gone)}: {done.output}")
+                way = ("update", NAME)
+            if way is None or len(gone) > _WAYS:
+                raise Violation("stuck", f"after {', '.join(gone) or 'nothing'}: {said.output}")
+            if way[0] != "update":
+                gone.append(" ".join(way))
+            said = self.commands.run(*way)
+        return said
 
     def _way(self, said: Outcome, gone: list[str]) -> tuple[str, ...] | None:
-        """One of the ways that the message names; what people did to the volumes, they undo."""
+        """One of the ways that a message names and that was not gone yet."""
         ways = [way for named in said.ways() if (way := confirmed(named)) is not None]
         fresh = [way for way in ways if " ".join(way) not in gone]
-        if fresh:
-            return self.chance.choice(fresh)
-        if self._undo_people(said):
-            return ("status", NAME)
-        return None
+        return self.chance.choice(fresh) if fresh else None
 
     def _undo_people(self, said: Outcome) -> bool:
         """Put back what people moved away; whether there was anything."""
