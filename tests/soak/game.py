@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -134,7 +135,13 @@ class Game:
             if disk.read_only():
                 self.remount(f"{disk.name} had become read-only")
         self.check()
-        done = self._to_an_update()
+        self._in_step(self._to_an_update())
+        self.work()
+        self._in_step(self._to_an_update())
+        self.model.check_leftovers([self._store(self.home), self._store(self.view)])
+
+    def _in_step(self, done: Outcome) -> None:
+        """After an update that went well, while nobody writes: the destination is as the source."""
         self.check()
         status = self.commands.status()
         if status.get("state") != "mirrored":
@@ -142,7 +149,6 @@ class Game:
         source, destination = self._ends(status)
         view = destination if destination == self.home else self.view
         self.model.check_view(view)
-        self.model.check_leftovers([self._store(self.home), self._store(self.view)])
         live = source if source == self.home else self.view
         differing = call("diff", "-rq", "--no-dereference", f"{live}/.", f"{view}/.")
         if differing.returncode != 0:
@@ -163,18 +169,21 @@ class Game:
         """Update; where that is refused, go a way that the message names, until it works."""
         gone: list[str] = []
         said = self.commands.run("update", NAME)
+        heard = said.output
         while not (said.good and said.words[0] == "update"):
             way = ("update", NAME) if said.good else self._way(said, gone)
             if way is None and said.words[0] != "update":
                 way = ("update", NAME)  # that one led nowhere: perhaps another does
-            if way is None and self._undo_people(said):
+            if way is None and (self._swap_ends(heard) or self._undo_people(heard)):
                 gone.clear()
+                heard = ""
                 way = ("update", NAME)
             if way is None or len(gone) > _WAYS:
                 raise Violation("stuck", f"after {', '.join(gone) or 'nothing'}: {said.output}")
             if way[0] != "update":
                 gone.append(" ".join(way))
             said = self.commands.run(*way)
+            heard += said.output
         return said
 
     def _way(self, said: Outcome, gone: list[str]) -> tuple[str, ...] | None:
@@ -183,7 +192,19 @@ class Game:
         fresh = [way for way in ways if " ".join(way) not in gone]
         return self.chance.choice(fresh) if fresh else None
 
-    def _undo_people(self, said: Outcome) -> bool:
+    def _swap_ends(self, heard: str) -> bool:
+        """Swap source and destination in the definition, where a message says so."""
+        if "swap source and destination in the definition" not in heard:
+            return False
+        self.commands.stop_daemon()
+        text = self.definition.read_text()
+        for old, new in (("source", "-"), ("destination", "source"), ("-", "destination")):
+            text = re.sub(rf"(?m)^{old}( = )", rf"{new}\1", text)
+        self.definition.write_text(text)
+        self.history.add("people swapped source and destination in the definition", text)
+        return True
+
+    def _undo_people(self, heard: str) -> bool:
         """Put back what people moved away; whether there was anything."""
         if self.moved is None:
             return False
@@ -191,7 +212,7 @@ class Game:
         if os.path.lexists(self.home):
             self.home.rename(other)
         self.moved.rename(self.home)
-        self.history.add(f"people put {self.moved.name} back as home", said.output)
+        self.history.add(f"people put {self.moved.name} back as home", heard)
         self.moved = None
         return True
 
