@@ -18,6 +18,8 @@ from mirrord.engine.mirror import Mirror
 from mirrord.engine.transfer import carry
 from mirrord.system import clock
 
+BROKEN_OFF = "broken off: the destination is a live volume now"
+
 
 class Finished(NamedTuple):
     """What a verb left. mirror: as it is now. base: name of the snapshot that both ends are at.
@@ -52,7 +54,7 @@ def _break(mirror: Mirror, operation: Operation) -> Finished:
     mirror.catalogue.end(
         mirror.id,
         state=State.BROKEN_OFF,
-        event=("info", "broken off: the destination is a live volume now"),
+        event=("info", BROKEN_OFF),
     )
     return Finished(mirror)
 
