@@ -19,7 +19,7 @@ pytestmark = pytest.mark.platform
 
 #: They pass through failing steps, kills, a power cut, full disks and a lost catalogue.
 SEEDS = (102, 106)
-EVENTS = 6
+EVENTS = 4
 
 
 @pytest.fixture
