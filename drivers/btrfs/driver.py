@@ -499,7 +499,7 @@ class BtrfsDriver(Driver):
             return f"{role.value} {shown.snapshot.guid if shown else ''}"
         files.sync_filesystem("BTRFS:MARK:SYNC", place.view)
         live = subvolume.info(place.view)
-        return f"{role.value} {live.uuid} {live.ctransid}"
+        return f"{role.value} {live.uuid} {subvolume.last_change(place.view, live)}"
 
     @guarded
     def is_marked(self, mark: str) -> bool:
