@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from mirrord.system import clock, steps
 from tests.contract.lab import Lab
-from tests.support import traces
+from tests.support import btrfs, traces
 from tests.support.labs import LABS, MACHINE_LABS, PRODUCT_LABS, open_lab
 from tests.support.sshd import Sshd, running
 from tests.support.world import DaemonWorld, RemoteWorld, World
@@ -109,7 +109,9 @@ def zfs_guest() -> Guest:
 
 
 def pytest_unconfigure() -> None:
-    machines.close()  # (also after an interrupt, all fixtures are through with them now)
+    # (Also after an interrupt, all fixtures are through with them now.)
+    machines.close()
+    btrfs.close_shared()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
