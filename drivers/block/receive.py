@@ -40,7 +40,7 @@ from mirrord.drivers.block.stream import (
 )
 from mirrord.drivers.block.verify import verify_added
 from mirrord.drivers.block.volume import Volume
-from mirrord.system.native import StreamChecksum
+from mirrord.system.native import Panic, StreamChecksum
 
 #: A checkpoint is kept at least this often: where a transfer may well break off, so often that
 #: with the frame that follows no more than 8 MiB are lost.
@@ -84,7 +84,7 @@ class BlockReceiver(Receiver):
                 self._frame(view[:size])
                 view = view[size:]
             self._pending += view
-        except Exception:
+        except (Exception, Panic):
             # What follows in this stream cannot be placed any more.
             self._failed = True
             raise

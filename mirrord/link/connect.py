@@ -17,6 +17,7 @@ from mirrord.link.hello import VERSIONS, Hello
 from mirrord.link.lane import Lane
 from mirrord.link.session import Session
 from mirrord.system import clock
+from mirrord.system.native import Panic
 from mirrord.transport.base import ByteStream
 from mirrord.wire.values import unpack
 
@@ -208,7 +209,7 @@ class _Making:
             self._session = self._link.connect()
         except MirrordError as error:
             self._error = error
-        except Exception as error:  # whatever it is, who waits must learn of it
+        except (Exception, Panic) as error:  # whatever it is, who waits must learn of it
             self._error = MirrordError(f"unexpected: {type(error).__name__}: {error}")
         self._link.take(self, self._session, self._error)
         self._over.set()

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from mirrord.core.errors import (
+    Busy,
     Damaged,
     LinkLost,
     MirrordError,
@@ -25,9 +26,9 @@ from mirrord.link import waiting
 from mirrord.link.lane import Lane
 from mirrord.system import clock
 from mirrord.system.memory import keep_buffers
-from mirrord.system.native import StreamDigest
+from mirrord.system.native import Panic, StreamDigest
 from mirrord.wire.compress import RAW, Packer, unpack
-from mirrord.wire.frames import CHUNK_BYTES, Frame, Type, value_of
+from mirrord.wire.frames import CHUNK_BYTES, Budget, Frame, Type, value_of, weight_of
 from mirrord.wire.values import printable
 
 #: What may be on its way or unread, in raw bytes: what a cut can cost, too.
@@ -54,6 +55,9 @@ class Cancelled(Exception):
 class Carrier(Protocol):
     """What an exchange needs of its session."""
 
+    #: Of what is held of the other end's words and data.
+    budget: Budget
+
     def control_lane(self) -> Lane:
         """Where control frames go, in order."""
 
@@ -70,11 +74,14 @@ class Exchange:
     def __init__(self, carrier: Carrier, number: int) -> None:
         self.number = number
         self._carrier = carrier
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(threading.RLock())
         self._error: MirrordError | None = None
         self._answer: tuple[Any] | None = None
         self._cancelled = False
         self._opened = False
+        #: What this call has of the session's budget: the window, once data may come, and values.
+        self._budgeted = 0
+        self._windowed = self._over = False
         # Receiving.
         self._pieces: dict[int, bytes] = {}
         self._next = 0
@@ -95,28 +102,51 @@ class Exchange:
 
     def deliver(self, frame: Frame) -> None:
         """Take a frame of this stream. `ProtocolError` when it cannot be."""
+        kind, body = frame.type, frame.body
+        if kind is Type.DATA:
+            with self._changed:
+                self._take_piece(body)
+                self._changed.notify_all()
+            return
+        if kind in (Type.RETURN, Type.ERROR):
+            self.hold(weight_of(kind, body))
+        said = value_of(body, kind)
         with self._changed:
-            if frame.type is Type.DATA:
-                self._take_piece(frame.body)
-            elif frame.type is Type.RETURN:
-                self._answer = (printable(value_of(frame.body)),)
-            elif frame.type is Type.ERROR:
-                found = printable(value_of(frame.body))
+            if kind is Type.RETURN:
+                self._answer = (printable(said),)
+            elif kind is Type.ERROR:
+                found = printable(said)
                 self._error = unpack_error(found if isinstance(found, dict) else {})
-            elif frame.type is Type.END:
-                self._end = _end_of(value_of(frame.body))
-            elif frame.type is Type.CREDIT:
-                granted = value_of(frame.body)
-                if type(granted) is not int or not 0 < granted <= WINDOW_BYTES:
-                    raise ProtocolError("a grant of credit makes no sense")
-                self._credit += granted
-            elif frame.type is Type.CANCEL:
+            elif kind is Type.END:
+                self._end = _end_of(said)
+            elif kind is Type.CREDIT:
+                if type(said) is not int or not 0 < said <= WINDOW_BYTES - self._credit:
+                    raise ProtocolError("malformed grant of credit")
+                self._credit += said
+            elif kind is Type.CANCEL:
                 self._cancelled = True
-            elif frame.type is Type.OPENED:
+            elif kind is Type.OPENED:
                 self._opened = True
             self._changed.notify_all()
 
+    def hold(self, count: int) -> None:
+        """Count what is held for this call against the session's budget, until the call is over.
+        `ProtocolError` when that is spent.
+        """
+        with self._changed:
+            if not self._over:
+                self._carrier.budget.take(count)
+                self._budgeted += count
+
+    def _make_window(self) -> None:
+        """Count a window of data, once they may come."""
+        with self._changed:
+            if not self._windowed:
+                self.hold(WINDOW_BYTES)
+                self._windowed = True
+
     def _take_piece(self, body: bytes) -> None:
+        self._make_window()
         if len(body) < _PIECE.size:
             raise ProtocolError("a data frame is too short")
         number, raw_bytes, _ = _PIECE.unpack_from(body)
@@ -171,7 +201,17 @@ class Exchange:
         )
 
     def opened(self) -> None:
-        """Tell the other end that what it called for has begun."""
+        """Tell the other end that what it called for has begun: data may flow. `Busy` when the
+        session has no room for another window of them.
+        """
+        with self._changed:
+            try:
+                self._make_window()
+            except ProtocolError:
+                raise Busy(
+                    "too many transfers at once over one connection",
+                    hint="Run the same command again when others have ended.",
+                ) from None
         self._tell(Type.OPENED, None)
 
     def check(self) -> None:
@@ -301,9 +341,14 @@ class Exchange:
         return True
 
     def over(self) -> None:
-        """Nobody has to do with it any more: its threads end."""
+        """Nobody has to do with it any more: its threads end, and what it held is given back."""
         if self._outflow is not None:
             self._outflow.end()
+        with self._changed:
+            self._over = True
+            self._pieces.clear()
+            given, self._budgeted = self._budgeted, 0
+        self._carrier.budget.give(given)
 
     @property
     def settled(self) -> bool:
@@ -345,7 +390,10 @@ class _Outflow:
             except MirrordError as error:
                 self._stopped = True
                 self._exchange.fail(error)
-            except Exception as error:  # whatever it is, who waits for room must learn of it
+            except (
+                Exception,
+                Panic,
+            ) as error:  # whatever it is, who waits for room must learn of it
                 self._stopped = True
                 self._exchange.fail(LinkLost("a piece could not be sent", why=str(error)))
 

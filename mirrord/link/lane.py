@@ -118,7 +118,7 @@ class Lane:
                     error.where = error.where or self.stream.peer
                     error.hint = error.hint or DAMAGED_HINT
                 failed(error)
-            except Exception as error:  # whatever it is, those who wait must learn of it
+            except BaseException as error:  # whatever it is, those who wait must learn of it
                 failed(lost(self.stream, f"{type(error).__name__}: {error}"))
 
         self._lived_s = clock.monotonic_s()
