@@ -19,6 +19,7 @@ from mirrord.core.model import Endpoint, ReceiveRequest, Role, SnapshotKind, Sta
 from mirrord.drivers.base import Capability, Driver
 from mirrord.drivers.registry import open_driver
 from mirrord.link.exchange import Exchange
+from mirrord.system import waiting
 from mirrord.system.explain import explained
 from mirrord.wire.values import pack, unpack
 
@@ -142,7 +143,8 @@ class Agent:
         if method == "close":
             return self._close(*_checked((int,), words))
         if method in self.extra:
-            return self.extra[method](*words)
+            with waiting.heeding(exchange.check):
+                return self.extra[method](*words)
         found = METHODS.get(method)
         if found is None:
             raise ProtocolError(
@@ -271,7 +273,10 @@ def _send(
     opened: _Opened, exchange: Exchange, base: str | None, incremental: str,
     checkpoint: dict[str, int | str] | None,
 ) -> None:  # fmt: skip
-    with opened.driver.send(base, incremental, checkpoint=checkpoint) as stream:
+    with (
+        waiting.heeding(exchange.check),
+        opened.driver.send(base, incremental, checkpoint=checkpoint) as stream,
+    ):
         exchange.opened()
         while stream.skip():
             exchange.check()
@@ -284,7 +289,7 @@ def _receive(opened: _Opened, exchange: Exchange, request: ReceiveRequest) -> St
     """Nothing reaches the driver but pieces that were checked, and it finishes only a stream
     whose digest both ends agree on.
     """
-    with opened.driver.receive(request) as receiver:
+    with waiting.heeding(exchange.check), opened.driver.receive(request) as receiver:
         exchange.opened()
         while receiver.catch_up():
             exchange.check()

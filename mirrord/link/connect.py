@@ -12,11 +12,10 @@ import mirrord
 from mirrord.core.errors import LinkLost, MirrordError, UsageError, copy_of
 from mirrord.core.model import RemoteHost
 from mirrord.link import hello as greeting
-from mirrord.link import waiting
 from mirrord.link.hello import VERSIONS, Hello
 from mirrord.link.lane import Lane
 from mirrord.link.session import Session
-from mirrord.system import clock
+from mirrord.system import clock, waiting
 from mirrord.system.native import Panic
 from mirrord.transport.base import ByteStream
 from mirrord.wire.values import unpack

@@ -22,9 +22,9 @@ from mirrord.core.errors import (
     copy_of,
     unpack_error,
 )
-from mirrord.link import waiting
 from mirrord.link.lane import Lane
-from mirrord.system import clock
+from mirrord.link.pace import Pace
+from mirrord.system import clock, waiting
 from mirrord.system.memory import keep_buffers
 from mirrord.system.native import Panic, StreamDigest
 from mirrord.wire.compress import RAW, Packer, unpack
@@ -33,7 +33,10 @@ from mirrord.wire.values import printable
 
 #: What may be on its way or unread, in raw bytes: what a cut can cost, too.
 WINDOW_BYTES = 8 << 20
-_GRANT_BYTES = WINDOW_BYTES // 4
+#: Credit is given back when so much was read, or after so long: by that the sender learns how fast
+#: the link is.
+_GRANT_BYTES = WINDOW_BYTES // 32
+_GRANT_S = 0.4
 #: From so many bytes on, threads send while the next piece is read.
 _THREADS_FROM_BYTES = 1 << 20
 #: How long what was handed over may still take when a stream is cancelled.
@@ -67,6 +70,9 @@ class Carrier(Protocol):
     def packer(self) -> Packer:
         """Compresses one stream's pieces."""
 
+    def tell_cancelled(self, exchange: Exchange, within_s: float) -> bool:
+        """Tell the other end that nobody wants the rest; whether that was done in time."""
+
 
 class Exchange:
     """One call, at either end. Its methods may be called by one thread for each direction."""
@@ -87,11 +93,13 @@ class Exchange:
         self._next = 0
         self._held_bytes = 0
         self._consumed = 0
+        self._granted_s = clock.monotonic_s()
         self._end: tuple[int, int, str] | None = None
         self._digest_in = StreamDigest()
         self._bytes_in = 0
         # Sending.
         self._credit = WINDOW_BYTES
+        self._pace = Pace(WINDOW_BYTES)
         self._outflow: _Outflow | None = None
         self._packer: Packer | None = None
         self._digest_out = StreamDigest()
@@ -123,6 +131,7 @@ class Exchange:
                 if type(said) is not int or not 0 < said <= WINDOW_BYTES - self._credit:
                     raise ProtocolError("malformed grant of credit")
                 self._credit += said
+                self._pace.came_back(said, clock.monotonic_s())
             elif kind is Type.CANCEL:
                 self._cancelled = True
             elif kind is Type.OPENED:
@@ -277,9 +286,11 @@ class Exchange:
 
     def _grant(self) -> None:
         """Give back the credit of what was read before: it is done with now."""
-        if self._consumed < _GRANT_BYTES:
+        now_s = clock.monotonic_s()
+        late = self._consumed and now_s - self._granted_s >= _GRANT_S
+        if self._consumed < _GRANT_BYTES and not late:
             return
-        granted, self._consumed = self._consumed, 0
+        granted, self._consumed, self._granted_s = self._consumed, 0, now_s
         with self._changed:
             self._held_bytes -= granted
         self._tell(Type.CREDIT, granted)
@@ -292,21 +303,22 @@ class Exchange:
         if self._packer is None:
             self._packer = self._carrier.packer()
         self._digest_out.update(view)
-        for start in range(0, len(view), CHUNK_BYTES):
-            self._send_piece(view[start : start + CHUNK_BYTES], self._packer)
+        while view:
+            piece = view[: min(CHUNK_BYTES, self._pace.piece_bytes)]
+            self._send_piece(piece, self._packer)
+            view = view[len(piece) :]
 
     def _send_piece(self, piece: memoryview, packer: Packer) -> None:
         weight = _weight(len(piece))
         with self._changed:
-            self._await(
-                lambda: self._credit >= weight or self._error is not None or self._cancelled
-                or self._answer is not None
-            )  # fmt: skip
+            while not self._await(lambda: self._may_send(weight), Pace.PATIENCE_S):
+                self._pace.waited()
             if self._error is not None:
                 raise copy_of(self._error)
             if self._cancelled or self._answer is not None:
                 raise Cancelled
             self._credit -= weight
+            self._pace.went(weight, clock.monotonic_s())
         number = self._pieces_out
         self._pieces_out += 1
         self._bytes_out += len(piece)
@@ -319,6 +331,11 @@ class Exchange:
             self._outflow.put(body)
         else:
             send_piece(self._carrier.data_lanes()[0], packer, self.number, body)
+
+    def _may_send(self, weight: int) -> bool:
+        if self._error is not None or self._cancelled or self._answer is not None:
+            return True
+        return self._credit >= weight and self._pace.allows(weight)
 
     def end(self) -> None:
         """Say that the stream is whole."""
@@ -333,12 +350,7 @@ class Exchange:
         """
         if self._outflow is not None:
             self._outflow.stop(_LAST_S)
-        try:
-            with waiting.at_most(_LAST_S):
-                self._carrier.control_lane().tell(Type.CANCEL, self.number, None)
-        except LinkLost:
-            return False  # it has noticed, then, or will
-        return True
+        return self._carrier.tell_cancelled(self, _LAST_S)
 
     def over(self) -> None:
         """Nobody has to do with it any more: its threads end, and what it held is given back."""
@@ -374,7 +386,7 @@ class _Outflow:
     def put(self, body: bytes) -> None:
         waiting.until(lambda left_s: self._put(body, left_s))
 
-    def _put(self, body: bytes, within_s: float | None) -> bool:
+    def _put(self, body: bytes | None, within_s: float | None) -> bool:
         try:
             self._queue.put(body, timeout=within_s)
         except queue.Full:
@@ -400,9 +412,9 @@ class _Outflow:
     def finish(self) -> None:
         """Wait until all is sent. `LinkLost`."""
         for _ in self._threads:
-            self._queue.put(None)
+            waiting.until(lambda left_s: self._put(None, left_s))
         for thread in self._threads:
-            thread.join()
+            waiting.joined(thread)
         if self._stopped:
             raise LinkLost("the connection is lost", why="a part of the stream could not be sent")
 

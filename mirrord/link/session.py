@@ -15,10 +15,9 @@ from mirrord.core.errors import (
     Unsupported,
     pack_error,
 )
-from mirrord.link import waiting
 from mirrord.link.exchange import Cancelled, Exchange
-from mirrord.link.lane import Lane, lost
-from mirrord.system import clock
+from mirrord.link.lane import BEAT_S, Lane, lost
+from mirrord.system import clock, waiting
 from mirrord.system.native import Panic
 from mirrord.wire.compress import Packer
 from mirrord.wire.frames import (
@@ -37,6 +36,8 @@ CALLS_MAX = 64
 #: What a session may hold of what its peer says and sends, all in all.
 SESSION_BYTES_MAX = 2 * CONTROL_BYTES_MAX
 
+#: Who said nothing for so long, although something must be said every `BEAT_S`, may be dead.
+_QUIET_S = 2 * BEAT_S
 #: Streams at once whose data come before their calls.
 _EARLY_MAX = 4
 #: What only who was called may say.
@@ -83,7 +84,7 @@ class Session:
     def start(self) -> None:
         """Greetings were exchanged: read, and show signs of life."""
         self._read(self._lanes[0], "0")
-        threading.Thread(target=self._beat, name="beat", daemon=True).start()
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def attach(self, lane: Lane) -> None:
         """Read a further lane from now on, too."""
@@ -166,11 +167,11 @@ class Session:
         for lane in self._lanes[:1]:
             lane.take_leave(why)
 
-    def _beat(self) -> None:
+    def _watch(self) -> None:
         while not self._over.wait(1.0):
             try:
                 for lane in list(self._lanes):
-                    lane.beat()
+                    lane.check_life()
             except MirrordError as error:
                 self.fail(error)
 
@@ -199,14 +200,17 @@ class Session:
             self.forget(exchange)
 
     def probe(self, within_s: float) -> bool:
-        """Whether the other end answers in time; it is over when it does not."""
+        """Whether the other end answers in time. When it does not, and has not said anything else
+        for longer than it may be silent either, the session is over; a slow link is not dead.
+        """
         if self._error is not None:
             return False
         try:
             with waiting.at_most(within_s):
                 self.call("ping")
         except LinkLost:
-            self.fail(lost(self._lanes[0].stream, f"no answer came within {within_s:g} s"))
+            if min(lane.silent_s() for lane in self._lanes) > _QUIET_S:
+                self.fail(lost(self._lanes[0].stream, f"no answer came within {within_s:g} s"))
             return False
         return True
 
@@ -230,6 +234,23 @@ class Session:
         finally:
             self._calling.release()
         return exchange
+
+    def tell_cancelled(self, exchange: Exchange, within_s: float) -> bool:
+        """Tell the other end that nobody wants the rest; whether that was done in time. If not it
+        is done later, before any other call.
+        """
+        told = threading.Event()
+
+        def tell() -> None:
+            with self._calling:
+                try:
+                    self.control_lane().tell(Type.CANCEL, exchange.number, None)
+                    told.set()
+                except MirrordError as error:
+                    self.fail(error)
+
+        threading.Thread(target=tell, name="cancel", daemon=True).start()
+        return told.wait(within_s)
 
     def forget(self, exchange: Exchange) -> None:
         """What still comes for it is passed over, and nothing more goes."""
