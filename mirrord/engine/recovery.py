@@ -199,6 +199,11 @@ def give_up(mirror: Mirror, operation: Operation) -> State | None:
     """End an interrupted switch so that both ends are live, or as they were: what was set aside for
     it is put back. Returns the mirror's new state, None when that is as it was.
     """
+    with failover_steps.held(mirror, operation):
+        return _give_up(mirror, operation)
+
+
+def _give_up(mirror: Mirror, operation: Operation) -> State | None:
     verb, name = Verb(operation.verb), str(operation.arguments.get("name", ""))
     state: State | None = None
     if verb is Verb.REVERSE and nothing_switched(mirror, operation):

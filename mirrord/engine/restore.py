@@ -204,8 +204,9 @@ def restore_all(mirror: Mirror, *, snapshot: str | None, yes: bool, force: bool 
             failover_steps.refuse_writers(mirror.source, mirror.name)
         if recovered.pending is not None:
             recovery.drop(mirror, recovered.pending)
-        begin_turn(mirror, turn, mirror.source, {"chosen": chosen.name, "base": base})
-        finished = carry_out(mirror)
+        with mirror.source_locked():
+            begin_turn(mirror, turn, mirror.source, {"chosen": chosen.name, "base": base})
+            finished = carry_out(mirror)
         lines = [f"{mirror.source.facts().view} is as it was at {chosen.name}."]
         if finished.kept:
             lines.append(f"What it had beyond that is kept as {finished.kept}.")
