@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -72,14 +73,24 @@ def exclusive(path: str | Path, purpose: str, *, what: str) -> Iterator[None]:
                 f"{what} is in use by {_read_holder(descriptor)}",
                 hint="Wait for it to end, or end it: 'mirrord abort NAME' where it is a mirror's.",
             )
-        record = {"pid": os.getpid(), "purpose": purpose, "since_ns": clock.now_ns(),
-                  "shared": _shared}  # fmt: skip
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(record).encode(), 0)
+        _sign(descriptor, purpose)
         yield
         os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
+
+
+def _sign(descriptor: int, purpose: str) -> None:
+    """Write down who holds the lock. It holds without that, too: on a full file system others only
+    learn that somebody has it.
+    """
+    record = Holder(os.getpid(), purpose, clock.now_ns(), _shared)._asdict()
+    os.ftruncate(descriptor, 0)
+    try:
+        os.pwrite(descriptor, json.dumps(record).encode(), 0)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
 
 
 def _take(descriptor: int) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 
-from mirrord.core.errors import Busy, Refused
+from mirrord.core.errors import Busy, NotFound, Refused
 from mirrord.core.model import (
     BlockStates,
     Delta,
@@ -32,6 +32,7 @@ from mirrord.drivers.base import (
     not_a_mirror,
     not_empty,
     not_live,
+    nothing_shown,
     other_mirror,
     snapshot_missing,
     staging_missing,
@@ -55,6 +56,12 @@ class MemoryDriver(Driver):
         super().__init__(location)
         self._disk = disk
         self._link = link
+        self._froze = False
+
+    def detach(self) -> None:
+        """What this object froze is thawed."""
+        if self._froze:
+            self.thaw()
 
     def facts(self) -> VolumeFacts:
         """Plain look-up."""
@@ -71,7 +78,7 @@ class MemoryDriver(Driver):
         return facts._replace(
             role=volume.role, identity=volume.identity, mirror_id=volume.mirror_id,
             shown=None if live else volume.shown, origin=volume.origin if live else None,
-
+            frozen=volume.frozen,
         )  # fmt: skip
 
     @contextmanager
@@ -252,19 +259,57 @@ class MemoryDriver(Driver):
 
     # Failing over and back
 
-    def promote(self) -> None:
-        """The live content begins as a copy of what is shown."""
+    def promote(self, guid: str | None = None) -> None:
+        """The live content begins as a copy of what is shown, or was chosen."""
         volume = self._volume()
-        if volume.role is Role.LIVE and volume.origin is not None:
+        if volume.role is Role.LIVE:
             return
-        volume = self._of_role(Role.MIRROR)
-        if volume.shown is None:
-            raise Refused("the destination shows nothing yet", where=str(self))
+        if guid is None:
+            guid = volume.shown if volume.shown in volume.entries else None
+        if guid is None:
+            received = [
+                one for one in volume.entries.values()
+                if one.snapshot.kind is not SnapshotKind.DIVERGED
+            ]  # fmt: skip
+            if not received:
+                raise nothing_shown(str(self))
+            guid = received[-1].snapshot.guid
+        if guid not in volume.entries:
+            raise base_missing(str(self), guid)
         steps.reached("MEMORY:PROMOTE:SWITCH")
-        entry = volume.entries[volume.shown]
+        self._live(volume, volume.entries[guid], guid)
+
+    @staticmethod
+    def _live(volume: Volume, entry: Entry, origin: str | None) -> None:
         volume.end_span()
-        volume.role, volume.origin = Role.LIVE, volume.shown
+        volume.role, volume.origin = Role.LIVE, origin
         volume.live, volume.digest = entry.blocks.copy(), entry.digest
+
+    def freeze(self) -> None:
+        """A flag that writes look at."""
+        volume = self._of_role(Role.LIVE)
+        steps.reached("MEMORY:FREEZE:FLAG")
+        volume.frozen = self._froze = True
+
+    def thaw(self) -> None:
+        """Whoever set the flag."""
+        volume = self._disk.volumes.get(self.location)
+        if volume is not None:
+            volume.frozen = False
+        self._froze = False
+
+    def mark(self) -> str:
+        """The digest says all of a content: a version is drawn once."""
+        volume = self._disk.volumes.get(self.location)
+        if volume is None:
+            return self.facts().role.value
+        if volume.role is Role.MIRROR:
+            return f"{volume.identity} {volume.role.value} {volume.shown}"
+        return f"{volume.identity} {volume.role.value} {volume.origin} {volume.digest}"
+
+    def is_marked(self, mark: str) -> bool:
+        """Marks are compared as they are."""
+        return mark == self.mark()
 
     def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
         """Counts blocks: there are no files."""
@@ -279,22 +324,46 @@ class MemoryDriver(Driver):
         )
         return Divergence(guid, changed * self._disk.geometry.block_bytes, None, changed, newer)
 
-    def rollback(self, guid: str, *, mirror_id: str, keep_as: str | None) -> None:
-        """The role, the view, and the live content as a snapshot if it is to be kept."""
+    def rollback(self, guid: str, *, mirror_id: str, keep_as: str) -> str | None:
+        """The role, the view, and the live content as a snapshot if it is any other."""
         volume = self._volume()
         if volume.role is Role.MIRROR and volume.mirror_id not in ("", mirror_id):
             raise other_mirror(str(self), volume.mirror_id)
         if guid not in volume.entries:
             raise base_missing(str(self), guid)
-        if (volume.role, volume.mirror_id, volume.shown) == (Role.MIRROR, mirror_id, guid):
+        if (volume.role, volume.mirror_id, volume.shown) != (Role.MIRROR, mirror_id, guid):
+            steps.reached("MEMORY:ROLLBACK:SWITCH")
+            if volume.role is Role.LIVE and volume.live != volume.entries[guid].blocks:
+                name, taken = keep_as, [one.snapshot.name for one in volume.entries.values()]
+                while name in taken:
+                    name += "~"
+                volume.take(f"s{self._disk.draw()}", name, SnapshotKind.DIVERGED)
+            volume.end_span()
+            volume.role, volume.mirror_id, volume.frozen = Role.MIRROR, mirror_id, False
+            volume.shown, volume.live, volume.digest = guid, {}, 0
+        kept = self._kept(volume, keep_as)
+        return kept.snapshot.name if kept else None
+
+    def reinstate(self, name: str) -> None:
+        """The kept content is live again."""
+        volume = self._volume()
+        if volume.role is Role.LIVE:
             return
-        steps.reached("MEMORY:ROLLBACK:SWITCH")
-        kept = any(entry.snapshot.name == keep_as for entry in volume.entries.values())
-        if keep_as is not None and not kept and volume.role is Role.LIVE:
-            volume.take(f"s{self._disk.draw()}", keep_as, SnapshotKind.DIVERGED)
-        volume.end_span()
-        volume.role, volume.mirror_id, volume.origin = Role.MIRROR, mirror_id, None
-        volume.shown, volume.live, volume.digest = guid, {}, 0
+        kept = self._kept(volume, name)
+        if kept is None:
+            raise NotFound("nothing is kept by that name", where=str(self), why=name)
+        steps.reached("MEMORY:REINSTATE:SWITCH")
+        self._live(volume, kept, volume.origin)
+        del volume.entries[kept.snapshot.guid]
+
+    @staticmethod
+    def _kept(volume: Volume, name: str) -> Entry | None:
+        found = [
+            entry for entry in volume.entries.values()
+            if entry.snapshot.kind is SnapshotKind.DIVERGED
+            and entry.snapshot.name.partition("~")[0] == name
+        ]  # fmt: skip
+        return found[-1] if found else None
 
     def forget(self) -> None:
         """Drop the mirror's id and all stagings."""

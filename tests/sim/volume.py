@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from mirrord.core.errors import Busy
 from mirrord.core.model import ReceiveRequest, Role, Snapshot, SnapshotKind, Staging
 from mirrord.system import clock
 from tests.sim.stream import Change, Geometry
@@ -79,6 +80,7 @@ class Volume:
         self.mirror_id = ""
         self.shown: str | None = None
         self.origin: str | None = None
+        self.frozen = False
         #: For checkers: when the live content was what each snapshot holds, by digest.
         self.spans: dict[int, Span] = {}
         #: And when each was taken, by guid.
@@ -86,7 +88,9 @@ class Volume:
         self._since_s = clock.boottime_s()
 
     def write(self, changes: Iterable[Change]) -> None:
-        """Set blocks to versions; 0 removes a block."""
+        """Set blocks to versions; 0 removes a block. `Busy` while it is frozen."""
+        if self.frozen:
+            raise Busy("the volume is frozen")
         self.end_span()
         live, digest = self.live, self.digest
         for block, version in changes:

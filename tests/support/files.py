@@ -13,6 +13,8 @@ import stat
 from pathlib import Path
 
 _FICLONE = 0x40049409
+#: The file of programs that write numbers, one a line.
+WRITTEN = "written numbers"
 
 
 def fill(volume: Path, seed: int = 0, *, files: int = 30) -> None:
@@ -69,6 +71,24 @@ def change(volume: Path, seed: int) -> None:
     folder = volume / f"folder{seed}"
     folder.mkdir(exist_ok=True)
     os.utime(folder, ns=(seed, seed * 1_000_000_007))
+
+
+def overwrite(volume: Path, seed: int) -> None:
+    """Other bytes in the place of some, with the time of the last change put back."""
+    path = volume / "big"
+    before = path.stat()
+    with path.open("r+b", buffering=0) as file:
+        old = file.read(4096)
+        file.seek(0)
+        file.write(bytes(byte ^ (1 + seed % 255) for byte in old))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def written(volume: Path) -> set[int]:
+    """The numbers in that file; a line that was cut short is none."""
+    path = volume / WRITTEN
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return {int(line) for line in lines}
 
 
 def reflink(old: Path, new: Path) -> None:
