@@ -206,7 +206,7 @@ def _report(error: MirrordError, *, as_json: bool) -> None:
         import json
 
         print(json.dumps(error.as_dict()))
-    print(f"error: {harmless(str(error))}", file=sys.stderr)
+    print(f"error: {error}", file=sys.stderr)
     if error.hint:
         print(f"hint: {harmless(error.hint)}", file=sys.stderr)
     for note in getattr(error, "__notes__", []):
