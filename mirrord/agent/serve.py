@@ -7,7 +7,6 @@ and its right to use the volume in that way (rules.py).
 from __future__ import annotations
 
 import threading
-import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, NewType
@@ -16,6 +15,7 @@ from mirrord.agent.rules import Right, Rules, demand, rights_at
 from mirrord.core.endpoint import KINDS
 from mirrord.core.errors import NotFound, ProtocolError, Refused, Unsupported, Untrusted
 from mirrord.core.model import Endpoint, ReceiveRequest, Role, SnapshotKind, Staging
+from mirrord.core.text import can_name, harmless
 from mirrord.drivers.base import Capability, Driver
 from mirrord.drivers.registry import open_driver
 from mirrord.link.exchange import Exchange
@@ -217,11 +217,7 @@ def _word(kind: Any, word: Any, where: str) -> Any:
 
 def _check_name(name: str, where: str) -> None:
     """`Refused` when what is to name something could be a path, or write on a terminal."""
-    if (
-        name in ("", ".", "..")
-        or len(name.encode(errors="replace")) > _NAME_BYTES_MAX
-        or any(letter == "/" or unicodedata.category(letter) in ("Cc", "Cs") for letter in name)
-    ):
+    if not can_name(name) or len(name.encode()) > _NAME_BYTES_MAX:
         raise Refused(f"{name[:100]!r} cannot name anything here", where=where)
 
 
@@ -231,7 +227,7 @@ def _check_name(name: str, where: str) -> None:
 def _lock(opened: _Opened, _exchange: Exchange, purpose: str) -> bool:
     """False: there is no place for a lock yet (`prepare` makes one), and nothing is held."""
     # It is shown to whoever finds the volume locked, on a terminal.
-    return opened.lock("".join(one if one.isprintable() else "?" for one in purpose[:200]))
+    return opened.lock(harmless(purpose[:200]))
 
 
 def _unlock(opened: _Opened, _exchange: Exchange) -> None:

@@ -74,9 +74,7 @@ def exclusive(path: str | Path, purpose: str, *, what: str) -> Iterator[None]:
                 f"{what} is in use by {_read_holder(descriptor)}",
                 hint="Wait for it to end, or end it: 'mirrord abort NAME' where it is a mirror's.",
             )
-        record = {"pid": os.getpid(), "purpose": purpose, "since_ns": clock.now_ns(),
-                  "shared": _shared}  # fmt: skip
-        _record(descriptor, json.dumps(record).encode())
+        _sign(descriptor, purpose)
         yield
         _record(descriptor, b"")
 
@@ -105,6 +103,14 @@ def _record(descriptor: int, text: bytes) -> None:
     with suppress(OSError):  # a full file system, or a folder: it is held all the same
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text, 0)
+
+
+def _sign(descriptor: int, purpose: str) -> None:
+    """Write down who holds the lock. It holds without that, too: on a full file system others only
+    learn that somebody has it.
+    """
+    record = Holder(os.getpid(), purpose, clock.now_ns(), _shared)._asdict()
+    _record(descriptor, json.dumps(record).encode())
 
 
 def _take(descriptor: int) -> bool:

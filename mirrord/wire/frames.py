@@ -137,7 +137,7 @@ def control(kind: Type, stream: int, value: Any) -> list[bytes]:
     """The parts to write for a frame whose body is a msgpack value. `Unsupported` when it is larger
     than a frame of that type may be.
     """
-    body = msgpack.packb(value, use_bin_type=True)
+    body = msgpack.packb(value, use_bin_type=True, unicode_errors="surrogateescape")
     if len(body) > LIMITS[kind].body_bytes:
         raise Unsupported(
             "what is to be told to the other end is larger than the protocol allows",
@@ -168,7 +168,9 @@ def value_of(body: bytes, kind: Type = Type.RETURN) -> Any:
     """The value of a control frame of that type. `ProtocolError` when it is none."""
     weight_of(kind, body)
     try:
-        return msgpack.unpackb(body, raw=False, strict_map_key=True)
+        return msgpack.unpackb(
+            body, raw=False, strict_map_key=True, unicode_errors="surrogateescape"
+        )
     except (ValueError, msgpack.UnpackException) as error:
         raise ProtocolError("malformed frame body", why=str(error)) from error
 
