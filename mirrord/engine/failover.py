@@ -30,7 +30,7 @@ from mirrord.engine.picking import pick_snapshot
 from mirrord.engine.recovery import Recovered
 from mirrord.engine.update import strange, update_held
 from mirrord.link import waiting
-from mirrord.system import clock
+from mirrord.system import clock, steps
 
 _FILES_SHOWN = 20
 
@@ -201,6 +201,7 @@ def resync(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
 def carry_out(mirror: Mirror) -> Finished:
     """Do what was just recorded; a failure before anything is switched leaves all as it was."""
     try:
+        steps.reached("ENGINE:SWITCH:CONFIRMED")
         return failover_steps.finish(mirror, failover_steps.begun(mirror))
     except BaseException as error:
         recovery.give_back(mirror, error)
