@@ -31,10 +31,10 @@ _WHOLE = (1 << 64) - 1
 _INT64, _STRING, _NVLIST, _BOOLEAN = 7, 9, 19, 21
 #: What is read exactly as `zfs` prints it (tests/zfs/test_worker.py compares).
 _READ = frozenset((
-    "type", "guid", "objsetid", "mountpoint", "mounted", "readonly", "canmount", "used",
-    "available", "referenced", "origin", "inconsistent", "volblocksize", "receive_resume_token",
-    "encryption", "keystatus", "createtxg", "creation", "defer_destroy", "userrefs", "clones",
-    "written",
+    "type", "guid", "objsetid", "mountpoint", "mounted", "readonly", "canmount", "overlay",
+    "used", "available", "referenced", "origin", "inconsistent", "volblocksize",
+    "receive_resume_token", "encryption", "keystatus", "createtxg", "creation", "defer_destroy",
+    "userrefs", "clones", "written",
 ))  # fmt: skip
 _FIELDS = frozenset(("name", "property", "value", "source"))
 
