@@ -461,8 +461,10 @@ class ZfsDriver(Driver):
             raise standing.nothing_shown(where)
         failover.promote(place, self._list(place), guid, where)
 
-    def writers(self, *, limit: int = 20) -> list[OpenWriter]:
-        """See `Driver.writers`."""
+    def writers(self, kept: str = "", *, limit: int = 20) -> list[OpenWriter]:
+        """See `Driver.writers`. What is kept is read-only: nobody can go on writing to it."""
+        if kept:
+            return []
         here = self._live(mounted=False).here
         return writers.of([here], limit) if here is not None else []
 

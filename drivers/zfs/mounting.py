@@ -9,7 +9,11 @@ from mirrord.core.errors import Busy, MirrordError, Refused
 from mirrord.core.units import format_few
 from mirrord.drivers.zfs import below, command, names
 from mirrord.drivers.zfs.place import Dataset
-from mirrord.system import files, steps
+from mirrord.system import clock, files, steps
+
+#: How often a file system is unmounted before somebody is said to use it.
+_TRIES = 8
+_PAUSE_S = 0.1
 
 
 def not_meant(volume: Dataset) -> str:
@@ -113,14 +117,18 @@ def clear(volume: Dataset, where: str, *, force: bool) -> None:
     if volume.is_zvol or not volume.mounted:
         return
     below.guard(volume.mountpoint)
-    try:
-        unmount("ZFS:SWAP:UNMOUNT", volume, where)
-    except Busy:
-        if not force:
-            below.release(volume.mountpoint)
-            raise
-        for path in places(volume):
-            command.effect("ZFS:SWAP:DETACH", ["umount", "-l", path], where)
+    for left in reversed(range(_TRIES)):
+        try:
+            unmount("ZFS:SWAP:UNMOUNT", volume, where)
+            return
+        except Busy:
+            # Who looks for a file in it just now is out of it in a moment.
+            clock.sleep_s(_PAUSE_S)
+            if not left and not force:
+                below.release(volume.mountpoint)
+                raise
+    for path in places(volume):
+        command.effect("ZFS:SWAP:DETACH", ["umount", "-l", path], where)
 
 
 def places(volume: Dataset) -> list[str]:

@@ -65,6 +65,7 @@ from mirrord.drivers.zfs import (
     tree_look,
     tree_receive,
     tree_record,
+    tree_reinstate,
     tree_stream,
     writers,
 )
@@ -439,8 +440,10 @@ class TreeDriver(Driver):
     def _datasets(self, tree: Tree) -> list[Dataset]:
         return [tree.datasets[name] for name in tree.mirrored()]
 
-    def writers(self, *, limit: int = 20) -> list[OpenWriter]:
-        """See `Driver.writers`."""
+    def writers(self, kept: str = "", *, limit: int = 20) -> list[OpenWriter]:
+        """See `Driver.writers`. What is kept is read-only: nobody can go on writing to it."""
+        if kept:
+            return []
         return writers.of(self._datasets(self._live(mounted=False)), limit)
 
     def freeze(self) -> None:
@@ -552,6 +555,12 @@ class TreeDriver(Driver):
         listed = listing.load(self.location, place.mark.kept, None, str(self))
         kept = failover.kept_as(listed, keep_as)
         return kept.name if kept is not None else None
+
+    def reinstate(self, name: str) -> None:
+        """See `Driver.reinstate`."""
+        if self._root.facts().role is Role.FOREIGN:
+            raise texts.not_live(str(self))
+        tree_reinstate.reinstate(self.location, name, str(self))
 
     def forget(self) -> None:
         """See `Driver.forget`."""

@@ -27,6 +27,7 @@ from mirrord.drivers.zfs import (
     tree_arrange,
     tree_look,
     tree_record,
+    tree_reinstate,
     writers,
 )
 from mirrord.drivers.zfs.driver import ZfsDriver
@@ -91,6 +92,8 @@ def turn_back(
         writing = _writing(tree)
         begun = Turn(guid, mirror_id, live, paths, writing)
         _unmount(tree, changed(tree, target, where), where, force=bool(writing))
+        if live and keep_as is not None:
+            tree_reinstate.remember(tree, keep_as)
         tree_record.begin_turn(tree.root, begun)
         tree = tree_look.load(tree.root, where, beside=True)
     return finish(tree, begun, keep_as, where)
@@ -192,25 +195,23 @@ def _keep(tree: Tree, turned: Sequence[str], keep_as: str, where: str) -> str:
 def _adopt(tree: Tree, begun: Turn, where: str) -> None:
     """The members that stayed as they are become the mirror's, like the clones."""
     plain = Mark(role="mirror", mirror_id=begun.mirror_id)
-    free = f"{marks.FROZEN}={freezing.THAWED.text()}"
     members = []
     for guid in begun.paths:
         name = tree.holder(guid)
         if name is None or tree_look.is_waiting(name):
             continue
         mark = tree.datasets[name].mark
-        thawed = freezing.of(tree.datasets[name]) is None
         if guid == begun.guid:
             wanted = plain._replace(
                 pin=guid, kept=mark.kept if mark else (), copy=mark.copy if mark else ""
             )
-            if mark != wanted or not thawed:
-                words = ["zfs", "set", f"{marks.MARK}={wanted.text()}", free, name]
+            if mark != wanted:
+                words = ["zfs", "set", f"{marks.MARK}={wanted.text()}", name]
                 command.effect("ZFS:TREE:ADOPT", words, where)
-        elif mark != plain or not thawed:
+        elif mark != plain:
             members.append(name)
     if members:
-        words = ["zfs", "set", f"{marks.MARK}={plain.text()}", free, *members]
+        words = ["zfs", "set", f"{marks.MARK}={plain.text()}", *members]
         command.effect("ZFS:TREE:ADOPT", words, where)
 
 

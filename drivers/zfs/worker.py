@@ -282,6 +282,8 @@ def _read(
     found: dict[str, dict[str, tuple[str, str]]] = {}
     for line in said.split("\x1e") if said else ():
         name, what, value, source = line.split("\x1f")
+        if source == "temporary":
+            return None  # it was remounted: `zfs` knows what is set, and what holds now
         found.setdefault(name, {})[what] = value, _source(source, name)
     mounts = dict(_mounts()) if "mounted" in properties or "mountpoint" in properties else {}
     for name, of in found.items():
