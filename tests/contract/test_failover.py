@@ -64,8 +64,8 @@ def test_a_mirror_goes_back_the_other_way_incrementally(lab: Lab) -> None:
     assert lab.snapshot_content(lab.source(), kept.guid) == losing
     new_destination.promote()
     lab.change(new_destination, 9)
-    kept = new_source.rollback(back.guid, mirror_id=MIRROR, keep_as="diverged.2")
-    assert kept is None, "it held what the snapshot holds"
+    said = new_source.rollback(back.guid, mirror_id=MIRROR, keep_as="diverged.2")
+    assert said is None, "it held what the snapshot holds"
     mirror(lab.source(), lab.destination(), back, "forth")
     assert lab.content(lab.source()) == lab.content(lab.destination())
 
