@@ -6,6 +6,7 @@ This module is the contract's face; layout.py says where things lie and why.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,7 @@ from mirrord.drivers.btrfs import (
     ioctl,
     layout,
     receive,
+    reserve,
     spool,
     store,
     subvolume,
@@ -257,6 +259,7 @@ class BtrfsDriver(Driver):
         there = store.in_wrapper(wrapper, SnapshotKind.REFERENCE)
         if there is None:
             # The kernel's commit of the snapshot makes the folder durable, too.
+            reserve.keep(place)
             wrapper.mkdir(mode=0o755, exist_ok=True)
             wrapper.chmod(0o755)  # whatever the umask: a reverse makes it the way to the view
             subvolume.snapshot("BTRFS:SNAPSHOT:TAKE", place.view, wrapper / name, read_only=True)
@@ -278,7 +281,7 @@ class BtrfsDriver(Driver):
                 why=one.snapshot.name,
                 hint="It goes when a newer one is shown.",
             )
-        store.delete(place, one, str(self))
+        reserve.use(place, lambda: store.delete(place, one, str(self)))
 
     @guarded
     def reclaim(self) -> None:
@@ -388,6 +391,7 @@ class BtrfsDriver(Driver):
         layout.make_store("BTRFS:PREPARE", place, public=True)
         if owner != mirror_id:
             layout.write_mirror_id("BTRFS:PREPARE:MIRROR", place, mirror_id)
+        reserve.keep(place)
 
     def _mirror_place(self) -> Layout:
         place = self._place()
@@ -418,7 +422,10 @@ class BtrfsDriver(Driver):
     @guarded
     def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
         """See `Driver.commit`."""
-        return receive.commit(self._mirror_place(), transfer_id, show=show, where=str(self))
+        place = self._mirror_place()
+        done = receive.commit(place, transfer_id, show=show, where=str(self))
+        reserve.keep(place)
+        return done
 
     @guarded
     def discard(self, transfer_id: str) -> None:
@@ -442,7 +449,7 @@ class BtrfsDriver(Driver):
             raise base.not_a_mirror(str(self))
         if os.path.lexists(place.view) and place.shown_wrapper() is None:
             raise base.not_empty(str(place.view), "it is not a view of mirrord's")
-        failover.promote(place, start, str(self))
+        reserve.use(place, lambda: failover.promote(place, start, str(self)))
 
     @guarded
     def writers(self, kept: str = "", *, limit: int = 20) -> list[OpenWriter]:
@@ -492,7 +499,7 @@ class BtrfsDriver(Driver):
             return f"{role.value} {shown.snapshot.guid if shown else ''}"
         files.sync_filesystem("BTRFS:MARK:SYNC", place.view)
         live = subvolume.info(place.view)
-        return f"{role.value} {live.uuid} {live.ctransid}"
+        return f"{role.value} {live.uuid} {subvolume.last_change(place.view, live)}"
 
     @guarded
     def is_marked(self, mark: str) -> bool:
@@ -531,19 +538,22 @@ class BtrfsDriver(Driver):
             raise base.base_missing(str(self), guid)
         if target.snapshot.kind is SnapshotKind.DIVERGED:
             raise Refused("a diverged snapshot cannot be the base of a mirror", where=str(self))
-        return failover.rollback(
-            place,
-            target,
+        roll_back = functools.partial(
+            failover.rollback,
+            target=target,
             mirror_id=mirror_id,
             keep_as=keep_as,
             where=str(self),
             set_aside=self._unhold,
         )
+        # Where it was interrupted the place may be another one by then.
+        return reserve.use(place, lambda: roll_back(self._place()))
 
     @guarded
     def reinstate(self, name: str) -> None:
         """See `Driver.reinstate`."""
-        failover.reinstate(self._place(), name, str(self))
+        place = self._place()
+        reserve.use(place, lambda: failover.reinstate(place, name, str(self)))
 
     @guarded
     def forget(self) -> None:
@@ -555,7 +565,13 @@ class BtrfsDriver(Driver):
             receive.remove_staging(folder)
         for kept in spool.held(place).values():
             spool.remove("BTRFS:FORGET:SPOOL", kept.path)
-        own = place.mirror_file, place.copy_file, place.frozen_file, place.lock_file
+        own = (
+            place.mirror_file,
+            place.copy_file,
+            place.frozen_file,
+            place.reserve_file,
+            place.lock_file,
+        )
         for path in own:
             if path.exists():
                 files.remove_file("BTRFS:FORGET:MARK", path)

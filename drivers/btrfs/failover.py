@@ -191,7 +191,8 @@ def _free_name(place: Layout, name: str) -> str:
     """`name`, or with a number behind it when that is taken."""
     free = name
     for number in itertools.count(2):
-        if not any(os.path.lexists(folder / free) for folder in (place.diverged, place.swap)):
+        taken = place.diverged / free, place.swap / free / free
+        if not any(os.path.lexists(path) for path in taken):
             break
         free = f"{name}~{number}"
     return free
@@ -274,8 +275,9 @@ def divergence(place: Layout, start: Kept, *, limit: int, where: str) -> Diverge
 def unchanged(volume: Path, start: Kept) -> bool:
     """Whether a volume that is or was live certainly holds what the intact snapshot `start` holds.
 
-    Every change of a file passes its inode, and with it the subvolume's ctransid; a snapshot has
-    that of its origin, and taking one does not change it. What the kernel knows in memory is
+    Every change of a file passes its inode, and with it the subvolume's ctransid, unless a power
+    cut comes between (`subvolume.last_change`); a snapshot has both of its origin, and taking one
+    changes neither. What the kernel knows in memory is
     enough to say that it was changed; to say that it was not, what is in memory is written first.
     The volume must be what the snapshot was taken of, or have begun as the snapshot.
     """
@@ -284,7 +286,10 @@ def unchanged(volume: Path, start: Kept) -> bool:
     files.sync_filesystem("BTRFS:CHANGED:SYNC", volume)
     live = subvolume.info(volume)
     related = start.info.parent_uuid == live.uuid or live.parent_uuid == start.info.uuid
-    return related and start.snapshot.intact and live.ctransid == start.info.ctransid
+    if not (related and start.snapshot.intact and live.ctransid == start.info.ctransid):
+        return False
+    then = subvolume.last_change(start.path, start.info)
+    return subvolume.last_change(volume, live) == then
 
 
 def fixed(place: Layout) -> str:

@@ -10,6 +10,7 @@
         spool/<transfer>                  the stream of a transfer that may go on (spool.py)
         swap/                             what is about to change places with V
         mirror.json                       the mirror that a destination belongs to
+        reserve                           room for when the file system is full (reserve.py)
         frozen.json                       of a live volume that is frozen (freezing.py)
         lock
 
@@ -75,6 +76,11 @@ class Layout(NamedTuple):
     def swap(self) -> Path:
         """The folder of what is about to change places with the view; for root only."""
         return self.store / "swap"
+
+    @property
+    def reserve_file(self) -> Path:
+        """The file that is given up when the file system is full (reserve.py)."""
+        return self.store / "reserve"
 
     @property
     def outside(self) -> Path:

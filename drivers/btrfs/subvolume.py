@@ -98,6 +98,17 @@ def info(path: str | Path) -> Info:
     return _info(btrfsutil.subvolume_info(os.fspath(path)))
 
 
+def last_change(path: str | Path, facts: Info) -> int:
+    """The transaction of the last change of the subvolume at `path`, as it is on disk.
+
+    That is its ctransid, but for what the kernel brings back from the log tree after a power cut
+    (all that was written with fsync since the last commit): a mount writes it into the subvolume's
+    tree and leaves the ctransid as it was.
+    """
+    newest = ioctl.newest_inode(path, facts.id, newer_than=facts.ctransid)
+    return max(facts.ctransid, newest)
+
+
 def _info(found: btrfsutil.SubvolumeInfo) -> Info:
     return Info(
         id=found.id,

@@ -16,7 +16,7 @@ from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.units import format_size
 from mirrord.drivers.base import Driver, nothing_shown
-from mirrord.engine import failover_steps, plan, recovery
+from mirrord.engine import failover_steps, plan, preempt, recovery
 from mirrord.engine.failover_steps import Finished
 from mirrord.engine.mirror import (
     Mirror,
@@ -24,7 +24,6 @@ from mirrord.engine.mirror import (
     check_source,
     check_there,
     one_line,
-    stop_running,
 )
 from mirrord.engine.picking import pick_snapshot
 from mirrord.engine.recovery import Recovered
@@ -72,17 +71,16 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
     one snapshot is intact, whatever else is missing: what cannot be recorded is said, and found
     again from the volumes later.
     """
-    stopped = stop_running(mirror)
-    with mirror.hold(Verb.BREAK) as stack:
+    with preempt.first(mirror, Verb.BREAK) as stopped, mirror.hold(Verb.BREAK) as stack:
         # A source that does not answer is the usual case here: it is not waited for.
         apart = mirror.source.remote and not mirror.destination.remote
         stack.enter_context(waiting.hurried(waiting.LOOK_S if apart else 0))
         trouble = _settle_for_break(mirror)
         facts = mirror.destination.facts()
         view = facts.view
+        verdict = mirror.permit(Verb.BREAK)
         if facts.role is not Role.LIVE:
             check_there(facts, mirror)
-        verdict = mirror.permit(Verb.BREAK)
         if isinstance(verdict, Already) and facts.role is Role.LIVE:
             if snapshot is not None:
                 raise Refused(
@@ -93,11 +91,16 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
         chosen = pick_snapshot(mirror, snapshot) if snapshot is not None else None
         arguments = {"guid": chosen.guid if chosen else None}
         trouble += _tolerated(lambda: mirror.catalogue.begin(mirror.id, "break", arguments))
-        if trouble:
+        try:
             mirror.destination.promote(arguments["guid"])
-            trouble += _tolerated(lambda: mirror.catalogue.end(mirror.id, state=State.BROKEN_OFF))
-        else:
-            failover_steps.finish(mirror, failover_steps.begun(mirror))
+        except (MirrordError, OSError):
+            # It is not to be done later, when nobody expects it.
+            _tolerated(lambda: mirror.catalogue.end(mirror.id))
+            raise
+        event = "info", failover_steps.BROKEN_OFF
+        trouble += _tolerated(
+            lambda: mirror.catalogue.end(mirror.id, state=State.BROKEN_OFF, event=event)
+        )
         note = " A running transfer was ended first." if stopped else ""
         start = f" It begins as {chosen.name}." if chosen else ""
         lines = [
@@ -190,8 +193,17 @@ def resync(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
         if recovered.pending is not None:
             recovery.drop(mirror, recovered.pending)
         begin_turn(mirror, turn, mirror.destination, {})
-        finished = failover_steps.finish(mirror, failover_steps.begun(mirror))
+        finished = carry_out(mirror)
         return _then_update(finished, turn)
+
+
+def carry_out(mirror: Mirror) -> Finished:
+    """Do what was just recorded; a failure before anything is switched leaves all as it was."""
+    try:
+        return failover_steps.finish(mirror, failover_steps.begun(mirror))
+    except BaseException as error:
+        recovery.give_back(mirror, error)
+        raise
 
 
 def begin_turn(mirror: Mirror, turn: Turn, loser: Driver, arguments: dict[str, object]) -> None:
@@ -271,25 +283,8 @@ def reverse(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
         }
         with mirror.source_locked():
             begin_turn(mirror, turn, mirror.source, arguments)
-            try:
-                finished = failover_steps.finish(mirror, failover_steps.begun(mirror))
-            except BaseException as error:
-                _give_back(mirror, error)
-                raise
+            finished = carry_out(mirror)
         return _then_update(finished, turn)
-
-
-def _give_back(mirror: Mirror, error: BaseException) -> None:
-    """A reverse failed: when nothing was switched yet, the mirror goes on as before."""
-    if not isinstance(error, Exception | KeyboardInterrupt):
-        return
-    mirror.run.begin(Activity.ABORTING)  # a request to abort is answered: go on cleaning up
-    operation = mirror.catalogue.operation(mirror.id)
-    try:
-        if operation is not None and recovery.nothing_switched(mirror, operation):
-            recovery.give_up(mirror, operation)
-    except (MirrordError, OSError) as second:
-        error.add_note(f"cleaning up failed too, the next command will do it: {second}")
 
 
 def _plan_reverse(mirror: Mirror, *, planned: bool) -> Turn:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from mirrord.catalogue.store import Operation, TransferBegin
+from mirrord.catalogue.store import Confirmed, Operation, TransferBegin
 from mirrord.core import names
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import Refused, TransferFailed
@@ -17,6 +17,8 @@ from mirrord.drivers.base import Driver, snapshot_missing
 from mirrord.engine.mirror import Mirror
 from mirrord.engine.transfer import carry
 from mirrord.system import clock
+
+BROKEN_OFF = "broken off: the destination is a live volume now"
 
 
 class Finished(NamedTuple):
@@ -52,7 +54,7 @@ def _break(mirror: Mirror, operation: Operation) -> Finished:
     mirror.catalogue.end(
         mirror.id,
         state=State.BROKEN_OFF,
-        event=("info", "broken off: the destination is a live volume now"),
+        event=("info", BROKEN_OFF),
     )
     return Finished(mirror)
 
@@ -69,7 +71,7 @@ def _roll_back(mirror: Mirror, operation: Operation, done: str, where: str) -> F
     mirror.catalogue.end(
         mirror.id,
         state=State.MIRRORED,
-        confirmed_ns=int(arguments["taken_ns"]),
+        confirmed=Confirmed(str(arguments["guid"]), int(arguments["taken_ns"])),
         event=("info", _told(done, kept, where)),
     )
     lines = still_written(mirror.destination, kept)

@@ -28,7 +28,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from mirrord.catalogue.store import Operation
+from mirrord.catalogue.store import Confirmed, Operation
 from mirrord.core import names
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import (
@@ -40,7 +40,7 @@ from mirrord.core.errors import (
     Unreachable,
 )
 from mirrord.core.model import Role, Snapshot, SnapshotKind, Staging
-from mirrord.core.states import State, Verb
+from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_size
 from mirrord.drivers.base import Capability, Driver
 from mirrord.engine import failover_steps
@@ -121,7 +121,7 @@ def _tell(mirror: Mirror, operation: Operation) -> None:
 
 
 def _recover_switch(mirror: Mirror, operation: Operation) -> Recovered:
-    if nothing_switched(mirror, operation):
+    if operation.verb == Verb.REVERSE.value and nothing_switched(mirror, operation):
         give_up(mirror, operation)
         return Recovered()
     why = undecided(mirror, operation)
@@ -141,12 +141,27 @@ def _recover_switch(mirror: Mirror, operation: Operation) -> Recovered:
 
 
 def nothing_switched(mirror: Mirror, operation: Operation) -> bool:
-    """Whether a planned or other reverse has not made the destination live yet."""
-    return (
-        operation.verb == Verb.REVERSE.value
-        and operation.phase == "begun"
-        and mirror.destination.facts().role is not Role.LIVE
-    )
+    """Whether a switch has certainly changed nothing yet of what is live and what is shown."""
+    if operation.phase != "begun":
+        return False
+    if operation.verb == Verb.REVERSE.value:
+        return mirror.destination.facts().role is not Role.LIVE
+    if operation.verb == Verb.RESYNC.value:
+        return mirror.destination.facts().role is Role.LIVE
+    return operation.verb == Verb.RESTORE.value and mirror.source.facts().role is not Role.MIRROR
+
+
+def give_back(mirror: Mirror, error: BaseException) -> None:
+    """A switch failed before our eyes: when nothing was switched yet, all goes on as before."""
+    if not isinstance(error, Exception | KeyboardInterrupt):
+        return
+    mirror.run.begin(Activity.ABORTING)  # a request to abort is answered: go on cleaning up
+    try:
+        operation = mirror.catalogue.operation(mirror.id)
+        if operation is not None and nothing_switched(mirror, operation):
+            give_up(mirror, operation)
+    except (MirrordError, OSError) as second:
+        error.add_note(f"cleaning up failed too, the next command will do it: {second}")
 
 
 def undecided(mirror: Mirror, operation: Operation) -> str:
@@ -282,7 +297,7 @@ def _settle_transfer(
         mirror.catalogue.end(
             mirror.id,
             state=State.MIRRORED if show else None,
-            confirmed_ns=snapshot.taken_at_ns if show else None,
+            confirmed=Confirmed(snapshot.guid, snapshot.taken_at_ns) if show else None,
             transfer=(transfer_id, "done", {}),
         )
         return Recovered(operation.verb if show else "")

@@ -14,7 +14,14 @@ from mirrord.core.states import Activity, Verb
 from mirrord.core.units import format_few
 from mirrord.drivers.base import Capability
 from mirrord.engine import failover_steps, plan, recovery
-from mirrord.engine.failover import Turn, begin_turn, loss_lines, nested_lines, writer_lines
+from mirrord.engine.failover import (
+    Turn,
+    begin_turn,
+    carry_out,
+    loss_lines,
+    nested_lines,
+    writer_lines,
+)
 from mirrord.engine.mirror import Mirror
 from mirrord.engine.picking import pick_snapshot
 from mirrord.system import command, steps
@@ -198,7 +205,7 @@ def restore_all(mirror: Mirror, *, snapshot: str | None, yes: bool, force: bool 
         if recovered.pending is not None:
             recovery.drop(mirror, recovered.pending)
         begin_turn(mirror, turn, mirror.source, {"chosen": chosen.name, "base": base})
-        finished = failover_steps.finish(mirror, failover_steps.begun(mirror))
+        finished = carry_out(mirror)
         lines = [f"{mirror.source.facts().view} is as it was at {chosen.name}."]
         if finished.kept:
             lines.append(f"What it had beyond that is kept as {finished.kept}.")

@@ -1,4 +1,6 @@
-"""Two btrfs file systems on loop devices, with a subvolume on one and a place on the other."""
+"""Two btrfs file systems on loop devices, with a subvolume on one and a place on the other. They
+are those of the whole run: a test that fills, damages or unmounts one has to make its own.
+"""
 
 from __future__ import annotations
 
@@ -76,5 +78,5 @@ class BtrfsLab:
 
 @contextmanager
 def lab(folder: Path, *, large: bool = False) -> Iterator[Lab]:
-    with btrfs.filesystem() as here, btrfs.filesystem() as there:
+    with btrfs.folders() as (here, there):
         yield BtrfsLab(here, there)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mirrord.catalogue.store import Confirmed
 from mirrord.control.api import Service
 from mirrord.core.errors import NoSpace, Refused
 from mirrord.core.model import Snapshot, SnapshotKind
@@ -143,7 +144,7 @@ def test_order_is_the_lists_own_whatever_numbers_the_two_ends_count_in(block: Wo
     sent = Snapshot("g9", "s9", SnapshotKind.REFERENCE, 7, first_ns + 9 * minute_ns)
 
     def look(mirror: Mirror) -> prune.End:
-        mirror.catalogue.adopt(mirror.id, [*made, sent], confirmed_ns=0)
+        mirror.catalogue.adopt(mirror.id, [*made, sent], confirmed=Confirmed("", 0))
         return prune.look(mirror, "destination", [*made, sent], protected={"g9": "base"})
 
     end = world.service.look(NAME, look)

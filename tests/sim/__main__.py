@@ -18,8 +18,8 @@ from tests.sim.run import simulate
 _LARGE = 200
 
 
-def main() -> int:
-    """Simulate; the seed is named where it fails."""
+def main(words: list[str] | None = None) -> int:
+    """Simulate; the seed is named where it fails. words: of the command line, if not this one's."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=1, help="how many, from that seed on")
@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--hours", type=float, default=24.0)
     parser.add_argument("--faults", type=float, default=0.3, help="part of the attempts; 0: none")
     parser.add_argument("--alone", action="store_true", help="the scheduler without an engine")
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     for seed in range(given.seed, given.seed + given.seeds):
         try:
             lines = _alone(given, seed) if given.alone else _fleet(given, seed)
