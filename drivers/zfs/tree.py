@@ -558,9 +558,10 @@ class TreeDriver(Driver):
 
     def reinstate(self, name: str) -> None:
         """See `Driver.reinstate`."""
-        if self._root.facts().role is Role.FOREIGN:
+        role = self._root.facts().role
+        if role is Role.FOREIGN:
             raise texts.not_live(str(self))
-        tree_reinstate.reinstate(self.location, name, str(self))
+        tree_reinstate.reinstate(self.location, name, str(self), live=role is Role.LIVE)
 
     def forget(self) -> None:
         """See `Driver.forget`."""

@@ -47,21 +47,26 @@ def remember(tree: Tree, keep_as: str) -> None:
     files.write_atomic("ZFS:TREE:REMEMBER", path, text, mode=0o600)
 
 
-def _remembered(root: str, keep_as: str, where: str) -> Before:
+def _remembered(root: str, keep_as: str) -> Before | None:
     try:
         name, found = json.loads(record.file_of(root, _USE).read_text())
         before = Before(name, {guid: (path, mark) for guid, (path, mark) in found.items()})
     except (OSError, TypeError, ValueError):
-        before = Before("", {})
-    if before.name != keep_as:
-        raise NotFound("nothing is kept by that name", where=where, why=keep_as)
-    return before
+        return None
+    return before if before.name == keep_as else None
 
 
-def reinstate(root: str, keep_as: str, where: str) -> None:
-    """The tree is what it was before that rollback; the clones that took its place go."""
-    before = _remembered(root, keep_as, where)
+def reinstate(root: str, keep_as: str, where: str, *, live: bool) -> None:
+    """The tree is what it was before that rollback; the clones that took its place go. live: the
+    root is LIVE.
+    """
+    before = _remembered(root, keep_as)
     tree = tree_look.load(root, where, beside=True)
+    if before is None and not live:
+        raise NotFound("nothing is kept by that name", where=where, why=keep_as)
+    if before is None:  # at most it was frozen
+        _as_it_was(tree, Before(keep_as, {}), where)
+        return
     here = {name: each.guid for name, each in tree.datasets.items()}
     lost = [path for guid, (path, _mark) in before.datasets.items() if guid not in here.values()]
     if lost:
@@ -69,16 +74,15 @@ def reinstate(root: str, keep_as: str, where: str) -> None:
             "a dataset that was set aside is gone", where=where, why=", ".join(lost) or root,
             hint="Nothing was changed. 'zfs list -r' shows what is left.",
         )  # fmt: skip
-    if root in tree.datasets and tree_record.turn(root) is None and _is_old(tree, before):
-        _as_it_was(tree, before, where)
-        return
-    for name in reversed(tree.inside()):
-        mounting.clear(tree.datasets[name], where, force=True)
-    _take_back(tree, before, where)
     places = {guid: path for guid, (path, _mark) in before.datasets.items()}
     clones = [guid for guid in here.values() if guid not in places and _is_clone(tree, guid)]
     wanted = Wanted(places, clones, lambda guid: tree_look.waiting(root, guid))
-    for move in tree_moves.plan(root, here, wanted):
+    moves = tree_moves.plan(root, here, wanted)
+    if moves:
+        for name in reversed(tree.inside()):
+            mounting.clear(tree.datasets[name], where, force=True)
+    _take_back(tree, before, where)
+    for move in moves:
         tree = tree_look.load(root, where, beside=True)
         tree_arrange.unmount(tree, move.old, where)
         quiet = [] if tree.datasets[move.old].is_zvol else ["-u"]
@@ -92,12 +96,6 @@ def reinstate(root: str, keep_as: str, where: str) -> None:
             command.lenient("ZFS:REINSTATE:CLONE", ["zfs", "destroy", name], where, "has children")
     _as_it_was(tree_look.load(root, where, beside=True), before, where)
     tree_record.end("ZFS:REINSTATE:DONE", root)
-
-
-def _is_old(tree: Tree, before: Before) -> bool:
-    root = before.datasets.get(tree.datasets[tree.root].guid)
-    mark = tree.datasets[tree.root].mark
-    return root is not None and root[0] == "" and (mark is None or mark.role != "mirror")
 
 
 def _is_clone(tree: Tree, guid: str) -> bool:

@@ -8,10 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from mirrord.core.errors import MirrordError, NotFound, Refused
-from mirrord.core.model import Role, Snapshot, SnapshotKind
+from mirrord.core.model import Endpoint, Role, Snapshot, SnapshotKind
 from mirrord.drivers.base import Driver
+from mirrord.link.driver import RemoteDriver
 from tests.contract.flows import MIRROR, initialized, mirror
-from tests.contract.zfs import ZfsLab, zfs_lab
+from tests.contract.zfs import HOST, ZfsLab, zfs_lab
+from tests.zfs.conftest import Trees
+from tests.zfsvm.pools import small_pool
 
 pytestmark = pytest.mark.zfs
 
@@ -298,8 +301,7 @@ def test_a_zvol_that_is_mounted_or_held_is_named(ends: ZfsLab) -> None:
     assert source.writers() == []
 
 
-def test_break_works_on_a_full_pool(ends: ZfsLab) -> None:
-    """Quota reached, and the pool filled to its last block."""
+def test_break_works_where_the_quota_is_reached(ends: ZfsLab) -> None:
     _source, destination, base = initialized(ends)
     before = ends.content(destination)
     parent = destination.location.rpartition("/")[0]
@@ -310,3 +312,57 @@ def test_break_works_on_a_full_pool(ends: ZfsLab) -> None:
     assert facts.role is Role.LIVE and facts.origin == base.guid
     assert ends.content(ends.destination()) == before
     ends.guest.run("zfs", "set", "quota=none", parent)
+
+
+def test_break_works_on_a_pool_without_a_free_block(files: ZfsLab) -> None:
+    source = files.source()
+    with small_pool(files.guest, 160) as pool:
+        destination = files.driver(f"{pool}/backup")
+        destination.prepare(MIRROR)
+        base = mirror(source, destination, None, "base")
+        before = files.content(destination)
+        files.guest.run("zfs", "create", f"{pool}/other")
+        for size in ("1M", "4k"):
+            fill = f"! dd if=/dev/urandom of=/{pool}/other/{size} bs={size} oflag=sync 2>/dev/null"
+            files.guest.run("sh", "-c", fill)
+        destination.promote()
+        facts = files.driver(f"{pool}/backup").facts()
+        assert facts.role is Role.LIVE and facts.origin == base.guid
+        assert files.content(destination) == before
+        files.others.close()
+
+
+def test_a_tree_is_frozen_marked_and_put_back(trees: Trees) -> None:
+    trees.mirrored()
+
+    def driver() -> Driver:
+        return RemoteDriver(Endpoint("zfs-tree", trees.place, HOST), trees.lab.others)
+
+    mirror_id, base = driver().facts().mirror_id, driver().snapshots()[-1]
+    asked = ["-t", "filesystem,volume", "-o", "name,property,value,source"]
+    words = ["zfs", "get", "-rHp", *asked, "readonly,canmount,mounted,mountpoint,mirrord:mark"]
+    driver().promote()
+    before, tree = trees.run(*words, trees.place), driver()
+    mark = tree.mark()
+    assert tree.is_marked(mark)
+    trees.write("a/deep/file", "later work", trees.place)
+    assert not tree.is_marked(mark)
+    tree.freeze()
+    assert driver().facts().frozen
+    assert trees.guest.user("refused", f"/{trees.place}/a/deep/file") != ""
+    tree.thaw()
+    assert trees.run(*words, trees.place) == before
+    for label in ("", "ZFS:TREE:TAKE", "ZFS:TREE:RENAME"):
+        fresh_agent(trees.lab, label)
+        if label:
+            with pytest.raises(MirrordError):
+                driver().rollback(base.guid, mirror_id=mirror_id, keep_as=KEPT)
+            assert "!" in labels(trees.lab)
+        else:
+            kept = driver().rollback(base.guid, mirror_id=mirror_id, keep_as=KEPT)
+            assert kept == KEPT and driver().facts().role is Role.MIRROR
+            assert trees.read("a/deep/file") == "a/deep"
+        driver().reinstate(KEPT)
+        assert driver().facts().role is Role.LIVE
+        assert trees.read("a/deep/file") == "later work"
+        assert trees.run(*words, trees.place) == before, label
