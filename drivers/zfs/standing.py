@@ -26,6 +26,8 @@ def role_of(place: Place) -> tuple[Role, tuple[str, ...]]:
         return Role.MIRROR, ()
     if role == "forgotten":
         return Role.FOREIGN, ("it is the view of a mirror that was deleted",)
+    if nobodys(volume) and volume.local("overlay") == "off":  # (a zvol has nothing that tells)
+        return Role.MIRROR, ("Its record of the mirror it belongs to is missing or damaged.",)
     if volume.get("inconsistent") == "1":
         return Role.FOREIGN, ("it is a dataset that another program has half received",)
     return Role.LIVE, ()

@@ -192,7 +192,7 @@ def test_files_that_landed_below_the_mountpoint_are_named(files: ZfsLab) -> None
     assert files.guest.user("refused", f"{view}/x") != ""
     said = files.guest.fails("touch", f"{view}/lines")
     assert "not permitted" in said, "the directory is protected, also after a crash"
-    files.guest.run("chattr", "-i", view)
+    files.guest.user("unprotect", view)
     files.guest.user("write_text", f"{view}/lost", "acknowledged")
     for _ in range(2):
         with pytest.raises(Refused) as caught:

@@ -329,3 +329,10 @@ def below_mountpoint(folder: str) -> list[str]:
 def hold_for_writing(path: str) -> None:
     """Have a file or a device open for writing until `let_go`."""
     _open.append(os.open(path, os.O_WRONLY))
+
+
+def unprotect(folder: str) -> None:
+    """Undo what keeps people from writing where nothing is mounted: as if it could not be done."""
+    from mirrord.drivers.zfs import below
+
+    below.release(folder)
