@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import re
 
-from mirrord.core.errors import Busy, NotFound, Refused
+from mirrord.core.errors import MirrordError, NotFound, Refused
 from mirrord.core.model import SnapshotKind
 from mirrord.core.units import format_few
 from mirrord.drivers.base import other_mirror
@@ -190,7 +190,7 @@ def rollback(
             mounting.mount("ZFS:ROLLBACK:MOUNT", place.here)
             return None
         mounting.clear(place.here, where, force=writing)
-    except Busy:
+    except MirrordError:  # (in use, or not ours to unmount)
         freezing.thaw([place.location], where)
         raise
     keep = old.role != "mirror" or not same
