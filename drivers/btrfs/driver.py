@@ -261,6 +261,7 @@ class BtrfsDriver(Driver):
         if there is None:
             # The kernel's commit of the snapshot makes the folder durable, too.
             reserve.keep(place)
+            failover.sweep(place)
             wrapper.mkdir(mode=0o755, exist_ok=True)
             wrapper.chmod(0o755)  # whatever the umask: a reverse makes it the way to the view
             subvolume.snapshot("BTRFS:SNAPSHOT:TAKE", place.view, wrapper / name, read_only=True)

@@ -253,9 +253,8 @@ def divergence(place: Layout, start: Kept, *, limit: int, where: str) -> Diverge
     if not place.live or unchanged(place.view, start):
         return Divergence(start.snapshot.guid, 0, (), 0, newer)
     layout.make_store("BTRFS:DIVERGENCE", place, public=False)
+    sweep(place)
     path = place.swap / _COMPARED
-    if subvolume.is_subvolume(path):
-        subvolume.delete("BTRFS:DIVERGENCE:LEFTOVER", path)
     subvolume.snapshot("BTRFS:DIVERGENCE:SNAPSHOT", place.view, path, read_only=True)
     try:
         info = subvolume.info(path)
@@ -270,6 +269,13 @@ def divergence(place: Layout, start: Kept, *, limit: int, where: str) -> Diverge
         total_changes=len(changes),
         newer_snapshots=newer,
     )
+
+
+def sweep(place: Layout) -> None:
+    """Remove what a comparison that was interrupted left."""
+    path = place.swap / _COMPARED
+    if subvolume.is_subvolume(path):
+        subvolume.delete("BTRFS:DIVERGENCE:LEFTOVER", path)
 
 
 def unchanged(volume: Path, start: Kept) -> bool:

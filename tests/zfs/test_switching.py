@@ -144,7 +144,7 @@ def test_a_mark_is_exact(ends: ZfsLab) -> None:
         assert ends.source().is_marked(mark)
         ends.own_snapshot(source, f"mine{time.monotonic_ns()}")
         assert source.is_marked(mark), "a snapshot is no write"
-        ends.guest.user("overwrite", target)
+        ends.guest.user("overwrite_file", target)
         assert not source.is_marked(mark), "another content of the same size"
     bookmarks = ends.guest.run("zfs", "list", "-Ht", "bookmark", "-o", "name", source.location)
     assert bookmarks.count("mirrord-mark") == 1, "the next mark replaces the last one"

@@ -375,7 +375,7 @@ def refused(path: str) -> str:
     return ""
 
 
-def overwrite(path: str) -> None:
+def overwrite_file(path: str) -> None:
     """Other data in the same place, no more and no less."""
     with Path(path).open("r+b", buffering=0) as file:
         file.write(os.urandom(4096))
