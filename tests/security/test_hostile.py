@@ -208,6 +208,7 @@ def test_windows_of_calls_that_take_no_data_count_too(tmp_path: Path) -> None:
         assert agent.grown_bytes() < 96 * MIB
 
 
+@breaks("L4")
 def test_the_client_is_bounded_too() -> None:
     """An agent that was taken over: answers that are small on the way and large in memory."""
     ours, theirs = socket.socketpair()
@@ -419,6 +420,7 @@ def test_a_stream_that_comes_byte_by_byte_costs_no_more(tmp_path: Path) -> None:
 # A peer that reads nothing
 
 
+@breaks("L7")
 def test_a_full_socket_does_not_keep_silence_from_being_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
