@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.core.errors import Aborted, MirrordError
+from mirrord.core.errors import Aborted, MirrordError, Unsupported
 from mirrord.core.model import ReceiveRequest
 from mirrord.drivers.btrfs import receive
 from mirrord.drivers.btrfs.driver import BtrfsDriver
@@ -104,3 +104,10 @@ def test_a_request_to_end_is_heeded_while_the_program_stands_still(pair: Pair, w
         began_s = time.monotonic()
         receiver.write(data) if where == "write" else receiver.finish()
     assert time.monotonic() - began_s < 3
+
+
+def test_a_kernel_that_cannot_share_data_between_mounts_is_named() -> None:
+    """Before Linux 5.18; as 'btrfs receive' says it."""
+    why = "failed to clone extents to copy: Invalid cross-device link"
+    error = receive.explain(why, "btrfs:/backup", None)
+    assert isinstance(error, Unsupported) and "Linux 5.18" in error.why
