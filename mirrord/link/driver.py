@@ -33,6 +33,8 @@ _PAUSES_S = (0.0, 0.5, 2.0)
 _QUICK_S = 60.0
 #: After this silence of what was busy a moment ago, and no answer, nobody waits any longer.
 _STALLED_S = 1.0
+#: The same when even the word that it is ended could not be said: that was tried for so long.
+_UNTOLD_S = 0.5
 #: How long the other end may take to keep a checkpoint after a transfer was ended.
 _CLOSE_S = 20.0
 
@@ -402,9 +404,11 @@ class _RemoteReceiver(Receiver):
         self._closed = True
         if not self._exchange.settled:
             # A host that does not answer now does not keep us: it notices by itself.
-            self._exchange.cancel()
+            told = self._exchange.cancel()
             try:
-                if self._session.probe(waiting.HURRY_S, quiet_s=_STALLED_S):
+                if self._session.probe(
+                    waiting.HURRY_S if told else 0.0, quiet_s=_STALLED_S if told else _UNTOLD_S
+                ):
                     with waiting.at_most(_CLOSE_S):
                         self._exchange.result()
             except MirrordError:
