@@ -38,6 +38,9 @@ _PROCESSOR = "max,erms=off,fsrm=off,fzrm=off,fsrs=off,la57=off"
 _KERNEL = (
     "mitigations=off nokaslr rcupdate.rcu_expedited=1 random.trust_cpu=on"
     " lsm=capability audit=0 init_on_alloc=0 psi=0 cgroup_disable=memory"
+    # Whoever asks for holes of a file that is still being written is told of none: a test that
+    # looks at what a user wrote is not to have it synced by that.
+    " zfs.zfs_dmu_offset_next_sync=0"
 )
 #: What is not waited for: the image is new at each start, so all that is done once after an update
 #: would be done each time.
