@@ -51,7 +51,7 @@ def digest(folder: str) -> str:
     path = Path(folder)
     if not path.is_dir():
         raise FileNotFoundError(folder)
-    return files.digest(path)
+    return files.digest(path, skip_holes=True)
 
 
 def volume_change(device: str, seed: int, size_bytes: int) -> None:
