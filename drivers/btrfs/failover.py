@@ -191,7 +191,8 @@ def _free_name(place: Layout, name: str) -> str:
     """`name`, or with a number behind it when that is taken."""
     free = name
     for number in itertools.count(2):
-        if not any(os.path.lexists(folder / free) for folder in (place.diverged, place.swap)):
+        taken = place.diverged / free, place.swap / free / free
+        if not any(os.path.lexists(path) for path in taken):
             break
         free = f"{name}~{number}"
     return free

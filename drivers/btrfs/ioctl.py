@@ -150,13 +150,17 @@ class Reader(Protocol):
         """Take `count` items; the key (object, type, offset) of the last of them."""
 
 
-def search_extents(subvolume: int, tree: int, *, newer_than: int, encoded: bool) -> BtrfsExtents:
-    """The extents of a subvolume's tree that are newer than a generation (0: all of them).
+def search_extents(
+    subvolume: int, tree: int, *, newer_than: int, encoded: bool, part: int = 0, parts: int = 1
+) -> BtrfsExtents:
+    """The extents of a subvolume's tree that are newer than a generation (0: all of them); of a
+    large tree those of one part, so that few are held at a time.
 
     subvolume: a descriptor anywhere on the file system; tree: the subvolume's id. Only leaves
-    that were written after that generation are read, so the time is that of the change.
+    that were written after that generation are read, so the time is that of the change. part 0,
+    which comes first, says by its own `parts` how many there are to be.
     """
-    found = BtrfsExtents(newer_than, encoded)
+    found = BtrfsExtents(newer_than, encoded, part=part, parts=parts)
     _search(subvolume, tree, newer_than, found)
     return found
 

@@ -141,4 +141,22 @@ MIGRATIONS = (
     ALTER TABLE snapshot ADD COLUMN source TEXT NOT NULL DEFAULT '';
     CREATE INDEX snapshot_by_guid ON snapshot (guid);
     """,
+    """
+    -- confirmed_guid: the snapshot that confirmed_ns is about: it was shown then. '' when that is
+    --   not known (before the first transfer, or recorded by an older version).
+    ALTER TABLE mirror ADD COLUMN confirmed_guid TEXT NOT NULL DEFAULT '';
+
+    -- Commands that failed, until one of that kind succeeds: at most one row for each kind.
+    -- mirror_id: also of a mirror that the catalogue does not know (its row could not be written).
+    -- kind: as in mirrord.engine.failures. code: of the error. error: one line.
+    CREATE TABLE failure (
+        mirror_id  TEXT NOT NULL,
+        kind       TEXT NOT NULL,
+        verb       TEXT NOT NULL,
+        at_ns      INTEGER NOT NULL,
+        code       TEXT NOT NULL,
+        error      TEXT NOT NULL,
+        PRIMARY KEY (mirror_id, kind)
+    ) STRICT;
+    """,
 )

@@ -15,6 +15,15 @@ from mirrord.system import clock
 
 EVENTS_KEPT = 1000  # for each mirror
 TRANSFERS_KEPT = 2000
+_TABLES_OF_A_MIRROR = (
+    "operation",
+    "snapshot",
+    "transfer",
+    "event",
+    "attempt",
+    "alarm",
+    "failure",
+)
 
 
 class MirrorRow(NamedTuple):
@@ -26,6 +35,14 @@ class MirrorRow(NamedTuple):
     sequence: int
     confirmed_ns: int
     accepted: int = 0
+    confirmed_guid: str = ""
+
+
+class Confirmed(NamedTuple):
+    """The destination equalled the source at that wall time, and showed this snapshot then."""
+
+    guid: str
+    at_ns: int
 
 
 class Operation(NamedTuple):
@@ -89,7 +106,8 @@ class Catalogue(Watchbook):
     def mirror(self, mirror_id: str) -> MirrorRow | None:
         """A mirror's standing, or None when the catalogue does not know it."""
         for row in self._rows(
-            "SELECT id, state, quiesced, sequence, confirmed_ns, accepted FROM mirror WHERE id = ?",
+            "SELECT id, state, quiesced, sequence, confirmed_ns, accepted, confirmed_guid "
+            "FROM mirror WHERE id = ?",
             mirror_id,
         ):
             return MirrorRow(row[0], State(row[1]), bool(row[2]), *row[3:])
@@ -114,7 +132,7 @@ class Catalogue(Watchbook):
         snapshots: list[Snapshot],
         *,
         sequence: int,
-        confirmed_ns: int,
+        confirmed: Confirmed,
     ) -> None:
         """Record what a mirror's destination holds, when the catalogue was lost or is older than
         it. An operation that it has is dropped. sequence: the greatest that was given out.
@@ -131,19 +149,19 @@ class Catalogue(Watchbook):
                 [(mirror_id, s.guid, s.name, s.kind.value, 0, s.taken_at_ns) for s in snapshots],
             )
             db.execute(
-                "UPDATE mirror SET confirmed_ns = ?, sequence = max(sequence, ?) WHERE id = ?",
-                (confirmed_ns, sequence, mirror_id),
+                "UPDATE mirror SET sequence = max(sequence, ?) WHERE id = ?", (sequence, mirror_id)
             )
+            _confirm(db, mirror_id, confirmed)
 
     def set_quiesced(self, mirror_id: str, quiesced: bool) -> None:
         """Record that no transfer may begin, or that it may again."""
         with self._transaction("MIRROR:QUIESCE") as db:
             db.execute("UPDATE mirror SET quiesced = ? WHERE id = ?", (int(quiesced), mirror_id))
 
-    def set_confirmed(self, mirror_id: str, at_ns: int) -> None:
-        """Record that the destination equalled the source at that wall time."""
+    def set_confirmed(self, mirror_id: str, confirmed: Confirmed) -> None:
+        """Record when the destination equalled the source, and what it showed then."""
         with self._transaction("MIRROR:CONFIRM") as db:
-            db.execute("UPDATE mirror SET confirmed_ns = ? WHERE id = ?", (at_ns, mirror_id))
+            _confirm(db, mirror_id, confirmed)
 
     def accept(self, mirror_id: str, sequence: int) -> None:
         """Record that the owner has looked at what pruning doubted, up to that sequence."""
@@ -153,7 +171,7 @@ class Catalogue(Watchbook):
     def remove_mirror(self, mirror_id: str) -> None:
         """Forget a mirror with all its history."""
         with self._transaction("MIRROR:REMOVE") as db:
-            for table in ("operation", "snapshot", "transfer", "event", "attempt", "alarm"):
+            for table in _TABLES_OF_A_MIRROR:
                 db.execute(f"DELETE FROM {table} WHERE mirror_id = ?", (mirror_id,))  # noqa: S608 - fixed names
             db.execute("DELETE FROM mirror WHERE id = ?", (mirror_id,))
 
@@ -209,7 +227,7 @@ class Catalogue(Watchbook):
         mirror_id: str,
         *,
         state: State | None = None,
-        confirmed_ns: int | None = None,
+        confirmed: Confirmed | None = None,
         event: tuple[str, str] | None = None,
         transfer: tuple[str, str, Mapping[str, int | str]] | None = None,
         gone: Iterable[str] = (),
@@ -229,10 +247,8 @@ class Catalogue(Watchbook):
             db.execute("DELETE FROM operation WHERE mirror_id = ?", (mirror_id,))
             if state is not None:
                 db.execute("UPDATE mirror SET state = ? WHERE id = ?", (state.value, mirror_id))
-            if confirmed_ns is not None:
-                db.execute(
-                    "UPDATE mirror SET confirmed_ns = ? WHERE id = ?", (confirmed_ns, mirror_id)
-                )
+            if confirmed is not None:
+                _confirm(db, mirror_id, confirmed)
             if event is not None:
                 _add_event(db, mirror_id, *event)
 
@@ -351,6 +367,13 @@ class Catalogue(Watchbook):
                 limit,
             )
         ]
+
+
+def _confirm(db: sqlite3.Connection, mirror_id: str, confirmed: Confirmed) -> None:
+    db.execute(
+        "UPDATE mirror SET confirmed_guid = ?, confirmed_ns = ? WHERE id = ?",
+        (*confirmed, mirror_id),
+    )
 
 
 def _finish_transfer(

@@ -1,8 +1,9 @@
-"""What the service saw: tries that failed, alarms, doubts about the clock."""
+"""What went wrong: tries and commands that failed, alarms, doubts about the clock."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from mirrord.catalogue.base import Store
@@ -23,6 +24,16 @@ class AttemptRow(NamedTuple):
     error: str
 
 
+class FailureRow(NamedTuple):
+    """A command that failed, and none of its kind has succeeded since; see the table `failure`."""
+
+    kind: str
+    verb: str
+    at_ns: int
+    code: str
+    error: str
+
+
 class AlarmRow(NamedTuple):
     """One alarm; see the table `alarm`. mirror_id: None for the host's."""
 
@@ -36,7 +47,7 @@ class AlarmRow(NamedTuple):
 
 
 class Watchbook(Store):
-    """The tables `attempt`, `alarm` and `host`."""
+    """The tables `attempt`, `failure`, `alarm` and `host`."""
 
     def add_attempt(
         self, mirror_id: str, *, verb: str, cause: str, number: int, code: str, error: str
@@ -63,6 +74,37 @@ class Watchbook(Store):
                 "ORDER BY id DESC LIMIT ?",
                 mirror_id,
                 limit,
+            )
+        ]
+
+    def add_failure(self, mirror_id: str, failure: FailureRow) -> None:
+        """Record a command that failed, in place of the one of that kind before."""
+        with self._transaction("FAILURE:ADD") as db:
+            db.execute(
+                "INSERT OR REPLACE INTO failure (mirror_id, kind, verb, at_ns, code, error) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                (mirror_id, *failure),
+            )
+
+    def clear_failures(self, mirror_id: str, kinds: Iterable[str]) -> None:
+        """Commands of these kinds are not a problem any more."""
+        if {failure.kind for failure in self.failures(mirror_id)}.isdisjoint(kinds):
+            return  # the rule: nothing to write
+        with self._transaction("FAILURE:CLEAR") as db:
+            db.execute(
+                "DELETE FROM failure WHERE mirror_id = ? "
+                "AND kind IN (SELECT value FROM json_each(?))",
+                (mirror_id, json.dumps(list(kinds))),
+            )
+
+    def failures(self, mirror_id: str) -> list[FailureRow]:
+        """The commands that failed last, oldest first."""
+        columns = ", ".join(FailureRow._fields)
+        return [
+            FailureRow(*row)
+            for row in self._rows(
+                f"SELECT {columns} FROM failure WHERE mirror_id = ? ORDER BY at_ns, kind",  # noqa: S608 - own names
+                mirror_id,
             )
         ]
 

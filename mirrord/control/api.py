@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from mirrord.engine.limits import Limits
 
 T = TypeVar("T")
+#: Results of verbs that only said what they would do.
+_NOTHING_DONE = frozenset({"needs-yes", "planned", "refused"})
+_TEST = "break --test"
 
 
 class Service:
@@ -145,15 +148,53 @@ class Service:
         finally:
             mirror.detach()
 
+    def _verb(
+        self, verb: Verb, name: str, work: Callable[[Mirror], Result], *, kind: str = ""
+    ) -> Result:
+        """A verb, with a record of its failure until one of its kind succeeds.
+
+        By the id that the name has before: afterwards the definition may be gone.
+        """
+        with explained():
+            known = self.definitions.load(name)
+        with self._recorded(verb, known, kind) as done:
+            result = self._with(name, work)
+            done(result)
+        return result
+
+    @contextmanager
+    def _recorded(
+        self, verb: Verb, definition: Definition, kind: str = ""
+    ) -> Iterator[Callable[[Result], None]]:
+        """Record how a verb ends; what is yielded is called with its result."""
+        from mirrord.engine import failures
+
+        results: list[Result] = []
+        try:
+            yield results.append
+        except MirrordError as error:
+            try:
+                with explained():
+                    failures.failed(self.catalogue, definition.id, verb, error, kind=kind)
+            except MirrordError as second:
+                if str(second) != str(error):
+                    error.add_note(f"the failure could not be recorded: {second}")
+            raise
+        if any(result.status in _NOTHING_DONE for result in results):
+            return
+        # What was done is done, whether the failure before it can be crossed out or not.
+        with suppress(MirrordError), explained():
+            failures.succeeded(self.catalogue, definition.id, verb, kind=kind)
+
     def update_known(self, definition: Definition) -> Result:
         """Update by a definition as it was read once, whatever its file says now."""
         from mirrord.engine import update
 
-        with explained():
+        with self._recorded(Verb.UPDATE, definition), explained():
             try:
                 return self._at(definition, update.update)
             except Turned:
-                return self.update(definition.name)
+                return self._with(definition.name, update.update)
 
     def look(self, name: str, work: Callable[[Mirror], T]) -> T:
         """Do something with an opened mirror that is no verb (the daemon's own questions)."""
@@ -232,61 +273,69 @@ class Service:
         """See `mirrord.engine.update.initialize`."""
         from mirrord.engine import update
 
-        return self._with(name, update.initialize)
+        return self._verb(Verb.INITIALIZE, name, update.initialize)
 
     def update(self, name: str) -> Result:
         """See `mirrord.engine.update.update`."""
         from mirrord.engine import update
 
-        return self._with(name, update.update)
+        return self._verb(Verb.UPDATE, name, update.update)
 
     def abort(self, name: str, *, hard: bool) -> Result:
         """See `mirrord.engine.simple.abort`."""
         from mirrord.engine import simple
 
-        return self._with(name, lambda mirror: simple.abort(mirror, hard=hard))
+        return self._verb(Verb.ABORT, name, lambda mirror: simple.abort(mirror, hard=hard))
 
     def quiesce(self, name: str) -> Result:
         """See `mirrord.engine.simple.quiesce`."""
         from mirrord.engine import simple
 
-        return self._with(name, simple.quiesce)
+        return self._verb(Verb.QUIESCE, name, simple.quiesce)
 
     def resume(self, name: str) -> Result:
         """See `mirrord.engine.simple.resume`."""
         from mirrord.engine import simple
 
-        return self._with(name, simple.resume)
+        return self._verb(Verb.RESUME, name, simple.resume)
 
     def break_off(self, name: str, *, snapshot: str | None = None) -> Result:
         """See `mirrord.engine.failover.break_off`."""
         from mirrord.engine import failover
 
-        return self._with(name, lambda mirror: failover.break_off(mirror, snapshot=snapshot))
+        return self._verb(
+            Verb.BREAK, name, lambda mirror: failover.break_off(mirror, snapshot=snapshot)
+        )
 
     def begin_test(self, name: str, *, place: str = "") -> Result:
         """See `mirrord.engine.failover.begin_test`."""
         from mirrord.engine import failover
 
-        return self._with(name, lambda mirror: failover.begin_test(mirror, place))
+        return self._verb(
+            Verb.BREAK, name, lambda mirror: failover.begin_test(mirror, place), kind=_TEST
+        )
 
     def end_test(self, name: str) -> Result:
         """See `mirrord.engine.failover.end_test`."""
         from mirrord.engine import failover
 
-        return self._with(name, failover.end_test)
+        return self._verb(Verb.BREAK, name, failover.end_test, kind=_TEST)
 
     def resync(self, name: str, *, yes: bool, force: bool = False) -> Result:
         """See `mirrord.engine.failover.resync`."""
         from mirrord.engine import failover
 
-        return self._with(name, lambda mirror: failover.resync(mirror, yes=yes, force=force))
+        return self._verb(
+            Verb.RESYNC, name, lambda mirror: failover.resync(mirror, yes=yes, force=force)
+        )
 
     def resume_operation(self, name: str, *, yes: bool) -> Result:
         """See `mirrord.engine.simple.resume_operation`."""
         from mirrord.engine import simple
 
-        return self._with(name, lambda mirror: simple.resume_operation(mirror, yes=yes))
+        return self._verb(
+            Verb.RESUME_OPERATION, name, lambda mirror: simple.resume_operation(mirror, yes=yes)
+        )
 
     def reverse(self, name: str, *, yes: bool, force: bool = False) -> Result:
         """See `mirrord.engine.failover.reverse`."""
@@ -303,7 +352,7 @@ class Service:
                 )
             return failover.reverse(mirror, yes=yes, force=force)
 
-        return self._with(name, work)
+        return self._verb(Verb.REVERSE, name, work)
 
     def restore_files(
         self, name: str, paths: list[str], *,
@@ -312,7 +361,8 @@ class Service:
         """See `mirrord.engine.restore.restore_files`."""
         from mirrord.engine import restore
 
-        return self._with(
+        return self._verb(
+            Verb.RESTORE,
             name,
             lambda mirror: restore.restore_files(
                 mirror, paths, snapshot=snapshot, into=into, overwrite=overwrite
@@ -325,7 +375,8 @@ class Service:
         """See `mirrord.engine.restore.restore_all`."""
         from mirrord.engine import restore
 
-        return self._with(
+        return self._verb(
+            Verb.RESTORE,
             name,
             lambda mirror: restore.restore_all(mirror, snapshot=snapshot, yes=yes, force=force),
         )
@@ -334,14 +385,16 @@ class Service:
         """See `mirrord.engine.simple.release`."""
         from mirrord.engine import simple
 
-        return self._with(name, simple.release)
+        return self._verb(Verb.RELEASE, name, simple.release)
 
     def delete(self, name: str, *, yes: bool, keep_snapshots: bool) -> Result:
         """See `mirrord.engine.simple.delete`."""
         from mirrord.engine import simple
 
-        return self._with(
-            name, lambda mirror: simple.delete(mirror, yes=yes, keep_snapshots=keep_snapshots)
+        return self._verb(
+            Verb.DELETE,
+            name,
+            lambda mirror: simple.delete(mirror, yes=yes, keep_snapshots=keep_snapshots),
         )
 
     def attach(self, name: str, source: str) -> Result:
@@ -352,8 +405,10 @@ class Service:
         definition = self.definitions.load(name)
         others = [one for one in self.definitions.all() if one.name != name]
         check_together([*others, definition._replace(source=endpoint)])
-        return self._with(
-            name, lambda mirror: cascade.attach(mirror, endpoint, self._driver(endpoint))
+        return self._verb(
+            Verb.ATTACH,
+            name,
+            lambda mirror: cascade.attach(mirror, endpoint, self._driver(endpoint)),
         )
 
     def throttle(self, name: str, rate: str) -> Result:
@@ -374,8 +429,8 @@ class Service:
         """See `mirrord.engine.prune.prune_now`."""
         from mirrord.engine import prune
 
-        return self._with(
-            name, lambda mirror: prune.prune_now(mirror, dry_run=dry_run, accept=accept)
+        return self._verb(
+            Verb.PRUNE, name, lambda mirror: prune.prune_now(mirror, dry_run=dry_run, accept=accept)
         )
 
     def recover(self, name: str) -> str:
@@ -493,10 +548,10 @@ class Service:
         """See `mirrord.engine.simple.delete_diverged`."""
         from mirrord.engine import simple
 
-        return self._with(name, lambda mirror: simple.delete_diverged(mirror, snapshot))
+        return self._verb(Verb.PRUNE, name, lambda mirror: simple.delete_diverged(mirror, snapshot))
 
     def explain(self, name: str) -> Result:
-        """See `mirrord.engine.report.explain`."""
-        from mirrord.engine import report
+        """See `mirrord.engine.explain.explain`."""
+        from mirrord.engine import explain
 
-        return self._with(name, report.explain)
+        return self._with(name, explain.explain)

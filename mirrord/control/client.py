@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mirrord.control.methods import METHODS, VERSION, pack_arguments, unpack
-from mirrord.core.errors import Aborted, PermissionMissing, Unreachable, unpack_error
+from mirrord.core.errors import Aborted, MirrordError, PermissionMissing, Unreachable, unpack_error
 from mirrord.core.results import Silent, Watcher
 from mirrord.core.states import Activity
 from mirrord.system.sockets import address
@@ -69,19 +69,23 @@ class Client:
         body = json.dumps({"words": words, "arguments": pack_arguments(arguments)})
         name = str(words[0]) if words else ""
         try:
-            return self._exchange(method, body)
+            answer = self._exchange(method, body)
         except Aborted:
             # The person at this end wants it to end: the work must not go on without them.
             if METHODS[method].queued:
                 self._exchange("abort", json.dumps({"words": [name], "arguments": {"hard": False}}))
             raise
+        if isinstance(answer, MirrordError):
+            raise answer
+        return answer
 
     def _exchange(self, method: str, body: str) -> Any:
+        """What the method returns, or the error that it ends with."""
         with self._request(method, body) as response:
             for line in _lines(response):
                 told = json.loads(line)
                 if "error" in told:
-                    raise unpack_error(told["error"])
+                    return unpack_error(told["error"])
                 if "result" in told or "value" in told:
                     return unpack(told)
                 self._tell(told)

@@ -13,10 +13,13 @@ VERSION = "v1"
 
 
 class Method(NamedTuple):
-    """access: "read" or "act". queued: it transfers, so it waits for its turn among the others."""
+    """access: "read" or "act". queued: it transfers, so it waits for its turn among the others.
+    ends_runs: it ends what goes on with the mirror, so nothing of that mirror begins meanwhile.
+    """
 
     access: str
     queued: bool = False
+    ends_runs: bool = False
 
 
 METHODS: Mapping[str, Method] = {
@@ -24,10 +27,10 @@ METHODS: Mapping[str, Method] = {
     "check": Method("read"),
     "initialize": Method("act", queued=True),
     "update": Method("act", queued=True),
-    "abort": Method("act"),
+    "abort": Method("act", ends_runs=True),
     "quiesce": Method("act"),
     "resume": Method("act"),
-    "break_off": Method("act"),
+    "break_off": Method("act", ends_runs=True),
     "begin_test": Method("act"),
     "end_test": Method("act"),
     "resync": Method("act", queued=True),

@@ -27,11 +27,18 @@ def judge(
             where = alarm["mirror"] or "host"
             texts.append(f"{where}: {alarm['text']}")
     told = {alarm["mirror"] for alarm in alarms}
+    kinds = {(alarm["mirror"], alarm["kind"]) for alarm in alarms}
     for row in rows:
         if not service_runs and row["schedule"]:
             status = 2
         if row["state"] == "unknown":
             status = max(status, 2)
+        for fault in row["faults"]:
+            # Of what the daemon has raised an alarm for it knows the level.
+            if (row["name"], fault["kind"]) not in kinds:
+                status = max(status, 2 if fault["level"] == "error" else 1)
+                if row["name"] in told:
+                    texts.append(f"{row['name']}: {fault['text']}")
         if row["rpo_used"] is not None and row["rpo_used"] >= 1 and row["name"] not in told:
             status = max(status, 1)
             texts.append(f"{row['name']}: {row['forecast']}")

@@ -50,6 +50,7 @@ class Board:
         ]
         now = row | {
             "lag_s": round(lag_s, 3) if lag_s is not None else None,
+            "confirmed_ns": watched.standing.confirmed_ns,
             "next_ns": self._scheduler.timers.next_ns(name),
             "waiting": name in self._scheduler.queue.waiting,
             "alarms": alarms,

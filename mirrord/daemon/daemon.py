@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NamedTuple
 
 from mirrord.config.host import Host, check_links
@@ -14,7 +14,7 @@ from mirrord.config.schedules import Schedules
 from mirrord.control import timing
 from mirrord.control.api import Service
 from mirrord.control.methods import METHODS
-from mirrord.core.errors import MirrordError, Refused, UsageError
+from mirrord.core.errors import Aborted, MirrordError, Refused, UsageError
 from mirrord.core.model import Definition
 from mirrord.core.results import Result, Watcher
 from mirrord.core.states import Activity, State
@@ -28,15 +28,21 @@ from mirrord.daemon.workers import Workers
 from mirrord.engine.limits import Limits
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.report import NO_CHECKPOINT
+from mirrord.scheduler.health import Finding
 from mirrord.scheduler.jobs import Caps, Job, Outcome
 from mirrord.scheduler.scheduler import Scheduler, Standing
 from mirrord.schedules.lag import Run
 from mirrord.schedules.schedule import Schedule
 from mirrord.system import clock
+from mirrord.system.native import Panic
 from mirrord.system.paths import Paths, local_zone
 
 _HERE = "localhost"  # whose limits a transfer counts against when both ends are here
+_WELL: dict[str, Any] = {"problems": [], "healthy": True, "faults": [], "failures": []}
 _DANGER = 0.9  # a promise is in danger when its run would end later than this part of it
+
+
+_Crew = Callable[[Callable[[Service], Any], Watcher], asyncio.Future[Any]]
 
 
 class _Asked:
@@ -52,7 +58,8 @@ class _Asked:
 class Known(NamedTuple):
     """What was read of one mirror's definition and standing, in a worker's thread.
 
-    row: of `status`. runs: what its last updates took. operation: a verb that a crash left, or "".
+    row: of `status`. runs: what its last updates took. operation: a verb that a crash left (or
+    that is at work), or ""; operation_ns: since when.
     """
 
     definition: Definition
@@ -60,6 +67,7 @@ class Known(NamedTuple):
     row: dict[str, Any]
     runs: list[Run]
     operation: str
+    operation_ns: int = 0
 
 
 class Daemon:
@@ -86,6 +94,8 @@ class Daemon:
         self._changes: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._recovering: set[str] = set()
+        #: The interrupted operations that were tried to finish: once each.
+        self._tried: dict[str, int] = {}
 
     # Life
 
@@ -95,6 +105,7 @@ class Daemon:
         broken = [each for each in known if each.operation]
         if broken:
             say("info", f"taking up what was interrupted of {len(broken)} mirrors")
+            self._tried = {each.definition.name: each.operation_ns for each in broken}
             await asyncio.gather(*(self._recover(each) for each in broken))
             if self.scheduler.stopping:
                 return
@@ -118,7 +129,11 @@ class Daemon:
             verb = await self.workers.transfer(recover)
             say("info", f"{name}: the interrupted {verb} was taken up", mirror=name)
         except MirrordError as error:
-            say("error", f"{name}: the interrupted {each.operation} is left: {error}", mirror=name)
+            say(
+                "error",
+                f"{name}: the interrupted {each.operation} is left: {error}",
+                mirror=name,
+            )
         finally:
             self._recovering.discard(name)
 
@@ -138,7 +153,7 @@ class Daemon:
                 definition, each.schedule, _standing(each.row), host=_host_of(definition),
                 filesystem=each.row["filesystem"], runs=each.runs,
             )  # fmt: skip
-            watched.base_risk = each.row["base_risk"]
+            watched.base_risk, watched.faults = each.row["base_risk"], _faults(each.row)
             self.watch.adopt(name)
         self._answer_forsaken()
 
@@ -232,7 +247,7 @@ class Daemon:
             value = await self.workers.transfer(work, running)
         except MirrordError as caught:
             error = caught
-        except Exception as bug:
+        except (Exception, Panic) as bug:
             error = MirrordError(f"unexpected: {type(bug).__name__}: {bug}")
             say("error", f"{job.name}: {error}", mirror=job.name)
         data = dict(value.data) if isinstance(value, Result) else {}
@@ -260,14 +275,16 @@ class Daemon:
         if error is not None:
             await self.workers.house(lambda service: watch.record_attempt(service, job, error))
         watched = self.scheduler.mirrors.get(job.name)
-        another = watched is None or watched.definition.id != job.mirror_id
-        if job.verb != "update" or error is not None or another:
+        if watched is None or watched.definition.id != job.mirror_id:
+            await self.refresh(job.name)
+            return
+        if job.verb != "update" or error is not None or watched.faults:
             await self.refresh(job.name)
         elif outcome.status == "done":
             row = await self.workers.house(lambda service: _last_transfer(service, job.name))
             self.board.update(job.name, row)
         else:
-            self.board.update(job.name, {"problems": [], "healthy": True})
+            self.board.update(job.name, _WELL)
 
     async def refresh(self, name: str) -> None:
         """Read one mirror's definition and look at both of its ends."""
@@ -286,15 +303,36 @@ class Daemon:
             self.board.remove(name)
             self._answer_forsaken()
             return
-        self.board.put(name, known.row)
-        watched = self.scheduler.define(
+        self.scheduler.define(
             known.definition, known.schedule, _standing(known.row),
             host=_host_of(known.definition),
             filesystem=known.row["filesystem"], runs=known.runs,
         )  # fmt: skip
-        watched.base_risk = known.row["base_risk"]
+        self._saw(name, known.row)
         self._answer_forsaken()
-        self.scheduler.check(name)
+        self._take_up(known)
+
+    def _saw(self, name: str, row: dict[str, Any]) -> None:
+        """Both ends of a mirror were looked at just now."""
+        self.board.put(name, row)
+        self.scheduler.found(name, _standing(row), row["base_risk"], _faults(row))
+
+    def _take_up(self, known: Known) -> None:
+        """An operation was interrupted while the daemon ran: try to finish it, once. What recovery
+        leaves waits for a person.
+        """
+        name = known.definition.name
+        left = any(fault["kind"] == "interrupted" for fault in known.row["faults"])
+        if not left or self._tried.get(name) == known.operation_ns or self.scheduler.stopping:
+            return
+        self._tried[name] = known.operation_ns
+
+        async def work() -> None:
+            await self._recover(known)
+            self._changes[name] += 1
+            await self.refresh(name)
+
+        self.background(work())
 
     def in_danger(self, name: str) -> bool:
         """Whether a mirror's promise breaks at the rate of its transfer (any thread)."""
@@ -326,13 +364,25 @@ class Daemon:
         name = str(words[0]) if words else str(arguments.get("name", ""))
         if METHODS[method].queued and name in self.scheduler.mirrors:
             return await self._queued(name, method, words, arguments, watcher)
-        short = METHODS[method].access == "read" or method == "abort"
+        if METHODS[method].ends_runs and name in self.scheduler.mirrors:
+            return await self._ending(name, method, words, arguments, watcher)
+        short = METHODS[method].access == "read"
         crew = self.workers.report if short else self.workers.verb
-        value = await crew(lambda service: getattr(service, method)(*words, **arguments), watcher)
+        before = self._changes[name]
+        value = await self._dispatched(crew, method, words, arguments, watcher)
         if method == "alarms":
             return self.watch.shown(value)
         if method == "status":
-            return [self.board.overlaid(row) for row in value]
+            [row] = value
+            watched = self.scheduler.mirrors.get(name)
+            if (
+                watched is not None
+                and watched.definition.id == row["id"]
+                and self._changes[name] == before
+                and name not in self._at_work()
+            ):
+                self._saw(name, row)
+            return [self.board.overlaid(row)]
         if method == "accept_clock":
             self.watch.clock_accepted()
         elif METHODS[method].access == "act" and name:
@@ -342,6 +392,48 @@ class Daemon:
             await self.refresh(name)
         return value
 
+    async def _ending(
+        self, name: str, method: str, words: list[Any], arguments: dict[str, Any], to: Watcher
+    ) -> Any:
+        """A verb that ends what goes on with the mirror: nothing of it begins meanwhile, and what
+        waits for its turn is not begun.
+        """
+        waited = self.scheduler.hold(name)
+        asked = self._asked.pop(name, None) if waited and waited.cause == "asked" else None
+        if asked is not None and not asked.answer.done():
+            by = "mirrord break" if method == "break_off" else f"mirrord {method}"
+            asked.answer.set_exception(
+                Aborted(f"the {asked.method} was not begun", why=f"by '{by}'")
+            )
+        ended = False
+        try:
+            value = await self._dispatched(self.workers.report, method, words, arguments, to)
+            if waited and isinstance(value, Result) and value.status == "already_idle":
+                text = f"A run of '{name}' that waited for its turn is dropped.\n{value.text}"
+                value = Result("done", text, {**value.data, "stopped": True})
+            ended = True
+            return value
+        finally:
+            self._changes[name] += 1
+            await self.refresh(name)
+            self.scheduler.release(name, again=not ended)
+
+    async def _dispatched(
+        self, crew: _Crew, method: str, words: list[Any], arguments: dict[str, Any], to: Watcher
+    ) -> Any:
+        """A method of `Service` in a worker's thread. The failure of one that acts is shown."""
+        name = str(words[0]) if words else str(arguments.get("name", ""))
+        try:
+            return await crew(lambda service: getattr(service, method)(*words, **arguments), to)
+        except MirrordError as error:
+            acts = METHODS[method].access == "act" and name in self.scheduler.mirrors
+            if acts:
+                self.numbers.failed(name, method, error.code)
+            if acts and not METHODS[method].ends_runs:
+                self._changes[name] += 1
+                self.background(self.refresh(name))
+            raise
+
     async def _queued(
         self, name: str, method: str, words: list[Any], arguments: dict[str, Any], to: Watcher
     ) -> Any:
@@ -349,10 +441,9 @@ class Daemon:
 
         While the mirror runs already the answer is the lock's: `Busy`, with who has it.
         """
-        if name in self.scheduler.queue.running or name in self._asked:
-            return await self.workers.verb(
-                lambda service: getattr(service, method)(*words, **arguments), to
-            )
+        held = self.scheduler.mirrors[name].held > 0
+        if held or name in self.scheduler.queue.running or name in self._asked:
+            return await self._dispatched(self.workers.verb, method, words, arguments, to)
         self.scheduler.queue.drop(name)  # a scheduled run that waits is done by this one
         asked = self._asked[name] = _Asked(method, words, arguments, to)
         to.activity(Activity.IDLE, "waiting for a turn")
@@ -370,7 +461,7 @@ async def _guarded(work: Coroutine[Any, Any, None]) -> None:
         await work
     except MirrordError as error:
         say("error", str(error))
-    except Exception as bug:
+    except (Exception, Panic) as bug:
         say("error", f"unexpected: {type(bug).__name__}: {bug}")
 
 
@@ -382,6 +473,10 @@ def _standing(row: dict[str, Any]) -> Standing:
     return Standing(
         row["state"] == State.MIRRORED.value, bool(row["quiesced"]), int(row["confirmed_ns"])
     )
+
+
+def _faults(row: dict[str, Any]) -> tuple[Finding, ...]:
+    return tuple(Finding(**fault) for fault in row["faults"])
 
 
 def _check_arguments(method: str, words: list[Any], arguments: dict[str, Any]) -> None:
@@ -413,7 +508,9 @@ def _known(service: Service, definition: Definition, schedules: Schedules) -> Kn
     if schedule is not None and schedule.lag_s is not None:
         runs = service.look(definition.name, timing.past_runs)
     operation = service.catalogue.operation(definition.id)
-    return Known(definition, schedule, row, runs, operation.verb if operation else "")
+    if operation is None:
+        return Known(definition, schedule, row, runs, "")
+    return Known(definition, schedule, row, runs, operation.verb, operation.started_ns)
 
 
 def _last_transfer(service: Service, name: str) -> dict[str, Any]:
@@ -422,8 +519,7 @@ def _last_transfer(service: Service, name: str) -> dict[str, Any]:
     rows = service.catalogue.transfers(definition.id, limit=1)
     last = dict(rows[0]._asdict()) if rows else None
     shown = rows[0].name if rows else ""
-    return {"last_transfer": last, "shown": shown, "problems": [], "healthy": True,
-            "base_risk": "", **NO_CHECKPOINT}  # fmt: skip
+    return {"last_transfer": last, "shown": shown, "base_risk": "", **_WELL, **NO_CHECKPOINT}
 
 
 def _host_of(definition: Definition) -> str:

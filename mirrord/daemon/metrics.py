@@ -73,6 +73,10 @@ class Metrics:
         self._phases = Counter(
             "mirrord_phase_seconds", "Time spent by phase.", ["mirror", "phase"], registry=registry
         )
+        self._failed = Counter(
+            "mirrord_failed_commands", "Commands that failed and were no queued runs.",
+            ["mirror", "verb", "result"], registry=registry,
+        )  # fmt: skip
         self.jumps = Counter("mirrord_clock_jumps", "Jumps of the wall clock.", registry=registry)
 
     def count(self, job: Job, outcome: Outcome) -> None:
@@ -93,6 +97,10 @@ class Metrics:
             self._phases.labels(name, phase).inc(spent_s)
         for state, blocks in (data.get("block_states") or {}).items():
             self._blocks.labels(name, state).set(blocks)
+
+    def failed(self, name: str, verb: str, code: str) -> None:
+        """A command that did not wait in the queue failed."""
+        self._failed.labels(name, verb, code).inc()
 
     def text(self) -> tuple[bytes, str]:
         """What Prometheus reads, and its content type."""
@@ -129,6 +137,10 @@ class _Now(Collector):
         )
         for finding in self._host_alarms():
             alarms.add_metric(["", finding.kind, finding.level], 1)
+        failures = GaugeMetricFamily(
+            "mirrord_last_failed", "1 while the last command of a kind is one that failed.",
+            labels=["mirror", "verb"],
+        )  # fmt: skip
         now_ns = clock.now_ns()
         for row in self._board.rows():
             name = str(row["name"])
@@ -155,10 +167,13 @@ class _Now(Collector):
             for key, value in values.items():
                 if value is not None:
                     gauges[key].add_metric([name], value)
+            for failure in row["failures"]:
+                failures.add_metric([name, failure["verb"]], 1)
             for alarm in row["alarms"]:
                 alarms.add_metric([name, alarm["kind"], alarm["level"]], 1)
         yield from gauges.values()
         yield alarms
+        yield failures
         yield GaugeMetricFamily(
             "mirrord_queue_waiting", "Mirrors that wait for a turn.",
             value=len(self._scheduler.queue.waiting),

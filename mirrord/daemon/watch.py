@@ -15,6 +15,8 @@ from mirrord.scheduler.clockwatch import ClockWatch
 from mirrord.scheduler.health import Alarms, Change, Finding
 from mirrord.scheduler.jobs import Job, Outcome
 from mirrord.system import clock, notify
+from mirrord.system.mounts import MountTable
+from mirrord.system.native import Panic
 
 if TYPE_CHECKING:
     from mirrord.daemon.daemon import Daemon
@@ -42,6 +44,7 @@ class Watch:
         self._looked_s: dict[str, float] = {}
         #: Who is being looked at: an end that hangs is not looked at once more.
         self._looking: set[str] = set()
+        self._mounts = MountTable()
         self._task: asyncio.Task[None] | None = None
         #: Records are written one after the other: an alarm's end never before its beginning.
         self._recording = asyncio.Lock()
@@ -81,7 +84,7 @@ class Watch:
         while True:
             try:
                 await self._tick(ticks)
-            except Exception as bug:
+            except (Exception, Panic) as bug:
                 say("error", f"unexpected: {type(bug).__name__}: {bug}")
             ticks += 1
             await asyncio.sleep(_TICK_S)
@@ -156,13 +159,18 @@ class Watch:
             del self._looked_s[name]
         if not scheduler.mirrors:
             return
+        if self._mounts.changed():
+            # Another disk may be where the destination was: those here are looked at soon.
+            self._looked_s.clear()
+            early_s = now_s - _LOOK_EVERY_S
+            self._looked_s |= dict.fromkeys(scheduler.mirrors, early_s)
         for name in scheduler.mirrors:
             self._looked_s.setdefault(name, now_s)
         share = max(1, round(len(scheduler.mirrors) * _TICK_S / _LOOK_EVERY_S))
-        oldest = sorted(self._looked_s, key=self._looked_s.__getitem__)[:share]
+        idle = self._looked_s.keys() - scheduler.queue.running.keys() - self._looking
+        oldest = sorted(idle, key=self._looked_s.__getitem__)[:share]
         for name in oldest:
-            due = now_s - self._looked_s[name] >= _LOOK_EVERY_S
-            if due and name not in scheduler.queue.running and name not in self._looking:
+            if now_s - self._looked_s[name] >= _LOOK_EVERY_S:
                 self._looked_s[name] = now_s
                 self._daemon.background(self._look(name))
 

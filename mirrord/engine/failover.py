@@ -14,9 +14,10 @@ from mirrord.core.errors import Diverged, MirrordError, Refused
 from mirrord.core.model import Divergence, OpenWriter, Role, Snapshot, VolumeFacts
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
+from mirrord.core.text import escaped
 from mirrord.core.units import format_size
 from mirrord.drivers.base import Driver, nothing_shown
-from mirrord.engine import failover_steps, plan, recovery
+from mirrord.engine import failover_steps, plan, preempt, recovery
 from mirrord.engine.failover_steps import Finished
 from mirrord.engine.mirror import (
     Mirror,
@@ -24,13 +25,12 @@ from mirrord.engine.mirror import (
     check_source,
     check_there,
     one_line,
-    stop_running,
 )
 from mirrord.engine.picking import pick_snapshot
 from mirrord.engine.recovery import Recovered
 from mirrord.engine.update import strange, update_held
 from mirrord.link import waiting
-from mirrord.system import clock
+from mirrord.system import clock, steps
 
 _FILES_SHOWN = 20
 
@@ -72,17 +72,16 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
     one snapshot is intact, whatever else is missing: what cannot be recorded is said, and found
     again from the volumes later.
     """
-    stopped = stop_running(mirror)
-    with mirror.hold(Verb.BREAK) as stack:
+    with preempt.first(mirror, Verb.BREAK) as stopped, mirror.hold(Verb.BREAK) as stack:
         # A source that does not answer is the usual case here: it is not waited for.
         apart = mirror.source.remote and not mirror.destination.remote
         stack.enter_context(waiting.hurried(waiting.LOOK_S if apart else 0))
         trouble = _settle_for_break(mirror)
         facts = mirror.destination.facts()
         view = facts.view
+        verdict = mirror.permit(Verb.BREAK)
         if facts.role is not Role.LIVE:
             check_there(facts, mirror)
-        verdict = mirror.permit(Verb.BREAK)
         if isinstance(verdict, Already) and facts.role is Role.LIVE:
             if snapshot is not None:
                 raise Refused(
@@ -202,6 +201,7 @@ def resync(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
 def carry_out(mirror: Mirror) -> Finished:
     """Do what was just recorded; a failure before anything is switched leaves all as it was."""
     try:
+        steps.reached("ENGINE:SWITCH:CONFIRMED")
         return failover_steps.finish(mirror, failover_steps.begun(mirror))
     except BaseException as error:
         recovery.give_back(mirror, error)
@@ -385,7 +385,7 @@ def loss_lines(lost: Divergence | None) -> list[str]:
     count = f"{lost.total_changes} {word}{'' if lost.total_changes == 1 else 's'}"
     lines = [f"   It loses {count} of its own ({format_size(lost.changed_bytes)}){end}"]
     for change in (lost.changes or ())[:_FILES_SHOWN]:
-        lines.append(f"     {change.change:9} {change.path}")
+        lines.append(f"     {change.change:9} {escaped(change.path)}")
     shown = min(len(lost.changes or ()), _FILES_SHOWN)
     if lost.changes is not None and lost.total_changes > shown:
         lines.append(f"     … and {lost.total_changes - shown} more")

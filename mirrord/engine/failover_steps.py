@@ -5,9 +5,11 @@ recovery after a crash run the very same code. `mirrord.engine.recovery` has the
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
-from mirrord.catalogue.store import Operation, TransferBegin
+from mirrord.catalogue.store import Confirmed, Operation, TransferBegin
 from mirrord.core import names
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import Refused, TransferFailed
@@ -41,12 +43,17 @@ def begun(mirror: Mirror) -> Operation:
 
 def finish(mirror: Mirror, operation: Operation) -> Finished:
     """Do what is left of a break, resync, reverse or restore."""
-    return _FINISH[Verb(operation.verb)](mirror, operation)
+    with held(mirror, operation):
+        return _FINISH[Verb(operation.verb)](mirror, operation)
 
 
-def loser(mirror: Mirror, verb: Verb) -> Driver:
-    """The end whose live volume is set aside by a verb, by the direction that it began in."""
-    return mirror.destination if verb is Verb.RESYNC else mirror.source
+@contextmanager
+def held(mirror: Mirror, operation: Operation) -> Iterator[None]:
+    """Hold the source too, where the verb changes that end."""
+    with ExitStack() as stack:
+        if operation.verb in (Verb.REVERSE.value, Verb.RESTORE.value):
+            stack.enter_context(mirror.source_locked())
+        yield
 
 
 def _break(mirror: Mirror, operation: Operation) -> Finished:
@@ -71,7 +78,7 @@ def _roll_back(mirror: Mirror, operation: Operation, done: str, where: str) -> F
     mirror.catalogue.end(
         mirror.id,
         state=State.MIRRORED,
-        confirmed_ns=int(arguments["taken_ns"]),
+        confirmed=Confirmed(str(arguments["guid"]), int(arguments["taken_ns"])),
         event=("info", _told(done, kept, where)),
     )
     lines = still_written(mirror.destination, kept)
@@ -174,6 +181,11 @@ def _told(what: str, kept: str | None, where: str) -> str:
 
 def _restore(mirror: Mirror, operation: Operation) -> Finished:
     """A whole-volume restore: the source back to a snapshot of the destination."""
+    with ExitStack() as stack:
+        return _restore_held(mirror, operation, stack)
+
+
+def _restore_held(mirror: Mirror, operation: Operation, stack: ExitStack) -> Finished:
     arguments, phase = operation.arguments, operation.phase
     guid, base = str(arguments["guid"]), arguments.get("base")
     kept = arguments.get("kept")
@@ -181,6 +193,7 @@ def _restore(mirror: Mirror, operation: Operation) -> Finished:
     if phase == "begun":
         if base is None:
             mirror.source.prepare(mirror.id, in_place=True)
+            stack.enter_context(mirror.source_locked())  # there was no place for a lock before
         else:
             kept = mirror.source.rollback(
                 str(base), mirror_id=mirror.id, keep_as=str(arguments["name"])

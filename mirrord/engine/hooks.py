@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from mirrord.core.errors import HookFailed, MirrordError
+from mirrord.core.errors import Aborted, HookFailed, MirrordError
 from mirrord.system import command
 
 if TYPE_CHECKING:
@@ -62,7 +62,13 @@ def run(mirror: Mirror, event: str, program: tuple[str, ...], facts: Mapping[str
     }
     where = f"mirror '{definition.name}'"
     try:
-        done = command.run(program, timeout_s=definition.hooks.timeout_s, environment=environment)
+        done = command.run(
+            program, timeout_s=definition.hooks.timeout_s, environment=environment,
+            # What one before it has paused must be let go on by one after it, come what may.
+            check=mirror.run.check_abort if event.startswith("before_") else None,
+        )  # fmt: skip
+    except Aborted:
+        raise
     except (MirrordError, OSError) as error:
         why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         raise HookFailed(f"the hook {event} failed", where=where, why=why, hint=_HINT) from error

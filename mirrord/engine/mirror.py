@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mirrord.catalogue.store import Catalogue, MirrorRow
+from mirrord.catalogue.store import Catalogue, Confirmed, MirrorRow
 from mirrord.config.definitions import Definitions
 from mirrord.core import names
 from mirrord.core.errors import Busy, Damaged, MirrordError, Refused
@@ -18,7 +16,7 @@ from mirrord.core.results import Watcher
 from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
 from mirrord.drivers.base import Driver, other_mirror
 from mirrord.drivers.registry import open_driver
-from mirrord.engine import fanout
+from mirrord.engine import fanout, preempt
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.throttle import Throttle
 from mirrord.engine.transfer import Route
@@ -28,7 +26,7 @@ from mirrord.system import clock, locks
 if TYPE_CHECKING:
     from mirrord.engine.limits import Limits
 
-_SOURCE_LOCK_WAIT_S = 20.0
+_LOCK_WAIT_S = 20.0
 _POLL_S = 0.05
 #: Verbs whose permission depends on whether the destination is a mirror or live.
 _BY_STATE = frozenset({Verb.UPDATE, Verb.BREAK, Verb.RESYNC, Verb.REVERSE, Verb.RESTORE})
@@ -58,6 +56,8 @@ class Mirror:
     began_s: float = 0.0
     #: Whether it may share snapshots and readings with other mirrors of its source.
     together: bool = False
+    #: Whether it goes first (`preempt.first`).
+    goes_first: bool = False
 
     @property
     def name(self) -> str:
@@ -165,16 +165,17 @@ class Mirror:
             state,
             snapshots if state is not State.UNINITIALIZED else [],
             sequence=max((names.sequence_of(one.name, self.id) for one in ours), default=0),
-            confirmed_ns=taken.get(shown, 0),
+            confirmed=Confirmed(shown, taken.get(shown, 0)),
         )
 
     @contextmanager
     def hold_here(self, verb: Verb, *, activity: Activity = Activity.IDLE) -> Iterator[ExitStack]:
         """Hold the mirror on this host alone: for when the destination cannot be reached."""
         with ExitStack() as stack:
-            stack.enter_context(
-                locks.exclusive(self.run.lock, verb.value, what=f"mirror '{self.name}'")
-            )
+            with preempt.passing(self):
+                stack.enter_context(
+                    locks.exclusive(self.run.lock, verb.value, what=f"mirror '{self.name}'")
+                )
             self.run.begin(activity)
             stack.callback(self.run.end)
             self.began_s = clock.monotonic_s()
@@ -186,8 +187,11 @@ class Mirror:
         with self.hold_here(verb, activity=activity) as stack:
             if self.together:
                 stack.enter_context(fanout.at_work(self.source))
+            # Another mirror may have it for a moment, as its source.
+            patience_s = _LOCK_WAIT_S if self.goes_first else 0
+            purpose = f"mirrord {verb.value} {self.name}"
             with waiting.heeding(self.run.check_abort):
-                stack.enter_context(self.destination.lock(f"mirrord {verb.value} {self.name}"))
+                stack.enter_context(self._locked(self.destination, purpose, patience_s=patience_s))
             yield stack
 
     def permit(self, verb: Verb) -> Already | State:
@@ -233,13 +237,18 @@ class Mirror:
 
         Only the wait can be aborted: what is done in that moment is no transfer.
         """
-        deadline_s = clock.monotonic_s() + _SOURCE_LOCK_WAIT_S
+        with self._locked(self.source, f"mirrord {self.name}", patience_s=_LOCK_WAIT_S):
+            yield
+
+    @contextmanager
+    def _locked(self, driver: Driver, purpose: str, *, patience_s: float) -> Iterator[None]:
+        deadline_s = clock.monotonic_s() + patience_s
         while True:
             with ExitStack() as stack:
                 try:
-                    stack.enter_context(self.source.lock(f"mirrord {self.name}"))
+                    stack.enter_context(driver.lock(purpose))
                 except Busy:
-                    if clock.monotonic_s() > deadline_s:
+                    if clock.monotonic_s() >= deadline_s:
                         raise
                     self.run.check_abort()
                     clock.sleep_s(_POLL_S)
@@ -345,38 +354,6 @@ def check_there(facts: VolumeFacts, mirror: Mirror) -> None:
         )  # fmt: skip
     if facts.role is Role.MIRROR and facts.mirror_id not in ("", mirror.id):
         raise other_mirror(where, facts.mirror_id)
-
-
-def stop_running(mirror: Mirror, *, timeout_s: float = 30.0) -> bool:
-    """End the verb that runs on this mirror in another process; True when there was one.
-
-    First asks; after two seconds sends SIGTERM to the process that holds the lock. `Busy` when it
-    does not end in time.
-    """
-    holder = locks.holder_of(mirror.run.lock)
-    if holder is None:
-        return False
-    mirror.watcher.activity(Activity.ABORTING, str(holder))
-    mirror.run.request_abort()
-    started_s, signalled = clock.monotonic_s(), False
-    while locks.holder_of(mirror.run.lock) is not None:
-        waited_s = clock.monotonic_s() - started_s
-        if waited_s > timeout_s:
-            raise Busy(
-                f"the {holder.purpose} of mirror '{mirror.name}' did not end",
-                why=f"{holder} was asked {timeout_s:.0f} s ago",
-                hint=f"End it with 'kill -9 {holder.pid}': nothing that is committed is lost, and "
-                "the next command cleans up.",
-            )
-        mortal = holder.pid > 1 and not holder.shared and holder.pid != os.getpid()
-        if waited_s > 2 and not signalled and mortal:
-            signalled = True
-            try:
-                os.kill(holder.pid, signal.SIGTERM)
-            except (ProcessLookupError, PermissionError):
-                pass
-        clock.sleep_s(_POLL_S)
-    return True
 
 
 def one_line(error: BaseException) -> str:

@@ -20,6 +20,7 @@ class RunFiles:
 
     def __init__(self, folder: Path, name: str) -> None:
         self.lock = folder / f"{name}.lock"
+        self.gate = folder / f"{name}.gate"
         self._progress = folder / f"{name}.progress"
         self._abort = folder / f"{name}.abort"
         self._state: dict[str, object] = {}
@@ -31,10 +32,13 @@ class RunFiles:
         self.moved_since_s = clock.monotonic_s()
 
     def begin(self, activity: Activity) -> None:
-        """A verb begins: requests made before it are void."""
-        self._abort.unlink(missing_ok=True)
+        """A verb begins: requests made before it are void.
+
+        In this order, for who asks again until the answer shows: not after it was taken away.
+        """
         self._state = {"activity": activity.value}
         self._write()
+        self._abort.unlink(missing_ok=True)
 
     def end(self) -> None:
         """The verb is over."""
@@ -76,7 +80,11 @@ class RunFiles:
 
     def request_abort(self, by: str = "'mirrord abort'") -> None:
         """Ask the running verb to end. by: who asks, for the message."""
-        self._abort.write_text(by)
+        try:
+            self._abort.write_text(by)
+        except OSError:
+            if not self._abort.exists():  # on a full disk it has no text, and asks all the same
+                raise
 
     def check_abort(self) -> None:
         """Raise `Aborted` when somebody asked for it."""

@@ -28,7 +28,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from mirrord.catalogue.store import Operation
+from mirrord.catalogue.store import Confirmed, Operation
 from mirrord.core import names
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import (
@@ -199,6 +199,11 @@ def give_up(mirror: Mirror, operation: Operation) -> State | None:
     """End an interrupted switch so that both ends are live, or as they were: what was set aside for
     it is put back. Returns the mirror's new state, None when that is as it was.
     """
+    with failover_steps.held(mirror, operation):
+        return _give_up(mirror, operation)
+
+
+def _give_up(mirror: Mirror, operation: Operation) -> State | None:
     verb, name = Verb(operation.verb), str(operation.arguments.get("name", ""))
     state: State | None = None
     if verb is Verb.REVERSE and nothing_switched(mirror, operation):
@@ -297,7 +302,7 @@ def _settle_transfer(
         mirror.catalogue.end(
             mirror.id,
             state=State.MIRRORED if show else None,
-            confirmed_ns=snapshot.taken_at_ns if show else None,
+            confirmed=Confirmed(snapshot.guid, snapshot.taken_at_ns) if show else None,
             transfer=(transfer_id, "done", {}),
         )
         return Recovered(operation.verb if show else "")

@@ -8,16 +8,18 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from mirrord.catalogue.store import MirrorRow, TransferRow
+from mirrord.catalogue.store import MirrorRow, Operation, TransferRow
+from mirrord.catalogue.watchbook import FailureRow
 from mirrord.core import names
 from mirrord.core.errors import MirrordError, NotFound
 from mirrord.core.model import Delta, Role, Snapshot, VolumeFacts
-from mirrord.core.results import Result
 from mirrord.core.states import Activity, State, Verb
-from mirrord.core.units import format_duration, format_size
+from mirrord.core.units import format_duration
 from mirrord.drivers.base import Driver
-from mirrord.engine import plan, recovery
+from mirrord.engine import plan, recovery, shown
+from mirrord.engine.failures import UPDATE
 from mirrord.engine.mirror import Mirror, live_source, one_line
+from mirrord.engine.shown import Fault
 from mirrord.link import waiting
 from mirrord.system import clock, locks
 
@@ -26,12 +28,18 @@ NO_CHECKPOINT: Mapping[str, Any] = MappingProxyType(
     {"checkpoint_bytes": 0, "checkpoint_of_bytes": None, "checkpoint_age_s": None}
 )
 
+#: Verbs on live volumes: recovery may leave them for a person to decide.
+DECIDED = frozenset({verb.value for verb in (Verb.BREAK, Verb.RESYNC, Verb.REVERSE, Verb.RESTORE)})
+#: Kinds of faults that are about commands, not about the ends.
+_OF_VERBS = frozenset({"failure", "verb"})
+
 
 def status(mirror: Mirror) -> dict[str, Any]:
     """One mirror's standing (docs/cli-json.md, `status`). Never raises for an unreachable end."""
-    facts, trouble = _facts(mirror.destination)
-    row = _row(mirror, trouble)
+    operation = mirror.catalogue.operation(mirror.id)
     holder = locks.holder_of(mirror.run.lock)
+    facts, trouble = facts_of(mirror.destination)
+    row = row_of(mirror, trouble)
     progress = mirror.run.read() if holder else {}
     transfers = mirror.catalogue.transfers(mirror.id, limit=1)
     last = transfers[0] if transfers else None
@@ -39,11 +47,27 @@ def status(mirror: Mirror) -> dict[str, Any]:
     activity = str(progress.get("activity", "idle")) if holder else Activity.IDLE.value
     if row.quiesced and not holder:
         activity = Activity.QUIESCED.value
+    seen = shown.look(mirror, row, facts, trouble)
+    failures = mirror.catalogue.failures(mirror.id)
+    faults = [
+        *seen.faults,
+        *(shown.look_at_source(mirror) if row.state is State.MIRRORED and not holder else ()),
+        *(_interrupted(mirror, operation) if operation and not holder else ()),
+        *_failed(failures),
+    ]
     base_risk = _base_risk(mirror, row, facts)
-    problems = [*_problems(mirror, row, facts, trouble), *([base_risk] if base_risk else [])]
+    problems = [fault.text for fault in faults if fault.kind not in _OF_VERBS]
+    problems += [base_risk] if base_risk else []
     if not holder:
-        problems += _unfinished(mirror, row, last)
-    lag_ns = clock.now_ns() - row.confirmed_ns if row.confirmed_ns else None
+        problems += _unfinished(operation, last)
+    told = "\n".join(problems)
+    problems += [
+        fault.text
+        for fault, failure in zip(_failed(failures), failures, strict=True)
+        if failure.error not in told
+    ]
+    confirmed_ns = seen.confirmed_ns
+    lag_ns = clock.now_ns() - confirmed_ns if confirmed_ns else None
     return {
         "name": mirror.name,
         "id": mirror.id,
@@ -54,18 +78,20 @@ def status(mirror: Mirror) -> dict[str, Any]:
         "healthy": not problems,
         "problems": problems,
         "lag_s": round(lag_ns / 1e9, 3) if lag_ns is not None else None,
-        "confirmed_ns": row.confirmed_ns,
+        "confirmed_ns": confirmed_ns,
+        "faults": [fault._asdict() for fault in faults],
+        "failures": [failure._asdict() for failure in failures],
         "quiesced": row.quiesced,
         "schedule": list(mirror.definition.timing.rules),
         "filesystem": facts.filesystem if facts else "",
         "base_risk": base_risk,
         "view": facts.view if facts else "",
-        "shown": _shown_name(mirror, facts),
+        "shown": seen.name,
         "copy": facts.copy if facts else "",
         "running": {"pid": holder.pid, "purpose": holder.purpose, **progress} if holder else None,
         **(_checkpoint(mirror, last) if facts and not holder else NO_CHECKPOINT),
         "last_transfer": _transfer_dict(last) if last else None,
-        "notes": [_sentence(note) for note in facts.notes] if facts else [],
+        "notes": [sentence(note) for note in facts.notes] if facts else [],
         "next_ns": None,
         "alarms": [],
     } | promise(
@@ -111,17 +137,20 @@ def unknown(name: str, problem: str) -> dict[str, Any]:
         "activity": "idle", "healthy": False, "problems": [problem], "lag_s": None, "view": "",
         "shown": "", "copy": "", "running": None, **NO_CHECKPOINT, "last_transfer": None,
         "notes": [],
+        "faults": [], "failures": [],
         "confirmed_ns": 0, "quiesced": False, "schedule": [], "filesystem": "", "base_risk": "",
         "next_ns": None, "alarms": [], "rpo_s": None, "rpo_used": None, "forecast": "",
     }  # fmt: skip
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
+    """A clause as a sentence."""
     text = text[:1].upper() + text[1:]
     return text if text.endswith(".") else text + "."
 
 
-def _facts(driver: Driver) -> tuple[VolumeFacts | None, str]:
+def facts_of(driver: Driver) -> tuple[VolumeFacts | None, str]:
+    """What an end says of itself, or why it does not answer."""
     try:
         with waiting.hurried(waiting.LOOK_S):
             return driver.facts(), ""
@@ -129,7 +158,8 @@ def _facts(driver: Driver) -> tuple[VolumeFacts | None, str]:
         return None, one_line(error)
 
 
-def _row(mirror: Mirror, trouble: str) -> MirrorRow:
+def row_of(mirror: Mirror, trouble: str) -> MirrorRow:
+    """A mirror's standing. trouble: why the destination cannot be asked, where nothing is known."""
     if not trouble:
         return mirror.row()
     known = mirror.catalogue.mirror(mirror.id)
@@ -143,33 +173,37 @@ def _true_state(recorded: State, facts: VolumeFacts | None) -> State:
     return recorded
 
 
-def _unfinished(mirror: Mirror, row: MirrorRow, last: TransferRow | None) -> list[str]:
-    """What the last verbs left behind."""
+def _unfinished(operation: Operation | None, last: TransferRow | None) -> list[str]:
+    """What the last transfer left behind, which the next command takes up by itself."""
     found = []
-    operation = mirror.catalogue.operation(mirror.id)
-    if operation and not (last and last.error):
+    if operation and operation.verb not in DECIDED and not (last and last.error):
         found.append(
             f"process {operation.pid} ended in the middle of {operation.verb}: the next command "
             "that changes this mirror takes that up"
         )
     if last and last.error:
         found.append(f"the last transfer did not succeed: {last.error}")
-    good_ns = max(row.confirmed_ns, last.started_ns if last and last.result == "done" else 0)
-    events = mirror.catalogue.events(mirror.id, limit=1)
-    if events and events[0].level == "error" and events[0].at_ns > good_ns:
-        found.append(events[0].text)
     return found
 
 
-def _problems(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None, trouble: str) -> list[str]:
+def _interrupted(mirror: Mirror, operation: Operation) -> list[Fault]:
+    """An operation on live volumes that is left, though nobody is at work on it."""
+    now = mirror.catalogue.operation(mirror.id)
+    if operation.verb not in DECIDED or now is None or now.started_ns != operation.started_ns:
+        return []  # it has ended meanwhile
+    text = (
+        f"an interrupted {operation.verb} waits for a decision: 'mirrord resume-operation "
+        f"{mirror.name}' completes it, 'mirrord abort {mirror.name} --hard' gives it up"
+    )
+    return [Fault("interrupted", "error", text)]
+
+
+def _failed(failures: list[FailureRow]) -> list[Fault]:
     found = []
-    if trouble:
-        found.append(f"the destination cannot be reached: {trouble}")
-    elif facts and row.state is State.MIRRORED:
-        if facts.role is Role.LIVE:
-            found.append("the destination was made writable outside of this mirror")
-        elif facts.role is not Role.MIRROR or facts.mirror_id != mirror.id:
-            found.append("the destination is not this mirror's any more")
+    for failure in failures:
+        kind = "failure" if failure.kind == UPDATE else "verb"
+        level = "warning" if kind == "failure" else "error"
+        found.append(Fault(kind, level, f"the last {failure.verb} failed: {failure.error}"))
     return found
 
 
@@ -182,22 +216,15 @@ def _base_risk(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None) -> str
     return _blocked(mirror, facts.shown)
 
 
-def _blocked(mirror: Mirror, shown: str) -> str:
+def _blocked(mirror: Mirror, guid: str) -> str:
     """Why the next update is not possible, or ""."""
     try:
         with waiting.hurried(waiting.LOOK_S):
             here, there = mirror.source.snapshots(), mirror.destination.snapshots()
     except (MirrordError, OSError) as error:
         return f"the source cannot be reached: {one_line(error)}"
-    base = plan.find_base(mirror.name, here, there, shown)
+    base = plan.find_base(mirror.name, here, there, guid)
     return f"no update is possible: {base.why}" if isinstance(base, plan.Conflict) else ""
-
-
-def _shown_name(mirror: Mirror, facts: VolumeFacts | None) -> str:
-    if not facts or not facts.shown:
-        return ""
-    known = mirror.catalogue.snapshots(mirror.id).get(facts.shown)
-    return known[0] if known else facts.shown
 
 
 def _checkpoint(mirror: Mirror, last: TransferRow | None) -> dict[str, Any]:
@@ -250,7 +277,7 @@ def snapshots(mirror: Mirror) -> dict[str, Any]:
             ends[end] = driver.snapshots()
         except (MirrordError, OSError) as error:
             ends[end], trouble[end] = [], one_line(error)
-    facts, _ = _facts(mirror.destination)
+    facts, _ = facts_of(mirror.destination)
     rows: dict[str, dict[str, Any]] = {}
     for end, listed in ends.items():
         for snapshot in listed:
@@ -378,90 +405,3 @@ def _usual_rate(mirror: Mirror) -> float | None:
     ]
     total_ms = sum(duration for _, duration in done)
     return sum(size for size, _ in done) / (total_ms / 1000) if total_ms else None
-
-
-def explain(mirror: Mirror) -> Result:
-    """Why things are as they are, and which command changes it: one finding a line."""
-    report = status(mirror)
-    row = _row(mirror, "")
-    findings = [
-        f"State: {report['state']}; activity: {report['activity']}.",
-        *_explain_base(mirror, report),
-        *_explain_last(mirror),
-    ]
-    if row.quiesced:
-        findings.append(
-            f"It is quiesced: no transfer begins. 'mirrord resume {mirror.name}' ends that."
-        )
-    if report["running"]:
-        running = report["running"]
-        findings.append(
-            f"Process {running['pid']} holds it ({running['purpose']}). "
-            f"'mirrord abort {mirror.name}' ends that."
-        )
-    if report["checkpoint_bytes"]:
-        findings.append(
-            f"An interrupted transfer left a checkpoint of "
-            f"{format_size(report['checkpoint_bytes'])}: the next update goes on from there."
-        )
-    operation = mirror.catalogue.operation(mirror.id)
-    if operation and not report["running"]:
-        findings.append(
-            f"An interrupted {operation.verb} (phase {operation.phase}) will be taken up by the "
-            "next command that changes this mirror."
-        )
-    for problem in report["problems"]:
-        findings.append(f"Problem: {problem}.")
-    findings.extend(report["notes"])
-    source_facts, trouble = _facts(mirror.source)
-    if trouble:
-        findings.append(f"The source cannot be reached: {trouble}.")
-    elif source_facts:
-        findings.extend(f"Source: {_sentence(note)}" for note in source_facts.notes)
-    return Result(str(report["state"]), "\n".join(findings), {"findings": findings})
-
-
-def _explain_base(mirror: Mirror, report: dict[str, Any]) -> list[str]:
-    if report["state"] == State.UNINITIALIZED.value:
-        return [f"Nothing was transferred yet: 'mirrord initialize {mirror.name}' does that."]
-    try:
-        with waiting.hurried(waiting.LOOK_S):
-            here, there = mirror.source.snapshots(), mirror.destination.snapshots()
-    except (MirrordError, OSError) as error:
-        return [f"The base cannot be checked: {one_line(error)}."]
-    common = plan.newest_common(here, there)
-    newest = common.name if common else "none"
-    count = len({s.guid for s in here if s.intact} & {s.guid for s in there if s.intact})
-    lines = [f"Common snapshots: {count}; the newest is {newest}."]
-    if report["state"] == State.BROKEN_OFF.value:
-        lines.append(
-            f"It is broken off: 'mirrord resync {mirror.name}' (source wins) or 'mirrord reverse "
-            f"{mirror.name}' (destination becomes the source) goes on from there."
-        )
-        return lines
-    facts, _ = _facts(mirror.destination)
-    if facts and facts.shown:
-        found = plan.find_base(mirror.name, here, there, facts.shown)
-        if isinstance(found, plan.Conflict):
-            lines.append(f"The next update is blocked: {found.why}. {found.hint}")
-        else:
-            lines.append(f"The next update is incremental, from {found.name}.")
-    return lines
-
-
-def _explain_last(mirror: Mirror) -> list[str]:
-    transfers = mirror.catalogue.transfers(mirror.id, limit=50)
-    lines = []
-    if transfers:
-        last = transfers[0]
-        how = f"incremental ({format_size(last.stream_bytes)})"
-        if last.base is None:
-            how = f"whole ({format_size(last.stream_bytes)}): {last.why_whole or 'no base'}"
-        tail = f": {last.error}" if last.error else ""
-        lines.append(f"The last transfer, {last.name}, was {how}; result: {last.result}{tail}.")
-    whole = [row for row in transfers[1:] if row.base is None and row.result == "done"]
-    if whole and transfers[0].base is not None:
-        lines.append(
-            f"The last whole transfer was {whole[0].name}: {whole[0].why_whole or 'no base'}."
-        )
-    return lines

@@ -17,14 +17,18 @@ from mirrord.core.model import Role, SnapshotKind
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.units import format_size
-from mirrord.engine import failover_steps, recovery
-from mirrord.engine.mirror import Mirror, one_line, stop_running
+from mirrord.engine import failover_steps, preempt, recovery
+from mirrord.engine.mirror import Mirror, one_line
 from mirrord.link import waiting
 
 
 def abort(mirror: Mirror, *, hard: bool) -> Result:
     """End the running transfer. Its checkpoint stays where the driver can; `hard` drops it."""
-    stopped = stop_running(mirror)
+    with preempt.first(mirror, Verb.ABORT) as stopped:
+        return _abort(mirror, hard=hard, stopped=stopped)
+
+
+def _abort(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
     if not stopped and mirror.catalogue.operation(mirror.id) is None:
         return _idle(mirror)
     try:

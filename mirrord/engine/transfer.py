@@ -163,6 +163,7 @@ class _Again:
 
 def _carry_once(route: Route, transfer_id: str, base: str | None, snapshot: Snapshot) -> Outcome:
     started_s = clock.monotonic_s()
+    route.run.check_abort()
     left = {staging.transfer_id: staging for staging in route.receiver.stagings()}
     staging = left.pop(transfer_id, None)
     for stale in left:  # of a transfer that was given up while this end could not be reached
@@ -170,6 +171,7 @@ def _carry_once(route: Route, transfer_id: str, base: str | None, snapshot: Snap
     if staging is not None and staging.complete:
         return Outcome(0, staging.received_bytes, 0, clock.monotonic_s() - started_s, "")
     delta = route.sender.delta(base, snapshot.guid)
+    route.run.check_abort()
     delta_s = clock.monotonic_s() - started_s
     resumable = route.sender.remote or route.receiver.remote
     if Capability.SPOOL in route.receiver.capabilities:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from mirrord.catalogue.store import TransferBegin
+from mirrord.catalogue.store import Confirmed, TransferBegin
 from mirrord.core import names
 from mirrord.core.errors import (
     Aborted,
@@ -32,7 +32,7 @@ from mirrord.core.units import format_duration, format_size
 from mirrord.drivers import base as drivers
 from mirrord.drivers.base import not_a_mirror
 from mirrord.engine import cascade, hooks, plan, prune, recovery
-from mirrord.engine.mirror import Mirror, check_destination, live_source, one_line
+from mirrord.engine.mirror import Mirror, check_destination, live_source
 from mirrord.engine.recovery import Pending, Recovered
 from mirrord.engine.transfer import Outcome, carry
 from mirrord.link import waiting
@@ -104,21 +104,7 @@ def update(mirror: Mirror) -> Result:
     with mirror.hold(Verb.UPDATE):
         recovered = recovery.recover(mirror)
         mirror.permit(Verb.UPDATE)
-        try:
-            return update_held(mirror, recovered)
-        except MirrordError as error:
-            _remember(mirror, error)
-            raise
-
-
-def _remember(mirror: Mirror, error: MirrordError) -> None:
-    """A failure must be seen by who looks later, also when no transfer began."""
-    try:
-        last = mirror.catalogue.transfers(mirror.id, limit=1)
-        if not (last and last[0].error == one_line(error)):
-            mirror.catalogue.add_event(mirror.id, "error", f"update failed: {one_line(error)}")
-    except MirrordError as second:
-        error.add_note(f"this could not be recorded: {second}")
+        return update_held(mirror, recovered)
 
 
 def update_held(mirror: Mirror, recovered: Recovered, *, replaced: bool = False) -> Result:
@@ -154,7 +140,7 @@ def _transfer_all(
             total.prune_refused = prune.prune(mirror, here, there, shown=base.guid)
         if total.transfers:
             return _done(mirror, base, total, started_s)
-        mirror.catalogue.set_confirmed(mirror.id, asked_ns)
+        mirror.catalogue.set_confirmed(mirror.id, Confirmed(base.guid, asked_ns))
         return Result(
             "unchanged",
             f"'{mirror.name}' is up to date: the source has not changed since {base.name}.",
@@ -264,7 +250,8 @@ def _one(mirror: Mirror, begun: TransferBegin, total: _Total) -> None:
     columns = outcome.columns() | {"lag_ms": lag_ms, "phases": json.dumps(phases)}
     if begun.show:
         mirror.catalogue.end(
-            mirror.id, state=State.MIRRORED, confirmed_ns=begun.snapshot.taken_at_ns,
+            mirror.id, state=State.MIRRORED,
+            confirmed=Confirmed(begun.snapshot.guid, begun.snapshot.taken_at_ns),
             transfer=(begun.id, "done", columns),
         )  # fmt: skip
     else:

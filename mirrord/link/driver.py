@@ -21,9 +21,9 @@ from mirrord.core.model import (
     VolumeFacts,
 )
 from mirrord.drivers.base import Capability, Driver, Receiver, SendStream
-from mirrord.link import waiting
 from mirrord.link.exchange import Cancelled, Exchange
 from mirrord.link.session import Session
+from mirrord.system import waiting
 from mirrord.wire.values import pack, unpack
 
 _EVERY = sum(each.value for each in Capability)

@@ -8,7 +8,20 @@ from typing import NamedTuple
 from mirrord.core.units import format_duration
 
 #: Everything an alarm may be about. docs/alarms.md describes each.
-KINDS = ("lag", "failure", "stall", "base", "prune", "target", "clock", "state")
+KINDS = (
+    "lag",
+    "failure",
+    "verb",
+    "stall",
+    "base",
+    "destination",
+    "source",
+    "interrupted",
+    "prune",
+    "target",
+    "clock",
+    "state",
+)
 
 
 class Finding(NamedTuple):
@@ -26,7 +39,7 @@ class View(NamedTuple):
     None without one. rpo_s: what is promised, or None. error, number, gives_up: of the last
     run, when it failed. quiet_s: how long the running transfer has moved nothing, None when none
     runs. base_risk: why its next update may not be incremental, or "". target: why its lag target
-    cannot be held, or "".
+    cannot be held, or "". faults: what else was found by the last look at its ends.
     """
 
     mirrored: bool = True
@@ -44,6 +57,7 @@ class View(NamedTuple):
     base_risk: str = ""
     prune_refused: str = ""
     target: str = ""
+    faults: tuple[Finding, ...] = ()
 
 
 def assess(view: View) -> list[Finding]:
@@ -65,6 +79,12 @@ def assess(view: View) -> list[Finding]:
         found.append(Finding("prune", "warning", f"pruning was refused: {view.prune_refused}"))
     if view.target:
         found.append(Finding("target", "warning", view.target))
+    kinds = {finding.kind for finding in found}
+    for fault in view.faults:
+        # Of several of a kind the first; of its own runs the scheduler knows more.
+        if fault.kind not in kinds:
+            kinds.add(fault.kind)
+            found.append(fault)
     return found
 
 

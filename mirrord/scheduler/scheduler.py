@@ -85,6 +85,12 @@ class Watched:
     gives_up: bool = False
     retry_pending: bool = False
     base_risk: str = ""
+    #: What the last look at its ends and its records found; see `Scheduler.found`.
+    faults: tuple[Finding, ...] = ()
+    #: How many commands hold it: nothing of it begins but what was asked for.
+    held: int = 0
+    #: The cause of a run that did not begin for that, or "".
+    held_back: str = ""
     prune_refused: str = ""
     target: str = ""
     #: When the running job last moved a byte (monotonic), None while none transfers.
@@ -180,13 +186,57 @@ class Scheduler:
                 standing.confirmed_ns, since_s=watched.started_boot_s
             )
         begins = standing.mirrored and not watched.standing.mirrored
+        ends = watched.standing.mirrored and not standing.mirrored
         watched.standing = standing
+        if ends:  # it was broken off: no run goes on, and why the last one failed is over
+            watched.number, watched.error, watched.gives_up = 0, "", False
+            self._no_retry(watched)
         waits = self.queue.waiting.get(name)
         if waits and waits.cause != "asked" and (standing.quiesced or not standing.mirrored):
             self.queue.drop(name)  # it would be refused
             self._plan_lag_later(watched)
         if begins and watched.schedule is not None and watched.schedule.lag_s is not None:
             self._set_timer(watched, first=False)
+
+    def found(
+        self, name: str, standing: Standing, base_risk: str, faults: tuple[Finding, ...]
+    ) -> None:
+        """What a look at both ends and the records has found."""
+        watched = self.mirrors.get(name)
+        if watched is not None:
+            watched.base_risk, watched.faults = base_risk, faults
+            self.stands(name, standing)
+            self.check(name)
+
+    def hold(self, name: str) -> Job | None:
+        """A command ends what goes on with a mirror: no run begins until `release`, and a run that
+        waits for its turn or is to be retried is dropped. Returns the one that waited.
+        """
+        watched = self.mirrors.get(name)
+        if watched is None:
+            return None
+        watched.held += 1
+        if watched.retry_pending:
+            watched.held_back = "retry"
+        self._no_retry(watched)
+        dropped = self.queue.drop(name)
+        if dropped is not None and dropped.cause != "asked":
+            watched.held_back = dropped.cause
+        return dropped
+
+    def release(self, name: str, *, again: bool) -> None:
+        """That command has ended. again: it failed, so what it held back is due after all."""
+        watched = self.mirrors.get(name)
+        if watched is None or not watched.held:
+            return
+        watched.held -= 1
+        if watched.held:
+            return
+        cause, watched.held_back = watched.held_back, ""
+        if cause and again:
+            self.due(name, cause, "a command that held it back has failed")
+        else:
+            self._plan_lag_later(watched)
 
     def inherit(self, name: str, findings: Iterable[Finding]) -> None:
         """Alarms that were up when the service before this one ended are up until judged.
@@ -273,7 +323,9 @@ class Scheduler:
             # Its time has come, whatever becomes of it: nothing waits for it any more.
             watched.retry_pending = False
         if cause != "asked":
-            if not watched.standing.mirrored or watched.standing.quiesced:
+            if watched.held:
+                watched.held_back = cause
+            if not watched.standing.mirrored or watched.standing.quiesced or _is_held(watched):
                 self._plan_lag_later(watched)
                 return False
             if watched.retry_pending and cause != "retry":
@@ -379,8 +431,9 @@ class Scheduler:
             watched.base_risk = str(error)
         idle = watched.standing.quiesced or not watched.standing.mirrored
         asked = job.cause == "asked"
+        held = watched.held > 0 and error.code in ("aborted", "busy")
         misdirected = asked and (job.verb != "update" or error.code in ("busy", "refused"))
-        if error.code == "aborted" or misdirected or (error.code == "refused" and idle):
+        if error.code == "aborted" or held or misdirected or (error.code == "refused" and idle):
             # A person ended it, or asked for what cannot be and was told so: nobody else need be.
             self._plan_lag_later(watched)
             return
@@ -426,6 +479,7 @@ class Scheduler:
             base_risk=watched.base_risk,
             prune_refused=watched.prune_refused,
             target=watched.target,
+            faults=watched.faults,
         )
 
     def _expected_s(self, watched: Watched) -> float | None:
@@ -443,9 +497,8 @@ class Scheduler:
         watched = self.mirrors.get(name)
         if watched is None or (not watched.alarms.up and _plainly_well(watched)):
             return []
-        found = assess(self.view(name))
-        kinds = {finding.kind for finding in found}
-        found += [finding for finding in watched.inherited if finding.kind not in kinds]
+        view = self.view(name)
+        found = assess(view._replace(faults=(*watched.inherited, *view.faults)))
         changes = watched.alarms.update(found)
         for change in changes:
             self._told(name, change)
@@ -457,7 +510,13 @@ def _plainly_well(watched: Watched) -> bool:
 
     False when it takes a closer look to tell.
     """
-    if watched.error or watched.base_risk or watched.prune_refused or watched.target:
+    if (
+        watched.error
+        or watched.base_risk
+        or watched.faults
+        or watched.prune_refused
+        or watched.target
+    ):
         return False
     if watched.moved_s is not None:
         return False
@@ -467,6 +526,13 @@ def _plainly_well(watched: Watched) -> bool:
         return True
     lag_s = watched.lag_s()
     return lag_s is None or 100 * lag_s < promise.warn * promised_s
+
+
+def _is_held(watched: Watched) -> bool:
+    """Whether no run may begin by itself: a command holds the mirror, or an interrupted operation
+    waits for a decision. A run could only fail on that, each time anew.
+    """
+    return watched.held > 0 or any(fault.kind == "interrupted" for fault in watched.faults)
 
 
 def _retry(name: str) -> str:

@@ -6,12 +6,14 @@ import os
 import select
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from mirrord.core.errors import IoFailed, Unsupported
+from mirrord.system import clock
 
 _OUTPUT_BYTES_MAX = 64 << 10
+_CHECK_EVERY_S = 0.1
 
 #: For `start`: neither input nor a place for what it says.
 NO_INPUT = subprocess.DEVNULL
@@ -46,10 +48,12 @@ def run(
     environment: Mapping[str, str] | None = None,
     output_bytes_max: int = _OUTPUT_BYTES_MAX,
     given: bytes | None = None,
+    check: Callable[[], None] | None = None,
 ) -> Result:
     """Run a program to its end. `IoFailed` when it takes longer than that.
 
-    given: its input; None: it has none.
+    given: its input; None: it has none. check: asked ten times a second; what it raises ends the
+    program with all that it started.
     environment: variables set in addition to those of this process. output_bytes_max: so much of
     the end of its output is returned. What the program started itself ends with it when the time
     is over.
@@ -63,7 +67,7 @@ def run(
         env=_environment(environment),
     )
     try:
-        output, errors = process.communicate(given, timeout=timeout_s)
+        output, errors = _communicate(process, given, timeout_s, check)
     except subprocess.TimeoutExpired:
         end_session(process)  # the program may be over, and what it left behind go on
         raise IoFailed(f"'{arguments[0]}' did not end within {timeout_s:g} s") from None
@@ -74,6 +78,21 @@ def run(
             if pipe is not None:
                 pipe.close()
     return Result(process.returncode, _tail(output, output_bytes_max), _tail(errors))
+
+
+def _communicate(
+    process: Process, given: bytes | None, timeout_s: float, check: Callable[[], None] | None
+) -> tuple[bytes, bytes]:
+    if check is None:
+        return process.communicate(given, timeout=timeout_s)
+    until_s = clock.monotonic_s() + timeout_s
+    while True:
+        try:
+            return process.communicate(given, timeout=_CHECK_EVERY_S)
+        except subprocess.TimeoutExpired:
+            if clock.monotonic_s() >= until_s:
+                raise
+            check()
 
 
 def end_session(process: Process) -> None:
@@ -87,9 +106,10 @@ def end_session(process: Process) -> None:
     process.wait()
 
 
-def ended(process: Process, *, timeout_s: float) -> int | None:
-    """The status of a program that is over or ends within that time (negative: the signal that
-    ended it); None while it runs. Its number stays its own, for `end_session`.
+def ended(process: Process, *, timeout_s: float | None) -> int | None:
+    """The status of a program that is over or ends within that time (None: however long it takes;
+    negative: the signal that ended it); None while it runs. Its number stays its own, for
+    `end_session`.
     """
     if process.returncode is not None:
         return process.returncode
@@ -97,7 +117,7 @@ def ended(process: Process, *, timeout_s: float) -> int | None:
     try:
         waiting = select.poll()
         waiting.register(watched, select.POLLIN)
-        waiting.poll(timeout_s * 1000)
+        waiting.poll(None if timeout_s is None else timeout_s * 1000)
         found = os.waitid(os.P_PIDFD, watched, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     finally:
         os.close(watched)

@@ -74,9 +74,7 @@ def exclusive(path: str | Path, purpose: str, *, what: str) -> Iterator[None]:
                 f"{what} is in use by {_read_holder(descriptor)}",
                 hint="Wait for it to end, or end it: 'mirrord abort NAME' where it is a mirror's.",
             )
-        record = {"pid": os.getpid(), "purpose": purpose, "since_ns": clock.now_ns(),
-                  "shared": _shared}  # fmt: skip
-        _record(descriptor, json.dumps(record).encode())
+        _sign(descriptor, purpose)
         yield
         _record(descriptor, b"")
 
@@ -107,6 +105,14 @@ def _record(descriptor: int, text: bytes) -> None:
         os.pwrite(descriptor, text, 0)
 
 
+def _sign(descriptor: int, purpose: str) -> None:
+    """Write down who holds the lock. It holds without that, too: on a full file system others only
+    learn that somebody has it.
+    """
+    record = Holder(os.getpid(), purpose, clock.now_ns(), _shared)._asdict()
+    _record(descriptor, json.dumps(record).encode())
+
+
 def _take(descriptor: int) -> bool:
     """Take the lock. Without a record in it, somebody is only asking who holds it: a moment."""
     deadline_s = clock.monotonic_s() + _ASKING_S
@@ -134,3 +140,20 @@ def _read_holder(descriptor: int) -> Holder:
                       bool(record.get("shared")))  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError):
         return Holder(0, "starting", clock.now_ns())
+
+
+@contextmanager
+def passing(path: str | Path, *, what: str) -> Iterator[None]:
+    """Hold the lock at `path` for a moment, without a record in it: who else passes waits for
+    that. `Busy` with the holder when somebody keeps it.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        if not _take(descriptor):
+            raise Busy(
+                f"{what} is in use by {_read_holder(descriptor)}",
+                hint="Wait for it to end, and run the same command again.",
+            )
+        yield
+    finally:
+        os.close(descriptor)

@@ -115,7 +115,7 @@ def test_every_metric_is_documented_as_it_is(page: str) -> None:
         # What no sample has yet (no retry happened) cannot be compared.
         assert there[name][1] in (labels, set()), name
     bare = {name for name, (_, labels) in there.items() if not labels and documented()[name][1]}
-    assert bare == {"mirrord_retries_total"}
+    assert bare == {"mirrord_retries_total", "mirrord_failed_commands_total"}
 
 
 def test_the_page_is_as_prometheus_wants_it(tool: str, page: str) -> None:

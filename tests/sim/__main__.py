@@ -24,8 +24,8 @@ from tests.sim.story import events_of, fails, shrink, tell
 _LARGE = 200
 
 
-def main() -> int:
-    """Simulate; the seed is named where it fails."""
+def main(words: list[str] | None = None) -> int:
+    """Simulate; the seed is named where it fails. words: of the command line, if not this one's."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=1, help="how many, from that seed on")
@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("--stories", action="store_true", help="of one mirror, with all verbs")
     parser.add_argument("--events", type=int, default=30, help="of a story")
     parser.add_argument("--random", action="store_true", help="begin with a random seed")
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     if given.random:
         given.seed = random.SystemRandom().randrange(1_000_000_000)
     if given.stories:

@@ -83,11 +83,13 @@ BUGS = (
         "what somebody still writes to is dropped",
         "acknowledged lines are nowhere",
         _of(MemoryDriver, "_is_superfluous", _ignores_writers),
+        16,
     ),
     Bug(
         "later work does not stop recovery",
         "later work",
         _of(MemoryDriver, "is_marked", _always(True)),
+        3,
     ),
     Bug(
         "any volume at the source's place is mirrored",
@@ -113,6 +115,7 @@ BUGS = (
         "open files do not matter",
         "a planned reverse left lines behind",
         _of(failover_steps, "refuse_writers", _always(None)),
+        3,
     ),
     Bug(
         "what was set aside is left",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from mirrord.core.errors import Busy
 from mirrord.core.model import ReceiveRequest, Role, Snapshot, SnapshotKind, Staging
 from mirrord.system import clock
 from tests.sim.stream import Change, Geometry
@@ -138,7 +139,9 @@ class Volume:
         return self.body.origin
 
     def write(self, changes: Iterable[Change]) -> None:
-        """Set blocks to versions; 0 removes a block."""
+        """Set blocks to versions; 0 removes a block. `Busy` while it is frozen."""
+        if self.frozen:
+            raise Busy("the volume is frozen")
         self.end_span()
         self.body.write(changes)
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.catalogue.schema import MIGRATIONS
-from mirrord.catalogue.store import Catalogue, TransferBegin
+from mirrord.catalogue.schema import APPLICATION_ID, MIGRATIONS
+from mirrord.catalogue.store import Catalogue, Confirmed, TransferBegin
+from mirrord.catalogue.watchbook import FailureRow
 from mirrord.core.errors import Damaged, MirrordError
 from mirrord.core.model import Snapshot, SnapshotKind
 from mirrord.core.states import State
@@ -32,10 +33,16 @@ def test_what_was_recorded_is_there_after_reopening(tmp_path: Path) -> None:
     operation = again.operation("m")
     assert operation is not None and operation.phase == "transferring"
     assert operation.arguments["transfer"] == "t1" and operation.arguments["guid"] == "g1"
-    again.end("m", state=State.MIRRORED, confirmed_ns=5, transfer=("t1", "done", {"lag_ms": 3}))
+    again.end(
+        "m",
+        state=State.MIRRORED,
+        confirmed=Confirmed("g1", 5),
+        transfer=("t1", "done", {"lag_ms": 3}),
+    )
     assert again.operation("m") is None
     row = again.mirror("m")
     assert row is not None and row.state is State.MIRRORED and row.confirmed_ns == 5
+    assert row.confirmed_guid == "g1"
     [transfer] = again.transfers("m", limit=5)
     assert transfer.result == "done" and transfer.lag_ms == 3 and transfer.why_whole == "first"
     assert again.snapshots("m") == {"g1": ("s1", SnapshotKind.REFERENCE, 1)}
@@ -122,3 +129,41 @@ def test_the_last_rows_of_a_mirror_are_found_without_sorting_its_history(tmp_pat
         ).fetchall()
         assert not any("TEMP" in row[3] for row in plan)
     raw.close()
+
+
+def test_a_time_of_an_older_version_is_bound_to_no_snapshot(tmp_path: Path) -> None:
+    """What was shown then was not recorded: nobody may guess it."""
+    raw = sqlite3.connect(tmp_path / "c")
+    for script in MIGRATIONS[:3]:
+        raw.executescript(script)
+    raw.execute("PRAGMA user_version = 3")
+    raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    raw.execute(
+        "INSERT INTO mirror (id, state, quiesced, sequence, confirmed_ns, created_ns) "
+        "VALUES ('m', 'mirrored', 1, 7, 99, 1)"
+    )
+    raw.commit()
+    raw.close()
+    catalogue = Catalogue(tmp_path / "c")
+    row = catalogue.mirror("m")
+    assert row is not None and row.confirmed_guid == ""
+    assert row.state is State.MIRRORED and row.quiesced
+    assert row.sequence == 7 and row.confirmed_ns == 99
+    catalogue.set_confirmed("m", Confirmed("g", 100))
+    row = catalogue.mirror("m")
+    assert row is not None and (row.confirmed_guid, row.confirmed_ns) == ("g", 100)
+    assert catalogue.failures("m") == []
+    catalogue.close()
+
+
+def test_failures_are_kept_by_kind_until_they_are_crossed_out(tmp_path: Path) -> None:
+    catalogue = Catalogue(tmp_path / "c")
+    for verb, at_ns in (("update", 1), ("break", 2), ("reverse", 3)):
+        kind = "break" if verb == "break" else "update"
+        catalogue.add_failure("unknown", FailureRow(kind, verb, at_ns, "io", f"{verb}: why"))
+    assert [each.verb for each in catalogue.failures("unknown")] == ["break", "reverse"]
+    catalogue.clear_failures("unknown", ["update", "prune"])
+    assert [each.verb for each in catalogue.failures("unknown")] == ["break"]
+    catalogue.remove_mirror("unknown")
+    assert catalogue.failures("unknown") == []
+    catalogue.close()

@@ -44,6 +44,15 @@ def test_a_quiesced_mirror_falls_behind_and_the_text_says_why() -> None:
         (View(base_risk="gone"), ("base", "error")),
         (View(prune_refused="too many"), ("prune", "warning")),
         (View(target="too small"), ("target", "warning")),
+        *(
+            (View(faults=(Finding(kind, "error", "found"),)), (kind, "error"))
+            for kind in ("verb", "destination", "source", "interrupted")
+        ),
+        # Of its own runs the scheduler knows more than the records.
+        (
+            View(error="cut", gives_up=True, faults=(Finding("failure", "warning", "cut"),)),
+            ("failure", "error"),
+        ),
     ],
 )
 def test_each_kind_is_raised_at_its_level(view: View, expected: tuple[str, str]) -> None:

@@ -242,6 +242,56 @@ def test_who_was_quiesced_as_it_started_did_not_fail(room: Room) -> None:
     assert not watched.error and not room.told
 
 
+def test_nothing_begins_while_a_command_goes_first_and_what_waited_is_dropped(room: Room) -> None:
+    room.define(every("every 1h"))
+    room.timers.pass_s(2 * 3600)
+    dropped = room.scheduler.hold("a")
+    assert dropped is not None and dropped.cause == "schedule"
+    room.end(error=Busy("a break goes first"))
+    room.timers.pass_s(3 * 3600)
+    assert room.causes() == ["schedule"]
+    assert {change.finding.kind for _, change in room.told} <= {"lag"}
+    room.scheduler.release("a", again=False)
+    assert room.causes() == []
+    room.timers.pass_s(3600)
+    assert room.causes() == ["schedule"]
+
+
+def test_what_a_command_held_back_is_due_when_that_command_fails(room: Room) -> None:
+    watched = room.define(every("every 10h"))
+    room.timers.pass_s(10 * 3600)
+    room.end(error=TransferFailed("cut"))
+    assert watched.retry_pending and room.causes() == ["schedule"]
+    assert room.scheduler.hold("a") is None
+    room.timers.pass_s(3600)
+    assert room.causes() == []
+    room.scheduler.release("a", again=True)
+    assert room.causes() == ["retry"]
+
+
+def test_a_mirror_that_is_broken_off_has_no_failed_run_any_more(room: Room) -> None:
+    watched = room.define(every("every 1h"))
+    room.timers.pass_s(3600)
+    room.end(error=TransferFailed("cut"))
+    assert watched.retry_pending and watched.error
+    room.scheduler.found("a", Standing(False, False, watched.standing.confirmed_ns), "", ())
+    assert not watched.error and not watched.retry_pending
+    room.timers.pass_s(3600)
+    assert room.causes() == ["schedule"]
+
+
+def test_an_interrupted_operation_lets_no_run_begin_until_it_is_decided(room: Room) -> None:
+    watched = room.define(every("every 1h"))
+    fault = Finding("interrupted", "error", "waits for a decision")
+    room.scheduler.found("a", watched.standing, "", (fault,))
+    room.timers.pass_s(3 * 3600)
+    assert room.causes() == []
+    assert [(c.finding.kind, c.raised) for _, c in room.told] == [("interrupted", True)]
+    room.scheduler.found("a", watched.standing, "", ())
+    room.timers.pass_s(3600)
+    assert room.causes() == ["schedule"]
+
+
 def test_an_owner_who_prunes_by_hand_ends_the_alarm_about_it(room: Room) -> None:
     room.define(every("every 1h"))
     room.timers.pass_s(3600)

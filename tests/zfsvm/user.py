@@ -221,6 +221,75 @@ def write_random(path: str, size_bytes: int) -> None:
         file.write(os.urandom(size_bytes % _PIECE))
 
 
+def overwrite(folder: str, seed: int) -> None:
+    """Other bytes in the place of some."""
+    files.overwrite(Path(folder), seed)
+
+
+def volume_overwrite(device: str, seed: int) -> None:
+    """The same on a block device."""
+    with _device(device).open("r+b", buffering=0) as file:
+        old = file.read(4096)
+        file.seek(0)
+        file.write(bytes(byte ^ (1 + seed % 255) for byte in old))
+
+
+def written(folder: str) -> list[int]:
+    """The numbers that programs wrote there."""
+    return sorted(files.written(Path(folder)))
+
+
+def volume_written(device: str, offset: int) -> list[int]:
+    """The same on a block device: a byte for each number."""
+    with _device(device).open("rb") as file:
+        file.seek(offset)
+        return [number for number, byte in enumerate(file.read(1000)) if byte == 1]
+
+
+_writing: dict[str, int] = {}
+
+
+def begin_writing(path: str) -> None:
+    """Have a file, or a block device, open for writing until `end_writing`."""
+    made = 0 if path.startswith("/dev/") else os.O_CREAT | os.O_APPEND
+    _writing[path] = os.open(path, os.O_WRONLY | os.O_SYNC | made)
+
+
+def write_number(path: str, offset: int, number: int) -> bool:
+    """Append a number, or write a byte for it; whether that was acknowledged."""
+    try:
+        if path.startswith("/dev/"):
+            os.pwrite(_writing[path], b"\1", offset + number)
+        else:
+            os.write(_writing[path], b"%d\n" % number)
+    except OSError:
+        return False
+    return True
+
+
+def end_writing(path: str) -> None:
+    """Close it."""
+    os.close(_writing.pop(path))
+
+
+def freeze_and_die(location: str) -> None:
+    """A process that freezes a dataset, and is killed."""
+    from mirrord.core.model import Endpoint
+    from mirrord.drivers.registry import open_driver
+
+    child = os.fork()
+    if child == 0:
+        try:
+            driver = open_driver(Endpoint("zfs", location))
+            driver.freeze()
+            if driver.facts().frozen:
+                os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(1)
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != -signal.SIGKILL:
+        raise RuntimeError(f"{location} was not frozen")
+
+
 _open: list[int] = []
 
 

@@ -1,0 +1,100 @@
+"""Why a mirror is as it is, and which command changes that, for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mirrord.core.errors import MirrordError
+from mirrord.core.results import Result
+from mirrord.core.states import State
+from mirrord.core.units import format_size
+from mirrord.engine import plan, report
+from mirrord.engine.mirror import Mirror, one_line
+from mirrord.link import waiting
+
+
+def explain(mirror: Mirror) -> Result:
+    """Why things are as they are, and which command changes it: one finding a line."""
+    found = report.status(mirror)
+    row = report.row_of(mirror, "")
+    findings = [
+        f"State: {found['state']}; activity: {found['activity']}.",
+        *_explain_base(mirror, found),
+        *_explain_last(mirror),
+    ]
+    if row.quiesced:
+        findings.append(
+            f"It is quiesced: no transfer begins. 'mirrord resume {mirror.name}' ends that."
+        )
+    if found["running"]:
+        running = found["running"]
+        findings.append(
+            f"Process {running['pid']} holds it ({running['purpose']}). "
+            f"'mirrord abort {mirror.name}' ends that."
+        )
+    if found["checkpoint_bytes"]:
+        findings.append(
+            f"An interrupted transfer left a checkpoint of "
+            f"{format_size(found['checkpoint_bytes'])}: the next update goes on from there."
+        )
+    operation = mirror.catalogue.operation(mirror.id)
+    if operation and operation.verb not in report.DECIDED and not found["running"]:
+        findings.append(
+            f"An interrupted {operation.verb} (phase {operation.phase}) will be taken up by the "
+            "next command that changes this mirror."
+        )
+    for problem in found["problems"]:
+        findings.append(f"Problem: {problem}.")
+    findings.extend(found["notes"])
+    source_facts, trouble = report.facts_of(mirror.source)
+    if trouble:
+        findings.append(f"The source cannot be reached: {trouble}.")
+    elif source_facts:
+        findings.extend(f"Source: {report.sentence(note)}" for note in source_facts.notes)
+    return Result(str(found["state"]), "\n".join(findings), {"findings": findings})
+
+
+def _explain_base(mirror: Mirror, found: dict[str, Any]) -> list[str]:
+    if found["state"] == State.UNINITIALIZED.value:
+        return [f"Nothing was transferred yet: 'mirrord initialize {mirror.name}' does that."]
+    try:
+        with waiting.hurried(waiting.LOOK_S):
+            here, there = mirror.source.snapshots(), mirror.destination.snapshots()
+    except (MirrordError, OSError) as error:
+        return [f"The base cannot be checked: {one_line(error)}."]
+    common = plan.newest_common(here, there)
+    newest = common.name if common else "none"
+    count = len({s.guid for s in here if s.intact} & {s.guid for s in there if s.intact})
+    lines = [f"Common snapshots: {count}; the newest is {newest}."]
+    if found["state"] == State.BROKEN_OFF.value:
+        lines.append(
+            f"It is broken off: 'mirrord resync {mirror.name}' (source wins) or 'mirrord reverse "
+            f"{mirror.name}' (destination becomes the source) goes on from there."
+        )
+        return lines
+    facts, _ = report.facts_of(mirror.destination)
+    if facts and facts.shown:
+        base = plan.find_base(mirror.name, here, there, facts.shown)
+        if isinstance(base, plan.Conflict):
+            lines.append(f"The next update is blocked: {base.why}. {base.hint}")
+        else:
+            lines.append(f"The next update is incremental, from {base.name}.")
+    return lines
+
+
+def _explain_last(mirror: Mirror) -> list[str]:
+    transfers = mirror.catalogue.transfers(mirror.id, limit=50)
+    lines = []
+    if transfers:
+        last = transfers[0]
+        how = f"incremental ({format_size(last.stream_bytes)})"
+        if last.base is None:
+            how = f"whole ({format_size(last.stream_bytes)}): {last.why_whole or 'no base'}"
+        tail = f": {last.error}" if last.error else ""
+        lines.append(f"The last transfer, {last.name}, was {how}; result: {last.result}{tail}.")
+    whole = [row for row in transfers[1:] if row.base is None and row.result == "done"]
+    if whole and transfers[0].base is not None:
+        lines.append(
+            f"The last whole transfer was {whole[0].name}: {whole[0].why_whole or 'no base'}."
+        )
+    return lines

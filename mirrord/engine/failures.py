@@ -1,0 +1,54 @@
+"""Commands that failed: which count, and what ends that. Recorded where commands are dispatched, so
+that also those are seen later that failed before the mirror was held.
+"""
+
+from __future__ import annotations
+
+from mirrord.catalogue.store import Catalogue
+from mirrord.catalogue.watchbook import FailureRow
+from mirrord.core.errors import Aborted, Busy, MirrordError, NotFound, Refused, UsageError
+from mirrord.core.states import Refusal, Verb, judge
+from mirrord.system import clock
+
+#: A failure is over when a verb of the same kind succeeds. Those that end with an update are one.
+UPDATE = Verb.UPDATE.value
+_UPDATES = frozenset({Verb.INITIALIZE, Verb.UPDATE, Verb.RESYNC, Verb.REVERSE})
+
+
+def kind_of(verb: Verb) -> str:
+    """The kind of a verb."""
+    return UPDATE if verb in _UPDATES else verb.value
+
+
+def failed(
+    book: Catalogue, mirror_id: str, verb: Verb, error: MirrordError, *, kind: str = ""
+) -> None:
+    """Record a failure. One that nobody need be told of again is none: it was aborted, the command
+    does not fit the state or names what is not there, or an update met another one at work.
+    """
+    if isinstance(error, Aborted | UsageError):
+        return
+    kind = kind or kind_of(verb)
+    if isinstance(error, Busy if kind == UPDATE else NotFound):
+        return
+    row = book.mirror(mirror_id)
+    if row is not None and isinstance(error, Refused):
+        verdict = judge(row.state, verb, quiesced=row.quiesced)
+        if isinstance(verdict, Refusal):
+            return
+    book.add_failure(
+        mirror_id, FailureRow(kind, verb.value, clock.now_ns(), error.code, str(error))
+    )
+    if row is not None:
+        book.add_event(mirror_id, "error", f"{verb.value} failed: {error}")
+
+
+def succeeded(book: Catalogue, mirror_id: str, verb: Verb, *, kind: str = "") -> None:
+    """A verb has succeeded. After a break it does not matter that updates failed before; an abort
+    is how a person gives up what failed.
+    """
+    kind = kind or kind_of(verb)
+    kinds = {kind, UPDATE} if kind == Verb.BREAK.value else {kind}
+    if verb is Verb.ABORT:
+        kinds = {failure.kind for failure in book.failures(mirror_id)}
+    book.clear_failures(mirror_id, kinds)

@@ -1,0 +1,178 @@
+"""What the destination shows, and what is wrong with the two ends: by looking, not by what was
+recorded. Each fault is a problem in `status` and an alarm of the daemon; docs/alarms.md.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from mirrord.catalogue.store import MirrorRow
+from mirrord.core.errors import MirrordError
+from mirrord.core.model import Role, Snapshot, VolumeFacts
+from mirrord.core.states import State
+from mirrord.core.units import format_size
+from mirrord.engine.mirror import Mirror
+from mirrord.link import waiting
+from mirrord.system import locks
+
+#: Less than this is a full file system: not even the records of a transfer fit.
+_FULL_BYTES = 1 << 20
+
+
+class Fault(NamedTuple):
+    """Something is wrong. kind: of the alarm that it is. level: warning or error."""
+
+    kind: str
+    level: str
+    text: str
+
+
+class Shown(NamedTuple):
+    """What the destination shows. name: of the snapshot, or "". confirmed_ns: until when (wall
+    time) it is known to equal the source; 0 when nothing is shown.
+    """
+
+    name: str
+    confirmed_ns: int
+    faults: tuple[Fault, ...] = ()
+
+
+def look(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None, trouble: str) -> Shown:
+    """What the destination shows now. facts: of the destination, None when it cannot be reached,
+    because of `trouble`. Behind a link that is down it shows what it showed; on this host it shows
+    nothing that anybody could use.
+    """
+    if facts is None:
+        fault = _fault(f"the destination cannot be reached: {trouble}")
+        return Shown("", row.confirmed_ns if mirror.destination.remote else 0, (fault,))
+    full = _full(mirror, facts)
+    absent = _absent(mirror, facts)
+    if row.state is not State.MIRRORED:
+        # A promoted destination has its own life; it began as what it showed last.
+        gone = row.state is State.BROKEN_OFF and facts.role is Role.ABSENT
+        return Shown("", row.confirmed_ns, (absent,) if absent and gone else full)
+    if absent is not None:
+        return Shown("", 0, (absent,))
+    if facts.role is Role.LIVE:
+        fault = _fault("the destination was made writable outside of this mirror")
+        return Shown("", row.confirmed_ns, (fault, *full))
+    faults = (*_read_only(mirror, facts), *full)
+    if not facts.shown:
+        fault = _fault(f"{mirror.destination} shows nothing: its view is not there any more")
+        return Shown("", 0, (fault, *faults))
+    if facts.shown == row.confirmed_guid:
+        return Shown(_name(mirror, facts.shown, None), row.confirmed_ns, faults)
+    there = _snapshot(mirror, facts.shown)
+    taken_ns = there.taken_at_ns if there else 0
+    name = _name(mirror, facts.shown, there)
+    if row.confirmed_guid and _is_another(mirror, facts.shown):
+        faults = (_another(mirror, row, name, taken_ns), *faults)
+    return Shown(name, taken_ns, faults)
+
+
+def look_at_source(mirror: Mirror) -> tuple[Fault, ...]:
+    """Whether there is a volume at the source. One that cannot be asked is no fault here: it is a
+    risk for the base.
+    """
+    try:
+        with waiting.hurried(waiting.LOOK_S):
+            facts = mirror.source.facts()
+    except (MirrordError, OSError):
+        return ()
+    if facts.role not in (Role.ABSENT, Role.FOREIGN):
+        return ()
+    note = facts.notes[0] if facts.notes else "nothing is at that path"
+    what = "not there" if facts.role is Role.ABSENT else "not a volume that can be mirrored"
+    text = f"the source {mirror.source} is {what}: {note}; check that it is mounted"
+    return (Fault("source", "error", text),)
+
+
+def _fault(text: str) -> Fault:
+    return Fault("destination", "error", text)
+
+
+def _absent(mirror: Mirror, facts: VolumeFacts) -> Fault | None:
+    where, note = str(mirror.destination), facts.notes[0] if facts.notes else ""
+    if facts.role is Role.ABSENT:
+        why = note or "nothing is at that path"
+        return _fault(f"the destination {where} is not there: {why}; check that it is mounted")
+    if facts.role is Role.FOREIGN or (facts.role is Role.MIRROR and facts.mirror_id != mirror.id):
+        tail = f": {note}" if note else ""
+        return _fault(f"the destination {where} is not this mirror's any more{tail}")
+    return None
+
+
+def _is_another(mirror: Mirror, guid: str) -> bool:
+    """Whether it is not what was committed last, and no verb is just committing it or was
+    interrupted between the commit and its record.
+    """
+    operation = mirror.catalogue.operation(mirror.id)
+    if operation is not None and operation.arguments.get("guid") == guid:
+        return False
+    row = mirror.catalogue.mirror(mirror.id)
+    if row is None or row.confirmed_guid == guid or locks.holder_of(mirror.run.lock) is not None:
+        return False
+    try:
+        with waiting.hurried(waiting.LOOK_S):
+            return mirror.destination.facts().shown == guid
+    except (MirrordError, OSError):
+        return False
+
+
+def _another(mirror: Mirror, row: MirrorRow, name: str, taken_ns: int) -> Fault:
+    """Both ends are right by themselves, but it is not what was committed last."""
+    taken = ""
+    if taken_ns:
+        taken = f" (taken {datetime.fromtimestamp(taken_ns / 1e9, UTC).astimezone():%F %T})"
+    committed = _name(mirror, row.confirmed_guid, None)
+    return _fault(
+        f"the destination {mirror.destination} shows {name}{taken}, but {committed} was committed "
+        "last: an older disk or image is mounted there, or somebody turned it back"
+    )
+
+
+def _name(mirror: Mirror, guid: str, snapshot: Snapshot | None) -> str:
+    known = mirror.catalogue.snapshots(mirror.id).get(guid)
+    if known:
+        return known[0]
+    return snapshot.name if snapshot else guid
+
+
+def _snapshot(mirror: Mirror, guid: str) -> Snapshot | None:
+    try:
+        with waiting.hurried(waiting.LOOK_S):
+            listed = mirror.destination.snapshots()
+    except (MirrordError, OSError):
+        return None
+    return next((snapshot for snapshot in listed if snapshot.guid == guid), None)
+
+
+def _full(mirror: Mirror, facts: VolumeFacts) -> tuple[Fault, ...]:
+    if not facts.used_bytes or facts.free_bytes >= _FULL_BYTES:
+        return ()
+    free = format_size(facts.free_bytes)
+    return (_fault(f"no space is left at the destination {mirror.destination}: {free} are free"),)
+
+
+def _read_only(mirror: Mirror, facts: VolumeFacts) -> tuple[Fault, ...]:
+    """Whether the file system that holds the destination is read-only, where that can be seen.
+
+    Not of a dataset: that of a mirror is always mounted so.
+    """
+    location = facts.mount or mirror.destination.location
+    if mirror.destination.remote or not location.startswith("/"):
+        return ()
+    path = Path(location)
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    try:
+        flags = os.statvfs(path).f_flag
+    except OSError:
+        return ()
+    if not flags & os.ST_RDONLY:
+        return ()
+    text = f"the file system of the destination {mirror.destination} is read-only"
+    return (_fault(f"{text}: look at 'dmesg', then mount it writable"),)
