@@ -168,6 +168,11 @@ class Volume:
         entry.body = self.body
         return entry
 
+    def bodies(self) -> list[Body]:
+        """What is live or was, here."""
+        kept = (entry.body for entry in self.entries.values())
+        return [self.body, *self.aside.values(), *(body for body in kept if body is not None)]
+
     def is_related(self, entry: Entry) -> bool:
         """Whether the live content is that of which a snapshot was taken, or began as one of ours:
         an incremental of it can be sent.
