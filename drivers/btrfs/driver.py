@@ -24,6 +24,7 @@ from mirrord.core.model import (
     Staging,
     VolumeFacts,
 )
+from mirrord.core.text import escaped
 from mirrord.drivers import base
 from mirrord.drivers.base import Capability, Driver
 from mirrord.drivers.btrfs import (
@@ -173,8 +174,8 @@ class BtrfsDriver(Driver):
     def _nested_notes(self, place: Layout) -> tuple[str, ...]:
         names = store.nested_names(place.view, limit=_NESTED_NOTES_MAX + 1)
         notes = [
-            f"The nested subvolume '{name}' is not mirrored: a btrfs snapshot does not contain "
-            "it; give it a mirror of its own."
+            f"The nested subvolume '{escaped(name)}' is not mirrored: a btrfs snapshot does not "
+            "contain it; give it a mirror of its own."
             for name in names[:_NESTED_NOTES_MAX]
         ]
         if len(names) > _NESTED_NOTES_MAX:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from mirrord.core.errors import Diverged, Refused
 from mirrord.core.model import Snapshot, SnapshotKind
+from mirrord.core.text import escaped
 from mirrord.drivers import base
 from mirrord.drivers.btrfs import ioctl, layout, subvolume
 from mirrord.drivers.btrfs.layout import Layout, Record
@@ -186,8 +187,11 @@ def owned(place: Layout, live: subvolume.Info) -> Iterator[Kept]:
 
 
 def _own_name(path: Path) -> str:
-    """The snapshot's name; snapper calls each `snapshot`, in a folder with its number."""
-    return f"{path.parent.name}-{path.name}" if path.name == "snapshot" else path.name
+    """The snapshot's name, escaped: it goes into the catalogue and names a folder of the copy.
+    Snapper calls each `snapshot`, in a folder with its number.
+    """
+    name = f"{path.parent.name}-{path.name}" if path.name == "snapshot" else path.name
+    return escaped(name)
 
 
 def matches(one: Kept, patterns: tuple[str, ...]) -> bool:

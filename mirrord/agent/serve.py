@@ -7,7 +7,6 @@ and its right to use the volume in that way (rules.py).
 from __future__ import annotations
 
 import threading
-import unicodedata
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from mirrord.agent.rules import Right, Rules, demand, rights_at
 from mirrord.core.endpoint import KINDS
 from mirrord.core.errors import NotFound, ProtocolError, Refused, Unsupported, Untrusted
 from mirrord.core.model import Endpoint, ReceiveRequest, Role, SnapshotKind, Staging
+from mirrord.core.text import can_name, harmless
 from mirrord.drivers.base import Capability, Driver
 from mirrord.drivers.registry import open_driver
 from mirrord.link.exchange import Exchange
@@ -152,7 +152,7 @@ def _lock(opened: _Opened, exchange: Exchange, purpose: str) -> bool:
         return True
     _unlock(opened, exchange)
     # It is shown to whoever finds the volume locked, on a terminal.
-    shown = "".join(letter if letter.isprintable() else "?" for letter in purpose[:200])
+    shown = harmless(purpose[:200])
     with opened.guard, ExitStack() as stack:
         stack.enter_context(opened.driver.lock(shown))
         if not opened.given_back:
@@ -262,11 +262,7 @@ def _demand_forward(opened: _Opened, transfer_id: str) -> None:
 
 def _checked_name(name: str, opened: _Opened) -> None:
     """`Refused` when what is to name something could be a path, or write on a terminal."""
-    if (
-        name in ("", ".", "..")
-        or len(name.encode(errors="replace")) > _NAME_BYTES_MAX
-        or any(letter == "/" or unicodedata.category(letter) in ("Cc", "Cs") for letter in name)
-    ):
+    if not can_name(name) or len(name.encode()) > _NAME_BYTES_MAX:
         raise Refused(f"{name[:100]!r} cannot name anything here", where=str(opened.driver))
 
 
@@ -284,9 +280,7 @@ def _divergence(opened: _Opened, _e: Exchange, guid: str, limit: int) -> Any:
     return opened.driver.divergence(guid, limit=max(0, min(limit, 10_000)))
 
 
-def _rollback(
-    opened: _Opened, _e: Exchange, guid: str, mirror_id: str, keep_as: str
-) -> str | None:
+def _rollback(opened: _Opened, _e: Exchange, guid: str, mirror_id: str, keep_as: str) -> str | None:
     for name in (mirror_id, keep_as):
         _checked_name(name, opened)
     return opened.driver.rollback(guid, mirror_id=mirror_id, keep_as=keep_as)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+#: The path of a file of the volume's users: bytes, of which each that is not UTF-8 is one lone
+#: surrogate (mirrord.core.text). To be escaped before it is shown.
+FileName = Annotated[str, "bytes on the wire"]
 
 
 class Role(enum.Enum):
@@ -97,7 +101,7 @@ class OpenWriter(NamedTuple):
 
     pid: int
     process: str
-    path: str
+    path: FileName
 
 
 class BlockStates(NamedTuple):
@@ -112,7 +116,7 @@ class BlockStates(NamedTuple):
 class FileChange(NamedTuple):
     """One changed file: its path in the volume, what happened, and the bytes to be sent."""
 
-    path: str
+    path: FileName
     change: str  # added | modified | deleted | renamed | metadata
     data_bytes: int = 0
 

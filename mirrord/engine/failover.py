@@ -13,6 +13,7 @@ from mirrord.core.errors import Diverged, MirrordError, Refused
 from mirrord.core.model import Divergence, Role, Snapshot, VolumeFacts
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
+from mirrord.core.text import escaped
 from mirrord.core.units import format_size
 from mirrord.drivers.base import nothing_shown
 from mirrord.engine import failover_steps, plan, recovery
@@ -277,7 +278,7 @@ def loss_lines(lost: Divergence | None, *, keep: bool) -> list[str]:
     count = f"{lost.total_changes} {word}{'' if lost.total_changes == 1 else 's'}"
     lines = [f"   It loses {count} of its own ({format_size(lost.changed_bytes)}){end}"]
     for change in (lost.changes or ())[:_FILES_SHOWN]:
-        lines.append(f"     {change.change:9} {change.path}")
+        lines.append(f"     {change.change:9} {escaped(change.path)}")
     shown = min(len(lost.changes or ()), _FILES_SHOWN)
     if lost.changes is not None and lost.total_changes > shown:
         lines.append(f"     … and {lost.total_changes - shown} more")

@@ -11,6 +11,7 @@ from mirrord.core.errors import IoFailed, NotFound, Refused, Unsupported, UsageE
 from mirrord.core.model import Role, Snapshot, SnapshotKind
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, Verb
+from mirrord.core.text import escaped
 from mirrord.core.units import format_few
 from mirrord.drivers.base import Capability
 from mirrord.engine import failover_steps, plan, recovery
@@ -18,6 +19,7 @@ from mirrord.engine.failover import Turn, begin_turn, loss_lines, nested_lines
 from mirrord.engine.mirror import Mirror
 from mirrord.system import command, steps
 
+_NAME_BYTES_MAX = 255
 _COPY_TIMEOUT_S = 24 * 3600.0
 
 
@@ -102,7 +104,7 @@ def restore_files(
         _copy(old, new)
     return Result(
         "done",
-        "\n".join(f"restored {new} from {chosen.name}" for _old, new in jobs),
+        "\n".join(f"restored {escaped(str(new))} from {chosen.name}" for _old, new in jobs),
         {"snapshot": chosen.name, "files": [str(new) for _old, new in jobs]},
     )
 
@@ -164,7 +166,7 @@ def _no_links(root: Path, inside: PurePosixPath) -> Path:
 
 
 def _copy(old: Path, new: Path) -> None:
-    beside = new.with_name(f".{new.name}.mirrord-restore")
+    beside = _beside(new, ".mirrord-restore")
     copy = command.find("cp", hint="Install coreutils.")
     steps.reached("RESTORE:COPY")
     _remove(beside)
@@ -176,7 +178,7 @@ def _copy(old: Path, new: Path) -> None:
         _remove(beside)
         raise IoFailed("the file was not restored", where=str(new), why=done.errors.strip())
     if os.path.lexists(new):
-        kept = new.with_name(f"{new.name}.before-restore")
+        kept = _beside(new, ".before-restore")
         if os.path.lexists(kept):
             _remove(beside)
             raise Refused(
@@ -187,6 +189,12 @@ def _copy(old: Path, new: Path) -> None:
         os.rename(new, kept)
     steps.reached("RESTORE:RENAME")
     os.rename(beside, new)
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    """The path with that behind it; a name that gets too long by it is cut."""
+    name = os.fsencode(path.name)[: _NAME_BYTES_MAX - len(suffix)]
+    return path.with_name(f"{os.fsdecode(name)}{suffix}")
 
 
 def _remove(path: Path) -> None:

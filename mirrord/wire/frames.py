@@ -71,7 +71,7 @@ def header(kind: Type, stream: int, body: bytes | memoryview) -> bytes:
 
 def control(kind: Type, stream: int, value: Any) -> list[bytes]:
     """The parts to write for a frame whose body is a msgpack value, however large it is."""
-    body = msgpack.packb(value, use_bin_type=True)
+    body = msgpack.packb(value, use_bin_type=True, unicode_errors="surrogateescape")
     parts: list[bytes] = []
     view = memoryview(body)
     while len(view) > CHUNK_BYTES:
@@ -83,7 +83,9 @@ def control(kind: Type, stream: int, value: Any) -> list[bytes]:
 def value_of(body: bytes) -> Any:
     """The value of a control frame. `ProtocolError` when it is none."""
     try:
-        return msgpack.unpackb(body, raw=False, strict_map_key=True)
+        return msgpack.unpackb(
+            body, raw=False, strict_map_key=True, unicode_errors="surrogateescape"
+        )
     except (ValueError, msgpack.UnpackException, RecursionError) as error:
         raise ProtocolError("a frame's body makes no sense", why=str(error)) from error
 
