@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from subprocess import Popen  # noqa: TID251 - the type only
 
 _ERROR_BYTES_MAX = 4096
+#: Linux' PATH_MAX, less its end.
+_PATH_BYTES_MAX = 4095
 _CATCH_UP_S = 0.2
 _PROGS_HINT = "Install the package btrfs-progs (Debian: apt-get install btrfs-progs)."
 
@@ -367,6 +369,14 @@ def explain(why: str, where: str, base_guid: str | None) -> MirrordError:
             where=where,
             why=why,
             hint="Install btrfs-progs 6.0 or newer.",
+        )
+    if "path invalid" in lower or "name too long" in lower:
+        return Unsupported(
+            "a path in the volume is too long for 'btrfs receive'",
+            where=where,
+            why=f"with the path of the copy before it, it may have {_PATH_BYTES_MAX} bytes: {why}",
+            hint="Shorten the path at the source (rename a folder above it), or give the mirror a "
+            "destination with a shorter path.",
         )
     if "crc32 mismatch" in lower or "unexpected eof" in lower or "invalid" in lower:
         return base.stream_damaged(where, why)

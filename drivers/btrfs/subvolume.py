@@ -8,6 +8,7 @@ snapshot have one identity, and one that was made writable and changed has anoth
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import threading
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mirrord.core.errors import Unsupported
-from mirrord.drivers.btrfs import ioctl
+from mirrord.drivers.btrfs import ioctl, swapfiles
 from mirrord.system import steps
 
 try:
@@ -125,7 +126,12 @@ def create(op: str, path: str | Path) -> None:
 def snapshot(op: str, source: str | Path, path: str | Path, *, read_only: bool) -> None:
     """Make `path` a snapshot of `source`; durable on return (the kernel commits)."""
     steps.reached(op)
-    btrfsutil.create_snapshot(os.fspath(source), os.fspath(path), read_only=read_only)
+    try:
+        btrfsutil.create_snapshot(os.fspath(source), os.fspath(path), read_only=read_only)
+    except OSError as error:
+        if error.errno == errno.ETXTBSY:
+            raise swapfiles.refused(Path(source), f"btrfs:{source}") from error
+        raise
 
 
 def delete(op: str, path: str | Path) -> None:
