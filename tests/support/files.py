@@ -5,14 +5,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
 import random
 import stat
+import struct
 from pathlib import Path
 
 _FICLONE = 0x40049409
+_SETFLAGS, _NOATIME = 0x40086602, 0x80
+#: Names that users may give: bytes that are not UTF-8, line breaks, what commands a terminal, the
+#: longest name, what a shell or a listing makes something else of.
+HOSTILE = (
+    b"not UTF-8 \xff\xfe", b"line\nbreak", b"escape \x1b[31mred\x1b[0m", b"tab\tand\rreturn",
+    b"C1 \xc2\x9b31m", b"back\\slash", b"-dash", b" ", b"n" * 255, b"latin \xe9",
+)  # fmt: skip
+#: A path of some 2,000 bytes.
+DEEP = b"/".join([b"d" * 200] * 10)
+#: An ACL that lets one more user read (see acl(5); version 2, five entries).
+_ACL = struct.pack(
+    "<I" + "HHI" * 5,
+    2, 1, 6, 0xFFFFFFFF, 2, 4, 1234, 4, 4, 0xFFFFFFFF, 16, 4, 0xFFFFFFFF, 32, 0, 0xFFFFFFFF,
+)  # fmt: skip
 #: The file of programs that write numbers, one a line.
 WRITTEN = "written numbers"
 
@@ -37,6 +53,15 @@ def fill(volume: Path, seed: int = 0, *, files: int = 30) -> None:
         os.posix_fallocate(file.fileno(), 0, 1 << 20)
         file.write(b"x" * 5000)
     os.setxattr(big, "user.colour", b"blue\0\xff")
+    for name in HOSTILE:
+        (volume / os.fsdecode(name)).write_bytes(name)
+    deep = volume / os.fsdecode(DEEP)
+    deep.mkdir(parents=True)
+    (deep / "file").write_text("deep")
+    with contextlib.suppress(OSError):  # not every file system has them
+        os.setxattr(volume / "ümläut 日本 \U0001f980", "system.posix_acl_access", _ACL)
+    with contextlib.suppress(OSError), (volume / "-dash").open("rb") as file:
+        fcntl.ioctl(file, _SETFLAGS, struct.pack("l", _NOATIME))
     os.mkfifo(volume / "pipe")
     os.mknod(volume / "device", 0o640 | stat.S_IFCHR, os.makedev(1, 3))
     os.chown(volume / "dir1", 1234, 5678)
@@ -64,6 +89,9 @@ def change(volume: Path, seed: int) -> None:
     if present:
         moved = chance.choice(present)
         moved.rename(volume / f"moved{seed}.{moved.name}")
+    for name in HOSTILE[:3]:
+        with (volume / os.fsdecode(name)).open("ab") as file:
+            file.write(b"more")
     (volume / "reflink").unlink(missing_ok=True)
     reflink(volume / "big", volume / "reflink")
     (volume / "reflink").chmod(0o600 + seed % 8)
