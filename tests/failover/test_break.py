@@ -149,7 +149,7 @@ def test_a_reverse_takes_nested_subvolumes_along(mirror: Mirror) -> None:
         "ro",
         "false",
     ]
-    subprocess.run(writable, check=True)
+    subprocess.run(thaw, check=True)
     delete_subvolume(kept / kept.name / "nested")
     (mirror.view / "file").write_text("three")
     mirror.again().update(NAME)
