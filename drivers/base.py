@@ -32,6 +32,7 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from mirrord.core.errors import (
+    Busy,
     Damaged,
     Diverged,
     MirrordError,
@@ -334,9 +335,11 @@ class Driver(abc.ABC):
         copied. Snapshots newer than `guid` stay. Nothing when it is LIVE already.
         """
 
-    def writers(self, *, limit: int = 20) -> list[OpenWriter]:
+    def writers(self, kept: str = "", *, limit: int = 20) -> list[OpenWriter]:
         """Who has files of the LIVE volume open for writing, at most `limit` of them: descriptors,
         shared writable mappings, loop devices, swap files; also through another mount of it.
+
+        kept: of the DIVERGED snapshot of that name instead, where such a writer is not stopped.
         """
         return []
 
@@ -365,13 +368,6 @@ class Driver(abc.ABC):
         to disk. False when in doubt.
         """
         raise Unsupported("a volume of this kind cannot be marked", where=str(self))
-
-    def descends(self, guids: tuple[str, ...]) -> bool:
-        """Whether the LIVE volume is the one that one of these snapshots was taken of, or began as
-        a snapshot in its keeping. False: another volume has taken its place. (Where the snapshots
-        of a volume go with it, as on ZFS, it is always so.)
-        """
-        return True
 
     def begin_test(self, place: str = "") -> VolumeFacts:
         """Make a writable copy of what a MIRROR shows, a LIVE volume of its own that shares what
@@ -417,6 +413,28 @@ class Driver(abc.ABC):
 
 
 # The texts that all drivers share, so that all say the same thing.
+
+
+def replaced(where: str, why: str) -> MirrordError:
+    """The live volume at the source is not the one that is mirrored."""
+    return Diverged(
+        "another volume has taken the place of the source",
+        where=where,
+        why=why,
+        hint="Nothing was transferred, and every copy is kept. Put the volume back in its place; "
+        "or 'mirrord change-source NAME ENDPOINT' if it was moved; or, if this one is to be "
+        "mirrored from now on, 'mirrord resync NAME'.",
+    )
+
+
+def frozen_elsewhere(where: str) -> MirrordError:
+    """Another process of mirrord is about to switch the volume."""
+    return Busy(
+        "the volume is frozen by another mirrord process",
+        where=where,
+        why="it is about to switch the volume",
+        hint="Wait for it to end.",
+    )
 
 
 def base_missing(where: str, guid: str) -> MirrordError:

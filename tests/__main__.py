@@ -22,8 +22,12 @@ TESTS = Path(__file__).parent
 BROKEN = ("crash", "zfs", "zfsvm")
 #: So many groups run at the same time: more would make each other's waits time out.
 AT_ONCE = 3
-#: What pytest returns when nothing was selected, as by `-k`.
+#: What pytest returns when nothing was selected: no group may be empty, but what `-k` and its like
+#: choose may all be in other groups.
 _NOTHING = 5
+_CHOOSING = ("-k", "--deselect", "--lf", "--last-failed")
+#: So many of a group's slowest tests are named.
+_SLOWEST = 30
 #: So often it is told how far they are, seconds.
 _TELL_S = 60.0
 
@@ -72,7 +76,12 @@ def start(group: Group, arguments: list[str]) -> Run:
     return Run(group, process, output, time.monotonic())
 
 
-def report(run: Run) -> bool:
+def chosen(arguments: list[str]) -> bool:
+    """Whether these arguments of pytest choose among the tests."""
+    return any(word.startswith(_CHOOSING) for word in arguments)
+
+
+def report(run: Run, arguments: list[str]) -> bool:
     """Show what it printed; whether it went well."""
     status = run.process.wait()
     took_s = time.monotonic() - run.began_s
@@ -80,7 +89,7 @@ def report(run: Run) -> bool:
     run.output.seek(0)
     sys.stdout.buffer.write(run.output.read())
     sys.stdout.buffer.flush()
-    return status in (0, _NOTHING)
+    return status == 0 or (status == _NOTHING and chosen(arguments))
 
 
 def run_one(name: str, arguments: list[str]) -> int:
@@ -88,7 +97,8 @@ def run_one(name: str, arguments: list[str]) -> int:
     [group] = [group for group in groups() if group.name == name]
     if group.before:
         subprocess.run([sys.executable, "-m", *group.before], cwd=TESTS.parent, check=False)
-    words = [sys.executable, "-m", "pytest", "-q", "-m", group.marks, *arguments]
+    words = [sys.executable, "-m", "pytest", "-q", "-m", group.marks]
+    words += [f"--durations={_SLOWEST}", *arguments]
     words += [str(TESTS / folder) for folder in group.folders]
     os.execv(words[0], words)
 
@@ -119,7 +129,7 @@ def main(arguments: list[str]) -> int:
                 sys.stdout.flush()
             for run in [run for run in left if run.process.poll() is not None]:
                 left.remove(run)
-                well = report(run) and well
+                well = report(run, arguments) and well
             time.sleep(0.2)
     finally:
         for run in left:

@@ -10,11 +10,13 @@ from hypothesis import HealthCheck, settings
 
 from mirrord.system import clock, steps
 from tests.contract.lab import Lab
-from tests.support import traces
+from tests.contract.zfs import ZfsLab
+from tests.support import btrfs, traces
 from tests.support.labs import LABS, MACHINE_LABS, PRODUCT_LABS, open_lab
 from tests.support.sshd import Sshd, running
 from tests.support.world import DaemonWorld, RemoteWorld, World
 from tests.zfsvm import session as machines
+from tests.zfsvm.bridge import Bridged
 from tests.zfsvm.guest import Guest
 
 #: How long an example takes says more of what else the machine does than of what is tested.
@@ -26,6 +28,11 @@ WAYS = ("process", "daemon", "push", "pull")
 
 #: With one end on another host: which.
 AWAY = {"push": "destination", "pull": "source"}
+#: What goes over the link is the same for every verb, and the contract suite drives each driver's
+#: every call over it at both ends. So a life cycle has each end away once, each with another kind
+#: of volume; those marked `both_ways` differ by direction and by kind, and have all four. They also
+#: are those that reach the machine that has ZFS by SSH; the others are bridged to its agents.
+ONE_WAY = {"lab_btrfs": "push", "lab_block": "pull"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -46,7 +53,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     # ends are: on this host, one on another, or both on the machine that has ZFS.
     worlds = "world" in metafunc.fixturenames
     ways = WAYS if worlds and not inside else WAYS[:1]
-    both = [(name, way) for way in ways for name in labs]
+    every = metafunc.definition.get_closest_marker("both_ways") is not None
+    both = [
+        (name, way)
+        for way in ways
+        for name in labs
+        if every or way not in AWAY or ONE_WAY.get(name, way) == way
+    ]
     both += [(name, "machine") for name in MACHINE_LABS if not inside]
     metafunc.parametrize(("lab", "way"), both, indirect=True)
 
@@ -81,6 +94,9 @@ def world(lab: Lab, way: str, tmp_path: Path, request: pytest.FixtureRequest) ->
     made: World
     if way in AWAY:
         made = RemoteWorld(lab, tmp_path / "home", request.getfixturevalue("host"), AWAY[way])
+    elif isinstance(lab, ZfsLab) and request.node.get_closest_marker("both_ways") is None:
+        # Without SSH and a fresh Python in the emulated machine, which take longer than the test.
+        made = Bridged(lab, tmp_path)
     else:
         kinds = {"process": World, "machine": World, "daemon": DaemonWorld}
         made = kinds[way](lab, tmp_path / "home")
@@ -109,7 +125,9 @@ def zfs_guest() -> Guest:
 
 
 def pytest_unconfigure() -> None:
-    machines.close()  # (also after an interrupt, all fixtures are through with them now)
+    # (Also after an interrupt, all fixtures are through with them now.)
+    machines.close()
+    btrfs.close_shared()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

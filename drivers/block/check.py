@@ -51,8 +51,10 @@ def check_volume(path: Path, *, progress: Progress | None = None) -> CheckReport
 
     progress: told the number of blocks verified so far, from time to time.
     """
-    record = rootrecord.load(path)
+    record, damage = rootrecord.load_noting_damage(path)
     report = CheckReport()
+    if damage:
+        report.findings.append(f"{damage}; the next update replaces it")
     store = BlockStore(path, writable=False)
     try:
         verified = BitMap64()

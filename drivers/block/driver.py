@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import secrets
 import uuid
@@ -11,11 +13,12 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from mirrord.core.errors import Damaged, MirrordError, Refused
+from mirrord.core.errors import Damaged, MirrordError, NotFound, Refused
 from mirrord.core.model import (
     Changes,
     Delta,
     Divergence,
+    OpenWriter,
     ReceiveRequest,
     Role,
     Snapshot,
@@ -32,21 +35,33 @@ from mirrord.drivers.base import (
     not_a_mirror,
     not_empty,
     not_live,
+    nothing_shown,
     other_mirror,
     snapshot_missing,
     staging_missing,
 )
 from mirrord.drivers.block import copies, rootrecord, staging
 from mirrord.drivers.block.content import changed_blocks
-from mirrord.drivers.block.format import BLOCK_BYTES, Root
-from mirrord.drivers.block.place import foreign_content, is_volume, nearest_directory
+from mirrord.drivers.block.format import BLOCK_BYTES, Root, checksum_text
+from mirrord.drivers.block.place import (
+    foreign_content,
+    is_volume,
+    mount_point,
+    nearest_directory,
+)
 from mirrord.drivers.block.receive import BlockReceiver, open_state
 from mirrord.drivers.block.reclaim import reclaim_snapshots, reclaim_unheld
 from mirrord.drivers.block.rootrecord import Entry, RootRecord, content_digest
 from mirrord.drivers.block.staging import StagingRecord
 from mirrord.drivers.block.store import BlockStore
 from mirrord.drivers.block.stream import BlockSendStream, changes_of, delta_of
-from mirrord.drivers.block.volume import Volume, open_volume, write_first_record
+from mirrord.drivers.block.volume import (
+    Volume,
+    is_frozen,
+    open_volume,
+    write_first_record,
+    writer_of,
+)
 from mirrord.system import clock, locks
 
 
@@ -59,6 +74,13 @@ class BlockDriver(Driver):
     def __init__(self, location: str) -> None:
         super().__init__(location)
         self._path = Path(location)
+        self._freeze: Volume | None = None
+
+    def detach(self) -> None:
+        """What this object froze is thawed."""
+        frozen, self._freeze = self._freeze, None
+        if frozen is not None:
+            frozen.thaw()
 
     def facts(self) -> VolumeFacts:
         """Reads the root record only."""
@@ -73,6 +95,7 @@ class BlockDriver(Driver):
             view=self.location,
             used_bytes=(space.f_blocks - space.f_bfree) * space.f_frsize,
             free_bytes=space.f_bavail * space.f_frsize,
+            mount=str(mount_point(self._path)),
         )
         if not is_volume(self._path):
             found = foreign_content(self._path)
@@ -80,9 +103,11 @@ class BlockDriver(Driver):
                 return facts._replace(role=Role.FOREIGN, notes=(f"it holds {found}",))
             empty = ("it is an empty folder, not a volume",) if self._path.is_dir() else ()
             return facts._replace(notes=empty)
-        record = rootrecord.load(self._path)
+        record, damage = rootrecord.load_noting_damage(self._path)
         return facts._replace(
             role=record.role,
+            notes=(f"{damage[0].upper()}{damage[1:]}.",) if damage else (),
+            frozen=record.role is Role.LIVE and is_frozen(self._path),
             identity=record.identity,
             shown=record.shown if record.role is Role.MIRROR else None,
             mirror_id=record.mirror_id,
@@ -141,14 +166,10 @@ class BlockDriver(Driver):
 
     def changed_since(self, guid: str) -> bool:
         """Whether the live content's root differs; a writer of another process may always."""
-        shared = open_volume(self._path)
-        if shared is not None:
-            if shared.image.changed:
-                return True
-        elif locks.holder_of(self._path / "writer") is not None:
+        if self._in_doubt():
             return True
         record = self._record()
-        return record.live.data != self._entry(record, guid).root.data
+        return not _same_content(record.live, self._entry(record, guid).root)
 
     # Source
 
@@ -253,27 +274,85 @@ class BlockDriver(Driver):
 
     # Failing over and back
 
-    def promote(self) -> None:
-        """One root record: the role, and a segment of its own to allocate in (format.py)."""
-        record = self._record()
-        if record.role is Role.LIVE and record.origin is not None:
-            return
-        if record.role is not Role.MIRROR:
+    def promote(self, guid: str | None = None) -> None:
+        """One root record: role, content, and a segment of its own to allocate in (format.py)."""
+        if not is_volume(self._path):
             raise not_a_mirror(str(self))
-        if record.shown is None:
-            raise Refused(
-                "the destination shows nothing yet",
-                where=str(self),
-                hint="Run 'mirrord initialize NAME' to its end first.",
-            )
+        if self._record().role is Role.LIVE:
+            return
         with self._managed("promoting") as volume:
-            segment = _new_segment(volume.record)
-            volume.commit(
-                "BLOCK:PROMOTE:ROOT",
-                lambda old: replace(
-                    old, role=Role.LIVE, origin=old.shown, segment=segment, chunk=0, grown=0
-                ),
-            )
+            start = self._to_promote(volume.record, guid)
+            volume.commit("BLOCK:PROMOTE:ROOT", lambda old: _live(old, start.root, start.guid))
+
+    def _to_promote(self, record: RootRecord, guid: str | None) -> Entry:
+        if guid is not None:
+            return self._intact_base(record, guid)
+        shown = record.entry(record.shown) if record.shown else None
+        if shown is not None and shown.intact:
+            return shown
+        intact = [
+            one for one in record.snapshots if one.intact and one.kind is not SnapshotKind.DIVERGED
+        ]
+        if not intact:
+            raise nothing_shown(str(self))
+        return max(intact, key=lambda one: one.order)
+
+    def writers(self, kept: str = "", *, limit: int = 20) -> list[OpenWriter]:
+        """The one that may have it open. (What is kept has none: it cannot be opened.)"""
+        writer = None if kept or not is_volume(self._path) else writer_of(self._path)
+        if writer is None or limit < 1:
+            return []
+        try:
+            name = Path(f"/proc/{writer.pid}/comm").read_text(errors="replace").strip()
+        except OSError:
+            name = "?"
+        return [OpenWriter(writer.pid, name, self.location)]
+
+    def freeze(self) -> None:
+        """The lock that writers take, until the thaw. `Busy` when one has it."""
+        self._record_of_role(Role.LIVE)
+        self._freeze = Volume.freeze(self._path)
+
+    def thaw(self) -> None:
+        """See `Driver.thaw`. `Busy` when another process froze it, which lives."""
+        self.detach()
+        shared = open_volume(self._path)
+        if shared is not None:
+            shared.thaw()
+        elif is_volume(self._path) and is_frozen(self._path):
+            with self._managed("thawing"):
+                pass
+
+    def mark(self) -> str:
+        """Whatever is written changes the live root."""
+        if not is_volume(self._path):
+            return self.facts().role.value
+        shared = open_volume(self._path)
+        if shared is not None and shared.image.changed:
+            with self._managed("marking") as volume:
+                volume.commit("BLOCK:FLUSH:ROOT")
+        return self._marking(self._record())
+
+    @staticmethod
+    def _marking(record: RootRecord) -> str:
+        words = [
+            record.identity, record.role.value, record.live.as_list(), record.segment,
+            record.shown if record.role is Role.MIRROR else record.origin,
+        ]  # fmt: skip
+        return checksum_text(json.dumps(words).encode())
+
+    def is_marked(self, mark: str) -> bool:
+        """What another process has not flushed yet is in doubt."""
+        if not is_volume(self._path):
+            return mark == self.facts().role.value
+        return not self._in_doubt() and mark == self._marking(self._record())
+
+    def _in_doubt(self) -> bool:
+        """Whether somebody may have written what is in no root record yet."""
+        shared = open_volume(self._path)
+        if shared is not None:
+            return shared.image.changed
+        return locks.holder_of(self._path / "writer") is not None
 
     def begin_test(self, place: str = "") -> VolumeFacts:
         """See `Driver.begin_test`: data files that are shared or copied, and a root record."""
@@ -304,33 +383,50 @@ class BlockDriver(Driver):
             )
         return Divergence(guid, changed * BLOCK_BYTES, None, changed, newer)
 
-    def rollback(self, guid: str, *, mirror_id: str, keep_as: str | None) -> None:
-        """One root record: role, view, and the live image as a snapshot if it is to be kept."""
+    def rollback(self, guid: str, *, mirror_id: str, keep_as: str) -> str | None:
+        """One root record: role, view, and the live image as a snapshot, if it is any other than
+        that of `guid`. It is compared under the writers' lock, in the same step: nobody writes
+        between, and an open volume of this process can only read from then on.
+        """
         with self._managed("rolling back") as volume:
             record = volume.record
             if record.role is Role.MIRROR and record.mirror_id not in ("", mirror_id):
                 raise other_mirror(str(self), record.mirror_id)
             entry = self._intact_base(record, guid)
-            if (record.role, record.mirror_id, record.shown) == (Role.MIRROR, mirror_id, guid):
-                return
+            if (record.role, record.mirror_id, record.shown) != (Role.MIRROR, mirror_id, guid):
+                before: list[Root] = []
 
-            def back(old: RootRecord) -> RootRecord:
-                kept = any(one.name == keep_as for one in old.snapshots)
-                if keep_as is not None and not kept:
-                    old = old.with_snapshot(_diverged(keep_as, old.live))
-                return replace(
-                    old,
-                    role=Role.MIRROR,
-                    mirror_id=mirror_id,
-                    live=entry.root,
-                    shown=guid,
-                    origin=None,
-                )
+                def back(old: RootRecord) -> RootRecord:
+                    before[:] = [old.live]
+                    if old.role is Role.LIVE and not _same_content(old.live, entry.root):
+                        old = old.with_snapshot(_diverged(_free_name(old, keep_as), old.live))
+                    return replace(
+                        old, role=Role.MIRROR, mirror_id=mirror_id, live=entry.root, shown=guid
+                    )
 
-            before = record.live
-            volume.commit("BLOCK:ROLLBACK:ROOT", back)
-            lost = replace(_diverged("", before), order=volume.record.next_order)
-            reclaim_snapshots(volume.store, volume.image, volume.record, [lost])
+                volume.commit("BLOCK:ROLLBACK:ROOT", back)
+                lost = replace(_diverged("", before[0]), order=volume.record.next_order)
+                reclaim_snapshots(volume.store, volume.image, volume.record, [lost])
+            kept = _kept_as(volume.record, keep_as)
+        self.thaw()  # there is nothing left to be frozen
+        return kept.name if kept else None
+
+    def reinstate(self, name: str) -> None:
+        """One root record. It allocates in a new segment, as after a promotion: what a transfer
+        has staged meanwhile is at numbers of the old one.
+        """
+        if not is_volume(self._path):
+            raise not_a_mirror(str(self))
+        if self._record().role is Role.LIVE:
+            return
+        with self._managed("putting back what was live") as volume:
+            kept = _kept_as(volume.record, name)
+            if kept is None or not kept.intact:
+                raise NotFound("nothing is kept by that name", where=str(self), why=name)
+            volume.commit(
+                "BLOCK:REINSTATE:ROOT",
+                lambda old: _live(old.without({kept.guid}), kept.root, old.origin),
+            )
 
     def forget(self) -> None:
         """Drop the mirror's id and all stagings."""
@@ -402,6 +498,36 @@ def _diverged(name: str, root: Root) -> Entry:
     guid = uuid.uuid4().hex
     digest = content_digest(guid, root)
     return Entry(guid, name, SnapshotKind.DIVERGED, clock.now_ns(), root, digest, 0)
+
+
+def _same_content(one: Root, other: Root) -> bool:
+    """Certainly so: the pointer to the top vouches for all below it. Not the other way round."""
+    return (one.size_bytes, one.data) == (other.size_bytes, other.data)
+
+
+def _live(record: RootRecord, root: Root, origin: str | None) -> RootRecord:
+    segment = _new_segment(record)
+    return replace(
+        record, role=Role.LIVE, live=root, origin=origin, segment=segment, chunk=0, grown=0
+    )
+
+
+def _free_name(record: RootRecord, name: str) -> str:
+    """`name`, or with a number behind it when that is taken."""
+    taken = {one.name for one in record.snapshots}
+    numbered = (f"{name}~{number}" for number in itertools.count(2))
+    return next(free for free in itertools.chain([name], numbered) if free not in taken)
+
+
+def _kept_as(record: RootRecord, name: str) -> Entry | None:
+    """What was kept by that name last, or by the name that took its place."""
+    found = [
+        one
+        for one in record.snapshots
+        if one.kind is SnapshotKind.DIVERGED
+        and (one.name == name or one.name.startswith(f"{name}~"))
+    ]
+    return max(found, key=lambda one: one.order, default=None)
 
 
 def _new_segment(record: RootRecord) -> int:

@@ -38,6 +38,8 @@ POINTER_BYTES = 16
 CHUNK_BITS = BLOCK_BYTES * 8
 #: The largest volume: 4 levels of 256 pointers.
 SIZE_BYTES_MAX = 16 << 40
+#: Segments of a volume: each promotion opens one.
+SEGMENTS_MAX = 4096
 #: Position of the segment in an address.
 SEGMENT_SHIFT = 40
 NUMBER_MASK = (1 << SEGMENT_SHIFT) - 1
@@ -45,6 +47,10 @@ NUMBER_MASK = (1 << SEGMENT_SHIFT) - 1
 POINTER = struct.Struct("<QQ")
 ZERO_BLOCK = bytes(BLOCK_BYTES)
 ZERO_SUM = block_checksums(ZERO_BLOCK, BLOCK_BYTES)
+
+
+#: Levels that the tree of a segment's map can have: it speaks for all numbers then.
+MAP_HEIGHT_MAX = 4
 
 
 class Pointer(NamedTuple):
@@ -100,6 +106,30 @@ class Root:
         maps = [[m.segment, *m.root, m.height, m.allocated, m.high] for m in self.segments]
         return [self.size_bytes, *self.data, maps]
 
+    def check(self) -> None:
+        """`ValueError` when its numbers cannot be those of a volume, whoever says them: trees are
+        walked and files opened by them.
+        """
+        _in_range("size", self.size_bytes, 0, SIZE_BYTES_MAX)
+        if len(self.segments) > SEGMENTS_MAX:
+            raise ValueError(f"it has {len(self.segments)} segments")
+        before = -1
+        for one in self.segments:
+            _in_range("segment", one.segment, before + 1, (1 << 24) - 1)
+            _in_range("height", one.height, 0, MAP_HEIGHT_MAX)
+            reach = min(CHUNK_BITS << 8 * one.height, 1 << SEGMENT_SHIFT)
+            _in_range("highest block", one.high, 0, reach)
+            _in_range("blocks in use", one.allocated, 0, one.high)
+            before = one.segment
+        for address, checksum in (self.data, *(one.root for one in self.segments)):
+            _in_range("address", address, 0, (1 << 64) - 1)
+            _in_range("checksum", checksum, 0, (1 << 64) - 1)
+
+    def names(self, address: int, count: int) -> bool:
+        """Whether all blocks of a run can be in use in it."""
+        one = self.segment(segment_of(address))
+        return one is not None and 0 < number_of(address) <= one.high - count
+
     @classmethod
     def from_list(cls, words: list[Any]) -> Root:
         """The inverse of `as_list`; `ValueError` or `TypeError` when it makes no sense."""
@@ -109,6 +139,11 @@ class Root:
             for s, a, c, h, n, high in maps
         )
         return cls(int(size_bytes), Pointer(int(address), int(checksum)), segments)
+
+
+def _in_range(what: str, number: int, least: int, most: int) -> None:
+    if not least <= number <= most:
+        raise ValueError(f"its {what} is {number:#x}")
 
 
 def data_height(size_bytes: int) -> int:

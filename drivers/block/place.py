@@ -10,7 +10,9 @@ from mirrord.drivers.base import permission_missing
 from mirrord.drivers.block import rootrecord
 
 #: What a preparation that was cut short may leave in a directory that is still fit to be used.
-_LEFTOVERS = frozenset({f".{rootrecord.NAME}.new", "lock", "writer"})
+_LEFTOVERS = frozenset(
+    {f".{rootrecord.NAME}.new", f".{rootrecord.COPY}.new", rootrecord.RESERVE, "lock", "writer"}
+)
 _OURS = frozenset({"data", "staging", "writer", "copy"})
 
 
@@ -32,8 +34,10 @@ def foreign_content(path: Path) -> str | None:
 
 
 def is_volume(path: Path) -> bool:
-    """Whether a block volume is there, be it damaged."""
+    """Whether a block volume is there, be it damaged; of a mirror also without its root record."""
     try:
+        if (path / rootrecord.COPY).is_file():
+            return True
         with (path / rootrecord.NAME).open("rb") as file:
             begin = file.read(len(rootrecord.MAGIC))
         others = set(os.listdir(path))
@@ -47,6 +51,14 @@ def is_volume(path: Path) -> bool:
 def nearest_directory(path: Path) -> Path:
     """The directory itself or the nearest one above that exists."""
     while not path.is_dir():
+        path = path.parent
+    return path
+
+
+def mount_point(path: Path) -> Path:
+    """The mount point below which a path is, or would be."""
+    path = nearest_directory(path).resolve()
+    while not path.is_mount():
         path = path.parent
     return path
 

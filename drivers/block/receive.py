@@ -40,7 +40,7 @@ from mirrord.drivers.block.stream import (
 )
 from mirrord.drivers.block.verify import verify_added
 from mirrord.drivers.block.volume import Volume
-from mirrord.system.native import StreamChecksum
+from mirrord.system.native import Panic, StreamChecksum
 
 #: A checkpoint is kept at least this often: where a transfer may well break off, so often that
 #: with the frame that follows no more than 8 MiB are lost.
@@ -75,16 +75,17 @@ class BlockReceiver(Receiver):
         if self._closed or self._failed:
             raise TransferFailed("the receiver was closed", where=self._where)
         try:
-            view = memoryview(chunk)
-            if self._pending:
-                self._pending += view
-                view = memoryview(bytes(self._pending))
-                self._pending.clear()
-            while (size := self._frame_size(view)) is not None and size <= len(view):
-                self._frame(view[:size])
-                view = view[size:]
-            self._pending += view
-        except Exception:
+            if not self._pending:
+                with memoryview(chunk) as view:
+                    done = self._frames(view)
+                    self._pending += view[done:]
+                return
+            # In place: whoever sends byte by byte must not make us copy all of it each time.
+            self._pending += chunk
+            with memoryview(self._pending) as view:
+                done = self._frames(view)
+            del self._pending[:done]
+        except (Exception, Panic):
             # What follows in this stream cannot be placed any more.
             self._failed = True
             raise
@@ -127,6 +128,15 @@ class BlockReceiver(Receiver):
                 self._checkpoint()
         finally:
             self._store.close()
+
+    def _frames(self, view: memoryview) -> int:
+        """Take the frames that are whole; the length of them."""
+        at = 0
+        while (size := self._frame_size(view[at:])) is not None and at + size <= len(view):
+            with view[at : at + size] as frame:
+                self._frame(frame)
+            at += size
+        return at
 
     def _frame_size(self, view: memoryview) -> int | None:
         if len(view) < HEADER.size:
@@ -182,8 +192,14 @@ class BlockReceiver(Receiver):
         data = body[runs * RUN.size :]
         if sum(count for _, count in table) != blocks or len(data) != blocks * BLOCK_BYTES:
             raise stream_damaged(self._where, "a frame's table does not fit its blocks")
+        entry = self._state.entry
+        assert entry is not None
         at = 0
         for address, count in table:
+            if not entry.root.names(address, count):
+                raise stream_damaged(
+                    self._where, f"it has block {describe(address)}, which the snapshot has not"
+                )
             if address < self._next_address or not number_of(address) or not count:
                 raise stream_damaged(self._where, "its blocks are not in order")
             if self._collisions.clear_the_way(address, count):

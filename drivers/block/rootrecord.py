@@ -3,12 +3,21 @@
 A text file: one line with magic, format version, XXH3-128 and length of the rest; then one line
 of JSON for the volume and one for each snapshot. It is replaced by a rename, so a crash leaves
 the old one or the new one. Whatever it refers to was made durable before.
+
+A MIRROR's record has a copy, `root-copy`, written after it: should the record be lost or damaged,
+the copy says the same, or what the record said before its last change, which is no less true of
+what is shown. A LIVE volume has none, as an older record of it would lose what was written since.
+
+The file `reserve` takes some space that a change of the record may use on a full file system.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
 import json
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +32,10 @@ MAGIC = "mirrord-block-volume"
 #: Version 1: the first.
 VERSION = 1
 NAME = "root"
+COPY = "root-copy"
+RESERVE = "reserve"
+#: At least; and always enough for a record and its copy to be written beside the old ones.
+_RESERVE_BYTES_MIN = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +208,26 @@ def record_damaged(where: str, why: str) -> Damaged:
 
 
 def load(path: Path) -> RootRecord:
-    """The record of the volume in the directory `path`."""
+    """The record of the volume in the directory `path`, or its copy where that is damaged."""
+    return load_noting_damage(path)[0]
+
+
+def load_noting_damage(path: Path) -> tuple[RootRecord, str]:
+    """The same, and why it is the copy, as a clause; "" when it is the record itself."""
+    try:
+        return _load(path / NAME), ""
+    except (Damaged, NotFound) as error:
+        with contextlib.suppress(Damaged, NotFound):
+            why = error.why or "it is missing"
+            return _load(path / COPY), f"the root record is damaged ({why}) and its copy is in use"
+        raise error from None
+
+
+def _load(file: Path) -> RootRecord:
+    path = file.parent
     try:
         with io_errors(str(path), "reading the root record"):
-            data = (path / NAME).read_bytes()
+            data = file.read_bytes()
     except Exception as error:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             raise NotFound(
@@ -210,10 +239,51 @@ def load(path: Path) -> RootRecord:
     return decode(data, str(path))
 
 
-def store(op: str, path: Path, record: RootRecord) -> None:
-    """Replace the record, in one durable step. `NoSpace`, `IoFailed`: the old one is there."""
+def store(op: str, path: Path, record: RootRecord, *, urgent: bool = False) -> None:
+    """Replace the record, in one durable step. `NoSpace`, `IoFailed`: the old one is there.
+
+    urgent: a full file system must not be in the way: use the reserve.
+    """
+    data = encode(record)
     with io_errors(str(path), "writing the root record"):
-        files.write_atomic(op, path / NAME, encode(record))
+        if record.role is not Role.MIRROR and (path / COPY).exists():
+            files.remove_file(f"{op}:COPY:REMOVE", path / COPY)
+        try:
+            files.write_atomic(op, path / NAME, data)
+        except OSError as error:
+            if not urgent or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            files.remove_file(f"{op}:RESERVE", path / RESERVE)
+            files.write_atomic(op, path / NAME, data)
+    if record.role is Role.MIRROR:
+        _copy(op, path, data)
+    if urgent:
+        _reserve(path, max(_RESERVE_BYTES_MIN, 4 * len(data)))
+
+
+def _copy(op: str, path: Path, data: bytes) -> None:
+    """Best effort: the record itself counts. But a copy is never older than its last change."""
+    try:
+        files.write_atomic(f"{op}:COPY", path / COPY, data)
+    except OSError:
+        with contextlib.suppress(OSError):
+            files.remove_file(f"{op}:COPY:REMOVE", path / COPY)
+
+
+def _reserve(path: Path, size_bytes: int) -> None:
+    """Have the reserve; best effort."""
+    place = path / RESERVE
+    with contextlib.suppress(OSError):
+        if place.exists() and place.stat().st_blocks * 512 >= size_bytes:
+            return
+        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size_bytes)
+        except OSError:
+            place.unlink()
+            raise
+        finally:
+            os.close(descriptor)
 
 
 @functools.lru_cache(maxsize=2048)

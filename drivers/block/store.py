@@ -29,6 +29,8 @@ from mirrord.system.native import block_checksums
 
 #: Tree nodes kept in memory for one open volume: 24 MiB of them.
 _CACHED_NODES_MAX = (24 << 20) // BLOCK_BYTES
+#: Data files that are open at once: a volume may have many more.
+_FILES_MAX = 64
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
@@ -190,6 +192,7 @@ class BlockStore:
             return file
         path = self.directory / data_file_name(segment)
         flags = (os.O_RDWR if self._writable else os.O_RDONLY) | os.O_CLOEXEC
+        self._close_oldest()
         try:
             file = self._files[segment] = os.open(path, flags)
         except FileNotFoundError:
@@ -198,12 +201,22 @@ class BlockStore:
             raise io_error(self.where, f"opening '{path.name}'", error) from error
         return file
 
+    def _close_oldest(self) -> None:
+        """Make room for another open file. What was written stays to be made durable."""
+        while len(self._files) >= _FILES_MAX:
+            segment = next(iter(self._files))
+            if segment in self._unsynced:
+                os.fdatasync(self._files[segment])
+                self._unsynced.discard(segment)
+            os.close(self._files.pop(segment))
+
     def _file_for_writing(self, segment: int) -> int:
         file = self._files.get(segment)
         if file is not None:
             return file
         path = self.directory / data_file_name(segment)
         fresh = not path.exists()
+        self._close_oldest()
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._files[segment] = file
         if fresh:

@@ -186,7 +186,7 @@ def parse_text(where: str, text: bytes) -> dict[str, Any]:
     """The JSON of a text frame. `Damaged`."""
     try:
         words = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise stream_damaged(where, f"a header makes no sense ({error})") from error
     if not isinstance(words, dict):
         raise stream_damaged(where, "a header makes no sense")
@@ -194,12 +194,16 @@ def parse_text(where: str, text: bytes) -> dict[str, Any]:
 
 
 def parse_head(where: str, words: dict[str, Any]) -> tuple[str | None, Entry, int]:
-    """Base, entry and first address of a stream. `Damaged`."""
+    """Base, entry and first address of a stream; the entry's root can be that of a volume.
+    `Damaged`.
+    """
     if words.get("version") != VERSION or words.get("block_bytes") != BLOCK_BYTES:
         raise stream_damaged(where, f"its version {words.get('version')} is not known here")
     try:
-        return words["base"], Entry.from_dict(words["entry"]), int(words["start"], 16)
-    except (ValueError, KeyError, TypeError, MirrordError) as error:
+        entry = Entry.from_dict(words["entry"])
+        entry.root.check()
+        return words["base"], entry, int(words["start"], 16)
+    except (ArithmeticError, ValueError, KeyError, TypeError, MirrordError) as error:
         raise stream_damaged(where, f"its first header makes no sense ({error})") from error
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 
+from mirrord.core.errors import Damaged
 from mirrord.drivers.block.content import differing_leaves, pointer_runs
 from mirrord.drivers.block.format import HOLE, Root
 from mirrord.drivers.block.store import BlockStore
 from mirrord.drivers.block.tree import differences
+from mirrord.system import waiting
 
 
 def verify_added(store: BlockStore, base: Root | None, root: Root) -> int:
@@ -19,20 +21,36 @@ def verify_added(store: BlockStore, base: Root | None, root: Root) -> int:
     with the snapshot's identity, and its checksums vouch for all the rest.
     """
     total = 0
-    for index_old, index_new in _leaf_pairs(store, base, root):
+    for leaves, (index_old, index_new) in enumerate(_leaf_pairs(store, base, root), start=1):
         total += _verify_leaf(store, index_old, index_new)
+        _check_total(store, root, total + leaves)
     was = (base.data, base.height) if base is not None else (HOLE, root.height)
     now = (root.data, root.height)
-    total += sum(bool(new.address) for _, _, _, new in differences(store, was, now, 1))
+    for _, _, _, new in differences(store, was, now, 1):
+        total += bool(new.address)
+        _check_total(store, root, total)
     for segment in root.segments:
         old = base.segment(segment.segment) if base is not None else None
         before = (old.root, old.height) if old is not None else (HOLE, segment.height)
         for level, _, _, new in differences(store, before, (segment.root, segment.height)):
             if new.address:
                 total += 1
+                _check_total(store, root, total)
                 if level == 0:
                     store.node(*new)
     return total
+
+
+def _check_total(store: BlockStore, root: Root, total: int) -> None:
+    """Each block has one pointer. Nodes that stand for one another again and again would name more
+    blocks than could be read in a lifetime.
+    """
+    waiting.look()
+    if total > root.allocated:
+        raise Damaged(
+            "its trees name more blocks than it has", where=store.where,
+            why=f"{root.allocated} are in use",
+        )  # fmt: skip
 
 
 def _leaf_pairs(

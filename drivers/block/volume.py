@@ -5,7 +5,8 @@ Content that was written is durable, and part of snapshots, after `flush` (or `s
 takes the volume back to the last one, and it stays usable.
 
 One process at a time may have a volume open for writing. Within that process a mirror's driver
-uses the same open volume, so what was written so far is in the snapshots that it takes.
+uses the same open volume, so what was written so far is in the snapshots that it takes, and what is
+written after it froze or switched the volume fails.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ _BLOCKS_PER_STEP = 1024
 _LOCK_POLL_S = 0.02
 #: Who else has the volume open for writing is waited for so long.
 _PATIENCE_S = 5.0
+#: What the lock's holder says that it does, for `writers` and `frozen` to know.
+_WRITING = "writing"
+_FREEZING = "freezing the volume for a switch"
 
 Change = Callable[[RootRecord], RootRecord]
 
@@ -53,7 +57,9 @@ class Volume:
     def __init__(self, path: Path, *, writable: bool, locked: ExitStack | None = None) -> None:
         self.path = path
         self.writable = writable
+        self.frozen = False
         self.mutex = threading.RLock()
+        self._closed = False
         self._locked = locked or ExitStack()
         self.store = BlockStore(path, writable=writable)
         self._views: dict[str, MapView] = {}
@@ -91,12 +97,13 @@ class Volume:
         """Open what is there. Writable: the live volume only, and nobody else may then.
 
         Who has it open for writing (a service that deletes a snapshot, too) is waited for.
-        `NotFound`, `Damaged`, `Busy`; `Refused` for a mirror that is to be written.
+        `NotFound`, `Damaged`, `Busy` (also of a frozen volume); `Refused` for a mirror that is to
+        be written.
         """
         path = Path(path)
         if not writable:
             return cls(path, writable=False)
-        volume = cls._manage(path, "writing", wait_s)
+        volume = cls._manage(path, _WRITING, wait_s)
         if volume.record.role is not Role.LIVE:
             volume.close()
             raise _read_only(path)
@@ -117,6 +124,8 @@ class Volume:
                     break
                 except Busy:
                     if clock.monotonic_s() > deadline:
+                        if is_frozen(path):
+                            raise _frozen(path) from None
                         raise
                     clock.sleep_s(_LOCK_POLL_S)
             return cls(path, writable=True, locked=stack.pop_all())
@@ -142,16 +151,50 @@ class Volume:
         finally:
             volume._release()
 
-    def close(self) -> None:
-        """Flush, and close. May be called twice."""
+    @classmethod
+    def freeze(cls, path: str | Path) -> Volume:
+        """Flush the live volume, and let nobody write to it until `thaw` is called, or this process
+        ends. Within it, `managed` goes on. `Busy` when another process writes; `Refused` for a
+        mirror.
+        """
+        path = Path(path)
+        shared = open_volume(path)
+        volume = shared or cls._manage(path, _FREEZING, _PATIENCE_S)
         try:
-            if self.writable and self.record.role is Role.LIVE:
+            with volume.mutex:
+                if volume.record.role is not Role.LIVE:
+                    raise _read_only(path)
+                volume.commit("BLOCK:FREEZE:ROOT")
+                volume.frozen = True
+                if shared is None:
+                    volume._closed = True
+                    _open_volumes[os.path.realpath(path)] = volume
+        except BaseException:
+            if shared is None:
+                volume._release()
+            raise
+        return volume
+
+    def thaw(self) -> None:
+        """End the freeze; nothing when there is none."""
+        with self.mutex:
+            self.frozen = False
+            if self._closed:
+                self._release()
+
+    def close(self) -> None:
+        """Flush, and close. May be called twice. (What a freeze came after is flushed already.)"""
+        try:
+            if self.writable and self.record.role is Role.LIVE and not self.frozen:
                 self.flush()
         finally:
             self._release()
 
     def _release(self) -> None:
         with self.mutex:
+            self._closed = True
+            if self.frozen:
+                return  # the lock is needed until the thaw
             self.writable = False
             if _open_volumes.get(os.path.realpath(self.path)) is self:
                 del _open_volumes[os.path.realpath(self.path)]
@@ -343,7 +386,7 @@ class Volume:
             if change is not None:
                 record = change(record)
             if record != before:
-                rootrecord.store(op, self.path, record)
+                rootrecord.store(op, self.path, record, urgent=change is not None)
         self._doubtful.clear()
         self.record = record
         if record.live != live or record.segment != before.segment:
@@ -416,6 +459,8 @@ class Volume:
     def _check_writable(self) -> None:
         if self.record.role is not Role.LIVE:
             raise _read_only(self.path)
+        if self.frozen:
+            raise _frozen(self.path)
         if not self.writable:
             raise Refused("the volume is open for reading only", where=str(self.path))
 
@@ -432,12 +477,35 @@ def write_first_record(path: Path, record: RootRecord) -> None:
     """Make the directory of a new volume, which exists once the record is there."""
     with io_errors(str(path), "making the volume's directory"):
         files.make_directory("BLOCK:CREATE:DIRECTORY", path)
-    rootrecord.store("BLOCK:CREATE:ROOT", path, record)
+    rootrecord.store("BLOCK:CREATE:ROOT", path, record, urgent=True)
 
 
 def open_volume(path: str | Path) -> Volume | None:
     """This process's writable volume at `path`, if there is one."""
     return _open_volumes.get(os.path.realpath(path))
+
+
+def writer_of(path: Path) -> locks.Holder | None:
+    """Who has the volume open for writing, this process included; not mirrord for a moment."""
+    shared = open_volume(path)
+    if shared is not None and shared.frozen:
+        return None
+    holder = locks.holder_of(path / "writer")
+    return holder if holder is not None and holder.purpose == _WRITING else None
+
+
+def is_frozen(path: Path) -> bool:
+    """Whether the volume is frozen, by any process."""
+    shared = open_volume(path)
+    if shared is not None:
+        return shared.frozen
+    try:
+        if _FREEZING.encode() not in (path / "writer").read_bytes():
+            return False  # without taking the lock for a moment, as asking for the holder does
+    except OSError:
+        return False
+    holder = locks.holder_of(path / "writer")
+    return holder is not None and holder.purpose == _FREEZING
 
 
 def find_snapshot(volume: Volume, text: str) -> Snapshot:
@@ -446,6 +514,16 @@ def find_snapshot(volume: Volume, text: str) -> Snapshot:
         if text in (snapshot.guid, snapshot.name):
             return snapshot
     raise NotFound(f"no snapshot is called '{text}'", where=str(volume.path))
+
+
+def _frozen(path: Path) -> Busy:
+    return Busy(
+        "the volume is frozen",
+        where=str(path),
+        why="mirrord is about to switch it to another role, or back to a snapshot",
+        hint="Wait for the operation to end ('mirrord status' shows it), then write to the volume "
+        "that is live. Nothing was written.",
+    )
 
 
 def _read_only(path: Path) -> Refused:

@@ -6,17 +6,19 @@ This module is the contract's face; layout.py says where things lie and why.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from mirrord.core.errors import Diverged, Refused, Unsupported
+from mirrord.core.errors import Damaged, Diverged, Refused, Unsupported
 from mirrord.core.model import (
     Changes,
     Delta,
     Divergence,
     FileChange,
+    OpenWriter,
     ReceiveRequest,
     Role,
     Snapshot,
@@ -24,14 +26,17 @@ from mirrord.core.model import (
     Staging,
     VolumeFacts,
 )
+from mirrord.core.text import escaped
 from mirrord.drivers import base
 from mirrord.drivers.base import Capability, Driver
 from mirrord.drivers.btrfs import (
     copies,
     failover,
+    freezing,
     ioctl,
     layout,
     receive,
+    reserve,
     spool,
     store,
     subvolume,
@@ -42,8 +47,10 @@ from mirrord.drivers.btrfs.layout import Layout
 from mirrord.drivers.btrfs.store import Kept
 from mirrord.drivers.btrfs.stream import BtrfsSendStream, Checkpoint, Sending
 from mirrord.system import files, locks
+from mirrord.system.openers import writers_on
 
 _NESTED_NOTES_MAX = 10
+_NESTED_WATCHED_MAX = 1000
 
 
 class BtrfsDriver(Driver):
@@ -64,6 +71,9 @@ class BtrfsDriver(Driver):
         self._layout: Layout | None = None
         self._seen: tuple[int, int, int] | None = None
         self._blocks: walk.NamedBlocks | None = None
+        self._freeze: freezing.Freeze | None = None
+        #: The uuid of the live volume when its snapshots were listed last.
+        self._listed = ""
 
     # Facts
 
@@ -99,7 +109,7 @@ class BtrfsDriver(Driver):
         """The role, and what a person should know about it."""
         if place.live:
             return Role.LIVE, ()
-        prepared = bool(layout.read_mirror_id(place))
+        prepared = place.mirror_file.exists()
         if place.shown_wrapper() is not None:
             if prepared:
                 return Role.MIRROR, ()
@@ -147,6 +157,10 @@ class BtrfsDriver(Driver):
             shown = one.snapshot.guid if one else None
             if one is None and place.shown_wrapper() is not None:
                 notes += ("The snapshot that it should show was deleted.",)
+        try:
+            mirror_id = layout.read_mirror_id(place)
+        except Damaged as error:
+            mirror_id, notes = "", (*notes, f"{error}.")
         return VolumeFacts(
             kind=self.kind,
             location=self.location,
@@ -155,13 +169,15 @@ class BtrfsDriver(Driver):
             filesystem=ioctl.filesystem_facts(there)[0],
             view=str(place.view),
             shown=shown,
-            mirror_id=layout.read_mirror_id(place),
+            mirror_id=mirror_id,
             origin=origin,
             used_bytes=(size.f_blocks - size.f_bfree) * size.f_frsize,
             free_bytes=size.f_bavail * size.f_frsize,
             notes=notes,
             fixed=fixed,
             copy=str(copies.find(place) or ""),
+            frozen=freezing.is_frozen(place),
+            mount=str(layout.mount_of(there)),
         )
 
     def _origin(self, place: Layout, live: subvolume.Info) -> str | None:
@@ -173,8 +189,8 @@ class BtrfsDriver(Driver):
     def _nested_notes(self, place: Layout) -> tuple[str, ...]:
         names = store.nested_names(place.view, limit=_NESTED_NOTES_MAX + 1)
         notes = [
-            f"The nested subvolume '{name}' is not mirrored: a btrfs snapshot does not contain "
-            "it; give it a mirror of its own."
+            f"The nested subvolume '{escaped(name)}' is not mirrored: a btrfs snapshot does not "
+            "contain it; give it a mirror of its own."
             for name in names[:_NESTED_NOTES_MAX]
         ]
         if len(names) > _NESTED_NOTES_MAX:
@@ -212,7 +228,15 @@ class BtrfsDriver(Driver):
     @guarded
     def snapshots(self) -> list[Snapshot]:
         """See `Driver.snapshots`."""
-        return [one.snapshot for one in store.kept(self._place())]
+        place = self._place()
+        kept = store.kept(place)
+        if not place.live:
+            return [one.snapshot for one in kept]
+        live = subvolume.info(place.view)
+        self._listed = live.uuid
+        if live.parent_uuid and any(one.info.uuid == live.parent_uuid for one in kept):
+            return [one.snapshot for one in kept]  # it began as one of these: we made it
+        return [one.snapshot._replace(unrelated=one.info.parent_uuid != live.uuid) for one in kept]
 
     @guarded
     def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
@@ -230,10 +254,14 @@ class BtrfsDriver(Driver):
         """See `Driver.take_snapshot`."""
         place = self._live_place()
         self._make_live_store(place)
+        if self._listed not in ("", subvolume.info(place.view).uuid):
+            raise base.replaced(str(self), "it was replaced just now")
         wrapper = place.snapshots / layout.component(name, str(self))
         there = store.in_wrapper(wrapper, SnapshotKind.REFERENCE)
         if there is None:
             # The kernel's commit of the snapshot makes the folder durable, too.
+            reserve.keep(place)
+            failover.sweep(place)
             wrapper.mkdir(mode=0o755, exist_ok=True)
             wrapper.chmod(0o755)  # whatever the umask: a reverse makes it the way to the view
             subvolume.snapshot("BTRFS:SNAPSHOT:TAKE", place.view, wrapper / name, read_only=True)
@@ -255,7 +283,7 @@ class BtrfsDriver(Driver):
                 why=one.snapshot.name,
                 hint="It goes when a newer one is shown.",
             )
-        store.delete(place, one, str(self))
+        reserve.use(place, lambda: store.delete(place, one, str(self)))
 
     @guarded
     def reclaim(self) -> None:
@@ -269,7 +297,7 @@ class BtrfsDriver(Driver):
         one = store.find_to_send(place, guid)
         if one is None:
             raise base.snapshot_missing(str(self), guid)
-        return not failover.unchanged(place, one)
+        return not failover.unchanged(place.view, one)
 
     # Source
 
@@ -365,6 +393,7 @@ class BtrfsDriver(Driver):
         layout.make_store("BTRFS:PREPARE", place, public=True)
         if owner != mirror_id:
             layout.write_mirror_id("BTRFS:PREPARE:MIRROR", place, mirror_id)
+        reserve.keep(place)
 
     def _mirror_place(self) -> Layout:
         place = self._place()
@@ -395,7 +424,10 @@ class BtrfsDriver(Driver):
     @guarded
     def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
         """See `Driver.commit`."""
-        return receive.commit(self._mirror_place(), transfer_id, show=show, where=str(self))
+        place = self._mirror_place()
+        done = receive.commit(place, transfer_id, show=show, where=str(self))
+        reserve.keep(place)
+        return done
 
     @guarded
     def discard(self, transfer_id: str) -> None:
@@ -407,13 +439,74 @@ class BtrfsDriver(Driver):
     # Failing over and back
 
     @guarded
-    def promote(self) -> None:
-        """See `Driver.promote`."""
+    def promote(self, guid: str | None = None) -> None:
+        """See `Driver.promote`. A place whose own record is gone still has its snapshots."""
         place = self._place()
-        if not place.live and self._role(place)[0] is not Role.MIRROR:
+        if place.live:
+            if place.store.is_dir():
+                failover.promote(place, None, str(self))
+            return
+        start = failover.to_promote(place, guid, str(self)) if place.store.is_dir() else None
+        if start is None and self._role(place)[0] is not Role.MIRROR:
             raise base.not_a_mirror(str(self))
-        if place.store.is_dir():
-            failover.promote(place, str(self))
+        if os.path.lexists(place.view) and place.shown_wrapper() is None:
+            raise base.not_empty(str(place.view), "it is not a view of mirrord's")
+        reserve.use(place, lambda: failover.promote(place, start, str(self)))
+
+    @guarded
+    def writers(self, kept: str = "", *, limit: int = 20) -> list[OpenWriter]:
+        """See `Driver.writers`; those of nested subvolumes too, which move along."""
+        place = self._place()
+        volume = place.view
+        if kept:
+            volume = place.diverged / layout.component(kept, str(self)) / kept
+        if not subvolume.is_subvolume(volume):
+            return []
+        nested = store.nested_names(volume, limit=_NESTED_WATCHED_MAX)
+        found: list[OpenWriter] = []
+        for path in (volume, *(volume / name for name in nested)):
+            found += writers_on(os.stat(path).st_dev, limit=limit - len(found))
+        return found
+
+    @guarded
+    def freeze(self) -> None:
+        """See `Driver.freeze`."""
+        place = self._live_place()
+        if self._freeze is None:
+            self._freeze = freezing.Freeze(place, str(self))
+
+    @guarded
+    def thaw(self) -> None:
+        """See `Driver.thaw`."""
+        self._unhold()
+        freezing.thaw(self._place(), str(self))
+
+    def _unhold(self) -> None:
+        freeze, self._freeze = self._freeze, None
+        if freeze is not None:
+            freeze.release()
+
+    def detach(self) -> None:
+        """See `Driver.detach`."""
+        if self._freeze is not None:
+            self.thaw()
+
+    @guarded
+    def mark(self) -> str:
+        """See `Driver.mark`: the transaction of the last change says all of a subvolume."""
+        place = self._place()
+        role = self._role(place)[0]
+        if role is not Role.LIVE:
+            shown = store.shown(place) if role is Role.MIRROR else None
+            return f"{role.value} {shown.snapshot.guid if shown else ''}"
+        files.sync_filesystem("BTRFS:MARK:SYNC", place.view)
+        live = subvolume.info(place.view)
+        return f"{role.value} {live.uuid} {subvolume.last_change(place.view, live)}"
+
+    @guarded
+    def is_marked(self, mark: str) -> bool:
+        """See `Driver.is_marked`."""
+        return self.mark() == mark
 
     @guarded
     def begin_test(self, place: str = "") -> VolumeFacts:
@@ -436,7 +529,7 @@ class BtrfsDriver(Driver):
         return failover.divergence(place, start, limit=limit, where=str(self))
 
     @guarded
-    def rollback(self, guid: str, *, mirror_id: str, keep_as: str | None) -> None:
+    def rollback(self, guid: str, *, mirror_id: str, keep_as: str) -> str | None:
         """See `Driver.rollback`."""
         place = self._place()
         lost = not os.path.lexists(place.view)  # a live volume that somebody deleted
@@ -447,7 +540,22 @@ class BtrfsDriver(Driver):
             raise base.base_missing(str(self), guid)
         if target.snapshot.kind is SnapshotKind.DIVERGED:
             raise Refused("a diverged snapshot cannot be the base of a mirror", where=str(self))
-        failover.rollback(place, target, mirror_id=mirror_id, keep_as=keep_as, where=str(self))
+        roll_back = functools.partial(
+            failover.rollback,
+            target=target,
+            mirror_id=mirror_id,
+            keep_as=keep_as,
+            where=str(self),
+            set_aside=self._unhold,
+        )
+        # Where it was interrupted the place may be another one by then.
+        return reserve.use(place, lambda: roll_back(self._place()))
+
+    @guarded
+    def reinstate(self, name: str) -> None:
+        """See `Driver.reinstate`."""
+        place = self._place()
+        reserve.use(place, lambda: failover.reinstate(place, name, str(self)))
 
     @guarded
     def forget(self) -> None:
@@ -459,7 +567,14 @@ class BtrfsDriver(Driver):
             receive.remove_staging(folder)
         for kept in spool.held(place).values():
             spool.remove("BTRFS:FORGET:SPOOL", kept.path)
-        for path in (place.mirror_file, place.copy_file, place.lock_file):
+        own = (
+            place.mirror_file,
+            place.copy_file,
+            place.frozen_file,
+            place.reserve_file,
+            place.lock_file,
+        )
+        for path in own:
             if path.exists():
                 files.remove_file("BTRFS:FORGET:MARK", path)
         layout.remove_empty_store("BTRFS:FORGET:STORE", place)

@@ -10,30 +10,33 @@ from __future__ import annotations
 import itertools
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
-from mirrord.core.errors import Refused
+from mirrord.core.errors import Damaged, NotFound, Refused
 from mirrord.core.model import Divergence, Snapshot, SnapshotKind
+from mirrord.drivers import base
 from mirrord.drivers.btrfs import ioctl, layout, store, subvolume, walk
 from mirrord.drivers.btrfs.layout import Layout, Record
 from mirrord.drivers.btrfs.store import Kept
 from mirrord.system import clock, files, steps
+from mirrord.system.openers import writers_on
 
 _PROMOTING = "promoting"
-_RETIRED = "retired"
 _COMPARED = "divergence"
+#: Much longer than an open() takes that had passed its checks before a volume became read-only.
+_OPENING_S = 0.05
 
 
-def promote(place: Layout, where: str) -> None:
-    """See `Driver.promote`: a writable snapshot of what is shown takes the link's place."""
+def promote(place: Layout, start: Kept | None, where: str) -> None:
+    """See `Driver.promote`: a writable snapshot of `start` takes the place of the view's link."""
     ready = place.swap / _PROMOTING
     if not place.live:
-        shown = store.shown(place)
-        if shown is None:
+        if start is None:
             raise Refused(
                 "there is nothing to make live",
                 where=where,
-                why="no snapshot is shown here",
+                why="no intact snapshot is here",
                 hint="The first transfer must have ended: 'mirrord initialize NAME'.",
             )
         _refuse_mounted(place, where)
@@ -42,8 +45,11 @@ def promote(place: Layout, where: str) -> None:
             subvolume.delete("BTRFS:PROMOTE:LEFTOVER", ready)
         elif ready.is_symlink():
             files.remove_file("BTRFS:PROMOTE:LEFTOVER", ready)
-        subvolume.snapshot("BTRFS:PROMOTE:SNAPSHOT", shown.path, ready, read_only=False)
-        files.exchange("BTRFS:PROMOTE:EXCHANGE", place.view, ready)
+        subvolume.snapshot("BTRFS:PROMOTE:SNAPSHOT", start.path, ready, read_only=False)
+        if os.path.lexists(place.view):
+            files.exchange("BTRFS:PROMOTE:EXCHANGE", place.view, ready)
+        else:  # somebody removed the link
+            files.rename("BTRFS:PROMOTE:EXCHANGE", ready, place.view)
     if ready.is_symlink():
         files.remove_file("BTRFS:PROMOTE:LINK", ready)
     if stat.S_IMODE(place.snapshots.stat().st_mode) != 0o700:
@@ -51,64 +57,175 @@ def promote(place: Layout, where: str) -> None:
         place.snapshots.chmod(0o700)
 
 
-def rollback(
-    place: Layout, target: Kept, *, mirror_id: str, keep_as: str | None, where: str
-) -> None:
-    """See `Driver.rollback`: a link to the snapshot takes the live volume's place, which is then
-    set aside as a snapshot, or deleted. It is moved first and made read-only then: so what users
-    write until the very exchange is kept.
+def to_promote(place: Layout, guid: str | None, where: str) -> Kept | None:
+    """What a promoted volume begins as: the snapshot `guid`, or without one what is shown, else
+    the newest that is intact. A received one of which our own record is missing or damaged will do:
+    it was complete when it came here, and the kernel forgets that it was received once somebody
+    makes it writable.
     """
-    retired = place.swap / _RETIRED
+    if guid is not None:
+        one = store.find(place, guid)
+        if one is None or not _usable(one):
+            raise base.base_missing(where, guid)
+        return one
+    kept = [one for one in store.kept(place) if one.snapshot.kind is SnapshotKind.REFERENCE]
+    shown = store.shown(place)
+    intact = [one for one in kept if one.snapshot.intact]
+    if shown is not None and _usable(shown):
+        return shown
+    usable = intact or [one for one in kept if _usable(one)]
+    return usable[-1] if usable else None
+
+
+def _usable(one: Kept) -> bool:
+    received = one.record is None and one.info.read_only and bool(one.info.received_uuid)
+    return one.snapshot.intact or received
+
+
+def rollback(
+    place: Layout,
+    target: Kept,
+    *,
+    mirror_id: str,
+    keep_as: str,
+    where: str,
+    set_aside: Callable[[], None],
+) -> str | None:
+    """See `Driver.rollback`: a link to the snapshot takes the live volume's place. That is moved
+    first and made read-only then, so what users write until the very exchange is in it.
+
+    set_aside: called once the volume is no longer in its place.
+    """
     assert target.wrapper is not None
     link = place.link_target(target.wrapper.name)
     if place.live:
         _refuse_mounted(place, where)
-        if keep_as is None:
-            _refuse_nested(place, where)
         layout.make_store("BTRFS:ROLLBACK", place, public=True)
-        if subvolume.is_subvolume(retired):  # of a rollback that nobody ended: never lose it
-            _keep(place, "unfinished")
+        _settle(place, None, keep_as)  # of a rollback that nobody ended: never lose it
         layout.write_mirror_id("BTRFS:ROLLBACK:MIRROR", place, mirror_id)
-        files.switch_link("BTRFS:ROLLBACK:READY", link, retired)
-        files.exchange("BTRFS:ROLLBACK:EXCHANGE", place.view, retired)
+        files.switch_link("BTRFS:ROLLBACK:READY", link, place.outside)
+        files.exchange("BTRFS:ROLLBACK:EXCHANGE", place.view, place.outside)
+        set_aside()
     else:
         layout.make_store("BTRFS:ROLLBACK", place, public=True)
-        if layout.read_mirror_id(place) != mirror_id:
+        if _mirror_id(place) != mirror_id:
             layout.write_mirror_id("BTRFS:ROLLBACK:MIRROR", place, mirror_id)
         if place.shown_wrapper() != target.wrapper.name:
             files.switch_link("BTRFS:ROLLBACK:SHOW", link, place.view)
-        if retired.is_symlink():
-            files.remove_file("BTRFS:ROLLBACK:LEFTOVER", retired)
-    if keep_as is None:
-        if subvolume.is_subvolume(retired):
-            subvolume.delete("BTRFS:ROLLBACK:DELETE", retired)
-            files.sync_directory(place.swap)
-    else:
-        _keep(place, layout.component(keep_as, where))
+    return _settle(place, target, keep_as)
 
 
-def _keep(place: Layout, name: str) -> None:
-    """Make the volume that was set aside a DIVERGED snapshot, and end what an earlier try began.
-    Another one of that name stays: then this one gets a number behind its name.
+def _mirror_id(place: Layout) -> str:
+    """The mirror that the place belongs to; "" also when that is not legible."""
+    try:
+        return layout.read_mirror_id(place)
+    except Damaged:
+        return ""
+
+
+def reinstate(place: Layout, name: str, where: str) -> None:
+    """See `Driver.reinstate`."""
+    wrapper = place.swap / layout.component(name, where)
+    if not place.live:
+        _take_in(place, name)
+        kept = place.diverged / name
+        if not subvolume.is_subvolume(wrapper / name) and subvolume.is_subvolume(kept / name):
+            files.rename("BTRFS:REINSTATE:MOVE", kept, wrapper)
+        if not subvolume.is_subvolume(wrapper / name):
+            raise NotFound("nothing is kept by that name", where=where, why=name)
+        subvolume.set_read_only("BTRFS:REINSTATE:WRITABLE", wrapper / name, False)
+        if os.path.lexists(place.view):
+            files.exchange("BTRFS:REINSTATE:EXCHANGE", place.view, wrapper / name)
+        else:
+            files.rename("BTRFS:REINSTATE:EXCHANGE", wrapper / name, place.view)
+    if wrapper.is_dir() and not subvolume.is_subvolume(wrapper / name):
+        _remove_wrapper(wrapper)
+
+
+def _take_in(place: Layout, name: str) -> None:
+    """Move the volume that a view's link has just changed places with into `swap/`. A frozen one
+    must be writable for that, but is no longer where its users look for it.
     """
-    retired = place.swap / _RETIRED
-    if subvolume.is_subvolume(retired):
-        free = name
-        for number in itertools.count(2):
-            if not os.path.lexists(place.diverged / free / free):
-                break
-            free = f"{name}~{number}"
-        wrapper = place.diverged / free
+    if subvolume.is_subvolume(place.outside):
+        name = _free_name(place, name)
+        wrapper = place.swap / name
         files.make_directory("BTRFS:ROLLBACK:FOLDER", wrapper, mode=0o755)
-        files.rename("BTRFS:ROLLBACK:KEEP", retired, wrapper / free)
-    for wrapper in sorted(place.diverged.iterdir()):
-        kept = subvolume.is_subvolume(wrapper / wrapper.name)
-        if kept and layout.read_record(wrapper) is None:
-            _freeze(place, wrapper)
+        subvolume.set_read_only("BTRFS:ROLLBACK:WRITABLE", place.outside, False)
+        files.rename("BTRFS:ROLLBACK:MOVE", place.outside, wrapper / name)
+    elif place.outside.is_symlink():
+        files.remove_file("BTRFS:ROLLBACK:LEFTOVER", place.outside)
+
+
+def _aside(place: Layout) -> list[Path]:
+    """The folders of volumes that were live and wait to be kept or dropped."""
+    found = sorted(place.swap.iterdir()) if place.swap.is_dir() else []
+    return [path for path in found if path.is_dir() and not subvolume.is_subvolume(path)]
+
+
+def _settle(place: Layout, target: Kept | None, keep_as: str) -> str | None:
+    """Freeze what was set aside, and keep it as a DIVERGED snapshot; drop it when it certainly
+    holds what `target` does. Returns the name by which that of `keep_as` is kept.
+    """
+    ours = None
+    _take_in(place, layout.component(keep_as, str(place.location)))
+    for wrapper in _aside(place):
+        volume = wrapper / wrapper.name
+        if not subvolume.is_subvolume(volume):
+            _remove_wrapper(wrapper)  # the exchange was not reached, or was undone
+            continue
+        _freeze(place, wrapper)
+        mine = _is_of(wrapper.name, keep_as)
+        if mine and target is not None and _superfluous(volume, target):
+            subvolume.delete("BTRFS:ROLLBACK:DELETE", volume)
+            _remove_wrapper(wrapper)
+            continue
+        # A read-only subvolume cannot be renamed into another folder; a folder with one can.
+        files.rename("BTRFS:ROLLBACK:KEEP", wrapper, place.diverged / wrapper.name)
+    if place.diverged.is_dir():
+        kept = [name for name in os.listdir(place.diverged) if _is_of(name, keep_as)]
+        ours = max(kept, default=None)
+    return ours
+
+
+def _free_name(place: Layout, name: str) -> str:
+    """`name`, or with a number behind it when that is taken."""
+    free = name
+    for number in itertools.count(2):
+        taken = place.diverged / free, place.swap / free / free
+        if not any(os.path.lexists(path) for path in taken):
+            break
+        free = f"{name}~{number}"
+    return free
+
+
+def _is_of(name: str, wanted: str) -> bool:
+    return name == wanted or name.startswith(f"{wanted}~")
+
+
+def _superfluous(volume: Path, target: Kept) -> bool:
+    """Whether all that the volume holds is in the snapshot, and nobody can write to it any more.
+
+    It is read-only: who does not have a file open for writing yet gets none. Who is about to get
+    one (it was opened before) has it within the pause.
+    """
+    if store.nested_names(volume, limit=1):
+        return False
+    device = os.stat(volume).st_dev
+    for _ in range(2):
+        if writers_on(device, limit=1) or not unchanged(volume, target):
+            return False
+        clock.sleep_s(_OPENING_S)
+    return not writers_on(device, limit=1) and unchanged(volume, target)
+
+
+def _remove_wrapper(wrapper: Path) -> None:
+    for rest in wrapper.iterdir():
+        files.remove_file("BTRFS:ROLLBACK:LEFTOVER", rest)
+    files.remove_directory("BTRFS:ROLLBACK:LEFTOVER", wrapper)
 
 
 def _freeze(place: Layout, wrapper: Path) -> None:
-    """Make a volume in its folder below `diverged/` a snapshot, and record its identity."""
+    """Make a volume that was set aside a snapshot, and record its identity."""
     kept = wrapper / wrapper.name
     # What is still in memory belongs to it, and must not count as a change later.
     files.sync_filesystem("BTRFS:ROLLBACK:SYNC", kept)
@@ -133,12 +250,11 @@ def divergence(place: Layout, start: Kept, *, limit: int, where: str) -> Diverge
         for one in store.kept(place)
         if one.snapshot.kind is SnapshotKind.REFERENCE and one.snapshot.order > start.snapshot.order
     )
-    if not place.live or unchanged(place, start):
+    if not place.live or unchanged(place.view, start):
         return Divergence(start.snapshot.guid, 0, (), 0, newer)
     layout.make_store("BTRFS:DIVERGENCE", place, public=False)
+    sweep(place)
     path = place.swap / _COMPARED
-    if subvolume.is_subvolume(path):
-        subvolume.delete("BTRFS:DIVERGENCE:LEFTOVER", path)
     subvolume.snapshot("BTRFS:DIVERGENCE:SNAPSHOT", place.view, path, read_only=True)
     try:
         info = subvolume.info(path)
@@ -155,20 +271,31 @@ def divergence(place: Layout, start: Kept, *, limit: int, where: str) -> Diverge
     )
 
 
-def unchanged(place: Layout, start: Kept) -> bool:
-    """Whether the live volume certainly holds what the intact snapshot `start` holds.
+def sweep(place: Layout) -> None:
+    """Remove what a comparison that was interrupted left."""
+    path = place.swap / _COMPARED
+    if subvolume.is_subvolume(path):
+        subvolume.delete("BTRFS:DIVERGENCE:LEFTOVER", path)
 
-    Every change of a file passes its inode, and with it the subvolume's ctransid; a snapshot has
-    that of its origin, and taking one does not change it. What the kernel knows in memory is
+
+def unchanged(volume: Path, start: Kept) -> bool:
+    """Whether a volume that is or was live certainly holds what the intact snapshot `start` holds.
+
+    Every change of a file passes its inode, and with it the subvolume's ctransid, unless a power
+    cut comes between (`subvolume.last_change`); a snapshot has both of its origin, and taking one
+    changes neither. What the kernel knows in memory is
     enough to say that it was changed; to say that it was not, what is in memory is written first.
     The volume must be what the snapshot was taken of, or have begun as the snapshot.
     """
-    if ioctl.transaction_in_memory(place.view) not in (None, start.info.ctransid):
+    if ioctl.transaction_in_memory(volume) not in (None, start.info.ctransid):
         return False
-    files.sync_filesystem("BTRFS:CHANGED:SYNC", place.view)
-    live = subvolume.info(place.view)
+    files.sync_filesystem("BTRFS:CHANGED:SYNC", volume)
+    live = subvolume.info(volume)
     related = start.info.parent_uuid == live.uuid or live.parent_uuid == start.info.uuid
-    return related and start.snapshot.intact and live.ctransid == start.info.ctransid
+    if not (related and start.snapshot.intact and live.ctransid == start.info.ctransid):
+        return False
+    then = subvolume.last_change(start.path, start.info)
+    return subvolume.last_change(volume, live) == then
 
 
 def fixed(place: Layout) -> str:
@@ -189,15 +316,4 @@ def _refuse_mounted(place: Layout, where: str) -> None:
             where=where,
             why=why,
             hint="Mount the whole file system elsewhere, for example: mount -o subvolid=5.",
-        )
-
-
-def _refuse_nested(place: Layout, where: str) -> None:
-    nested = store.nested_names(place.view, limit=1)
-    if nested:
-        raise Refused(
-            f"the nested subvolume '{nested[0]}' would be lost",
-            where=where,
-            why="a btrfs snapshot does not contain it, so it is not in the mirror either",
-            hint=f"Move {os.path.join(place.view, nested[0])} away, or keep what diverged.",
         )

@@ -34,6 +34,9 @@ _SUBVOL_INFO_BYTES = 504
 _SUBVOL_INFO_CTRANSID = 344
 _FS_INFO_GENERATION = 1 << 1
 _EXTENT_DATA = 108
+_INODE_ITEM = 1
+#: In front of each found item: generation of its leaf, object, offset, type, length.
+_ITEM = struct.Struct("=3Q2I")
 _FIRST_INODE = 256
 _UUID_TREE = 9
 _RECEIVED_UUID = 252
@@ -147,13 +150,17 @@ class Reader(Protocol):
         """Take `count` items; the key (object, type, offset) of the last of them."""
 
 
-def search_extents(subvolume: int, tree: int, *, newer_than: int, encoded: bool) -> BtrfsExtents:
-    """The extents of a subvolume's tree that are newer than a generation (0: all of them).
+def search_extents(
+    subvolume: int, tree: int, *, newer_than: int, encoded: bool, part: int = 0, parts: int = 1
+) -> BtrfsExtents:
+    """The extents of a subvolume's tree that are newer than a generation (0: all of them); of a
+    large tree those of one part, so that few are held at a time.
 
     subvolume: a descriptor anywhere on the file system; tree: the subvolume's id. Only leaves
-    that were written after that generation are read, so the time is that of the change.
+    that were written after that generation are read, so the time is that of the change. part 0,
+    which comes first, says by its own `parts` how many there are to be.
     """
-    found = BtrfsExtents(newer_than, encoded)
+    found = BtrfsExtents(newer_than, encoded, part=part, parts=parts)
     _search(subvolume, tree, newer_than, found)
     return found
 
@@ -181,6 +188,38 @@ def _search(subvolume: int, tree: int, newer_than: int, reader: Reader) -> None:
         if last is None:
             return
         low = _after(last)
+
+
+class _NewestInode:
+    """Reads inode items: `transaction` is that of the newest change of one."""
+
+    def __init__(self) -> None:
+        self.transaction = 0
+
+    def feed(self, data: memoryview, count: int) -> tuple[int, int, int] | None:
+        last, at = None, 0
+        for _ in range(count):
+            _leaf, inode, offset, kind, length = _ITEM.unpack_from(data, at)
+            at += _ITEM.size
+            if kind == _INODE_ITEM:
+                changed = struct.unpack_from("<Q", data, at + 8)[0]
+                self.transaction = max(self.transaction, changed)
+            at += length
+            last = inode, kind, offset
+        return last
+
+
+def newest_inode(path: str | Path, tree: int, *, newer_than: int) -> int:
+    """The transaction of the newest change of an inode of a subvolume, as it is on disk, of those
+    in leaves that were written after a generation (0: there is none). tree: the subvolume's id.
+    """
+    found = _NewestInode()
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _search(descriptor, tree, newer_than, found)
+    finally:
+        os.close(descriptor)
+    return found.transaction
 
 
 def transaction_in_memory(path: str | Path) -> int | None:

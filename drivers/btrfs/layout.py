@@ -1,6 +1,7 @@
 """Where things lie: a volume is a view path and a store beside it.
 
     V                                     a live subvolume, or a link into the store
+    .mirrord.<hash of V's name>           for a moment, what V changes places with
     <folder of V>/.mirrord/<name of V>/   the store:
         snapshots/<name>/<name>           a folder for each snapshot, with the subvolume in it
         snapshots/<name>/transfer.json    what is known of a received snapshot
@@ -9,6 +10,8 @@
         spool/<transfer>                  the stream of a transfer that may go on (spool.py)
         swap/                             what is about to change places with V
         mirror.json                       the mirror that a destination belongs to
+        reserve                           room for when the file system is full (reserve.py)
+        frozen.json                       of a live volume that is frozen (freezing.py)
         lock
 
 A read-only subvolume cannot be renamed into another folder, but a folder with one in it can:
@@ -17,6 +20,7 @@ therefore each snapshot has a folder of its own, and V is a link, which a rename
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
@@ -74,6 +78,19 @@ class Layout(NamedTuple):
         return self.store / "swap"
 
     @property
+    def reserve_file(self) -> Path:
+        """The file that is given up when the file system is full (reserve.py)."""
+        return self.store / "reserve"
+
+    @property
+    def outside(self) -> Path:
+        """What changes places with the view, in one folder with it: a read-only subvolume can be
+        renamed only there. Not a name made of the view's, which may be as long as names can be.
+        """
+        name = hashlib.sha256(os.fsencode(self.view.name)).hexdigest()[:16]
+        return self.view.with_name(f"{STORE}.{name}")
+
+    @property
     def mirror_file(self) -> Path:
         """The file that makes a place the destination of a mirror."""
         return self.store / "mirror.json"
@@ -82,6 +99,11 @@ class Layout(NamedTuple):
     def copy_file(self) -> Path:
         """The file that says where the writable copy is (copies.py)."""
         return self.store / "copy.json"
+
+    @property
+    def frozen_file(self) -> Path:
+        """The file that says that mirrord made the live volume read-only (freezing.py)."""
+        return self.store / "frozen.json"
 
     @property
     def lock_file(self) -> Path:
@@ -250,6 +272,20 @@ def read_mirror_id(layout: Layout) -> str:
 def write_mirror_id(op: str, layout: Layout, mirror_id: str) -> None:
     """Make the place the destination of that mirror; durable."""
     _write(op, layout.mirror_file, {"format": _FORMAT, "mirror_id": mirror_id})
+
+
+def write_frozen(op: str, layout: Layout, uuid: str) -> None:
+    """Record that the live volume `uuid` is about to be frozen; durable."""
+    _write(op, layout.frozen_file, {"format": _FORMAT, "uuid": uuid})
+
+
+def read_frozen(layout: Layout) -> str:
+    """The uuid of the volume that was frozen; "" when none is recorded, or not legibly."""
+    try:
+        document = _read(layout.frozen_file)
+        return _text(document["uuid"]) if document is not None else ""
+    except (Damaged, KeyError, TypeError):
+        return ""
 
 
 def read_copy(layout: Layout) -> tuple[str, str] | None:

@@ -30,7 +30,7 @@ from mirrord.drivers.btrfs.layout import Layout, Record
 from mirrord.drivers.btrfs.spool import Spool
 from mirrord.drivers.btrfs.store import Kept
 from mirrord.drivers.btrfs.stream import make_pipe
-from mirrord.system import command, files, steps
+from mirrord.system import command, files, steps, waiting
 from mirrord.system.confine import start_confined
 from mirrord.system.native import BtrfsStreamScanner, btrfs_rewrite_beginning
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from subprocess import Popen  # noqa: TID251 - the type only
 
 _ERROR_BYTES_MAX = 4096
+#: Linux' PATH_MAX, less its end.
+_PATH_BYTES_MAX = 4095
 _CATCH_UP_S = 0.2
 _PROGS_HINT = "Install the package btrfs-progs (Debian: apt-get install btrfs-progs)."
 
@@ -89,15 +91,17 @@ class BtrfsReceiver(Receiver):
         self._wrapper.chmod(0o755)  # users pass it on their way to the view, whatever the umask
         request = self._request
         record = Record(request.transfer_id, request.base, request.snapshot)
-        layout.write_record("BTRFS:RECEIVE:RECORD", self._wrapper, record, durable=False)
+        # Beside the folder that the program can write to: what it says there counts for nothing.
+        layout.write_record("BTRFS:RECEIVE:RECORD", self._folder, record, durable=False)
         steps.reached("BTRFS:RECEIVE:START")
         # In memory, without a name: the errors of a program are a line or two.
         self._errors = os.fdopen(os.memfd_create("errors", os.MFD_CLOEXEC), "w+b")
         mount = str(layout.mount_of(self._wrapper))
         reading, self._writing = make_pipe()
+        os.set_blocking(self._writing, False)
         try:
             self._child = start_confined(
-                str(self._wrapper), mount, lambda: self._start(reading, mount)
+                str(self._wrapper), mount, lambda: self._start(reading, mount), program=_program()
             )
         finally:
             os.close(reading)
@@ -151,7 +155,10 @@ class BtrfsReceiver(Receiver):
     def _catch_up(self, wait_s: float | None) -> bool:
         if self._replaying is None:
             return False
-        self._replaying.join(wait_s)
+        if wait_s is None:
+            waiting.joined(self._replaying)
+        else:
+            self._replaying.join(wait_s)
         if self._replaying.is_alive():
             return True
         self._replaying = None
@@ -230,10 +237,8 @@ class BtrfsReceiver(Receiver):
             raise base.stream_damaged(self._where, f"it holds {kind}, which was not announced")
 
     def _pass_on(self, chunk: bytes | memoryview) -> None:
-        view = memoryview(chunk)
         try:
-            while view:
-                view = view[os.write(self._writing, view) :]
+            waiting.write_all(self._writing, chunk)
         except BrokenPipeError as error:
             raise self._failure() from error
 
@@ -265,8 +270,10 @@ class BtrfsReceiver(Receiver):
             raise base.stream_damaged(self._where, "it ends early")
         os.close(self._writing)
         self._writing = -1
-        assert self._child is not None
-        if self._child.wait() != 0:
+        child = self._child
+        assert child is not None
+        waiting.until(lambda left_s: command.ended(child, timeout_s=left_s) is not None)
+        if child.wait() != 0:
             raise self._failure()
         info = self._verified()
         files.sync_filesystem("BTRFS:FINISH:SYNC", self._wrapper)
@@ -274,10 +281,12 @@ class BtrfsReceiver(Receiver):
         info = subvolume.info(self._subvolume)
         request = self._request
         record = Record(request.transfer_id, request.base, request.snapshot, True, info.ctransid)
-        layout.write_record("BTRFS:FINISH:RECORD", self._wrapper, record)
+        layout.write_record("BTRFS:FINISH:RECORD", self._folder, record)
         self._complete = True
 
     def _verified(self) -> subvolume.Info:
+        if os.listdir(self._wrapper) != [self._wrapper.name]:
+            raise base.stream_damaged(self._where, "it made something else than its snapshot")
         try:
             info = subvolume.info(self._subvolume)
         except OSError as error:
@@ -361,12 +370,27 @@ def explain(why: str, where: str, base_guid: str | None) -> MirrordError:
             error.why += "; the file system is mounted at a subvolume that does not contain it"
             error.hint = "Mount the file system (or the folder above the destination) whole."
         return error
+    if "cross-device link" in lower:
+        return Unsupported(
+            "this kernel cannot share data between two mounts of a file system",
+            where=where,
+            why=f"the stream has files that share data, which needs Linux 5.18 or newer ({why})",
+            hint="Use a newer kernel at the destination; nothing was shown.",
+        )
     if "stream version" in lower and "not supported" in lower:
         return Unsupported(
             "the installed btrfs-progs are too old for this stream",
             where=where,
             why=why,
             hint="Install btrfs-progs 6.0 or newer.",
+        )
+    if "path invalid" in lower or "name too long" in lower:
+        return Unsupported(
+            "a path in the volume is too long for 'btrfs receive'",
+            where=where,
+            why=f"with the path of the copy before it, it may have {_PATH_BYTES_MAX} bytes: {why}",
+            hint="Shorten the path at the source (rename a folder above it), or give the mirror a "
+            "destination with a shorter path.",
         )
     if "crc32 mismatch" in lower or "unexpected eof" in lower or "invalid" in lower:
         return base.stream_damaged(where, why)
@@ -430,11 +454,10 @@ def _staged(place: Layout) -> Iterator[Staging]:
     except FileNotFoundError:
         return
     for folder in folders:
-        record, complete = None, False
-        for wrapper in folder.iterdir():
-            with contextlib.suppress(Damaged):
-                record = layout.read_record(wrapper)
-            complete = record is not None and record.complete
+        record = None
+        with contextlib.suppress(Damaged):
+            record = layout.read_record(folder)
+        complete = record is not None and record.complete
         if record is None:
             moved = committed(place, folder.name)
             record = moved.record if moved else None
@@ -462,14 +485,15 @@ def commit(place: Layout, transfer_id: str, *, show: bool, where: str) -> Snapsh
     again goes on from there.
     """
     folder = place.staging / layout.component(transfer_id, where)
-    wrappers = list(folder.iterdir()) if folder.is_dir() else []
-    record = layout.read_record(wrappers[0]) if wrappers else None
+    wrappers = [one for one in folder.iterdir() if one.is_dir()] if folder.is_dir() else []
+    record = layout.read_record(folder) if wrappers else None
     if record is not None and record.complete:
         target = place.snapshots / wrappers[0].name
         # If it is there, the very same snapshot came before, by another transfer.
         if not subvolume.is_subvolume(target / target.name):
             if target.is_dir():
                 store.sweep(place)  # what a deletion left
+            _give_record(folder, wrappers[0])
             files.rename("BTRFS:COMMIT:MOVE", wrappers[0], target, leaving=True)
         done = store.in_wrapper(target, SnapshotKind.REFERENCE)
     elif wrappers:
@@ -481,13 +505,24 @@ def commit(place: Layout, transfer_id: str, *, show: bool, where: str) -> Snapsh
     if show:
         _show(place, done, again=not wrappers)
     spool.remove("BTRFS:COMMIT:SPOOL", spool.path_of(place, transfer_id, where))
-    if wrappers and record is not None and not any(folder.iterdir()):
+    if wrappers and [one.name for one in folder.iterdir()] == [layout.RECORD]:
         # Not made durable: should it come back, the next commit of it finds all done.
         steps.reached("BTRFS:COMMIT:CLEAN")
+        (folder / layout.RECORD).unlink()
         folder.rmdir()
     else:
         remove_staging(folder)
     return done.snapshot
+
+
+def _give_record(folder: Path, wrapper: Path) -> None:
+    """The record of a staging goes with its snapshot from now on. Durable. Nothing that is in its
+    place counts: the program that received could write there.
+    """
+    steps.reached("BTRFS:COMMIT:RECORD")
+    (wrapper / layout.RECORD).unlink(missing_ok=True)
+    os.link(folder / layout.RECORD, wrapper / layout.RECORD)
+    files.sync_directory(wrapper)
 
 
 def _show(place: Layout, done: Kept, *, again: bool) -> None:

@@ -42,7 +42,7 @@ from mirrord.drivers.btrfs.spool_format import (
     seal_slot,
     slot_at,
 )
-from mirrord.system import clock, files, steps
+from mirrord.system import clock, files, steps, waiting
 from mirrord.system.native import StreamDigest
 
 #: What stays in memory before anything is written, in bytes of the stream.
@@ -270,11 +270,12 @@ class Spool:
             self._thread = threading.Thread(target=self._run, name="btrfs-spool", daemon=True)
             self._thread.start()
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._handed - self._number <= _WAITING_SLOTS or self._error is not None
-            )
+            waiting.until(lambda left_s: self._changed.wait_for(self._has_room, left_s))
         if self._error is not None:
             self._give_up()
+
+    def _has_room(self) -> bool:
+        return self._handed - self._number <= _WAITING_SLOTS or self._error is not None
 
     def _empty(self) -> mmap.mmap:
         return self._spare.popleft() if self._spare else _buffer(SLOT_BYTES)
@@ -385,8 +386,8 @@ class Spool:
         """Write what only memory holds."""
         if self._error is not None:
             raise self._error
-        waiting = len(self._full) * PAYLOAD_BYTES + self._used
-        if self._descriptor < 0 and waiting < _KEEP_BYTES:
+        left_bytes = len(self._full) * PAYLOAD_BYTES + self._used
+        if self._descriptor < 0 and left_bytes < _KEEP_BYTES:
             return
         if self._descriptor < 0:
             self._create()

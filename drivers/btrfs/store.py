@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from mirrord.core.errors import Diverged, Refused
+from mirrord.core.errors import Damaged, Diverged, Refused
 from mirrord.core.model import Snapshot, SnapshotKind
+from mirrord.core.text import escaped
 from mirrord.drivers import base
 from mirrord.drivers.btrfs import ioctl, layout, subvolume
 from mirrord.drivers.btrfs.layout import Layout, Record
@@ -64,7 +65,10 @@ def in_wrapper(wrapper: Path, kind: SnapshotKind) -> Kept | None:
     if not subvolume.is_subvolume(path):
         return None
     info = subvolume.info(path)
-    record = layout.known_record(wrapper)
+    try:
+        record = layout.known_record(wrapper)
+    except Damaged:  # the subvolume is what matters: without a record it is no base any more
+        record = None
     return Kept(_snapshot(path, info, kind, record), info, path, wrapper, record)
 
 
@@ -186,8 +190,11 @@ def owned(place: Layout, live: subvolume.Info) -> Iterator[Kept]:
 
 
 def _own_name(path: Path) -> str:
-    """The snapshot's name; snapper calls each `snapshot`, in a folder with its number."""
-    return f"{path.parent.name}-{path.name}" if path.name == "snapshot" else path.name
+    """The snapshot's name, escaped: it goes into the catalogue and names a folder of the copy.
+    Snapper calls each `snapshot`, in a folder with its number.
+    """
+    name = f"{path.parent.name}-{path.name}" if path.name == "snapshot" else path.name
+    return escaped(name)
 
 
 def matches(one: Kept, patterns: tuple[str, ...]) -> bool:

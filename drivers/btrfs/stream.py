@@ -20,7 +20,7 @@ from typing import NamedTuple, Self
 from mirrord.core.errors import CheckpointUseless, Damaged, MirrordError, TransferFailed
 from mirrord.drivers.base import SendStream
 from mirrord.drivers.btrfs import ioctl
-from mirrord.system import clock
+from mirrord.system import clock, waiting
 from mirrord.system.native import BtrfsStreamScanner, StreamDigest, btrfs_rewrite_beginning
 
 PIPE_BYTES = 1 << 20
@@ -172,11 +172,16 @@ class BtrfsSendStream(SendStream):
         first = self._scanner.stream_bytes == 0
         if first and self._sending.rewrite_ctransid is not None:
             return self._checked(self._rewritten_beginning())
+        waiting.readable(self._reading)
         return self._checked(self._view[: os.readv(self._reading, [self._buffer])])
 
     def _rewritten_beginning(self) -> bytes:
         data = b""
-        while chunk := os.read(self._reading, 4096):
+        while True:
+            waiting.readable(self._reading)
+            chunk = os.read(self._reading, 4096)
+            if not chunk:
+                return data
             data += chunk
             try:
                 changed = btrfs_rewrite_beginning(data, ctransid=self._sending.rewrite_ctransid)
@@ -184,7 +189,6 @@ class BtrfsSendStream(SendStream):
                 raise self._restarted(str(error)) from error
             if changed is not None:
                 return changed
-        return data
 
     def _checked(self, chunk: bytes | memoryview) -> bytes | memoryview:
         if not chunk:

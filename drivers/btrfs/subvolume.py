@@ -8,6 +8,7 @@ snapshot have one identity, and one that was made writable and changed has anoth
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import threading
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mirrord.core.errors import Unsupported
-from mirrord.drivers.btrfs import ioctl
+from mirrord.drivers.btrfs import ioctl, swapfiles
 from mirrord.system import steps
 
 try:
@@ -98,6 +99,17 @@ def info(path: str | Path) -> Info:
     return _info(btrfsutil.subvolume_info(os.fspath(path)))
 
 
+def last_change(path: str | Path, facts: Info) -> int:
+    """The transaction of the last change of the subvolume at `path`, as it is on disk.
+
+    That is its ctransid, but for what the kernel brings back from the log tree after a power cut
+    (all that was written with fsync since the last commit): a mount writes it into the subvolume's
+    tree and leaves the ctransid as it was.
+    """
+    newest = ioctl.newest_inode(path, facts.id, newer_than=facts.ctransid)
+    return max(facts.ctransid, newest)
+
+
 def _info(found: btrfsutil.SubvolumeInfo) -> Info:
     return Info(
         id=found.id,
@@ -125,7 +137,12 @@ def create(op: str, path: str | Path) -> None:
 def snapshot(op: str, source: str | Path, path: str | Path, *, read_only: bool) -> None:
     """Make `path` a snapshot of `source`; durable on return (the kernel commits)."""
     steps.reached(op)
-    btrfsutil.create_snapshot(os.fspath(source), os.fspath(path), read_only=read_only)
+    try:
+        btrfsutil.create_snapshot(os.fspath(source), os.fspath(path), read_only=read_only)
+    except OSError as error:
+        if error.errno == errno.ETXTBSY:
+            raise swapfiles.refused(Path(source), f"btrfs:{source}") from error
+        raise
 
 
 def delete(op: str, path: str | Path) -> None:
@@ -166,10 +183,10 @@ def begin_commit(path: str | Path) -> None:
     threading.Thread(target=begin, name="btrfs-commit", daemon=True).start()
 
 
-def set_read_only(op: str, path: str | Path) -> None:
-    """Make a subvolume read-only; durable on return."""
+def set_read_only(op: str, path: str | Path, read_only: bool = True) -> None:
+    """Make a subvolume read-only, or writable again; durable on return."""
     steps.reached(op)
-    btrfsutil.set_subvolume_read_only(os.fspath(path), True)
+    btrfsutil.set_subvolume_read_only(os.fspath(path), read_only)
 
 
 def below(path: str | Path) -> Iterator[tuple[str, int]]:

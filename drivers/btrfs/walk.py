@@ -14,6 +14,7 @@ A balance or defragmentation moves extents: what it moved counts as added and de
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -44,22 +45,17 @@ def delta(
     try:
         full = base is not None and (states or not lineal)
         newer_than = base.info.newest_generation if base and not full else 0
-        new = ioctl.search_extents(
-            descriptor, incremental.info.id, newer_than=newer_than, encoded=encoded
-        )
-        counts, added, send_bytes = None, new.blocks(), new.send_bytes
+        new = _Tree(descriptor, incremental.info.id, newer_than, encoded)
         if base is not None and full:
-            old = ioctl.search_extents(descriptor, base.info.id, newer_than=0, encoded=encoded)
-            unchanged, deleted, added = old.compare(new)
+            old = _Tree(descriptor, base.info.id, 0, encoded)
+            unchanged, deleted, added = _compared(old, new)
             counts = (unchanged, deleted, added)
             send_bytes = BtrfsExtents(0, encoded).send_bytes + added * BLOCK_BYTES
             if lineal:  # the newer leaves once more, for what is spent beside the data
                 newest = base.info.newest_generation
-                new = ioctl.search_extents(
-                    descriptor, incremental.info.id, newer_than=newest, encoded=encoded
-                )
-                send_bytes = new.send_bytes
-        elif states and base is None:
+                send_bytes = _Tree(descriptor, incremental.info.id, newest, encoded).send_bytes()
+        else:
+            added, send_bytes = new.blocks(), new.send_bytes()
             counts = (0, 0, added)
     finally:
         os.close(descriptor)
@@ -67,11 +63,49 @@ def delta(
         base=base.snapshot.guid if base else None,
         incremental=incremental.snapshot.guid,
         block_size=BLOCK_BYTES,
-        states=_states(incremental.path, counts) if states and counts else None,
+        states=_states(incremental.path, counts) if states else None,
         added_bytes=added * BLOCK_BYTES,
         send_bytes=send_bytes,
         changes=changes,
     )
+
+
+class _Tree:
+    """The extents of a tree, of which only one part at a time is in memory."""
+
+    def __init__(self, descriptor: int, tree: int, newer_than: int, encoded: bool) -> None:
+        self._search = functools.partial(
+            ioctl.search_extents, descriptor, tree, newer_than=newer_than, encoded=encoded
+        )
+
+    @functools.cached_property
+    def first(self) -> BtrfsExtents:
+        """Part 0, by which it is known how many there are."""
+        return self._search()
+
+    def part(self, part: int, parts: int) -> BtrfsExtents:
+        """One part of so many."""
+        if part:
+            return self._search(part=part, parts=parts)
+        self.first.divide(parts)
+        return self.first
+
+    def blocks(self) -> int:
+        """Blocks of 4 KiB of all extents, each extent counted once."""
+        parts = self.first.parts
+        return sum(self.part(part, parts).blocks() for part in range(parts))
+
+    def send_bytes(self) -> int:
+        """What a stream of all of them takes."""
+        return self.first.send_bytes
+
+
+def _compared(old: _Tree, new: _Tree) -> tuple[int, int, int]:
+    """(unchanged, deleted, added) blocks."""
+    parts = max(old.first.parts, new.first.parts)
+    counts = (old.part(part, parts).compare(new.part(part, parts)) for part in range(parts))
+    unchanged, deleted, added = map(sum, zip(*counts, strict=True))
+    return unchanged, deleted, added
 
 
 class NamedBlocks(NamedTuple):

@@ -134,6 +134,7 @@ class ZfsReceiver(Receiver):
             self._alone = -1
             return made
         reading, writing = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(writing, False)
         try:
             fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         except PermissionError:

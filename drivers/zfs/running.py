@@ -21,7 +21,7 @@ from mirrord.core.errors import Busy, MirrordError
 from mirrord.core.model import ReceiveRequest, Staging
 from mirrord.drivers.zfs import command
 from mirrord.drivers.zfs.locking import lock_file
-from mirrord.system import clock
+from mirrord.system import clock, waiting
 from mirrord.system import command as programs
 
 _ERROR_BYTES_MAX = 16 << 10
@@ -49,10 +49,8 @@ class Running:
 
     def write(self, data: bytes | memoryview) -> None:
         """Pass something on to it; raises what it complains of when it has ended."""
-        view = memoryview(data)
         try:
-            while view:
-                view = view[os.write(self.writing, view) :]
+            waiting.write_all(self.writing, data)
         except BrokenPipeError as error:
             raise self.failure() from error
 
@@ -62,13 +60,14 @@ class Running:
 
     def drained(self) -> bool:
         """Whether it has read all that was written; waits for that. False when it ended."""
-        waiting = bytearray(4)
+        unread = bytearray(4)
         while self.child is not None:
             if self.child.poll() is not None:
                 return False
-            fcntl.ioctl(self.writing, termios.FIONREAD, waiting)
-            if not any(waiting):
+            fcntl.ioctl(self.writing, termios.FIONREAD, unread)
+            if not any(unread):
                 break
+            waiting.look()
             clock.sleep_s(0.001)
         return True
 

@@ -12,6 +12,7 @@ from mirrord.drivers.base import SendStream
 from mirrord.drivers.zfs import command, tokens
 from mirrord.drivers.zfs.records import ZfsScanner
 from mirrord.system import command as programs
+from mirrord.system import waiting
 
 _CHUNK_BYTES = 1 << 20
 _ERROR_BYTES_MAX = 16 << 10
@@ -111,6 +112,7 @@ class ZfsSendStream(SendStream):
         child = self._child
         if child is None or child.stdout is None:
             raise TransferFailed("the stream is closed", where=self._where)
+        waiting.readable(child.stdout.fileno())
         chunk = os.read(child.stdout.fileno(), _CHUNK_BYTES)
         if not chunk:
             if child.wait() != 0:

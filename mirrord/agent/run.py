@@ -17,6 +17,7 @@ from mirrord.link import hello as greeting
 from mirrord.link.hello import VERSIONS, Hello
 from mirrord.link.lane import Lane
 from mirrord.link.session import Session
+from mirrord.system import clock, waiting
 from mirrord.system.explain import explained
 from mirrord.system.paths import Paths
 from mirrord.transport.base import ByteStream
@@ -194,9 +195,11 @@ class DataChannel:
         """The client has all the lanes it wanted: send over them, too."""
         if not isinstance(count, int) or not 0 < count <= _LANES_MAX:
             raise ProtocolError("a data channel cannot be widened like that")
+        until_s = clock.monotonic_s() + _GREETING_S
         for _ in range(count):
             # The client was greeted a moment before we count its lane.
-            if not self._attached.acquire(timeout=_GREETING_S):
+            left_s = max(0.0, until_s - clock.monotonic_s())
+            if not waiting.until(lambda s: self._attached.acquire(timeout=s), left_s):
                 raise ProtocolError("not all lanes of the data channel are there")
         self.close()
         self._session.widen()

@@ -7,53 +7,111 @@ and its right to use the volume in that way (rules.py).
 from __future__ import annotations
 
 import threading
-import unicodedata
-from collections.abc import Callable
-from contextlib import ExitStack
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple, NewType
 
 from mirrord.agent.rules import Right, Rules, demand, rights_at
 from mirrord.core.endpoint import KINDS
 from mirrord.core.errors import NotFound, ProtocolError, Refused, Unsupported, Untrusted
 from mirrord.core.model import Endpoint, ReceiveRequest, Role, SnapshotKind, Staging
+from mirrord.core.text import can_name, harmless
 from mirrord.drivers.base import Capability, Driver
 from mirrord.drivers.registry import open_driver
 from mirrord.link.exchange import Exchange
+from mirrord.system import waiting
 from mirrord.system.explain import explained
 from mirrord.wire.values import pack, unpack
+
+#: Among the types of a method's words: a string that is to name something at this end.
+Name = NewType("Name", str)
 
 _HANDLES_MAX = 4096
 _NAME_BYTES_MAX = 200
 
 
 class _Opened:
-    """A driver that a peer uses; `lock`: what it holds of it."""
+    """A driver that a peer uses, and what it holds of the volume's lock.
+
+    A call that changes the volume runs under the lock: the one that the peer holds, or one of its
+    own. The lock stays until the last such call has ended, whatever the peer gives back meanwhile.
+    """
 
     def __init__(self, driver: Driver, rights: Right, rules: Rules) -> None:
         self.driver = driver
         self.rights = rights
         self.rules = rules
-        self.lock: ExitStack | None = None
-        self.guard = threading.Lock()
-        self.given_back = False
+        self._guard = threading.Lock()
+        self._lock: ExitStack | None = None
+        #: Whether the peer wants the lock, and how many calls need it.
+        self._wanted = self._given_back = False
+        self._changing = 0
+
+    def lock(self, purpose: str) -> bool:
+        """Hold it for the peer; False: there is no place for a lock yet. A lock that is taken while
+        the peer leaves is not kept.
+        """
+        with self._guard:
+            self._take(purpose)
+            self._wanted = True
+            held = self.driver.locked
+            self._release()
+        return held
+
+    def unlock(self) -> None:
+        """The peer does not want it any more."""
+        with self._guard:
+            self._wanted = False
+            self._release()
+
+    @contextmanager
+    def changing(self, purpose: str) -> Iterator[None]:
+        """While a call changes the volume. `Busy` when somebody else holds its lock."""
+        with self._guard:
+            self._take(purpose)
+            self._changing += 1
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._changing -= 1
+                self._release()
 
     def close(self) -> None:
-        """The peer is done with it; a lock that is being taken is not kept either."""
-        with self.guard:
-            self.given_back = True
-            stack, self.lock = self.lock, None
+        """The peer is done with it."""
+        with self._guard:
+            self._given_back = True
+            self._release()
+        self.driver.detach()
+
+    def _take(self, purpose: str) -> None:
+        if self._lock is not None and (self.driver.locked or self._changing):
+            return
+        self._drop()  # what was no lock for want of a place may be one now
+        with ExitStack() as stack:
+            stack.enter_context(self.driver.lock(purpose))
+            self._lock = stack.pop_all()
+
+    def _release(self) -> None:
+        if not self._changing and (self._given_back or not self._wanted):
+            self._drop()
+
+    def _drop(self) -> None:
+        stack, self._lock = self._lock, None
         if stack is not None:
             stack.close()
-        self.driver.detach()
 
 
 class Method(NamedTuple):
-    """rights: one of them is needed. kinds: of its words. run: does it. what: for a refusal."""
+    """rights: one of them is needed. kinds: of its words. run: does it. what: for a refusal.
+    changes: it changes the volume or what is kept of it, and runs under the volume's lock.
+    """
 
     rights: Right
     kinds: tuple[Any, ...]
     run: Callable[..., Any]
     what: str
+    changes: bool = False
 
 
 _ANY = Right.SEND | Right.RECEIVE
@@ -85,7 +143,8 @@ class Agent:
         if method == "close":
             return self._close(*_checked((int,), words))
         if method in self.extra:
-            return self.extra[method](*words)
+            with waiting.heeding(exchange.check):
+                return self.extra[method](*words)
         found = METHODS.get(method)
         if found is None:
             raise ProtocolError(
@@ -97,8 +156,11 @@ class Agent:
         kind, location = opened.driver.kind, opened.driver.location
         opened.rights = rights_at(self._rules, location, kind=kind)
         demand(self._rules, opened.rights, found.rights, found.what, str(opened.driver))
-        with explained():
-            return pack(found.run(opened, exchange, *_checked(found.kinds, words[1:])))
+        checked = _checked(found.kinds, words[1:], str(opened.driver))
+        with explained(), ExitStack() as stack:
+            if found.changes:
+                stack.enter_context(opened.changing(f"a peer, to {found.what}"))
+            return pack(found.run(opened, exchange, *checked))
 
     def _open(self, kind: str, location: str) -> list[Any]:
         if kind not in KINDS:
@@ -137,34 +199,39 @@ class Agent:
         return one
 
 
-def _checked(kinds: tuple[Any, ...], words: list[Any]) -> list[Any]:
+def _checked(kinds: tuple[Any, ...], words: list[Any], where: str = "") -> list[Any]:
     if len(kinds) != len(words):
         raise ProtocolError("a call has another number of words than its method takes")
-    return [unpack(kind, word) for kind, word in zip(kinds, words, strict=True)]
+    return [_word(kind, word, where) for kind, word in zip(kinds, words, strict=True)]
+
+
+def _word(kind: Any, word: Any, where: str) -> Any:
+    value = unpack(str if kind is Name else kind, word)
+    names = [value] if kind is Name else []
+    if isinstance(value, ReceiveRequest):
+        names = [value.transfer_id, value.mirror_id, value.snapshot.name]
+    for name in names:
+        _check_name(name, where)
+    return value
+
+
+def _check_name(name: str, where: str) -> None:
+    """`Refused` when what is to name something could be a path, or write on a terminal."""
+    if not can_name(name) or len(name.encode()) > _NAME_BYTES_MAX:
+        raise Refused(f"{name[:100]!r} cannot name anything here", where=where)
 
 
 # The methods
 
 
-def _lock(opened: _Opened, exchange: Exchange, purpose: str) -> bool:
+def _lock(opened: _Opened, _exchange: Exchange, purpose: str) -> bool:
     """False: there is no place for a lock yet (`prepare` makes one), and nothing is held."""
-    if opened.lock is not None and opened.driver.locked:
-        return True
-    _unlock(opened, exchange)
     # It is shown to whoever finds the volume locked, on a terminal.
-    shown = "".join(letter if letter.isprintable() else "?" for letter in purpose[:200])
-    with opened.guard, ExitStack() as stack:
-        stack.enter_context(opened.driver.lock(shown))
-        if not opened.given_back:
-            opened.lock = stack.pop_all()
-    return opened.driver.locked
+    return opened.lock(harmless(purpose[:200]))
 
 
 def _unlock(opened: _Opened, _exchange: Exchange) -> None:
-    with opened.guard:
-        stack, opened.lock = opened.lock, None
-    if stack is not None:
-        stack.close()
+    opened.unlock()
 
 
 def _delete_snapshot(opened: _Opened, _exchange: Exchange, guid: str) -> None:
@@ -202,7 +269,10 @@ def _send(
     opened: _Opened, exchange: Exchange, base: str | None, incremental: str,
     checkpoint: dict[str, int | str] | None,
 ) -> None:  # fmt: skip
-    with opened.driver.send(base, incremental, checkpoint=checkpoint) as stream:
+    with (
+        waiting.heeding(exchange.check),
+        opened.driver.send(base, incremental, checkpoint=checkpoint) as stream,
+    ):
         exchange.opened()
         while stream.skip():
             exchange.check()
@@ -215,9 +285,7 @@ def _receive(opened: _Opened, exchange: Exchange, request: ReceiveRequest) -> St
     """Nothing reaches the driver but pieces that were checked, and it finishes only a stream
     whose digest both ends agree on.
     """
-    for name in (request.transfer_id, request.mirror_id, request.snapshot.name):
-        _checked_name(name, opened)
-    with opened.driver.receive(request) as receiver:
+    with waiting.heeding(exchange.check), opened.driver.receive(request) as receiver:
         exchange.opened()
         while receiver.catch_up():
             exchange.check()
@@ -239,12 +307,10 @@ def _delta(opened: _Opened, _e: Exchange, base: str | None, incremental: str,
 
 
 def _prepare(opened: _Opened, _e: Exchange, mirror_id: str, in_place: bool) -> None:
-    _checked_name(mirror_id, opened)
     opened.driver.prepare(mirror_id, in_place=in_place)
 
 
 def _commit(opened: _Opened, _e: Exchange, transfer_id: str, show: bool) -> Any:
-    _checked_name(transfer_id, opened)
     if show and opened.rules.append_only:
         _demand_forward(opened, transfer_id)
     return opened.driver.commit(transfer_id, show=show)
@@ -260,45 +326,18 @@ def _demand_forward(opened: _Opened, transfer_id: str) -> None:
             demand(opened.rules, opened.rights, Right.REMOVE, "turn a view back", there.name)
 
 
-def _checked_name(name: str, opened: _Opened) -> None:
-    """`Refused` when what is to name something could be a path, or write on a terminal."""
-    if (
-        name in ("", ".", "..")
-        or len(name.encode(errors="replace")) > _NAME_BYTES_MAX
-        or any(letter == "/" or unicodedata.category(letter) in ("Cc", "Cs") for letter in name)
-    ):
-        raise Refused(f"{name[:100]!r} cannot name anything here", where=str(opened.driver))
-
-
-def _take_snapshot(opened: _Opened, _e: Exchange, name: str) -> Any:
-    _checked_name(name, opened)
-    return opened.driver.take_snapshot(name)
-
-
-def _discard(opened: _Opened, _e: Exchange, transfer_id: str) -> None:
-    _checked_name(transfer_id, opened)
-    opened.driver.discard(transfer_id)
-
-
 def _divergence(opened: _Opened, _e: Exchange, guid: str, limit: int) -> Any:
     return opened.driver.divergence(guid, limit=max(0, min(limit, 10_000)))
 
 
-def _rollback(
-    opened: _Opened, _e: Exchange, guid: str, mirror_id: str, keep_as: str
-) -> str | None:
-    for name in (mirror_id, keep_as):
-        _checked_name(name, opened)
+def _rollback(opened: _Opened, _e: Exchange, guid: str, mirror_id: str, keep_as: str) -> str | None:
     return opened.driver.rollback(guid, mirror_id=mirror_id, keep_as=keep_as)
 
 
-def _reinstate(opened: _Opened, _e: Exchange, name: str) -> None:
-    _checked_name(name, opened)
-    opened.driver.reinstate(name)
-
-
-def _writers(opened: _Opened, _e: Exchange, limit: int) -> Any:
-    return opened.driver.writers(limit=max(0, min(limit, 1000)))
+def _writers(opened: _Opened, _e: Exchange, kept: str, limit: int) -> Any:
+    if kept:
+        _check_name(kept, str(opened.driver))
+    return opened.driver.writers(kept, limit=max(0, min(limit, 1000)))
 
 
 def _begin_test(opened: _Opened, _e: Exchange, place: str) -> Any:
@@ -321,31 +360,40 @@ METHODS: dict[str, Method] = {
     "own_snapshots": Method(
         _S, (tuple[str, ...],), _plain("own_snapshots"), "list the owner's snapshots"
     ),
-    "take_snapshot": Method(_S, (str,), _take_snapshot, "take snapshots"),
-    "delete_snapshot": Method(_S | Right.REMOVE, (str,), _delete_snapshot, "delete snapshots"),
-    "reclaim": Method(_ANY, (), _plain("reclaim"), "reclaim space"),
+    "take_snapshot": Method(_S, (Name,), _plain("take_snapshot"), "take snapshots", changes=True),
+    "delete_snapshot": Method(
+        _S | Right.REMOVE, (str,), _delete_snapshot, "delete snapshots", changes=True
+    ),
+    "reclaim": Method(_ANY, (), _plain("reclaim"), "reclaim space", changes=True),
     "base_left": Method(_S, (str,), _plain("base_left"), "look for what is left of a base"),
     "members": Method(_ANY, (str,), _plain("members"), "look at a snapshot"),
     "changed_since": Method(_ANY, (str,), _plain("changed_since"), "compare snapshots"),
     "delta": Method(_S, (_MAYBE, str, bool, bool), _delta, "compute deltas"),
     "changes": Method(_S, (str, str), _plain("changes"), "compute deltas"),
     "send": Method(_S, (_MAYBE, str, _CHECKPOINT), _send, "send from a volume"),
-    "prepare": Method(_R, (str, bool), _prepare, "make a destination"),
-    "receive": Method(_R, (ReceiveRequest,), _receive, "receive into a volume"),
+    "prepare": Method(_R, (Name, bool), _prepare, "make a destination", changes=True),
+    "receive": Method(_R, (ReceiveRequest,), _receive, "receive into a volume", changes=True),
     "stagings": Method(_ANY, (), _plain("stagings"), "look at transfers"),
-    "commit": Method(_R, (str, bool), _commit, "commit a transfer"),
-    "discard": Method(_R, (str,), _discard, "discard a transfer"),
-    "promote": Method(Right.REMOVE, (_MAYBE,), _plain("promote"), "make a destination writable"),
-    "writers": Method(Right.REMOVE, (int,), _writers, "see who writes to a volume"),
-    "freeze": Method(Right.REMOVE, (), _plain("freeze"), "freeze a volume"),
-    "thaw": Method(Right.REMOVE, (), _plain("thaw"), "thaw a volume"),
-    "mark": Method(_ANY, (), _plain("mark"), "look at a volume"),
+    "commit": Method(_R, (Name, bool), _commit, "commit a transfer", changes=True),
+    "discard": Method(_R, (Name,), _plain("discard"), "discard a transfer", changes=True),
+    "promote": Method(
+        Right.REMOVE, (_MAYBE,), _plain("promote"), "make a destination writable", changes=True
+    ),
+    "writers": Method(Right.REMOVE, (str, int), _writers, "see who writes to a volume"),
+    "freeze": Method(Right.REMOVE, (), _plain("freeze"), "freeze a volume", changes=True),
+    "thaw": Method(Right.REMOVE, (), _plain("thaw"), "thaw a volume", changes=True),
+    "mark": Method(_ANY, (), _plain("mark"), "mark a volume", changes=True),
     "is_marked": Method(_ANY, (str,), _plain("is_marked"), "look at a volume"),
-    "descends": Method(_ANY, (tuple[str, ...],), _plain("descends"), "look at a volume"),
-    "begin_test": Method(Right.REMOVE, (str,), _begin_test, "make a writable copy"),
-    "end_test": Method(Right.REMOVE, (), _plain("end_test"), "remove a writable copy"),
+    "begin_test": Method(Right.REMOVE, (str,), _begin_test, "make a writable copy", changes=True),
+    "end_test": Method(
+        Right.REMOVE, (), _plain("end_test"), "remove a writable copy", changes=True
+    ),
     "divergence": Method(_ANY, (str, int), _divergence, "compare snapshots"),
-    "rollback": Method(Right.REMOVE, (str, str, str), _rollback, "turn a volume back"),
-    "reinstate": Method(Right.REMOVE, (str,), _reinstate, "turn a volume back"),
-    "forget": Method(Right.REMOVE, (), _plain("forget"), "forget a mirror"),
+    "rollback": Method(
+        Right.REMOVE, (str, Name, Name), _rollback, "turn a volume back", changes=True
+    ),
+    "reinstate": Method(
+        Right.REMOVE, (Name,), _plain("reinstate"), "turn a volume back", changes=True
+    ),
+    "forget": Method(Right.REMOVE, (), _plain("forget"), "forget a mirror", changes=True),
 }

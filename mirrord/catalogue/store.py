@@ -125,12 +125,31 @@ class Catalogue(Watchbook):
         assert row is not None
         return row
 
-    def adopt(self, mirror_id: str, snapshots: list[Snapshot], *, confirmed: Confirmed) -> None:
-        """Record what a mirror's destination holds, after the catalogue was lost."""
+    def adopt(
+        self,
+        mirror_id: str,
+        state: State,
+        snapshots: list[Snapshot],
+        *,
+        sequence: int,
+        confirmed: Confirmed,
+    ) -> None:
+        """Record what a mirror's destination holds, when the catalogue was lost or is older than
+        it. An operation that it has is dropped. sequence: the greatest that was given out.
+        """
         with self._transaction("MIRROR:ADOPT") as db:
+            db.execute("DELETE FROM operation WHERE mirror_id = ?", (mirror_id,))
+            db.execute(
+                "INSERT INTO mirror (id, state, created_ns) VALUES (?, ?, ?) "
+                "ON CONFLICT (id) DO UPDATE SET state = excluded.state",
+                (mirror_id, state.value, clock.now_ns()),
+            )
             db.executemany(
                 "INSERT INTO snapshot VALUES (?, ?, ?, ?, ?, ?, '') ON CONFLICT DO NOTHING",
                 [(mirror_id, s.guid, s.name, s.kind.value, 0, s.taken_at_ns) for s in snapshots],
+            )
+            db.execute(
+                "UPDATE mirror SET sequence = max(sequence, ?) WHERE id = ?", (sequence, mirror_id)
             )
             _confirm(db, mirror_id, confirmed)
 
@@ -299,17 +318,19 @@ class Catalogue(Watchbook):
                 "WHERE mirror_id = ? ORDER BY rowid DESC LIMIT 1 OFFSET ?)",
                 (mirror_id, mirror_id, TRANSFERS_KEPT),
             )
+            known = {
+                "transfer": begun.id,
+                "guid": snapshot.guid,
+                "base": begun.base,
+                "show": begun.show,
+            }
+            # A verb of which a transfer is only a part keeps its own phase and arguments.
             db.execute(
                 "UPDATE operation SET phase = 'transferring', "
-                "arguments = json_patch(arguments, ?) WHERE mirror_id = ?",
-                (
-                    json.dumps(
-                        {"transfer": begun.id, "guid": snapshot.guid, "base": begun.base,
-                         "show": begun.show}
-                    ),
-                    mirror_id,
-                ),
-            )  # fmt: skip
+                "arguments = json_patch(arguments, ?) "
+                "WHERE mirror_id = ? AND verb IN ('initialize', 'update')",
+                (json.dumps(known), mirror_id),
+            )
 
     def finish_transfer(self, transfer_id: str, result: str, **columns: int | str) -> None:
         """Record how a transfer ended; `columns` as in the table."""

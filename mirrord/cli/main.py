@@ -5,7 +5,11 @@ Exit status: 0 done; 1 it failed or was refused; 2 bad usage or definition; 130 
 
 from __future__ import annotations
 
+import codecs
+import errno
 import importlib
+import io
+import locale
 import os
 import signal
 import sys
@@ -15,9 +19,12 @@ from typing import Any
 import typer
 
 from mirrord.cli.table import COMMANDS
-from mirrord.core.errors import Aborted, MirrordError, UsageError
+from mirrord.core.errors import Aborted, IoFailed, MirrordError, UsageError
 from mirrord.core.names import nearest
+from mirrord.core.text import ESCAPING, harmless
 
+#: The exit status when the reader of our output went away, as of a program that SIGPIPE ended.
+_NOBODY_READS = 141
 _EPILOG = "Each command explains itself: mirrord COMMAND --help. --debug shows tracebacks."
 
 
@@ -95,15 +102,45 @@ class _Signals:
 
 def main() -> None:
     """Run the command line of this process."""
-    status = run(sys.argv[1:])
+    _use_utf8()
+    _open_streams()
+    try:
+        status = run(sys.argv[1:])
+    except BrokenPipeError:
+        status = _NOBODY_READS  # nor the error
     # Everything is closed and flushed: taking the interpreter down piece by piece would only
     # take time from whoever waits for the command.
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (BrokenPipeError, ValueError):
+        except (OSError, ValueError):
             continue
     os._exit(status)
+
+
+def _use_utf8() -> None:
+    """Definitions are UTF-8 and names are bytes, whatever the locale says: where Python would take
+    them for something else, the program begins again.
+    """
+    if sys.getfilesystemencoding() != "utf-8" and not sys.flags.utf8_mode:
+        words = [sys.executable, "-X", "utf8", *sys.orig_argv[1:]]
+        os.execve(sys.executable, words, {**os.environ, "PYTHONUTF8": "1"})  # noqa: S606 - no shell is wanted
+
+
+def _open_streams() -> None:
+    """Nothing that is opened later takes the place of a standard stream that is closed. What a
+    terminal's encoding does not have is escaped.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) < 3:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - a descriptor
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115 - a descriptor
+    wanted = locale.getencoding()
+    encoding = None if codecs.lookup(wanted).name in ("ascii", "utf-8") else wanted
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding=encoding, errors=ESCAPING)
 
 
 def run(arguments: list[str]) -> int:
@@ -128,14 +165,19 @@ def run(arguments: list[str]) -> int:
         return error.exit_status
     except BrokenPipeError:
         # The reader of our output went away (`| head`): no error, and nothing more to say.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        return _NOBODY_READS
+    except SystemExit:
+        return _NOBODY_READS  # that is what the library makes of it
     except typer.Abort:
         print("error: not confirmed; nothing was done", file=sys.stderr)
         return 1
     except Exception as error:
         if debug:
             raise
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
+            full = IoFailed("the output cannot be written", why=error.strerror or str(error))
+            _report(full, as_json=False)
+            return 1
         message = getattr(error, "format_message", None)
         if message is not None and not message():
             return 2  # no arguments: click has printed the help page
@@ -166,6 +208,6 @@ def _report(error: MirrordError, *, as_json: bool) -> None:
         print(json.dumps(error.as_dict()))
     print(f"error: {error}", file=sys.stderr)
     if error.hint:
-        print(f"hint: {error.hint}", file=sys.stderr)
+        print(f"hint: {harmless(error.hint)}", file=sys.stderr)
     for note in getattr(error, "__notes__", []):
-        print(f"note: {note}", file=sys.stderr)
+        print(f"note: {harmless(note)}", file=sys.stderr)

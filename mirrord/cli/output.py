@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The mirror's name.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON (docs/cli-json.md).")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Even if files of the losing volume are open for writing."),
+]
 
 
 @contextmanager
@@ -51,7 +55,9 @@ def print_json(value: Any) -> None:
 def confirm(plan: Result, *, command: str, as_json: bool) -> None:
     """Show what would happen and ask; off a terminal, refuse and say that --yes is needed."""
     if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        error = Refused("this needs your yes", hint=f"Read the plan, then: {command} --yes")
+        error = Refused(
+            "confirmation required (`--yes`)", hint=f"Read the plan, then: {command} --yes"
+        )
         if as_json:
             error.data = {"status": plan.status, **plan.data}
         else:

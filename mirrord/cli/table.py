@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resync": ("resync", _FAILOVER),
     "reverse": ("reverse", _FAILOVER),
     "restore": ("restore", _FAILOVER),
+    "resume-operation": ("resume_operation", _FAILOVER),
     "attach": ("attach", _FAILOVER),
     "status": ("status", _LOOK),
     "history": ("history", _LOOK),

@@ -299,11 +299,13 @@ class Service:
 
         return self._verb(Verb.RESUME, name, simple.resume)
 
-    def break_off(self, name: str) -> Result:
+    def break_off(self, name: str, *, snapshot: str | None = None) -> Result:
         """See `mirrord.engine.failover.break_off`."""
         from mirrord.engine import failover
 
-        return self._verb(Verb.BREAK, name, failover.break_off)
+        return self._verb(
+            Verb.BREAK, name, lambda mirror: failover.break_off(mirror, snapshot=snapshot)
+        )
 
     def begin_test(self, name: str, *, place: str = "") -> Result:
         """See `mirrord.engine.failover.begin_test`."""
@@ -319,13 +321,23 @@ class Service:
 
         return self._verb(Verb.BREAK, name, failover.end_test, kind=_TEST)
 
-    def resync(self, name: str, *, yes: bool) -> Result:
+    def resync(self, name: str, *, yes: bool, force: bool = False) -> Result:
         """See `mirrord.engine.failover.resync`."""
         from mirrord.engine import failover
 
-        return self._verb(Verb.RESYNC, name, lambda mirror: failover.resync(mirror, yes=yes))
+        return self._verb(
+            Verb.RESYNC, name, lambda mirror: failover.resync(mirror, yes=yes, force=force)
+        )
 
-    def reverse(self, name: str, *, yes: bool) -> Result:
+    def resume_operation(self, name: str, *, yes: bool) -> Result:
+        """See `mirrord.engine.simple.resume_operation`."""
+        from mirrord.engine import simple
+
+        return self._verb(
+            Verb.RESUME_OPERATION, name, lambda mirror: simple.resume_operation(mirror, yes=yes)
+        )
+
+    def reverse(self, name: str, *, yes: bool, force: bool = False) -> Result:
         """See `mirrord.engine.failover.reverse`."""
         from mirrord.engine import failover
 
@@ -338,7 +350,7 @@ class Service:
                     f"An interrupted reverse of '{name}' was finished: {mirror.source} is the "
                     "source now.",
                 )
-            return failover.reverse(mirror, yes=yes)
+            return failover.reverse(mirror, yes=yes, force=force)
 
         return self._verb(Verb.REVERSE, name, work)
 
@@ -357,14 +369,16 @@ class Service:
             ),
         )
 
-    def restore_all(self, name: str, *, snapshot: str | None, yes: bool) -> Result:
+    def restore_all(
+        self, name: str, *, snapshot: str | None, yes: bool, force: bool = False
+    ) -> Result:
         """See `mirrord.engine.restore.restore_all`."""
         from mirrord.engine import restore
 
         return self._verb(
             Verb.RESTORE,
             name,
-            lambda mirror: restore.restore_all(mirror, snapshot=snapshot, yes=yes),
+            lambda mirror: restore.restore_all(mirror, snapshot=snapshot, yes=yes, force=force),
         )
 
     def release(self, name: str) -> Result:

@@ -35,6 +35,7 @@ METHODS: Mapping[str, Method] = {
     "end_test": Method("act"),
     "resync": Method("act", queued=True),
     "reverse": Method("act", queued=True),
+    "resume_operation": Method("act", queued=True),
     "restore_files": Method("act"),
     "restore_all": Method("act", queued=True),
     "release": Method("act"),

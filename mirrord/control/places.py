@@ -13,7 +13,7 @@ from mirrord.engine.mirror import Mirror, check_source
 def check_places(mirror: Mirror) -> tuple[str, ...]:
     """Look at both ends of a new mirror; returns what a person should know."""
     source = mirror.source.facts()
-    check_source(source, str(mirror.source))
+    check_source(source, str(mirror.source), mirror.id)
     destination = mirror.destination.facts()
     where = str(mirror.destination)
     if destination.role is Role.MIRROR and destination.mirror_id:

@@ -22,6 +22,7 @@ from mirrord.control.methods import METHODS, VERSION, pack, unpack_arguments
 from mirrord.core.errors import MirrordError, PermissionMissing, UsageError, pack_error
 from mirrord.core.results import Watcher
 from mirrord.core.states import Activity
+from mirrord.system.native import Panic
 
 _BODY_BYTES_MAX = 8 << 20
 _TELL_EVERY_S = 0.1
@@ -177,7 +178,7 @@ def _end_of(work: asyncio.Future[Any]) -> dict[str, Any]:
         return {"error": pack_error(error)}
     except asyncio.CancelledError:
         return {"error": pack_error(MirrordError("the service is stopping"))}
-    except Exception as error:
+    except (Exception, Panic) as error:
         bug = MirrordError(
             f"unexpected: {type(error).__name__}: {error}",
             hint="This is a bug in mirrord: please report it with what the service's log shows.",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mirrord.core.errors import UsageError
+from mirrord.core.text import can_name, escaped
 from mirrord.drivers.registry import block_volumes
 from mirrord.system.explain import explained
 
@@ -64,8 +65,8 @@ def trim(path: Path, offset: int, length: int) -> None:
 
 def take_snapshot(path: Path, name: str) -> dict[str, Any]:
     """A snapshot of the owner's own."""
-    if not name or "/" in name or not name.isprintable():
-        raise UsageError(f"'{name}' cannot name a snapshot")
+    if not can_name(name):
+        raise UsageError(f"'{escaped(name)}' cannot name a snapshot")
     with _opened(path, writable=True) as volume:
         return _snapshot_dict(volume.snapshot(name))
 

@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 from mirrord.core.errors import UsageError
 from mirrord.core.model import Endpoint
 from mirrord.core.names import nearest
+from mirrord.core.text import escaped
 
 #: zfs-tree: a dataset with all below it, as `mirrord create --recursive` makes of a zfs endpoint.
 KINDS = ("block", "btrfs", "zfs", "zfs-tree")
@@ -105,16 +107,11 @@ def _dataset(text: str, location: str, what: str, host: str) -> str:
 
 def _path(text: str, location: str, what: str) -> str:
     """The path, plainly written."""
-    if "\0" in location or "\n" in location:
-        raise UsageError(f"{what} '{text!r}' has a line break or a NUL byte in its path")
-    try:
-        location.encode()
-    except UnicodeEncodeError:
-        shown = text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in location):
         raise UsageError(
-            f"{what} '{shown}' is not UTF-8",
-            hint="Definitions are UTF-8: give the volume a name that can be written there.",
-        ) from None
+            f"{what} '{escaped(text)}' has control characters in its path, or is not UTF-8",
+            hint="Definitions are text: give the volume a path that can be written there.",
+        )
     parts = [part for part in location.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise UsageError(f"{what} '{text}' has '..' in its path", hint="Write the path plainly.")

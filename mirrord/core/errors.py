@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mirrord.core.text import harmless
+
 
 class MirrordError(Exception):
     """What failed, where and why, with the way on.
@@ -35,8 +37,9 @@ class MirrordError(Exception):
         self.data: dict[str, object] = {}
 
     def __str__(self) -> str:
+        """In one line, for a terminal, a log and the history; names in it are escaped."""
         text = f"{self.where}: {self.what}" if self.where else self.what
-        return f"{text}: {self.why}" if self.why else text
+        return harmless(f"{text}: {self.why}" if self.why else text)
 
     def as_dict(self) -> dict[str, object]:
         """The error as `--json` prints it (docs/cli-json.md)."""
@@ -69,6 +72,14 @@ class Refused(MirrordError):
     """The verb does not fit the state; nothing was done."""
 
     code = "refused"
+
+
+class Undecided(Refused):
+    """An interrupted verb cannot be finished without touching what is newer than the owner's
+    confirmation; nothing was done, and nobody does it unasked.
+    """
+
+    code = "undecided"
 
 
 class NotFound(MirrordError):

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+#: The path of a file of the volume's users: bytes, of which each that is not UTF-8 is one lone
+#: surrogate (mirrord.core.text). To be escaped before it is shown.
+FileName = Annotated[str, "bytes on the wire"]
 
 
 class Role(enum.Enum):
@@ -35,6 +39,8 @@ class Snapshot(NamedTuple):
     path: where its files can be read, or "" when the driver has no such place.
     intact: read-only and not modified since it was taken or received.
     held_by: tags of the holds on it (drivers with `Capability.HOLD`).
+    unrelated: the LIVE volume here is neither the one that it was taken of, nor did it begin as a
+        snapshot in this volume's keeping: another volume has taken the place of that one.
     aside: the volume went back to before it, and no incremental of the volume as it is now can
         begin there. (Where one can, as on btrfs, it is never so.)
     """
@@ -48,6 +54,7 @@ class Snapshot(NamedTuple):
     intact: bool = True
     held_by: tuple[str, ...] = ()
     aside: bool = False
+    unrelated: bool = False
 
 
 class VolumeFacts(NamedTuple):
@@ -97,7 +104,7 @@ class OpenWriter(NamedTuple):
 
     pid: int
     process: str
-    path: str
+    path: FileName
 
 
 class BlockStates(NamedTuple):
@@ -112,7 +119,7 @@ class BlockStates(NamedTuple):
 class FileChange(NamedTuple):
     """One changed file: its path in the volume, what happened, and the bytes to be sent."""
 
-    path: str
+    path: FileName
     change: str  # added | modified | deleted | renamed | metadata
     data_bytes: int = 0
 

@@ -8,6 +8,9 @@ from datetime import UTC, datetime
 
 from mirrord.core.errors import UsageError
 
+_MADE = re.compile(
+    r"(mirrord|diverged)\.(?P<mirror>[0-9a-f]+)\.\d{8}T\d{6}Z\.(?P<sequence>\d{1,18})(~\d+)?"
+)
 MIRROR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -39,6 +42,12 @@ def snapshot_name(mirror_id: str, taken_at_ns: int, sequence: int) -> str:
     """`mirrord.<mirror id>.<UTC time>Z.<sequence>`: for people; nothing is decided by it."""
     moment = datetime.fromtimestamp(taken_at_ns // 1_000_000_000, UTC)
     return f"mirrord.{mirror_id}.{moment:%Y%m%dT%H%M%S}Z.{sequence}"
+
+
+def sequence_of(name: str, mirror_id: str) -> int:
+    """The number in the name of a snapshot that mirrord made for a mirror; 0: of another name."""
+    found = _MADE.fullmatch(name)
+    return int(found["sequence"]) if found and found["mirror"] == mirror_id else 0
 
 
 def diverged_name(mirror_id: str, taken_at_ns: int, sequence: int) -> str:

@@ -49,6 +49,7 @@ class Verb(enum.Enum):
     RESTORE = "restore"
     PRUNE = "prune"
     ATTACH = "attach"
+    RESUME_OPERATION = "resume-operation"
     RELEASE = "release"
     DELETE = "delete"
 
@@ -120,6 +121,9 @@ TABLE: dict[tuple[State, Verb], Verdict] = {
     (_U, Verb.PRUNE): _U,
     (_M, Verb.PRUNE): _M,
     (_B, Verb.PRUNE): _B,
+    (_U, Verb.RESUME_OPERATION): _U,
+    (_M, Verb.RESUME_OPERATION): _M,
+    (_B, Verb.RESUME_OPERATION): _B,
     (_U, Verb.ATTACH): _NOT_YET,
     (_M, Verb.ATTACH): _M,
     (_B, Verb.ATTACH): _B,

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from mirrord.control.api import Service
 from mirrord.core.errors import Aborted, UsageError
 from mirrord.core.results import Watcher
 from mirrord.system import paths
 from mirrord.system.paths import Paths
+
+if TYPE_CHECKING:
+    # Loaded where it is made: an agent, and who asks a daemon, do without the engine's imports.
+    from mirrord.control.api import Service
 
 _SYSTEM = Paths(Path("/etc/mirrord"), Path("/var/lib/mirrord"), Path("/run/mirrord"))
 
 
 def local_service(watcher: Watcher | None = None) -> Service:
     """The service in this very process."""
+    from mirrord.control.api import Service
+
     return Service(paths.standard(), watcher)
 
 
@@ -28,7 +33,9 @@ def service(watcher: Watcher | None = None) -> Service:
 
         if answers(found.act_socket):
             # A client has every method of `Service` that can be asked for; a test compares them.
-            return cast(Service, Client(found.act_socket, found.read_socket, watcher))
+            return cast("Service", Client(found.act_socket, found.read_socket, watcher))
+    from mirrord.control.api import Service
+
     return Service(found, watcher)
 
 
@@ -68,7 +75,6 @@ def serve_agent(
     """Be the agent of a mirrord on another host, until that ends it; or, with `listen`, of all
     that connect there, until SIGTERM. `UsageError`.
     """
-    from mirrord.agent import listen as listening
     from mirrord.agent.rules import parse_rules
     from mirrord.agent.run import Settings, serve_stdio
 
@@ -83,6 +89,8 @@ def serve_agent(
     if not listen:
         serve_stdio(settings, found)
         return
+    from mirrord.agent import listen as listening
+
     try:
         if listen.startswith("/"):
             listening.serve_unix(Path(listen), settings._replace(data=False), found)

@@ -34,6 +34,7 @@ from mirrord.scheduler.scheduler import Scheduler, Standing
 from mirrord.schedules.lag import Run
 from mirrord.schedules.schedule import Schedule
 from mirrord.system import clock
+from mirrord.system.native import Panic
 from mirrord.system.paths import Paths, local_zone
 
 _HERE = "localhost"  # whose limits a transfer counts against when both ends are here
@@ -246,7 +247,7 @@ class Daemon:
             value = await self.workers.transfer(work, running)
         except MirrordError as caught:
             error = caught
-        except Exception as bug:
+        except (Exception, Panic) as bug:
             error = MirrordError(f"unexpected: {type(bug).__name__}: {bug}")
             say("error", f"{job.name}: {error}", mirror=job.name)
         data = dict(value.data) if isinstance(value, Result) else {}
@@ -460,7 +461,7 @@ async def _guarded(work: Coroutine[Any, Any, None]) -> None:
         await work
     except MirrordError as error:
         say("error", str(error))
-    except Exception as bug:
+    except (Exception, Panic) as bug:
         say("error", f"unexpected: {type(bug).__name__}: {bug}")
 
 

@@ -7,6 +7,8 @@ import logging
 import os
 import sys
 
+from mirrord.core.text import harmless
+
 _PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3}
 
 log = logging.getLogger("mirrord")
@@ -20,7 +22,7 @@ class _Format(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         text = " ".join(record.getMessage().split())
         # What a name or a program's last words bring along must not command a terminal.
-        text = "".join(letter if letter.isprintable() else "?" for letter in text)
+        text = harmless(text)
         if record.exc_info and record.exc_info[1] is not None:
             text += f" ({type(record.exc_info[1]).__name__}: {record.exc_info[1]})"
         facts = getattr(record, "facts", {})

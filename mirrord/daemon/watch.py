@@ -16,6 +16,7 @@ from mirrord.scheduler.health import Alarms, Change, Finding
 from mirrord.scheduler.jobs import Job, Outcome
 from mirrord.system import clock, notify
 from mirrord.system.mounts import MountTable
+from mirrord.system.native import Panic
 
 if TYPE_CHECKING:
     from mirrord.daemon.daemon import Daemon
@@ -84,7 +85,7 @@ class Watch:
         while True:
             try:
                 await self._tick(ticks)
-            except Exception as bug:
+            except (Exception, Panic) as bug:
                 say("error", f"unexpected: {type(bug).__name__}: {bug}")
             ticks += 1
             await asyncio.sleep(_TICK_S)

@@ -21,7 +21,7 @@ def passed_on(mirror: Mirror) -> Snapshot | None:
     facts = mirror.source.facts()
     if facts.role is not Role.MIRROR or facts.mirror_id == mirror.id:
         return None
-    check_source(facts, str(mirror.source))
+    check_source(facts, str(mirror.source), mirror.id)
     for snapshot in mirror.source.snapshots():
         if snapshot.guid == facts.shown and snapshot.intact:
             return snapshot
@@ -48,7 +48,7 @@ def attach(mirror: Mirror, endpoint: Endpoint, source: Driver) -> Result:
     with mirror.hold(Verb.ATTACH):
         pending = recovery.recover(mirror).pending
         mirror.permit(Verb.ATTACH)
-        check_source(source.facts(), str(source))
+        check_source(source.facts(), str(source), mirror.id)
         facts = mirror.destination.facts()
         here, there = source.snapshots(), mirror.destination.snapshots()
         base = plan.find_base(mirror.name, here, there, facts.shown or facts.origin or "")

@@ -5,39 +5,49 @@ Nobody's data are overwritten: the losing side of a resync stays as a `diverged`
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mirrord.core import names
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import Diverged, MirrordError, Refused
-from mirrord.core.model import Divergence, Role, Snapshot, VolumeFacts
+from mirrord.core.model import Divergence, OpenWriter, Role, Snapshot, VolumeFacts
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
+from mirrord.core.text import escaped
 from mirrord.core.units import format_size
-from mirrord.drivers.base import nothing_shown
+from mirrord.drivers.base import Driver, nothing_shown
 from mirrord.engine import failover_steps, plan, preempt, recovery
-from mirrord.engine.mirror import Mirror, check_destination, check_source, one_line
+from mirrord.engine.failover_steps import Finished
+from mirrord.engine.mirror import (
+    Mirror,
+    check_destination,
+    check_source,
+    check_there,
+    one_line,
+)
+from mirrord.engine.picking import pick_snapshot
 from mirrord.engine.recovery import Recovered
-from mirrord.engine.update import update_held
+from mirrord.engine.update import strange, update_held
 from mirrord.link import waiting
-from mirrord.system import clock
+from mirrord.system import clock, steps
 
 _FILES_SHOWN = 20
 
 
 class Turn(NamedTuple):
-    """What a resync or reverse is going to do, for the owner's yes.
+    """What a resync, reverse or restore is going to do, for the owner's yes.
 
     loser: the end that goes back to `base`; lost: what it has beyond it (None: nothing to ask).
-    keep: that is kept as a `diverged` snapshot.
+    writers: who has files of it open for writing.
     """
 
     verb: Verb
     base: Snapshot
     loser: str
     lost: Divergence | None
-    keep: bool
     lines: tuple[str, ...]
+    writers: tuple[OpenWriter, ...] = ()
 
     def data(self) -> dict[str, object]:
         """As `--json` prints it."""
@@ -50,36 +60,87 @@ class Turn(NamedTuple):
             "lost_changes": lost.total_changes if lost else 0,
             "lost_files": [change.path for change in lost.changes or ()] if lost else [],
             "newer_snapshots": list(lost.newer_snapshots) if lost else [],
+            "writers": [writer._asdict() for writer in self.writers],
             "plan": list(self.lines),
         }
 
 
-def break_off(mirror: Mirror) -> Result:
-    """Make the destination writable, now, without the source; ends a running transfer first."""
+def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
+    """Make the destination writable, now, without the source; ends a running transfer first.
+
+    snapshot: what it begins as; None: what it shows, or the newest intact one. It works as long as
+    one snapshot is intact, whatever else is missing: what cannot be recorded is said, and found
+    again from the volumes later.
+    """
     with preempt.first(mirror, Verb.BREAK) as stopped, mirror.hold(Verb.BREAK) as stack:
         # A source that does not answer is the usual case here: it is not waited for.
         apart = mirror.source.remote and not mirror.destination.remote
         stack.enter_context(waiting.hurried(waiting.LOOK_S if apart else 0))
-        pending = recovery.recover(mirror, without_source=True).pending
-        verdict = mirror.permit(Verb.BREAK)
+        trouble = _settle_for_break(mirror)
         facts = mirror.destination.facts()
         view = facts.view
-        if isinstance(verdict, Already):
+        verdict = mirror.permit(Verb.BREAK)
+        if facts.role is not Role.LIVE:
+            check_there(facts, mirror)
+        if isinstance(verdict, Already) and facts.role is Role.LIVE:
+            if snapshot is not None:
+                raise Refused(
+                    "the destination is writable already", where=view,
+                    hint=f"'mirrord resync {mirror.name}' mirrors it again; then break from there.",
+                )  # fmt: skip
             return Result(verdict.status, f"'{mirror.name}' is broken off already.", {"view": view})
-        # What is recorded is done as soon as it can be: not what was just refused.
-        check_destination(facts, mirror)
-        if pending is not None:
-            recovery.drop(mirror, pending)
-        mirror.catalogue.begin(mirror.id, Verb.BREAK.value, {})
-        failover_steps.resume_failover(mirror, failover_steps.begun(mirror))
+        chosen = pick_snapshot(mirror, snapshot) if snapshot is not None else None
+        arguments = {"guid": chosen.guid if chosen else None}
+        trouble += _tolerated(lambda: mirror.catalogue.begin(mirror.id, "break", arguments))
+        try:
+            mirror.destination.promote(arguments["guid"])
+        except (MirrordError, OSError):
+            # It is not to be done later, when nobody expects it.
+            _tolerated(lambda: mirror.catalogue.end(mirror.id))
+            raise
+        event = "info", failover_steps.BROKEN_OFF
+        trouble += _tolerated(
+            lambda: mirror.catalogue.end(mirror.id, state=State.BROKEN_OFF, event=event)
+        )
         note = " A running transfer was ended first." if stopped else ""
-        return Result(
-            "done",
-            f"'{mirror.name}' is broken off: {view} is writable now.{note}\n"
+        start = f" It begins as {chosen.name}." if chosen else ""
+        lines = [
+            f"'{mirror.name}' is broken off: {view} is writable now.{start}{note}",
+            *(f"Warning: {text}" for text in trouble),
             f"Way back: 'mirrord resync {mirror.name}' (source wins) or "
             f"'mirrord reverse {mirror.name}' (destination becomes the source).",
-            {"view": view},
-        )
+        ]
+        return Result("done", "\n".join(lines), {"view": view, "warnings": trouble})
+
+
+def _settle_for_break(mirror: Mirror) -> list[str]:
+    """End what was interrupted: nothing of it may be in the way; what could not be done."""
+    operation = mirror.catalogue.operation(mirror.id)
+    if operation is None or operation.verb == Verb.BREAK.value:
+        return _tolerated(lambda: mirror.catalogue.end(mirror.id)) if operation else []
+    if operation.verb in (Verb.RESYNC.value, Verb.REVERSE.value, Verb.RESTORE.value):
+        # The source stays as the verb left it: it may be what failed.
+        live = mirror.destination.facts().role is Role.LIVE
+        event = ("warning", f"gave up an interrupted {operation.verb}: broken off")
+        state = State.BROKEN_OFF if live else None
+        return _tolerated(lambda: mirror.catalogue.end(mirror.id, state=state, event=event))
+
+    def settle() -> None:
+        pending = recovery.recover(mirror, without_source=True).pending
+        if pending is not None:
+            recovery.drop(mirror, pending)
+
+    found = _tolerated(settle)
+    return found + _tolerated(lambda: mirror.catalogue.end(mirror.id)) if found else []
+
+
+def _tolerated(work: Callable[[], object]) -> list[str]:
+    """Do it; why it could not be done, as a list of one line."""
+    try:
+        work()
+    except (MirrordError, OSError) as error:
+        return [one_line(error)]
+    return []
 
 
 def begin_test(mirror: Mirror, place: str) -> Result:
@@ -116,34 +177,57 @@ def end_test(mirror: Mirror) -> Result:
     return Result("done", f"The writable copy {where} of '{mirror.name}' is removed.")
 
 
-def resync(mirror: Mirror, *, yes: bool) -> Result:
-    """Mirror again in the same direction, from the newest common snapshot."""
+def resync(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
+    """Mirror again in the same direction, from the newest common snapshot.
+
+    force: also when somebody has files of the losing side open for writing.
+    """
     with mirror.hold(Verb.RESYNC, activity=Activity.RESYNCING):
         recovered = recovery.recover(mirror)
         mirror.permit(Verb.RESYNC)
-        check_source(mirror.source.facts(), str(mirror.source))
+        check_source(mirror.source.facts(), str(mirror.source), mirror.id)
         turn = _plan_resync(mirror)
         if not yes:
             return Result("needs-yes", "\n".join(turn.lines), turn.data())
+        if not force:
+            failover_steps.refuse_writers(mirror.destination, mirror.name)
         if recovered.pending is not None:
             recovery.drop(mirror, recovered.pending)
-        kept_as = begin_turn(mirror, turn, {"taken_ns": turn.base.taken_at_ns})
-        failover_steps.resume_failover(mirror, failover_steps.begun(mirror))
-        return _then_update(mirror, turn, kept_as)
+        begin_turn(mirror, turn, mirror.destination, {})
+        finished = carry_out(mirror)
+        return _then_update(finished, turn)
 
 
-def begin_turn(mirror: Mirror, turn: Turn, arguments: dict[str, object]) -> str | None:
-    """Record the owner's yes; returns the name under which the losing side is kept.
+def carry_out(mirror: Mirror) -> Finished:
+    """Do what was just recorded; a failure before anything is switched leaves all as it was."""
+    try:
+        steps.reached("ENGINE:SWITCH:CONFIRMED")
+        return failover_steps.finish(mirror, failover_steps.begun(mirror))
+    except BaseException as error:
+        recovery.give_back(mirror, error)
+        raise
 
-    The name has a sequence number that was never given out before, so that no earlier diverged
-    snapshot can be taken for this one.
+
+def begin_turn(mirror: Mirror, turn: Turn, loser: Driver, arguments: dict[str, object]) -> None:
+    """Record the owner's yes, and what the losing side is at this moment: recovery finishes the
+    verb by itself only as long as it is that.
+
+    The losing side is kept by a name with a sequence number that was never given out before, so
+    that no earlier diverged snapshot can be taken for this one.
     """
+    known = {
+        "guid": turn.base.guid,
+        "base_name": turn.base.name,
+        "taken_ns": turn.base.taken_at_ns,
+        "mark": loser.mark(),
+    }
     moment_ns = clock.now_ns()
-    full = mirror.catalogue.begin(
-        mirror.id, turn.verb.value, {"guid": turn.base.guid, "keep": turn.keep, **arguments},
+    mirror.catalogue.begin(
+        mirror.id,
+        turn.verb.value,
+        {**known, **arguments},
         name=lambda sequence: names.diverged_name(mirror.id, moment_ns, sequence),
-    )  # fmt: skip
-    return str(full["name"]) if turn.keep else None
+    )
 
 
 def _plan_resync(mirror: Mirror) -> Turn:
@@ -151,49 +235,64 @@ def _plan_resync(mirror: Mirror) -> Turn:
     check_destination(facts, mirror)
     common = _common(mirror, mirror.source.snapshots(), mirror.destination.snapshots())
     where = str(mirror.destination)
-    lost = mirror.destination.divergence(common.guid) if facts.role is Role.LIVE else None
-    keep = lost is not None and (lost.changed_bytes > 0 or lost.total_changes > 0)
+    live = facts.role is Role.LIVE
+    lost = mirror.destination.divergence(common.guid) if live else None
+    writers = tuple(mirror.destination.writers()) if live else ()
     lines = [
         f"resync '{mirror.name}': {mirror.source} stays as it is and overwrites {where}.",
+        *_replaced_lines(mirror, common),
         f"1. The destination goes back to {common.name}, the newest snapshot both ends have.",
-        *loss_lines(lost, keep=keep),
+        *loss_lines(lost),
+        *writer_lines(writers),
         "2. What changed at the source since then is transferred.",
     ]
-    return Turn(Verb.RESYNC, common, where, lost, keep, tuple(lines))
+    return Turn(Verb.RESYNC, common, where, lost, tuple(lines), writers)
 
 
-def reverse(mirror: Mirror, *, yes: bool) -> Result:
-    """Make the destination the source, and go on incrementally the other way round."""
+def _replaced_lines(mirror: Mirror, common: Snapshot) -> list[str]:
+    why = strange(mirror, mirror.source.snapshots(), {common.guid})
+    if not why:
+        return []
+    return [f"   Note: another volume has taken the place of the source: {why}. It is mirrored."]
+
+
+def reverse(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
+    """Make the destination the source, and go on incrementally the other way round.
+
+    Of a mirror that works, nothing that was acknowledged is left behind: at last the source is
+    frozen, what it has since is transferred, and only then the ends are switched. force: also when
+    somebody has files of the old source open for writing.
+    """
     with mirror.hold(Verb.REVERSE, activity=Activity.RESYNCING):
         recovered = recovery.recover(mirror)
         mirror.permit(Verb.REVERSE)
-        switchover = mirror.row().state is State.MIRRORED
-        turn = _plan_reverse(mirror, switchover=switchover)
+        planned = mirror.row().state is State.MIRRORED
+        turn = _plan_reverse(mirror, planned=planned)
         if not yes:
             return Result("needs-yes", "\n".join(turn.lines), turn.data())
-        if switchover:
+        if not force:
+            failover_steps.refuse_writers(mirror.source, mirror.name)
+        if planned:
             update_held(mirror, recovered)
-            turn = _plan_reverse(mirror, switchover=switchover)
+            turn = _plan_reverse(mirror, planned=planned)
         elif recovered.pending is not None:
             recovery.drop(mirror, recovered.pending)
+        arguments: dict[str, object] = {
+            "new_source": str(mirror.definition.destination),
+            "new_destination": str(mirror.definition.source),
+            "planned": planned,
+            "force": force,
+        }
         with mirror.source_locked():
-            kept_as = begin_turn(
-                mirror,
-                turn,
-                {
-                    "taken_ns": turn.base.taken_at_ns,
-                    "new_source": str(mirror.definition.destination),
-                    "new_destination": str(mirror.definition.source),
-                },
-            )
-            turned = failover_steps.resume_failover(mirror, failover_steps.begun(mirror))
-        return _then_update(turned, turn, kept_as)
+            begin_turn(mirror, turn, mirror.source, arguments)
+            finished = carry_out(mirror)
+        return _then_update(finished, turn)
 
 
-def _plan_reverse(mirror: Mirror, *, switchover: bool) -> Turn:
+def _plan_reverse(mirror: Mirror, *, planned: bool) -> Turn:
     source, destination = mirror.source, mirror.destination
     facts = source.facts()
-    check_source(facts, str(source))
+    check_source(facts, str(source), mirror.id)
     check_destination(destination.facts(), mirror)
     if facts.role is Role.MIRROR:
         raise Refused(
@@ -220,29 +319,34 @@ def _plan_reverse(mirror: Mirror, *, switchover: bool) -> Turn:
             hint="Delete them first (their destinations stay as they are), or resync instead.",
         )  # fmt: skip
     common = _common(mirror, destination.snapshots(), source.snapshots())
-    changed = source.changed_since(common.guid)
-    lost = source.divergence(common.guid) if changed and not switchover else None
+    lost = None
+    if not planned and source.changed_since(common.guid):
+        lost = source.divergence(common.guid)
+    writers = tuple(source.writers())
     first = (
         [
-            "1. A last update carries what has changed; stop writing to the source before "
-            "you say yes."
+            "1. A last update carries what has changed. Then the source is frozen, and what it has "
+            "got meanwhile is carried, too."
         ]
-        if switchover
+        if planned
         else []
     )
     number = len(first)
     lines = [
         f"reverse '{mirror.name}': {destination} becomes the source, {source} the destination.",
         *first,
+        *writer_lines(writers),
         f"{number + 1}. {destination} is made writable and is the source from then on.",
         f"{number + 2}. {source} goes back to {common.name}, the newest snapshot both ends have, "
-        "and is read-only from then on.",
-        *loss_lines(lost, keep=changed),
+        "and is read-only from then on."
+        if not planned
+        else f"{number + 2}. {source} is read-only from then on.",
+        *(loss_lines(lost) if not planned else ()),
         *nested_lines(facts),
         f"{number + 3}. What changed at the new source since then is transferred.",
         f"The same command again turns it back ('mirrord reverse {mirror.name}').",
     ]
-    return Turn(Verb.REVERSE, common, str(source), lost, changed, tuple(lines))
+    return Turn(Verb.REVERSE, common, str(source), lost, tuple(lines), writers)
 
 
 def _common(mirror: Mirror, ours: list[Snapshot], theirs: list[Snapshot]) -> Snapshot:
@@ -266,17 +370,22 @@ def nested_lines(facts: VolumeFacts) -> list[str]:
     return lines
 
 
-def loss_lines(lost: Divergence | None, *, keep: bool) -> list[str]:
+def writer_lines(writers: Sequence[OpenWriter]) -> list[str]:
+    """What a person should know of who writes to a volume that is about to be set aside."""
+    return [f"   Warning: {failover_steps.described(one)} open for writing." for one in writers]
+
+
+def loss_lines(lost: Divergence | None) -> list[str]:
     """What a rollback loses, for the owner to read before a yes."""
     if lost is None:
         return []
-    if not keep:
+    if not (lost.changed_bytes or lost.total_changes):
         return ["   Nothing is lost by that: it has no changes of its own."]
     word, end = ("block", ".") if lost.changes is None else ("change", ":")
     count = f"{lost.total_changes} {word}{'' if lost.total_changes == 1 else 's'}"
     lines = [f"   It loses {count} of its own ({format_size(lost.changed_bytes)}){end}"]
     for change in (lost.changes or ())[:_FILES_SHOWN]:
-        lines.append(f"     {change.change:9} {change.path}")
+        lines.append(f"     {change.change:9} {escaped(change.path)}")
     shown = min(len(lost.changes or ()), _FILES_SHOWN)
     if lost.changes is not None and lost.total_changes > shown:
         lines.append(f"     … and {lost.total_changes - shown} more")
@@ -284,15 +393,15 @@ def loss_lines(lost: Divergence | None, *, keep: bool) -> list[str]:
     return lines
 
 
-def _then_update(mirror: Mirror, turn: Turn, kept_as: str | None) -> Result:
+def _then_update(finished: Finished, turn: Turn) -> Result:
     """The turn is done and recorded; the update that follows may fail without undoing it."""
-    verb = turn.verb
+    verb, mirror = turn.verb, finished.mirror
     head = {
-        Verb.RESYNC: f"'{mirror.name}' is mirrored again, from {turn.base.name}.",
+        Verb.RESYNC: f"'{mirror.name}' is mirrored again, from {finished.base}.",
         Verb.REVERSE: f"'{mirror.name}' is reversed: {mirror.source} is the source now.",
     }[verb]
     try:
-        result = update_held(mirror, Recovered())
+        result = update_held(mirror, Recovered(), replaced=True)
     except (MirrordError, OSError) as error:
         mirror.catalogue.add_event(
             mirror.id, "warning", f"{verb.value} is done, its update failed: {one_line(error)}"
@@ -303,7 +412,9 @@ def _then_update(mirror: Mirror, turn: Turn, kept_as: str | None) -> Result:
                 f"again. {error.hint}"
             )
         raise
-    kept = f"\nThe losing side is kept as {kept_as}." if kept_as else ""
-    return Result(
-        "done", f"{head}{kept}\n{result.text}", {**turn.data(), **result.data, "kept_as": kept_as}
-    )
+    lines = [head]
+    if finished.kept:
+        lines.append(f"The losing side is kept as {finished.kept}.")
+    lines += [*(f"Warning: {line}" for line in finished.lines), result.text]
+    data = {**turn.data(), **result.data, "kept_as": finished.kept}
+    return Result("done", "\n".join(lines), data)

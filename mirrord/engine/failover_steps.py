@@ -5,14 +5,33 @@ recovery after a crash run the very same code. `mirrord.engine.recovery` has the
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
 
 from mirrord.catalogue.store import Confirmed, Operation, TransferBegin
+from mirrord.core import names
 from mirrord.core.endpoint import parse_endpoint
-from mirrord.core.model import Role
+from mirrord.core.errors import Refused, TransferFailed
+from mirrord.core.model import OpenWriter, Role, Snapshot
 from mirrord.core.states import Activity, State, Verb
-from mirrord.drivers.base import snapshot_missing
+from mirrord.drivers.base import Driver, snapshot_missing
 from mirrord.engine.mirror import Mirror
 from mirrord.engine.transfer import carry
+from mirrord.system import clock
+
+BROKEN_OFF = "broken off: the destination is a live volume now"
+
+
+class Finished(NamedTuple):
+    """What a verb left. mirror: as it is now. base: name of the snapshot that both ends are at.
+    kept: the name by which the losing side is kept, or None. lines: what a person should know.
+    """
+
+    mirror: Mirror
+    base: str = ""
+    kept: str | None = None
+    lines: tuple[str, ...] = ()
 
 
 def begun(mirror: Mirror) -> Operation:
@@ -22,92 +41,180 @@ def begun(mirror: Mirror) -> Operation:
     return operation
 
 
-def _keep_as(operation: Operation) -> str | None:
-    return str(operation.arguments["name"]) if operation.arguments["keep"] else None
+def finish(mirror: Mirror, operation: Operation) -> Finished:
+    """Do what is left of a break, resync, reverse or restore."""
+    with held(mirror, operation):
+        return _FINISH[Verb(operation.verb)](mirror, operation)
 
 
-def _confirmed(operation: Operation) -> Confirmed:
-    return Confirmed(str(operation.arguments["guid"]), int(operation.arguments["taken_ns"]))
+@contextmanager
+def held(mirror: Mirror, operation: Operation) -> Iterator[None]:
+    """Hold the source too, where the verb changes that end."""
+    with ExitStack() as stack:
+        if operation.verb in (Verb.REVERSE.value, Verb.RESTORE.value):
+            stack.enter_context(mirror.source_locked())
+        yield
 
 
-def resume_failover(mirror: Mirror, operation: Operation) -> Mirror:
-    """Do what is left of a break, resync or reverse; returns the mirror as it is then."""
+def _break(mirror: Mirror, operation: Operation) -> Finished:
+    mirror.destination.promote(operation.arguments.get("guid"))
+    mirror.catalogue.end(
+        mirror.id,
+        state=State.BROKEN_OFF,
+        event=("info", BROKEN_OFF),
+    )
+    return Finished(mirror)
+
+
+def _resync(mirror: Mirror, operation: Operation) -> Finished:
+    return _roll_back(mirror, operation, "resynced", "destination")
+
+
+def _roll_back(mirror: Mirror, operation: Operation, done: str, where: str) -> Finished:
     arguments = operation.arguments
-    if operation.verb == Verb.BREAK.value:
-        mirror.destination.promote()
-        mirror.catalogue.end(
-            mirror.id, state=State.BROKEN_OFF,
-            event=("info", "broken off: the destination is a live volume now"),
-        )  # fmt: skip
-        return mirror
-    if operation.verb == Verb.RESYNC.value:
-        mirror.destination.rollback(
-            str(arguments["guid"]), mirror_id=mirror.id, keep_as=_keep_as(operation)
-        )
-        mirror.catalogue.end(
-            mirror.id, state=State.MIRRORED, confirmed=_confirmed(operation),
-            event=("info", _kept("resynced", _keep_as(operation), "destination")),
-        )  # fmt: skip
-        return mirror
-    return _reverse(mirror, operation)
+    kept = mirror.destination.rollback(
+        str(arguments["guid"]), mirror_id=mirror.id, keep_as=str(arguments["name"])
+    )
+    mirror.catalogue.end(
+        mirror.id,
+        state=State.MIRRORED,
+        confirmed=Confirmed(str(arguments["guid"]), int(arguments["taken_ns"])),
+        event=("info", _told(done, kept, where)),
+    )
+    lines = still_written(mirror.destination, kept)
+    for line in lines:
+        mirror.catalogue.add_event(mirror.id, "warning", line)
+    return Finished(mirror, str(arguments["base_name"]), kept, lines)
 
 
-def _reverse(mirror: Mirror, operation: Operation) -> Mirror:
+def still_written(driver: Driver, kept: str | None) -> tuple[str, ...]:
+    """Who goes on writing to what was set aside, for a person to know."""
+    found = driver.writers(kept) if kept else []
+    return tuple(
+        f"{described(writer)} open for writing: what it writes goes to {kept} only."
+        for writer in found
+    )
+
+
+def described(writer: OpenWriter) -> str:
+    """A writer as the beginning of a sentence, without its verb's object's end."""
+    who = f"Process {writer.pid} ({writer.process})" if writer.pid else f"The {writer.process}"
+    return f"{who} has {writer.path}"
+
+
+def _reverse(mirror: Mirror, operation: Operation) -> Finished:
+    """The last update is part of it: the source is frozen, so nothing that was acknowledged before
+    is missing in it, and nothing is acknowledged after.
+    """
     arguments, phase = operation.arguments, operation.phase
     new_source = parse_endpoint(str(arguments["new_source"]))
     new_destination = parse_endpoint(str(arguments["new_destination"]))
     if phase == "begun":
-        there = mirror.definition.destination == new_source
-        (mirror.destination if there else mirror.source).promote()
+        if arguments["planned"]:
+            last = _freeze_and_ship(mirror, operation)
+            if last is not None:
+                mirror.catalogue.advance(
+                    mirror.id, "begun", guid=last.guid, base_name=last.name,
+                    taken_ns=last.taken_at_ns,
+                )  # fmt: skip
+        mirror.destination.promote()
         mirror.catalogue.advance(mirror.id, "promoted")
-        phase = "promoted"
+        operation, phase = begun(mirror), "promoted"
     if phase == "promoted":
         if mirror.definition.source != new_source:
             definition = mirror.definitions.swap(mirror.name, new_source, new_destination)
             mirror = mirror.swapped(definition)
         mirror.catalogue.advance(mirror.id, "swapped")
     mirror.watcher.activity(Activity.RESYNCING, str(new_destination))
-    mirror.destination.rollback(
-        str(arguments["guid"]), mirror_id=mirror.id, keep_as=_keep_as(operation)
+    done = f"reversed: {new_source} is the source now"
+    return _roll_back(mirror, operation, done, "new destination")
+
+
+def _freeze_and_ship(mirror: Mirror, operation: Operation) -> Snapshot | None:
+    """The last moment of a planned reverse; the last snapshot, None when nothing was new."""
+    arguments = operation.arguments
+    base = str(arguments["guid"])
+    mirror.source.freeze()
+    if not arguments["force"]:
+        refuse_writers(mirror.source, mirror.name)  # also who came since the plan
+    last = None
+    if mirror.source.changed_since(base):
+        name = names.snapshot_name(mirror.id, clock.now_ns(), int(arguments["sequence"]))
+        last = mirror.take_snapshot(name, alone=True)
+        begin = TransferBegin(
+            os.urandom(8).hex(), Verb.REVERSE.value, base, "", last,
+            int(arguments["sequence"]), show=True, source=str(mirror.source),
+        )  # fmt: skip
+        mirror.catalogue.begin_transfer(mirror.id, begin)
+        outcome = carry(mirror.route(), begin.id, base, last)
+        mirror.destination.commit(begin.id, show=True)
+        mirror.catalogue.finish_transfer(begin.id, "done", **outcome.columns())
+    if not mirror.source.facts().frozen:
+        raise TransferFailed(
+            "the reverse was given up", where=str(mirror.source),
+            why="the freeze of the source ended before the last snapshot had arrived",
+            hint="Nothing was switched: the mirror goes on as before.",
+        )  # fmt: skip
+    mirror.run.check_abort()
+    return last
+
+
+def refuse_writers(driver: Driver, name: str) -> None:
+    """Raise `Refused` when somebody has files of a volume that is to be switched open."""
+    found = driver.writers()
+    if not found:
+        return
+    more = len(found) - 1
+    rest = f", and {more} more" if more else ""
+    raise Refused(
+        "files of the volume are open for writing",
+        where=str(driver),
+        why=f"{described(found[0])} open{rest}",
+        hint=f"Stop what writes there ('fuser -vm', 'lsof' show it), or add --force: mirrord "
+        f"keeps what is still written with the losing side of '{name}', not in the mirror.",
     )
-    mirror.catalogue.end(
-        mirror.id, state=State.MIRRORED, confirmed=_confirmed(operation),
-        event=("info", _kept(f"reversed: {new_source} is the source now", _keep_as(operation),
-                             "new destination")),
-    )  # fmt: skip
-    return mirror
 
 
-def _kept(what: str, keep_as: str | None, where: str) -> str:
-    return f"{what}; the {where}'s own changes are kept as {keep_as}" if keep_as else what
+def _told(what: str, kept: str | None, where: str) -> str:
+    return f"{what}; the {where}'s own changes are kept as {kept}" if kept else what
 
 
-def resume_restore(mirror: Mirror, operation: Operation) -> None:
-    """Do what is left of a whole-volume restore: source back to a snapshot of the destination."""
+def _restore(mirror: Mirror, operation: Operation) -> Finished:
+    """A whole-volume restore: the source back to a snapshot of the destination."""
+    with ExitStack() as stack:
+        return _restore_held(mirror, operation, stack)
+
+
+def _restore_held(mirror: Mirror, operation: Operation, stack: ExitStack) -> Finished:
     arguments, phase = operation.arguments, operation.phase
-    guid, base = str(arguments["guid"]), arguments["base"]
+    guid, base = str(arguments["guid"]), arguments.get("base")
+    kept = arguments.get("kept")
     mirror.watcher.activity(Activity.RESYNCING, str(mirror.source))
     if phase == "begun":
         if base is None:
             mirror.source.prepare(mirror.id, in_place=True)
+            stack.enter_context(mirror.source_locked())  # there was no place for a lock before
         else:
-            mirror.source.rollback(str(base), mirror_id=mirror.id, keep_as=_keep_as(operation))
-        mirror.catalogue.advance(mirror.id, "prepared")
+            kept = mirror.source.rollback(
+                str(base), mirror_id=mirror.id, keep_as=str(arguments["name"])
+            )
+        mirror.catalogue.advance(mirror.id, "prepared", kept=kept)
         phase = "prepared"
-    if phase in ("prepared", "transferring"):
+    if phase == "prepared":
         if base != guid:
-            _transfer_back(mirror, guid, base)
+            _transfer_back(mirror, guid, base, str(arguments["name"]))
         mirror.catalogue.advance(mirror.id, "transferred")
     if mirror.source.facts().role is Role.MIRROR:
-        mirror.source.promote()
+        mirror.source.promote(guid)
     mirror.catalogue.end(
         mirror.id,
-        event=("info", _kept(f"restored the source to {arguments['chosen']}",
-                             _keep_as(operation), "source")),
-    )  # fmt: skip
+        event=("info", _told(f"restored the source to {arguments['chosen']}", kept, "source")),
+    )
+    lines = still_written(mirror.source, kept)
+    return Finished(mirror, str(arguments["chosen"]), kept, lines)
 
 
-def _transfer_back(mirror: Mirror, guid: str, base: str | None) -> None:
+def _transfer_back(mirror: Mirror, guid: str, base: str | None, name: str) -> None:
     here = {snapshot.guid for snapshot in mirror.source.snapshots()}
     there = {snapshot.guid: snapshot for snapshot in mirror.destination.snapshots()}
     if guid not in there:
@@ -119,7 +226,7 @@ def _transfer_back(mirror: Mirror, guid: str, base: str | None) -> None:
         else:
             mirror.source.discard(staging.transfer_id)
     if guid in here:
-        mirror.source.rollback(guid, mirror_id=mirror.id, keep_as=None)
+        mirror.source.rollback(guid, mirror_id=mirror.id, keep_as=name)
         return
     snapshot = there[guid]
     route = mirror.route()._replace(sender=mirror.destination, receiver=mirror.source)
@@ -131,3 +238,11 @@ def _transfer_back(mirror: Mirror, guid: str, base: str | None) -> None:
     outcome = carry(route, transfer_id, base, snapshot)
     mirror.source.commit(transfer_id, show=True)
     mirror.catalogue.finish_transfer(transfer_id, "done", **outcome.columns())
+
+
+_FINISH = {
+    Verb.BREAK: _break,
+    Verb.RESYNC: _resync,
+    Verb.REVERSE: _reverse,
+    Verb.RESTORE: _restore,
+}

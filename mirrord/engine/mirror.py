@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from mirrord.catalogue.store import Catalogue, Confirmed, MirrorRow
 from mirrord.config.definitions import Definitions
-from mirrord.core.errors import Busy, MirrordError, Refused
+from mirrord.core import names
+from mirrord.core.errors import Busy, Damaged, MirrordError, Refused
 from mirrord.core.model import Definition, Endpoint, Role, Snapshot, VolumeFacts
 from mirrord.core.results import Watcher
 from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _LOCK_WAIT_S = 20.0
 _POLL_S = 0.05
+#: Verbs whose permission depends on whether the destination is a mirror or live.
+_BY_STATE = frozenset({Verb.UPDATE, Verb.BREAK, Verb.RESYNC, Verb.REVERSE, Verb.RESTORE})
 
 
 def _never() -> bool:
@@ -91,36 +94,79 @@ class Mirror:
         return route if make_room is None else route._replace(make_room=make_room)
 
     def row(self) -> MirrorRow:
-        """The mirror's standing; found anew from its ends when the catalogue does not know it."""
+        """The mirror's standing; taken from its ends when the catalogue does not know it."""
         row = self.catalogue.mirror(self.id)
-        return row if row is not None else self._find_anew()
+        if row is None:
+            facts = self.destination.facts()
+            if facts.role is Role.ABSENT:
+                # Perhaps not mounted: nothing is known, and so nothing is recorded.
+                return MirrorRow(self.id, State.UNINITIALIZED, False, 0, 0)
+            self._take_from_ends(facts, self.destination.snapshots())
+            row = self.catalogue.mirror(self.id)
+            assert row is not None
+        return row
 
-    def _find_anew(self) -> MirrorRow:
-        facts = self.destination.facts()
-        if facts.role is Role.ABSENT:
-            # Perhaps not mounted: nothing is known, and so nothing is recorded.
-            return MirrorRow(self.id, State.UNINITIALIZED, False, 0, 0)
-        if facts.role is Role.MIRROR and facts.mirror_id == self.id and facts.shown:
-            state = State.MIRRORED
-        elif facts.role is Role.LIVE and facts.origin:
+    def outdated(self, there: list[Snapshot] | None = None) -> bool:
+        """Whether the catalogue was older than the volumes (a backup of it was put back): the
+        destination has snapshots of ours with later numbers. It is brought up to them then, and an
+        operation in it is no more.
+
+        there: what the destination has, when it is known.
+        """
+        row = self.catalogue.mirror(self.id)
+        listed = self.destination.snapshots() if there is None else there
+        newest = max((names.sequence_of(one.name, self.id) for one in listed), default=0)
+        if row is None or newest <= row.sequence:
+            return False
+        self._take_from_ends(self.destination.facts(), listed)
+        text = (
+            f"the catalogue was older than the volumes (number {row.sequence}, they have "
+            f"{newest}): what it said was dropped, and taken from them"
+        )
+        self.catalogue.add_event(self.id, "warning", text)
+        return True
+
+    def reconciled(self, facts: VolumeFacts) -> bool:
+        """Whether the catalogue took a destination for mirrored that is live, or the other way
+        round, without anything under way that explains it; it knows better now.
+        """
+        row = self.row()
+        is_now = {Role.MIRROR: State.MIRRORED, Role.LIVE: State.BROKEN_OFF}.get(facts.role)
+        if row.state is State.UNINITIALIZED or is_now in (None, row.state):
+            return False
+        if self.catalogue.operation(self.id) is not None or facts.mirror_id not in ("", self.id):
+            return False
+        self._take_from_ends(facts, self.destination.snapshots())
+        text = f"the catalogue said {row.state.value}; the destination is {facts.role.value}"
+        self.catalogue.add_event(self.id, "warning", text)
+        return True
+
+    def _take_from_ends(self, facts: VolumeFacts, snapshots: list[Snapshot]) -> None:
+        """Record what the destination shows to be true."""
+        ours = [one for one in snapshots if names.sequence_of(one.name, self.id)]
+        if facts.role is Role.LIVE and (facts.origin or ours):
             state = State.BROKEN_OFF
+        elif facts.role is Role.FOREIGN and ours:
+            state = State.MIRRORED  # our own record of it was lost
+        elif (
+            facts.role is Role.MIRROR and facts.mirror_id in ("", self.id) and (facts.shown or ours)
+        ):
+            state = State.MIRRORED
         else:
             state = State.UNINITIALIZED
-        self.catalogue.add_mirror(self.id, state)
-        if state is not State.UNINITIALIZED:
-            shown = facts.shown or facts.origin or ""
-            snapshots = self.destination.snapshots()
-            taken = {s.guid: s.taken_at_ns for s in snapshots}
-            if state is State.BROKEN_OFF:
-                # What came after the break was taken there, for mirrors that have it as a source.
-                guids = [s.guid for s in snapshots]
-                snapshots = snapshots[: guids.index(shown) + 1] if shown in taken else []
-            self.catalogue.adopt(
-                self.id, snapshots, confirmed=Confirmed(shown, taken.get(shown, 0))
-            )
-        row = self.catalogue.mirror(self.id)
-        assert row is not None
-        return row
+        shown = facts.shown or facts.origin or ""
+        taken = {s.guid: s.taken_at_ns for s in snapshots}
+        if state is State.BROKEN_OFF:
+            # What came after the break was taken there, for mirrors that have it as a source.
+            guids = [s.guid for s in snapshots]
+            snapshots = snapshots[: guids.index(shown) + 1] if shown in taken else []
+        self.catalogue.adopt(
+            self.id,
+            state,
+            snapshots if state is not State.UNINITIALIZED else [],
+            sequence=max((names.sequence_of(one.name, self.id) for one in ours), default=0),
+            confirmed=Confirmed(shown, taken.get(shown, 0)),
+        )
 
     @contextmanager
     def hold_here(self, verb: Verb, *, activity: Activity = Activity.IDLE) -> Iterator[ExitStack]:
@@ -152,6 +198,11 @@ class Mirror:
         """The table's verdict for `verb` now; raises `Refused` when it is a refusal."""
         row = self.row()
         verdict = judge(row.state, verb, quiesced=row.quiesced)
+        if isinstance(verdict, Refusal | Already) and verb in _BY_STATE:
+            facts = self.destination.facts()
+            if self.reconciled(facts):
+                row = self.row()
+                verdict = judge(row.state, verb, quiesced=row.quiesced)
         if isinstance(verdict, Refusal):
             raise Refused(
                 f"'{verb.value}' is not possible now",
@@ -237,11 +288,11 @@ def open_mirror(
 def live_source(mirror: Mirror) -> VolumeFacts:
     """The facts of the source when it is a live volume; otherwise says what is wrong with it."""
     facts = mirror.source.facts()
-    check_source(facts, str(mirror.source))
+    check_source(facts, str(mirror.source), mirror.id)
     return facts
 
 
-def check_source(facts: VolumeFacts, where: str) -> None:
+def check_source(facts: VolumeFacts, where: str, mirror_id: str) -> None:
     """Raise `Refused` when there is nothing to mirror."""
     if facts.role is Role.LIVE:
         return
@@ -253,6 +304,15 @@ def check_source(facts: VolumeFacts, where: str) -> None:
             "'mirrord volume create' makes a new one; 'mirrord restore NAME --all' brings a lost "
             "one back.",
         )  # fmt: skip
+    if facts.role is Role.MIRROR and facts.mirror_id == mirror_id:
+        raise Refused(
+            "the source is read-only: it is a destination of this very mirror",
+            where=where,
+            why="a 'restore --all' was given up half way, or the definition is of a time when the "
+            "mirror went the other way",
+            hint="'mirrord restore NAME --all' makes it live again; or swap source and destination "
+            "in the definition.",
+        )
     if facts.role is Role.MIRROR and facts.shown:
         return  # a cascade: what it shows goes on from there
     if facts.role is Role.MIRROR:
@@ -269,7 +329,22 @@ def check_source(facts: VolumeFacts, where: str) -> None:
 
 
 def check_destination(facts: VolumeFacts, mirror: Mirror) -> None:
-    """Raise `Refused` when the destination is not there (perhaps not mounted), or another's."""
+    """Raise `Refused` when the destination is not there (perhaps not mounted), or another's;
+    `Damaged` when it cannot be told whose it is.
+    """
+    where = str(mirror.destination)
+    check_there(facts, mirror)
+    if facts.role is Role.MIRROR and not facts.mirror_id:
+        raise Damaged(
+            "the destination's record is damaged", where=where,
+            why="; ".join(facts.notes) or "it does not say which mirror it belongs to",
+            hint=f"Its snapshots are not touched: 'mirrord break {mirror.name}' makes the newest "
+            f"writable, 'mirrord resync {mirror.name}' mirrors again from there.",
+        )  # fmt: skip
+
+
+def check_there(facts: VolumeFacts, mirror: Mirror) -> None:
+    """The same, of a destination that need not say whose it is."""
     where = str(mirror.destination)
     if facts.role is Role.ABSENT:
         raise Refused(
@@ -277,7 +352,7 @@ def check_destination(facts: VolumeFacts, mirror: Mirror) -> None:
             why=facts.notes[0] if facts.notes else "nothing is at that path",
             hint="Check that its file system is mounted; nothing was changed.",
         )  # fmt: skip
-    if facts.role is Role.MIRROR and facts.mirror_id != mirror.id:
+    if facts.role is Role.MIRROR and facts.mirror_id not in ("", mirror.id):
         raise other_mirror(where, facts.mirror_id)
 
 

@@ -1,6 +1,11 @@
-"""Taking up what an interrupted verb left: the operation row says how far it came, the volumes
-say what is there. Every step is idempotent, so recovery goes forward where all that is needed is
-at hand, and back where it is not.
+"""What becomes of a verb that was interrupted: the operation row says how far it came, the volumes
+say what is there now. Every step is idempotent, so recovery goes forward where all that is needed
+is at hand, and back where it is not.
+
+It looks before it acts. A verb is finished without asking only where that cannot touch anything
+newer than the owner's confirmation: the volume that is to be set aside is as it was marked then, or
+is set aside already. Otherwise `Undecided` is raised, both ends stay as they are, and the owner
+decides: `resume-operation` (finish), or `abort --hard` (give_up).
 
 | verb                | phase        | what is known done         | recovery                      |
 |---------------------|--------------|----------------------------|-------------------------------|
@@ -10,7 +15,7 @@ at hand, and back where it is not.
 | delta               | begun        | a name was given out       | drop a snapshot of that name  |
 | break               | begun        | the owner said so          | promote                       |
 | resync              | begun        | the owner said yes         | roll back, mirrored           |
-| reverse             | begun        | the owner said yes         | promote, swap, roll back      |
+| reverse             | begun        | the owner said yes         | nothing is switched: give up  |
 |                     | promoted     | destination is live        | swap, roll back               |
 |                     | swapped      | definition is swapped      | roll back                     |
 | restore             | begun        | the owner said yes         | roll back, transfer, promote  |
@@ -20,14 +25,24 @@ at hand, and back where it is not.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from mirrord.catalogue.store import Confirmed, Operation
-from mirrord.core.errors import Aborted, LinkLost, MirrordError, Unreachable
-from mirrord.core.model import Snapshot, Staging
-from mirrord.core.states import State, Verb
+from mirrord.core import names
+from mirrord.core.endpoint import parse_endpoint
+from mirrord.core.errors import (
+    Aborted,
+    LinkLost,
+    MirrordError,
+    NotFound,
+    Undecided,
+    Unreachable,
+)
+from mirrord.core.model import Role, Snapshot, SnapshotKind, Staging
+from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_size
-from mirrord.drivers.base import Capability
+from mirrord.drivers.base import Capability, Driver
 from mirrord.engine import failover_steps
 from mirrord.engine.mirror import Mirror, one_line
 from mirrord.system import clock
@@ -62,7 +77,14 @@ class Turned(Exception):
     """An interrupted reverse was finished: the definition is swapped now. Never leaves the API."""
 
 
-_FAILOVER = frozenset({Verb.BREAK.value, Verb.RESYNC.value, Verb.REVERSE.value})
+_SWITCHING = frozenset(
+    {Verb.BREAK.value, Verb.RESYNC.value, Verb.REVERSE.value, Verb.RESTORE.value}
+)
+
+
+def is_switch(operation: Operation) -> bool:
+    """Whether it is of a verb that makes a volume live, or sets a live one aside."""
+    return operation.verb in _SWITCHING
 
 
 def recover(
@@ -71,31 +93,179 @@ def recover(
     """Settle the operation that the catalogue has for this mirror, if any.
 
     error: why it ended, when the caller just saw it end; None after a crash. without_source: a
-    transfer whose source cannot be reached is given up. Raises `Turned` when it was a reverse: the
-    mirror then goes the other way, and has to be opened anew.
+    transfer whose source cannot be reached is given up. Raises `Undecided`; and `Turned` when it
+    was a reverse: the mirror then goes the other way, and has to be opened again.
     """
     operation = mirror.catalogue.operation(mirror.id)
     if operation is None:
         return Recovered()
+    if error is None and mirror.outdated():
+        return Recovered()  # it is of a time that the volumes know to be over
+    if is_switch(operation):
+        return _recover_switch(mirror, operation)
     if error is None and not _is_kept(mirror, operation):
-        mirror.catalogue.add_event(
-            mirror.id, "warning",
-            f"took up an interrupted {operation.verb} (process {operation.pid}, phase "
-            f"{operation.phase})",
-        )  # fmt: skip
-    if operation.verb in _FAILOVER:
-        turned = failover_steps.resume_failover(mirror, operation)
-        if turned.definition is not mirror.definition:
-            raise Turned
-        return Recovered(operation.verb)
-    if operation.verb == Verb.RESTORE.value:
-        failover_steps.resume_restore(mirror, operation)
-        return Recovered(operation.verb)
+        _tell(mirror, operation)
     if operation.phase == "begun":
         _drop_snapshot(mirror, operation)
         mirror.catalogue.end(mirror.id)
         return Recovered()
     return _settle_transfer(mirror, operation, error, without_source=without_source)
+
+
+def _tell(mirror: Mirror, operation: Operation) -> None:
+    mirror.catalogue.add_event(
+        mirror.id, "warning",
+        f"took up an interrupted {operation.verb} (process {operation.pid}, phase "
+        f"{operation.phase})",
+    )  # fmt: skip
+
+
+def _recover_switch(mirror: Mirror, operation: Operation) -> Recovered:
+    if operation.verb == Verb.REVERSE.value and nothing_switched(mirror, operation):
+        give_up(mirror, operation)
+        return Recovered()
+    why = undecided(mirror, operation)
+    if why:
+        raise Undecided(
+            f"an interrupted {operation.verb} waits for a decision",
+            where=f"mirror '{mirror.name}'",
+            why=why,
+            hint=f"Nothing was lost, and nothing is done unasked. 'mirrord resume-operation "
+            f"{mirror.name}' finishes the {operation.verb} and keeps the later changes as a "
+            f"`diverged` snapshot; 'mirrord abort {mirror.name} --hard' gives it up.",
+        )
+    _tell(mirror, operation)
+    if failover_steps.finish(mirror, operation).mirror.definition is not mirror.definition:
+        raise Turned
+    return Recovered(operation.verb)
+
+
+def nothing_switched(mirror: Mirror, operation: Operation) -> bool:
+    """Whether a switch has certainly changed nothing yet of what is live and what is shown."""
+    if operation.phase != "begun":
+        return False
+    if operation.verb == Verb.REVERSE.value:
+        return mirror.destination.facts().role is not Role.LIVE
+    if operation.verb == Verb.RESYNC.value:
+        return mirror.destination.facts().role is Role.LIVE
+    return operation.verb == Verb.RESTORE.value and mirror.source.facts().role is not Role.MIRROR
+
+
+def give_back(mirror: Mirror, error: BaseException) -> None:
+    """A switch failed before our eyes: when nothing was switched yet, all goes on as before."""
+    if not isinstance(error, Exception | KeyboardInterrupt):
+        return
+    mirror.run.begin(Activity.ABORTING)  # a request to abort is answered: go on cleaning up
+    try:
+        operation = mirror.catalogue.operation(mirror.id)
+        if operation is not None and nothing_switched(mirror, operation):
+            give_up(mirror, operation)
+    except (MirrordError, OSError) as second:
+        error.add_note(f"cleaning up failed too, the next command will do it: {second}")
+
+
+def undecided(mirror: Mirror, operation: Operation) -> str:
+    """Why a verb cannot be finished without asking, or ""."""
+    verb = Verb(operation.verb)
+    if verb is Verb.BREAK:
+        return ""
+    where = _loser(mirror, operation)
+    role = where.facts().role
+    if role is Role.MIRROR or (verb is Verb.RESTORE and operation.phase == "transferred"):
+        return ""  # set aside already, and read-only since
+    if verb is Verb.RESTORE and role is Role.ABSENT and operation.arguments.get("base") is None:
+        return ""
+    began = datetime.fromtimestamp(operation.started_ns / 1e9, UTC).astimezone()
+    if role is not Role.LIVE:
+        return f"{where} is not there any more as it was at {began:%Y-%m-%d %H:%M:%S}"
+    if operation.phase in ("begun", "promoted", "swapped"):
+        if where.is_marked(str(operation.arguments.get("mark", ""))):
+            return ""
+        return f"{where} was written to, or replaced, after {began:%Y-%m-%d %H:%M:%S}"
+    return f"{where} was made writable after {began:%Y-%m-%d %H:%M:%S}"
+
+
+def _loser(mirror: Mirror, operation: Operation) -> Driver:
+    """The end whose live volume the verb sets aside; a reverse may have swapped them already."""
+    if operation.verb == Verb.RESYNC.value:
+        return mirror.destination
+    if operation.verb == Verb.REVERSE.value:
+        new_source = parse_endpoint(str(operation.arguments["new_source"]))
+        return mirror.destination if mirror.definition.source == new_source else mirror.source
+    return mirror.source
+
+
+def give_up(mirror: Mirror, operation: Operation) -> State | None:
+    """End an interrupted switch so that both ends are live, or as they were: what was set aside for
+    it is put back. Returns the mirror's new state, None when that is as it was.
+    """
+    with failover_steps.held(mirror, operation):
+        return _give_up(mirror, operation)
+
+
+def _give_up(mirror: Mirror, operation: Operation) -> State | None:
+    verb, name = Verb(operation.verb), str(operation.arguments.get("name", ""))
+    state: State | None = None
+    where = _loser(mirror, operation)
+    if verb is Verb.REVERSE and nothing_switched(mirror, operation):
+        _settle_last_update(mirror, operation)
+    elif verb is not Verb.BREAK:
+        done = verb is Verb.RESTORE and operation.phase == "transferred"
+        if where.facts().role is Role.MIRROR and (
+            done or _put_back(mirror, operation, where, name)
+        ):
+            finished = failover_steps.finish(mirror, operation)
+            if finished.mirror.definition is not mirror.definition:
+                raise Turned
+            return State.MIRRORED
+        if verb is not Verb.RESTORE:
+            state = State.BROKEN_OFF
+    _thaw(mirror, where)
+    mirror.catalogue.end(
+        mirror.id, state=state, event=("warning", f"gave up an interrupted {operation.verb}")
+    )
+    return state
+
+
+def _put_back(mirror: Mirror, operation: Operation, where: Driver, name: str) -> bool:
+    """Make what was set aside live again; True: nothing was, the verb can as well be finished."""
+    for staging in where.stagings():
+        where.discard(staging.transfer_id)
+    try:
+        where.reinstate(name)
+    except NotFound:
+        if operation.verb != Verb.RESTORE.value:
+            return True
+        if operation.arguments.get("base") is None:
+            where.forget()  # there was no volume
+        else:
+            where.promote(str(operation.arguments["base"]))  # it was equal to that
+    return False
+
+
+def _settle_last_update(mirror: Mirror, operation: Operation) -> None:
+    """The last update of a planned reverse did not arrive: what it left goes."""
+    for staging in mirror.destination.stagings():
+        mirror.destination.discard(staging.transfer_id)
+    sequence = int(operation.arguments["sequence"])
+    try:
+        there = {snapshot.guid for snapshot in mirror.destination.snapshots()}
+        for snapshot in mirror.source.snapshots():
+            mine = names.sequence_of(snapshot.name, mirror.id) == sequence
+            if mine and snapshot.kind is SnapshotKind.REFERENCE and snapshot.guid not in there:
+                with mirror.source_locked():
+                    mirror.source.delete_snapshot(snapshot.guid)
+    except (MirrordError, OSError) as error:
+        mirror.catalogue.add_event(
+            mirror.id, "warning", f"a snapshot stays at the source: {one_line(error)}"
+        )
+
+
+def _thaw(mirror: Mirror, where: Driver) -> None:
+    try:
+        where.thaw()
+    except (MirrordError, OSError) as error:
+        mirror.catalogue.add_event(mirror.id, "warning", f"not thawed: {one_line(error)}")
 
 
 def drop(mirror: Mirror, pending: Pending) -> None:

@@ -11,37 +11,24 @@ from mirrord.core.errors import IoFailed, NotFound, Refused, Unsupported, UsageE
 from mirrord.core.model import Role, Snapshot, SnapshotKind
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, Verb
+from mirrord.core.text import escaped
 from mirrord.core.units import format_few
 from mirrord.drivers.base import Capability
 from mirrord.engine import failover_steps, plan, recovery
-from mirrord.engine.failover import Turn, begin_turn, loss_lines, nested_lines
+from mirrord.engine.failover import (
+    Turn,
+    begin_turn,
+    carry_out,
+    loss_lines,
+    nested_lines,
+    writer_lines,
+)
 from mirrord.engine.mirror import Mirror
+from mirrord.engine.picking import pick_snapshot
 from mirrord.system import command, steps
 
+_NAME_BYTES_MAX = 255
 _COPY_TIMEOUT_S = 24 * 3600.0
-
-
-def pick_snapshot(mirror: Mirror, wanted: str | None) -> Snapshot:
-    """The destination's snapshot of that name or guid; None: the newest one shown or taken."""
-    listed = mirror.destination.snapshots()
-    if wanted is None:
-        facts = mirror.destination.facts()
-        chosen = facts.shown or facts.origin
-        for snapshot in listed:
-            if snapshot.guid == chosen:
-                return snapshot
-        raise NotFound("the destination has no snapshot to restore from", where=mirror.name)
-    found = [s for s in listed if wanted in (s.name, s.guid)]
-    if not found:
-        found = [s for s in listed if wanted in s.name]
-    if len(found) == 1:
-        return found[0]
-    known = ", ".join(s.name for s in listed[-5:]) or "none"
-    raise NotFound(
-        f"'{wanted}' names {'no snapshot' if not found else 'several snapshots'}",
-        where=str(mirror.destination),
-        hint=f"'mirrord snapshots {mirror.name}' lists them; the newest: {known}.",
-    )
 
 
 def restore_files(
@@ -102,7 +89,7 @@ def restore_files(
         _copy(old, new)
     return Result(
         "done",
-        "\n".join(f"restored {new} from {chosen.name}" for _old, new in jobs),
+        "\n".join(f"restored {escaped(str(new))} from {chosen.name}" for _old, new in jobs),
         {"snapshot": chosen.name, "files": [str(new) for _old, new in jobs]},
     )
 
@@ -164,7 +151,7 @@ def _no_links(root: Path, inside: PurePosixPath) -> Path:
 
 
 def _copy(old: Path, new: Path) -> None:
-    beside = new.with_name(f".{new.name}.mirrord-restore")
+    beside = _beside(new, ".mirrord-restore")
     copy = command.find("cp", hint="Install coreutils.")
     steps.reached("RESTORE:COPY")
     _remove(beside)
@@ -176,7 +163,7 @@ def _copy(old: Path, new: Path) -> None:
         _remove(beside)
         raise IoFailed("the file was not restored", where=str(new), why=done.errors.strip())
     if os.path.lexists(new):
-        kept = new.with_name(f"{new.name}.before-restore")
+        kept = _beside(new, ".before-restore")
         if os.path.lexists(kept):
             _remove(beside)
             raise Refused(
@@ -189,6 +176,12 @@ def _copy(old: Path, new: Path) -> None:
     os.rename(beside, new)
 
 
+def _beside(path: Path, suffix: str) -> Path:
+    """The path with that behind it; a name that gets too long by it is cut."""
+    name = os.fsencode(path.name)[: _NAME_BYTES_MAX - len(suffix)]
+    return path.with_name(f"{os.fsdecode(name)}{suffix}")
+
+
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
@@ -196,11 +189,12 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def restore_all(mirror: Mirror, *, snapshot: str | None, yes: bool) -> Result:
+def restore_all(mirror: Mirror, *, snapshot: str | None, yes: bool, force: bool = False) -> Result:
     """Bring the whole source volume back to a snapshot of the destination.
 
-    A source that is lost (absent) is made anew; one that is there goes back to the newest common
-    snapshot, its own changes kept as `diverged`, and gets the rest from the destination.
+    A source that is lost (absent) is made again; one that is there goes back to the newest common
+    snapshot, its own changes kept as `diverged`, and gets the rest from the destination. force:
+    also when somebody has files of it open for writing.
     """
     with mirror.hold(Verb.RESTORE, activity=Activity.RESYNCING):
         recovered = recovery.recover(mirror)
@@ -214,22 +208,23 @@ def restore_all(mirror: Mirror, *, snapshot: str | None, yes: bool) -> Result:
         turn, base = _plan(mirror, chosen)
         if not yes:
             return Result("needs-yes", "\n".join(turn.lines), turn.data())
+        if not force:
+            failover_steps.refuse_writers(mirror.source, mirror.name)
         if recovered.pending is not None:
             recovery.drop(mirror, recovered.pending)
-        kept_as = begin_turn(mirror, turn, {"chosen": chosen.name, "base": base})
-        failover_steps.resume_restore(mirror, failover_steps.begun(mirror))
-        kept = f"\nWhat it had beyond that is kept as {kept_as}." if kept_as else ""
-        return Result(
-            "done",
-            f"{mirror.source.facts().view} is as it was at {chosen.name}.{kept}",
-            turn.data() | {"kept_as": kept_as},
-        )  # fmt: skip
+        with mirror.source_locked():
+            begin_turn(mirror, turn, mirror.source, {"chosen": chosen.name, "base": base})
+            finished = carry_out(mirror)
+        lines = [f"{mirror.source.facts().view} is as it was at {chosen.name}."]
+        if finished.kept:
+            lines.append(f"What it had beyond that is kept as {finished.kept}.")
+        lines += [f"Warning: {line}" for line in finished.lines]
+        return Result("done", "\n".join(lines), turn.data() | {"kept_as": finished.kept})
 
 
 def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[Turn, str | None]:
     facts = mirror.source.facts()
     where = str(mirror.source)
-    anew = facts.role is Role.ABSENT
     if facts.fixed:
         raise Refused(
             "the source cannot be replaced", where=where, why=facts.fixed,
@@ -238,27 +233,29 @@ def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[Turn, str | None]:
     common = plan.newest_common(
         mirror.source.snapshots(), mirror.destination.snapshots(), not_after=chosen.guid
     )
-    if anew:
-        line = f"restore '{mirror.name}': {where} is made anew from {chosen.name}."
+    if facts.role is Role.ABSENT:
+        line = f"restore '{mirror.name}': {where} is made again from {chosen.name}."
         base = common.guid if common else None
-        return Turn(Verb.RESTORE, chosen, where, None, False, (line,)), base
+        return Turn(Verb.RESTORE, chosen, where, None, (line,)), base
     if common is None:
         raise Refused(
             "source and destination have no snapshot in common", where=where,
-            hint="Move the source volume away; restore then makes it anew.",
+            hint="Move the source volume away; restore then makes it again.",
         )  # fmt: skip
     if common.guid == chosen.guid:
         _check_whole(mirror, chosen)
     lost = None
     if facts.role is Role.LIVE and mirror.source.changed_since(common.guid):
         lost = mirror.source.divergence(common.guid)
+    writers = tuple(mirror.source.writers())
     rest = "" if common.guid == chosen.guid else f", and the rest is brought up to {chosen.name}"
     lines = (
         f"restore '{mirror.name}': {where} goes back to {common.name}{rest}.",
-        *loss_lines(lost, keep=lost is not None),
+        *loss_lines(lost),
+        *writer_lines(writers),
         *nested_lines(facts),
     )
-    return Turn(Verb.RESTORE, chosen, where, lost, lost is not None, lines), common.guid
+    return Turn(Verb.RESTORE, chosen, where, lost, lines, writers), common.guid
 
 
 def _check_whole(mirror: Mirror, chosen: Snapshot) -> None:

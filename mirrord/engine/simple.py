@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from mirrord.core.errors import LinkLost, MirrordError, NotFound, Refused, Unreachable
+from mirrord.catalogue.store import Operation
+from mirrord.core.errors import (
+    LinkLost,
+    MirrordError,
+    NotFound,
+    Refused,
+    Undecided,
+    Unreachable,
+)
 from mirrord.core.model import Role, SnapshotKind
 from mirrord.core.results import Result
-from mirrord.core.states import Already, State, Verb
+from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.units import format_size
-from mirrord.engine import preempt, recovery
+from mirrord.engine import failover_steps, preempt, recovery
 from mirrord.engine.mirror import Mirror, one_line
 from mirrord.link import waiting
 
@@ -61,8 +69,13 @@ def _abort_here(mirror: Mirror, error: MirrordError) -> Result:
 
 def _abort_held(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
     with mirror.hold(Verb.ABORT):
+        operation = mirror.catalogue.operation(mirror.id)
+        if hard and operation is not None and recovery.is_switch(operation):
+            return _give_up(mirror, operation)
         try:
             pending = recovery.recover(mirror).pending
+        except Undecided:
+            raise
         except MirrordError as error:
             if not hard:
                 error.hint = f"'mirrord abort {mirror.name} --hard' gives it up. {error.hint}"
@@ -90,6 +103,45 @@ def _abort_held(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
             f"{head}; the destination of '{mirror.name}' shows what it showed before.{kept}",
             {"stopped": stopped, "checkpoint": pending is not None and not hard},
         )
+
+
+def _give_up(mirror: Mirror, operation: Operation) -> Result:
+    if mirror.outdated():
+        return _idle(mirror)
+    state = recovery.give_up(mirror, operation) or mirror.row().state
+    return Result(
+        "done",
+        f"The interrupted {operation.verb} of '{mirror.name}' was given up: it is {state.value}. "
+        "Nothing was deleted at either end.",
+        {"stopped": False, "checkpoint": False, "state": state.value},
+    )
+
+
+def resume_operation(mirror: Mirror, *, yes: bool) -> Result:
+    """Finish a verb that was interrupted, though there are later changes: they are kept aside."""
+    with mirror.hold(Verb.RESUME_OPERATION, activity=Activity.RESYNCING):
+        try:
+            recovered = recovery.recover(mirror)
+        except Undecided as why:
+            operation = failover_steps.begun(mirror)
+            lines = [
+                f"resume-operation '{mirror.name}': the {operation.verb} is finished.",
+                f"   {why.why}.",
+                "   All of that is kept, as a `diverged` snapshot.",
+            ]
+            if not yes:
+                return Result(
+                    "needs-yes", "\n".join(lines), {"verb": operation.verb, "plan": lines}
+                )
+            finished = failover_steps.finish(mirror, operation)
+            kept = f"\nThe later changes are kept as {finished.kept}." if finished.kept else ""
+            data = {"verb": operation.verb, "kept_as": finished.kept}
+            text = f"The {operation.verb} of '{mirror.name}' is finished.{kept}"
+            return Result("done", text, data)
+    if recovered.finished:
+        text = f"The interrupted {recovered.finished} of '{mirror.name}' is finished."
+        return Result("done", text, {"verb": recovered.finished, "kept_as": None})
+    return Result("already_idle", f"No operation of '{mirror.name}' waits for a decision.")
 
 
 def quiesce(mirror: Mirror) -> Result:

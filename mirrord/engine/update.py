@@ -25,10 +25,11 @@ from mirrord.core.errors import (
     TransferFailed,
     Unreachable,
 )
-from mirrord.core.model import BlockStates, Role, Snapshot
+from mirrord.core.model import BlockStates, Role, Snapshot, SnapshotKind
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_duration, format_size
+from mirrord.drivers import base as drivers
 from mirrord.drivers.base import not_a_mirror
 from mirrord.engine import cascade, hooks, plan, prune, recovery
 from mirrord.engine.mirror import Mirror, check_destination, live_source
@@ -106,12 +107,16 @@ def update(mirror: Mirror) -> Result:
         return update_held(mirror, recovered)
 
 
-def update_held(mirror: Mirror, recovered: Recovered) -> Result:
-    """An update by somebody who holds the mirror already."""
-    return _transfer_all(mirror, Verb.UPDATE, recovered, why_whole="")
+def update_held(mirror: Mirror, recovered: Recovered, *, replaced: bool = False) -> Result:
+    """An update by somebody who holds the mirror already. replaced: the owner knows if another
+    volume has taken the place of the source, and wants it mirrored.
+    """
+    return _transfer_all(mirror, Verb.UPDATE, recovered, why_whole="", replaced=replaced)
 
 
-def _transfer_all(mirror: Mirror, verb: Verb, recovered: Recovered, *, why_whole: str) -> Result:
+def _transfer_all(
+    mirror: Mirror, verb: Verb, recovered: Recovered, *, why_whole: str, replaced: bool = False
+) -> Result:
     started_s, total = clock.monotonic_s(), _Total()
     pending = recovered.pending
     if pending is not None:
@@ -120,7 +125,11 @@ def _transfer_all(mirror: Mirror, verb: Verb, recovered: Recovered, *, why_whole
             return _done(mirror, pending.snapshot, total, started_s)
     shown = _shown(mirror)
     there, here = mirror.destination.snapshots(), mirror.source.snapshots()
+    if mirror.outdated(there):
+        mirror.permit(verb)
     base = _base(mirror, here, there, shown)
+    if base is not None and not replaced:
+        check_descent(mirror, here, {one.guid for one in there})
     own = mirror.source.own_snapshots(mirror.definition.snapshots)
     asked_ns = clock.now_ns()
     back = base is not None and base.guid != shown
@@ -169,6 +178,25 @@ def _transfer_all(mirror: Mirror, verb: Verb, recovered: Recovered, *, why_whole
             mirror, [*here, incremental], [*there, *sent], shown=incremental.guid
         )
     return _done(mirror, incremental, total, started_s)
+
+
+def check_descent(mirror: Mirror, here: list[Snapshot], common: set[str]) -> None:
+    """`Diverged` when the live volume at the source is not the one that is mirrored."""
+    why = strange(mirror, here, common)
+    if why:
+        raise drivers.replaced(str(mirror.source), why)
+
+
+def strange(mirror: Mirror, here: list[Snapshot], common: set[str]) -> str:
+    """Why the source's live volume does not descend from what both ends have, or "".
+
+    One of their common snapshots must have been taken of it, or be what it began as: then all
+    that it has since is a change of what is mirrored.
+    """
+    ours = [one for one in here if one.guid in common and one.kind is SnapshotKind.REFERENCE]
+    if not ours or not all(one.unrelated for one in ours):
+        return ""
+    return f"it is not the volume of which {ours[-1].name} was taken"
 
 
 def _left_over(keep: int | str, snapshots: list[Snapshot]) -> bool:
@@ -246,6 +274,8 @@ def _shown(mirror: Mirror) -> str | None:
     facts = mirror.destination.facts()
     check_destination(facts, mirror)
     if facts.role is not Role.MIRROR:
+        if mirror.reconciled(facts):
+            mirror.permit(Verb.UPDATE)  # says what is possible now
         raise not_a_mirror(str(mirror.destination))
     return facts.shown
 
@@ -254,7 +284,8 @@ def _base(
     mirror: Mirror, here: list[Snapshot], there: list[Snapshot], shown: str | None
 ) -> Snapshot | None:
     if shown is None:
-        return None
+        common = plan.newest_common(here, there)  # the view may be gone, and all else be there
+        return next((one for one in here if common and one.guid == common.guid), None)
     found = plan.find_base(mirror.name, here, there, shown)
     if isinstance(found, plan.Conflict):
         intact = any(one.guid == shown and one.intact for one in there)

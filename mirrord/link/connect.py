@@ -12,11 +12,11 @@ import mirrord
 from mirrord.core.errors import LinkLost, MirrordError, UsageError, copy_of
 from mirrord.core.model import RemoteHost
 from mirrord.link import hello as greeting
-from mirrord.link import waiting
 from mirrord.link.hello import VERSIONS, Hello
 from mirrord.link.lane import Lane
 from mirrord.link.session import Session
-from mirrord.system import clock
+from mirrord.system import clock, waiting
+from mirrord.system.native import Panic
 from mirrord.transport.base import ByteStream
 from mirrord.wire.values import unpack
 
@@ -208,7 +208,7 @@ class _Making:
             self._session = self._link.connect()
         except MirrordError as error:
             self._error = error
-        except Exception as error:  # whatever it is, who waits must learn of it
+        except (Exception, Panic) as error:  # whatever it is, who waits must learn of it
             self._error = MirrordError(f"unexpected: {type(error).__name__}: {error}")
         self._link.take(self, self._session, self._error)
         self._over.set()

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from mirrord.core.errors import (
+    Busy,
     Damaged,
     LinkLost,
     MirrordError,
@@ -21,18 +22,21 @@ from mirrord.core.errors import (
     copy_of,
     unpack_error,
 )
-from mirrord.link import waiting
 from mirrord.link.lane import Lane
-from mirrord.system import clock
+from mirrord.link.pace import Pace
+from mirrord.system import clock, waiting
 from mirrord.system.memory import keep_buffers
-from mirrord.system.native import StreamDigest
+from mirrord.system.native import Panic, StreamDigest
 from mirrord.wire.compress import RAW, Packer, unpack
-from mirrord.wire.frames import CHUNK_BYTES, Frame, Type, value_of
+from mirrord.wire.frames import CHUNK_BYTES, Budget, Frame, Type, value_of, weight_of
 from mirrord.wire.values import printable
 
 #: What may be on its way or unread, in raw bytes: what a cut can cost, too.
 WINDOW_BYTES = 8 << 20
-_GRANT_BYTES = WINDOW_BYTES // 4
+#: Credit is given back when so much was read, or after so long: by that the sender learns how fast
+#: the link is.
+_GRANT_BYTES = WINDOW_BYTES // 32
+_GRANT_S = 0.4
 #: From so many bytes on, threads send while the next piece is read.
 _THREADS_FROM_BYTES = 1 << 20
 #: How long what was handed over may still take when a stream is cancelled.
@@ -54,6 +58,9 @@ class Cancelled(Exception):
 class Carrier(Protocol):
     """What an exchange needs of its session."""
 
+    #: Of what is held of the other end's words and data.
+    budget: Budget
+
     def control_lane(self) -> Lane:
         """Where control frames go, in order."""
 
@@ -63,6 +70,9 @@ class Carrier(Protocol):
     def packer(self) -> Packer:
         """Compresses one stream's pieces."""
 
+    def tell_cancelled(self, exchange: Exchange, within_s: float) -> bool:
+        """Tell the other end that nobody wants the rest; whether that was done in time."""
+
 
 class Exchange:
     """One call, at either end. Its methods may be called by one thread for each direction."""
@@ -70,21 +80,26 @@ class Exchange:
     def __init__(self, carrier: Carrier, number: int) -> None:
         self.number = number
         self._carrier = carrier
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(threading.RLock())
         self._error: MirrordError | None = None
         self._answer: tuple[Any] | None = None
         self._cancelled = False
         self._opened = False
+        #: What this call has of the session's budget: the window, once data may come, and values.
+        self._budgeted = 0
+        self._windowed = self._over = False
         # Receiving.
         self._pieces: dict[int, bytes] = {}
         self._next = 0
         self._held_bytes = 0
         self._consumed = 0
+        self._granted_s = clock.monotonic_s()
         self._end: tuple[int, int, str] | None = None
         self._digest_in = StreamDigest()
         self._bytes_in = 0
         # Sending.
         self._credit = WINDOW_BYTES
+        self._pace = Pace(WINDOW_BYTES)
         self._outflow: _Outflow | None = None
         self._packer: Packer | None = None
         self._digest_out = StreamDigest()
@@ -95,28 +110,52 @@ class Exchange:
 
     def deliver(self, frame: Frame) -> None:
         """Take a frame of this stream. `ProtocolError` when it cannot be."""
+        kind, body = frame.type, frame.body
+        if kind is Type.DATA:
+            with self._changed:
+                self._take_piece(body)
+                self._changed.notify_all()
+            return
+        if kind in (Type.RETURN, Type.ERROR):
+            self.hold(weight_of(kind, body))
+        said = value_of(body, kind)
         with self._changed:
-            if frame.type is Type.DATA:
-                self._take_piece(frame.body)
-            elif frame.type is Type.RETURN:
-                self._answer = (printable(value_of(frame.body)),)
-            elif frame.type is Type.ERROR:
-                found = printable(value_of(frame.body))
+            if kind is Type.RETURN:
+                self._answer = (printable(said),)
+            elif kind is Type.ERROR:
+                found = printable(said)
                 self._error = unpack_error(found if isinstance(found, dict) else {})
-            elif frame.type is Type.END:
-                self._end = _end_of(value_of(frame.body))
-            elif frame.type is Type.CREDIT:
-                granted = value_of(frame.body)
-                if type(granted) is not int or not 0 < granted <= WINDOW_BYTES:
-                    raise ProtocolError("a grant of credit makes no sense")
-                self._credit += granted
-            elif frame.type is Type.CANCEL:
+            elif kind is Type.END:
+                self._end = _end_of(said)
+            elif kind is Type.CREDIT:
+                if type(said) is not int or not 0 < said <= WINDOW_BYTES - self._credit:
+                    raise ProtocolError("malformed grant of credit")
+                self._credit += said
+                self._pace.came_back(said, clock.monotonic_s())
+            elif kind is Type.CANCEL:
                 self._cancelled = True
-            elif frame.type is Type.OPENED:
+            elif kind is Type.OPENED:
                 self._opened = True
             self._changed.notify_all()
 
+    def hold(self, count: int) -> None:
+        """Count what is held for this call against the session's budget, until the call is over.
+        `ProtocolError` when that is spent.
+        """
+        with self._changed:
+            if not self._over:
+                self._carrier.budget.take(count)
+                self._budgeted += count
+
+    def _make_window(self) -> None:
+        """Count a window of data, once they may come."""
+        with self._changed:
+            if not self._windowed:
+                self.hold(WINDOW_BYTES)
+                self._windowed = True
+
     def _take_piece(self, body: bytes) -> None:
+        self._make_window()
         if len(body) < _PIECE.size:
             raise ProtocolError("a data frame is too short")
         number, raw_bytes, _ = _PIECE.unpack_from(body)
@@ -171,7 +210,17 @@ class Exchange:
         )
 
     def opened(self) -> None:
-        """Tell the other end that what it called for has begun."""
+        """Tell the other end that what it called for has begun: data may flow. `Busy` when the
+        session has no room for another window of them.
+        """
+        with self._changed:
+            try:
+                self._make_window()
+            except ProtocolError:
+                raise Busy(
+                    "too many transfers at once over one connection",
+                    hint="Run the same command again when others have ended.",
+                ) from None
         self._tell(Type.OPENED, None)
 
     def check(self) -> None:
@@ -237,9 +286,11 @@ class Exchange:
 
     def _grant(self) -> None:
         """Give back the credit of what was read before: it is done with now."""
-        if self._consumed < _GRANT_BYTES:
+        now_s = clock.monotonic_s()
+        late = self._consumed and now_s - self._granted_s >= _GRANT_S
+        if self._consumed < _GRANT_BYTES and not late:
             return
-        granted, self._consumed = self._consumed, 0
+        granted, self._consumed, self._granted_s = self._consumed, 0, now_s
         with self._changed:
             self._held_bytes -= granted
         self._tell(Type.CREDIT, granted)
@@ -252,21 +303,22 @@ class Exchange:
         if self._packer is None:
             self._packer = self._carrier.packer()
         self._digest_out.update(view)
-        for start in range(0, len(view), CHUNK_BYTES):
-            self._send_piece(view[start : start + CHUNK_BYTES], self._packer)
+        while view:
+            piece = view[: min(CHUNK_BYTES, self._pace.piece_bytes)]
+            self._send_piece(piece, self._packer)
+            view = view[len(piece) :]
 
     def _send_piece(self, piece: memoryview, packer: Packer) -> None:
         weight = _weight(len(piece))
         with self._changed:
-            self._await(
-                lambda: self._credit >= weight or self._error is not None or self._cancelled
-                or self._answer is not None
-            )  # fmt: skip
+            while not self._await(lambda: self._may_send(weight), Pace.PATIENCE_S):
+                self._pace.waited()
             if self._error is not None:
                 raise copy_of(self._error)
             if self._cancelled or self._answer is not None:
                 raise Cancelled
             self._credit -= weight
+            self._pace.went(weight, clock.monotonic_s())
         number = self._pieces_out
         self._pieces_out += 1
         self._bytes_out += len(piece)
@@ -279,6 +331,11 @@ class Exchange:
             self._outflow.put(body)
         else:
             send_piece(self._carrier.data_lanes()[0], packer, self.number, body)
+
+    def _may_send(self, weight: int) -> bool:
+        if self._error is not None or self._cancelled or self._answer is not None:
+            return True
+        return self._credit >= weight and self._pace.allows(weight)
 
     def end(self) -> None:
         """Say that the stream is whole."""
@@ -293,17 +350,17 @@ class Exchange:
         """
         if self._outflow is not None:
             self._outflow.stop(_LAST_S)
-        try:
-            with waiting.at_most(_LAST_S):
-                self._carrier.control_lane().tell(Type.CANCEL, self.number, None)
-        except LinkLost:
-            return False  # it has noticed, then, or will
-        return True
+        return self._carrier.tell_cancelled(self, _LAST_S)
 
     def over(self) -> None:
-        """Nobody has to do with it any more: its threads end."""
+        """Nobody has to do with it any more: its threads end, and what it held is given back."""
         if self._outflow is not None:
             self._outflow.end()
+        with self._changed:
+            self._over = True
+            self._pieces.clear()
+            given, self._budgeted = self._budgeted, 0
+        self._carrier.budget.give(given)
 
     @property
     def settled(self) -> bool:
@@ -329,7 +386,7 @@ class _Outflow:
     def put(self, body: bytes) -> None:
         waiting.until(lambda left_s: self._put(body, left_s))
 
-    def _put(self, body: bytes, within_s: float | None) -> bool:
+    def _put(self, body: bytes | None, within_s: float | None) -> bool:
         try:
             self._queue.put(body, timeout=within_s)
         except queue.Full:
@@ -345,16 +402,19 @@ class _Outflow:
             except MirrordError as error:
                 self._stopped = True
                 self._exchange.fail(error)
-            except Exception as error:  # whatever it is, who waits for room must learn of it
+            except (
+                Exception,
+                Panic,
+            ) as error:  # whatever it is, who waits for room must learn of it
                 self._stopped = True
                 self._exchange.fail(LinkLost("a piece could not be sent", why=str(error)))
 
     def finish(self) -> None:
         """Wait until all is sent. `LinkLost`."""
         for _ in self._threads:
-            self._queue.put(None)
+            waiting.until(lambda left_s: self._put(None, left_s))
         for thread in self._threads:
-            thread.join()
+            waiting.joined(thread)
         if self._stopped:
             raise LinkLost("the connection is lost", why="a part of the stream could not be sent")
 

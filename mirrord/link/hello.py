@@ -97,7 +97,7 @@ def expect(lane: Lane, *, timeout_s: float) -> Hello:
     if len(frames) != 1 or frames[0].type is not Type.HELLO:
         raise ProtocolError("the other end does not greet first", where=lane.stream.peer)
     try:
-        return _of(printable(value_of(frames[0].body)))
+        return _of(printable(value_of(frames[0].body, Type.HELLO)))
     except MirrordError as error:
         error.where = error.where or lane.stream.peer
         raise

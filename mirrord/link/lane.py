@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mirrord.core.errors import LinkLost, MirrordError, ProtocolError
-from mirrord.link import waiting
-from mirrord.system import clock
+from mirrord.system import clock, waiting
 from mirrord.transport.base import ByteStream
 from mirrord.wire.frames import Frame, FrameReader, Type, control, header
 from mirrord.wire.values import printable
@@ -26,7 +25,44 @@ SILENCE_S = 12.0
 #: How long a lane waits for whom it says goodbye to.
 _LEAVE_S = 0.3
 #: So few bytes in that time, and no whole frame, are no sign of life either.
-_TRICKLE_BYTES = 16 << 10
+_TRICKLE_BYTES = 1 << 10
+#: How often a lane looks whether it is time to say something.
+_TICK_S = 1.0
+
+
+class _Turns:
+    """Who may write next: what is small and waited for goes before bulk data."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._taken = False
+        self._urgent = 0
+
+    def take(self, *, urgent: bool) -> None:
+        """Wait for a turn, as long as this thread is to wait (`waiting`)."""
+        with self._changed:
+            self._urgent += urgent
+            try:
+                waiting.until(lambda left_s: self._changed.wait_for(
+                    lambda: not self._taken and (urgent or not self._urgent), left_s
+                ))  # fmt: skip
+                self._taken = True
+            finally:
+                self._urgent -= urgent
+
+    def offered(self, within_s: float) -> bool:
+        """As `take`, if it comes in time."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._taken, within_s):
+                return False
+            self._taken = True
+            return True
+
+    def leave(self) -> None:
+        """The next one, please."""
+        with self._changed:
+            self._taken = False
+            self._changed.notify_all()
 
 
 class Lane:
@@ -35,7 +71,8 @@ class Lane:
     def __init__(self, stream: ByteStream, reader: FrameReader | None = None) -> None:
         self.stream = stream
         self.reader = reader or FrameReader()
-        self._writing = threading.Lock()
+        self._turns = _Turns()
+        self._closed = threading.Event()
         self._wrote_s = clock.monotonic_s()
         self._lived_s = clock.monotonic_s()
         self._trickle = 0
@@ -46,14 +83,14 @@ class Lane:
     def write(self, kind: Type, stream: int, *body: bytes | memoryview) -> None:
         """A frame with a raw body of one or two parts. `LinkLost`."""
         whole = body[0] if len(body) == 1 else b"".join(body)
-        self._put([header(kind, stream, whole), whole])
+        self._put([header(kind, stream, whole), whole], urgent=kind is not Type.DATA)
 
     def tell(self, kind: Type, stream: int, value: Any) -> None:
         """A frame with a value. `LinkLost`."""
-        self._put(control(kind, stream, value))
+        self._put(control(kind, stream, value), urgent=True)
 
-    def _put(self, parts: list[Any]) -> None:
-        waiting.acquire(self._writing)
+    def _put(self, parts: list[Any], *, urgent: bool) -> None:
+        self._turns.take(urgent=urgent)
         try:
             began_s = clock.monotonic_s()
             try:
@@ -62,17 +99,17 @@ class Lane:
                 raise lost(self.stream, str(error)) from error
             except BaseException:
                 # A signal: perhaps half a frame is out, and nothing can come behind that.
-                self.stream.close()
+                self.close()
                 raise
             self._wrote_s = clock.monotonic_s()
             self.sent_bytes += sum(len(part) for part in parts)
             self.sent_s += self._wrote_s - began_s
         finally:
-            self._writing.release()
+            self._turns.leave()
 
     def take_leave(self, why: str) -> None:
         """The last frame, if the other end takes it at once."""
-        if not self._writing.acquire(timeout=_LEAVE_S):
+        if not self._turns.offered(_LEAVE_S):
             return
         overdue = threading.Timer(_LEAVE_S, self.stream.close)
         overdue.daemon = True
@@ -83,7 +120,7 @@ class Lane:
             return
         finally:
             overdue.cancel()
-            self._writing.release()
+            self._turns.leave()
 
     def read(self) -> list[Frame]:
         """The next frames, at least one; `LinkLost` at the end, `ProtocolError`."""
@@ -118,23 +155,38 @@ class Lane:
                     error.where = error.where or self.stream.peer
                     error.hint = error.hint or DAMAGED_HINT
                 failed(error)
-            except Exception as error:  # whatever it is, those who wait must learn of it
+            except BaseException as error:  # whatever it is, those who wait must learn of it
                 failed(lost(self.stream, f"{type(error).__name__}: {error}"))
+
+        def beat() -> None:
+            try:
+                while not self._closed.wait(_TICK_S):
+                    self._beat()
+            except MirrordError as error:
+                failed(error)
 
         self._lived_s = clock.monotonic_s()
         threading.Thread(target=run, name=f"lane-{name}", daemon=True).start()
+        # Of its own: it may have to wait, where nobody reads at the other end.
+        threading.Thread(target=beat, name=f"beat-{name}", daemon=True).start()
 
-    def beat(self) -> None:
-        """Called every second: say that we live, and see whether they do. `LinkLost`."""
-        now_s = clock.monotonic_s()
-        if now_s - self._lived_s > SILENCE_S:
-            raise lost(self.stream, f"nothing came over it for {SILENCE_S:.0f} s")
-        # Whoever is in the middle of a write says something already.
-        if now_s - self._wrote_s >= BEAT_S and not self._writing.locked():
+    def _beat(self) -> None:
+        """Say that we live, when nothing else was said."""
+        if clock.monotonic_s() - self._wrote_s >= BEAT_S:
             self.write(Type.BEAT, 0, b"")
+
+    def check_life(self) -> None:
+        """Called every second: see whether they live. Waits for nobody. `LinkLost`."""
+        if self.silent_s() > SILENCE_S:
+            raise lost(self.stream, f"nothing came over it for {SILENCE_S:.0f} s")
+
+    def silent_s(self) -> float:
+        """Since when the other end has said nothing."""
+        return clock.monotonic_s() - self._lived_s
 
     def close(self) -> None:
         """End the stream."""
+        self._closed.set()
         self.stream.close()
 
 

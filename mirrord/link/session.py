@@ -12,18 +12,36 @@ from mirrord.core.errors import (
     LinkLost,
     MirrordError,
     ProtocolError,
+    Unsupported,
     pack_error,
 )
-from mirrord.link import waiting
 from mirrord.link.exchange import Cancelled, Exchange
-from mirrord.link.lane import Lane, lost
-from mirrord.system import clock
+from mirrord.link.lane import BEAT_S, Lane, lost
+from mirrord.system import clock, waiting
+from mirrord.system.native import Panic
 from mirrord.wire.compress import Packer
-from mirrord.wire.frames import Frame, Type, value_of
+from mirrord.wire.frames import (
+    CALL_BYTES_MAX,
+    CONTROL_BYTES_MAX,
+    Budget,
+    Frame,
+    Type,
+    value_of,
+    weight_of,
+)
 from mirrord.wire.values import printable
 
 #: Calls of a peer at once: each may hold a window of data.
 CALLS_MAX = 64
+#: What a session may hold of what its peer says and sends, all in all.
+SESSION_BYTES_MAX = 2 * CONTROL_BYTES_MAX
+
+#: Who said nothing for so long, although something must be said every `BEAT_S`, may be dead.
+_QUIET_S = 2 * BEAT_S
+#: Streams at once whose data come before their calls.
+_EARLY_MAX = 4
+#: What only who was called may say.
+_ANSWERS = (Type.RETURN, Type.ERROR, Type.OPENED)
 
 #: What an agent does with a call: its value is the answer.
 Handler = Callable[[Exchange, str, list[Any]], Any]
@@ -43,6 +61,7 @@ class Session:
         compress: str = "auto",
         on_end: Callable[[], None] | None = None,
     ) -> None:
+        self.budget = Budget(SESSION_BYTES_MAX)
         self._lanes = [lane]
         self._fast: list[Lane] = []
         self._handler = handler
@@ -52,6 +71,8 @@ class Session:
         #: Calls go out in the order of their numbers.
         self._calling = threading.Lock()
         self._exchanges: dict[int, Exchange] = {}
+        #: Of calls that have not come yet: see `_early_call`.
+        self._early: dict[int, Exchange] = {}
         self._last = 0
         self._error: MirrordError | None = None
         self._over = threading.Event()
@@ -63,7 +84,7 @@ class Session:
     def start(self) -> None:
         """Greetings were exchanged: read, and show signs of life."""
         self._read(self._lanes[0], "0")
-        threading.Thread(target=self._beat, name="beat", daemon=True).start()
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def attach(self, lane: Lane) -> None:
         """Read a further lane from now on, too."""
@@ -90,6 +111,9 @@ class Session:
             lane.close()
 
     def _read(self, lane: Lane, name: str) -> None:
+        # Who may call says little; who answers may have much to say.
+        lane.reader.bound(self.budget, CALL_BYTES_MAX if self._handler else CONTROL_BYTES_MAX)
+
         def failed(error: MirrordError) -> None:
             if lane in self._lanes:
                 self.fail(error)
@@ -143,11 +167,11 @@ class Session:
         for lane in self._lanes[:1]:
             lane.take_leave(why)
 
-    def _beat(self) -> None:
+    def _watch(self) -> None:
         while not self._over.wait(1.0):
             try:
                 for lane in list(self._lanes):
-                    lane.beat()
+                    lane.check_life()
             except MirrordError as error:
                 self.fail(error)
 
@@ -175,15 +199,21 @@ class Session:
         finally:
             self.forget(exchange)
 
-    def probe(self, within_s: float) -> bool:
-        """Whether the other end answers in time; it is over when it does not."""
+    def probe(self, within_s: float, *, quiet_s: float = _QUIET_S) -> bool:
+        """Whether the other end answers in time. When it does not, and has not said anything else
+        for `quiet_s` either, the session is over; a slow link is not dead.
+
+        quiet_s: by default longer than it may be silent; less for who has just ended something,
+        about which something would come if it could.
+        """
         if self._error is not None:
             return False
         try:
             with waiting.at_most(within_s):
                 self.call("ping")
         except LinkLost:
-            self.fail(lost(self._lanes[0].stream, f"no answer came within {within_s:g} s"))
+            if min(lane.silent_s() for lane in self._lanes) > quiet_s:
+                self.fail(lost(self._lanes[0].stream, f"no answer came within {within_s:g} s"))
             return False
         return True
 
@@ -208,6 +238,23 @@ class Session:
             self._calling.release()
         return exchange
 
+    def tell_cancelled(self, exchange: Exchange, within_s: float) -> bool:
+        """Tell the other end that nobody wants the rest; whether that was done in time. If not it
+        is done later, before any other call.
+        """
+        told = threading.Event()
+
+        def tell() -> None:
+            with self._calling:
+                try:
+                    self.control_lane().tell(Type.CANCEL, exchange.number, None)
+                    told.set()
+                except MirrordError as error:
+                    self.fail(error)
+
+        threading.Thread(target=tell, name="cancel", daemon=True).start()
+        return told.wait(within_s)
+
     def forget(self, exchange: Exchange) -> None:
         """What still comes for it is passed over, and nothing more goes."""
         with self._lock:
@@ -218,7 +265,7 @@ class Session:
         if frame.type is Type.BEAT:
             return
         if frame.type is Type.GOODBYE:
-            why = str(printable(value_of(frame.body)))[:500]
+            why = str(printable(value_of(frame.body, Type.GOODBYE)))[:500]
             if not why:
                 raise LinkLost(
                     "the other end ended the connection", where=self.peer,
@@ -230,44 +277,55 @@ class Session:
             return
         if frame.type is Type.HELLO:
             raise ProtocolError("the other end greets again")
+        if self._handler is not None and frame.type in _ANSWERS:
+            raise ProtocolError("the other end answers what nobody asked")
         with self._lock:
             exchange = self._exchanges.get(frame.stream)
             if exchange is None and frame.stream > self._last:
-                exchange = self._early(frame.stream)
+                exchange = self._early_call(frame)
         if exchange is not None:
             exchange.deliver(frame)
             self.answered = True
 
-    def _early(self, number: int) -> Exchange:
-        """Data on one lane may overtake their call on another."""
-        if self._handler is None or number > self._last + CALLS_MAX:
-            raise ProtocolError("a frame belongs to no call")
-        exchange = self._exchanges[number] = Exchange(self, number)
+    def _early_call(self, frame: Frame) -> Exchange:
+        """Data on one lane may overtake their call on another: a few, for as long as it takes."""
+        exchange = self._early.get(frame.stream)
+        if exchange is None:
+            possible = self._handler is not None and len(self._lanes) > 1
+            if not possible or frame.type is not Type.DATA or len(self._early) >= _EARLY_MAX:
+                raise ProtocolError("a frame belongs to no call")
+            exchange = self._early[frame.stream] = Exchange(self, frame.stream)
         return exchange
 
     # Being called
 
     def _called(self, frame: Frame) -> None:
-        said = value_of(frame.body)
         if self._handler is None or self._workers is None:
             raise ProtocolError("the other end may not call")
+        weight = weight_of(Type.CALL, frame.body)
+        said = value_of(frame.body, Type.CALL)
         if (
             not isinstance(said, list)
             or [type(one) for one in said] != [str, list]
             or frame.stream <= self._last
         ):
-            raise ProtocolError("a call makes no sense")
+            raise ProtocolError("malformed call")
         with self._lock:
             self._last = frame.stream
+            exchange = self._early.pop(frame.stream, None) or Exchange(self, frame.stream)
+            # Calls come in order: those before this one will not come any more.
+            late = [self._early.pop(number) for number in list(self._early) if number < self._last]
             crowded = len(self._exchanges) >= CALLS_MAX
-            exchange = self._exchanges.get(frame.stream) or Exchange(self, frame.stream)
             if not crowded:
                 self._exchanges[frame.stream] = exchange
+        for one in late:
+            one.over()
         if crowded:
-            self.forget(exchange)
+            exchange.over()
             error = Busy("too many calls at once", why=f"{CALLS_MAX} are under way")
             self.control_lane().tell(Type.ERROR, frame.stream, pack_error(error))
             return
+        exchange.hold(weight)
         try:
             self._workers.submit(self._answer, exchange, *said)
         except RuntimeError:
@@ -281,14 +339,20 @@ class Session:
             answer = (Type.RETURN, None)
         except MirrordError as error:
             answer = (Type.ERROR, pack_error(error))
-        except Exception as error:
+        except (Exception, Panic) as error:  # a panic of the native code is no `Exception`
             bug = MirrordError(f"unexpected: {type(error).__name__}: {error}")
             answer = (Type.ERROR, pack_error(bug))
         self.forget(exchange)
         try:
-            self.control_lane().tell(answer[0], exchange.number, answer[1])
+            self._tell_answer(exchange.number, *answer)
         except MirrordError as error:
             self.fail(error)
+
+    def _tell_answer(self, number: int, kind: Type, value: Any) -> None:
+        try:
+            self.control_lane().tell(kind, number, value)
+        except Unsupported as error:  # too large: nothing of it was sent
+            self.control_lane().tell(Type.ERROR, number, pack_error(error))
 
 
 def lost_again(error: MirrordError) -> LinkLost:

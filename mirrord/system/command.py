@@ -106,9 +106,10 @@ def end_session(process: Process) -> None:
     process.wait()
 
 
-def ended(process: Process, *, timeout_s: float) -> int | None:
-    """The status of a program that is over or ends within that time (negative: the signal that
-    ended it); None while it runs. Its number stays its own, for `end_session`.
+def ended(process: Process, *, timeout_s: float | None) -> int | None:
+    """The status of a program that is over or ends within that time (None: however long it takes;
+    negative: the signal that ended it); None while it runs. Its number stays its own, for
+    `end_session`.
     """
     if process.returncode is not None:
         return process.returncode
@@ -116,7 +117,7 @@ def ended(process: Process, *, timeout_s: float) -> int | None:
     try:
         waiting = select.poll()
         waiting.register(watched, select.POLLIN)
-        waiting.poll(timeout_s * 1000)
+        waiting.poll(None if timeout_s is None else timeout_s * 1000)
         found = os.waitid(os.P_PIDFD, watched, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     finally:
         os.close(watched)

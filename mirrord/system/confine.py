@@ -2,12 +2,19 @@
 
 What reads a stream of another host as root must not be able to write anywhere else, whatever the
 stream says. Linux can do that for one thread, and what it starts inherits it: a mount namespace.
+
+It has no other file systems in it than those that the program needs: what is mounted there cannot
+be given back to the system as long as the program runs. It needs Linux 5.14. That the folder is a
+mount of its own has one price: before Linux 5.18 no data can be shared (reflinked) between it and
+the rest of its file system, which fails with EXDEV.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import re
 import struct
 import threading
 from collections.abc import Callable
@@ -22,22 +29,30 @@ _OPEN_TREE, _OPEN_TREE_CLONE = 428, 1 | os.O_CLOEXEC
 _MOVE_MOUNT, _MOVE_MOUNT_F_EMPTY_PATH = 429, 4
 _MOUNT_SETATTR = 442
 _MS_PRIVATE = 1 << 18
+_MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
+#: What programs need beside themselves, and where their libraries are.
+_SYSTEM = ("/etc", "/proc", "/sys")
+_PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+#: How the kernel writes what a table of words cannot hold.
+_ESCAPED = re.compile(rb"\\([0-7]{3})")
 _RDONLY, _NOSUID, _NODEV, _NOSYMFOLLOW = 0x1, 0x2, 0x4, 0x200000
 
 
-def start_confined(writable: str, mount: str, start: Callable[[], Process]) -> Process:
+def start_confined(
+    writable: str, mount: str, start: Callable[[], Process], *, program: str
+) -> Process:
     """Call `start` where nothing but the folder `writable` can be changed, and return what it
     started. No device can be opened, and below `mount` no symbolic link is followed.
 
-    mount: the mount point above `writable`. `Unsupported`: Linux before 5.14, or a container that
-    does not allow it.
+    mount: the mount point above `writable`. program: what is started. `Unsupported`: Linux before
+    5.14, or a container that does not allow it.
     """
     done: list[Process] = []
     failed: list[BaseException] = []
 
     def work() -> None:
         try:
-            _confine(writable, mount)
+            _confine(writable, mount, program)
             done.append(start())
         except BaseException as error:
             failed.append(error)
@@ -51,12 +66,13 @@ def start_confined(writable: str, mount: str, start: Callable[[], Process]) -> P
     return done[0]
 
 
-def _confine(writable: str, mount: str) -> None:
+def _confine(writable: str, mount: str, program: str) -> None:
     """Confine this thread."""
     opened = -1
     try:
         _checked(_libc.unshare(_CLONE_NEWNS))
         _set_attributes(_AT_FDCWD, "/", _AT_RECURSIVE, 0, _MS_PRIVATE)
+        _leave_mounts([writable, mount, os.path.realpath(program)])
         opened = _checked(_call(_OPEN_TREE, _AT_FDCWD, writable, _OPEN_TREE_CLONE))
         _set_attributes(opened, "", _AT_EMPTY_PATH, _NOSUID | _NODEV | _NOSYMFOLLOW)
         # Devices would be written to on a read-only file system, too.
@@ -74,6 +90,33 @@ def _confine(writable: str, mount: str) -> None:
     finally:
         if opened >= 0:
             os.close(opened)
+
+
+def _leave_mounts(needed: list[str]) -> None:
+    """Detach each file system from this thread's namespace that is not on the way to what is
+    needed, and has no programs or libraries in it.
+    """
+    ways = [*needed, *_SYSTEM]
+    for point in sorted(_mount_points(), key=len, reverse=True):
+        below = point.rstrip("/") + "/"
+        on_the_way = any(f"{way}/".startswith(below) for way in ways)
+        if on_the_way or any(below.startswith(f"{folder}/") for folder in _PROGRAMS):
+            continue
+        if _libc.umount2(os.fsencode(point), _MNT_DETACH | _UMOUNT_NOFOLLOW) < 0:
+            number = ctypes.get_errno()
+            # What was below another one is gone with it, or cannot be seen by its name.
+            if number not in (errno.EINVAL, errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                raise OSError(number, os.strerror(number))
+
+
+def _mount_points() -> list[str]:
+    """Of this thread's namespace."""
+    with open("/proc/thread-self/mountinfo", "rb") as table:  # noqa: PTH123 - no path of ours
+        points = [line.split(b" ")[4] for line in table]
+    return [
+        os.fsdecode(_ESCAPED.sub(lambda found: bytes([int(found[1], 8)]), point))
+        for point in points
+    ]
 
 
 def _set_attributes(descriptor: int, path: str, how: int, flags: int, propagation: int = 0) -> None:

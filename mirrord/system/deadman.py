@@ -7,7 +7,6 @@ failing is another matter: then nothing runs, and recovery looks after it.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 
@@ -29,7 +28,7 @@ class Deadman:
             self._process: command.Process | None = command.start(
                 [sys.executable, "-I", "-S", "-c", _WATCH, *words],
                 stdin=reading,
-                stderr=subprocess.DEVNULL,
+                stderr=command.NO_INPUT,
                 keep=keep,
             )
         except BaseException:

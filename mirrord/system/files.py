@@ -52,7 +52,9 @@ def write_atomic(op: str, path: str | Path, data: bytes, *, mode: int = 0o644) -
     path = Path(path)
     beside = path.with_name(f".{path.name}.new")
     steps.reached(f"{op}:WRITE")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    descriptor = os.open(
+        beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode
+    )
     try:
         view = memoryview(data)
         while view:

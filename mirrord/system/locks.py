@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -62,24 +63,54 @@ def holder_of(path: str | Path) -> Holder | None:
 def exclusive(path: str | Path, purpose: str, *, what: str) -> Iterator[None]:
     """Hold the lock at `path`; `Busy` with the holder when somebody else has it.
 
-    The lock is the kernel's (flock): it ends with the process, so a crash leaves none behind.
+    The lock is the kernel's (flock): it ends with the process, so a crash leaves none behind. It
+    needs no room: on a full file system who holds it may not be recorded, but it is held.
     what: what is locked, for the message (`mirror 'home'`).
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
+    with ExitStack() as stack:
+        descriptor = _opened(Path(path), stack, what)
         if not _take(descriptor):
             raise Busy(
                 f"{what} is in use by {_read_holder(descriptor)}",
                 hint="Wait for it to end, or end it: 'mirrord abort NAME' where it is a mirror's.",
             )
-        record = {"pid": os.getpid(), "purpose": purpose, "since_ns": clock.now_ns(),
-                  "shared": _shared}  # fmt: skip
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(record).encode(), 0)
+        _sign(descriptor, purpose)
         yield
+        _record(descriptor, b"")
+
+
+def _opened(path: Path, stack: ExitStack, what: str) -> int:
+    """The file to lock. Where there is no room to make one, its folder is; who has the file holds
+    the folder's lock with others, so that the two kinds exclude each other.
+    """
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    stack.callback(os.close, folder)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return folder
+    stack.callback(os.close, descriptor)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Busy(f"{what} is in use", why="its folder is locked: the disk is full") from None
+    return descriptor
+
+
+def _record(descriptor: int, text: bytes) -> None:
+    with suppress(OSError):  # a full file system, or a folder: it is held all the same
         os.ftruncate(descriptor, 0)
-    finally:
-        os.close(descriptor)
+        os.pwrite(descriptor, text, 0)
+
+
+def _sign(descriptor: int, purpose: str) -> None:
+    """Write down who holds the lock. It holds without that, too: on a full file system others only
+    learn that somebody has it.
+    """
+    record = Holder(os.getpid(), purpose, clock.now_ns(), _shared)._asdict()
+    _record(descriptor, json.dumps(record).encode())
 
 
 def _take(descriptor: int) -> bool:
@@ -90,17 +121,24 @@ def _take(descriptor: int) -> bool:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
-            if clock.monotonic_s() > deadline_s or os.pread(descriptor, 1, 0):
+            if clock.monotonic_s() > deadline_s or _recorded(descriptor):
                 return False
             clock.sleep_s(0.001)
 
 
+def _recorded(descriptor: int) -> bytes:
+    try:
+        return os.pread(descriptor, 4096, 0)
+    except IsADirectoryError:
+        return b""
+
+
 def _read_holder(descriptor: int) -> Holder:
     try:
-        record = json.loads(os.pread(descriptor, 4096, 0))
+        record = json.loads(_recorded(descriptor))
         return Holder(int(record["pid"]), str(record["purpose"]), int(record["since_ns"]),
                       bool(record.get("shared")))  # fmt: skip
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return Holder(0, "starting", clock.now_ns())
 
 

@@ -1,4 +1,8 @@
-"""The native code (native/, Rust), with types. The only importer of `mirrord._native`."""
+"""The native code (native/, Rust), with types. The only importer of `mirrord._native`.
+
+`Panic` is raised when the native code has a bug. It is no `Exception`: whoever is the last to hear
+of an error that somebody waits for must name it as well.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from mirrord._native import (
     BtrfsChanges,
     BtrfsExtents,
     BtrfsStreamScanner,
+    Panic,
     Replayer,
     StreamChecksum,
     StreamDigest,
@@ -24,6 +29,7 @@ from mirrord._native import (
     block_checksums,
     block_events,
     btrfs_rewrite_beginning,
+    msgpack_weight,
 )
 
 __all__ = [
@@ -31,6 +37,7 @@ __all__ = [
     "BtrfsChanges",
     "BtrfsExtents",
     "BtrfsStreamScanner",
+    "Panic",
     "Replayer",
     "StreamChecksum",
     "StreamDigest",
@@ -48,4 +55,5 @@ __all__ = [
     "block_checksums",
     "block_events",
     "btrfs_rewrite_beginning",
+    "msgpack_weight",
 ]

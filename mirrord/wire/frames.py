@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import enum
 import struct
+import threading
 from typing import Any, NamedTuple
 
 import msgpack
 
-from mirrord.core.errors import ProtocolError
-from mirrord.system.native import block_checksums
+from mirrord.core.errors import ProtocolError, Unsupported
+from mirrord.system.native import block_checksums, msgpack_weight
 
 MAGIC = b"mR"
 #: Of the frame format; a change of what the frames say is a matter of HELLO.
@@ -26,10 +27,17 @@ HEADER = struct.Struct("<2sBBIIQ")
 _HEAD = struct.Struct("<2sBBII")
 #: The longest body: a data frame of CHUNK_BYTES with what compression may add to it.
 BODY_BYTES_MAX = (1 << 20) + (64 << 10)
-#: Control bodies larger than a frame are cut into PART frames: at most this much of them.
+#: Control bodies larger than a frame are cut into PART frames: at most this much of them, over
+#: all streams.
 CONTROL_BYTES_MAX = 256 << 20
+#: What a client may ask for is small, however large the answers are.
+CALL_BYTES_MAX = 1 << 20
 #: The raw bytes of one data frame at the most.
 CHUNK_BYTES = 512 << 10
+#: What is held of a peer's parts counts so much at least: there is more to it than its bytes.
+PART_BYTES_LEAST = 512
+#: Arrays and maps within each other, in any value.
+DEPTH_MAX = 32
 
 
 class Type(enum.IntEnum):
@@ -47,6 +55,62 @@ class Type(enum.IntEnum):
     GOODBYE = 10  # the session ends, and why
     PART = 11  # the next part of a control body that goes on in another frame of its stream
     OPENED = 12  # what was called has begun: data may flow
+
+
+class Limit(NamedTuple):
+    """Of a control frame's value: its bytes on the way, and the memory that its objects take."""
+
+    body_bytes: int
+    value_bytes: int
+
+
+_SMALL = Limit(64 << 10, 1 << 20)
+LIMITS = {
+    Type.HELLO: _SMALL,
+    Type.CALL: Limit(CALL_BYTES_MAX, 8 << 20),
+    Type.RETURN: Limit(CONTROL_BYTES_MAX, 2 * CONTROL_BYTES_MAX),
+    Type.ERROR: Limit(1 << 20, 8 << 20),
+    Type.END: _SMALL,
+    Type.CREDIT: _SMALL,
+    Type.CANCEL: _SMALL,
+    Type.GOODBYE: _SMALL,
+    Type.OPENED: _SMALL,
+}
+
+
+class Budget:
+    """What one session may hold of what its peer sent: parts, values, windows of data. Used by all
+    of its threads.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._left = self._max = bytes_max
+        self._lock = threading.Lock()
+
+    def offered(self, count: int) -> bool:
+        """Take `count` bytes, if there are so many left."""
+        with self._lock:
+            if count > self._left:
+                return False
+            self._left -= count
+            return True
+
+    def take(self, count: int) -> None:
+        """As `offered`; `ProtocolError` when there are not so many."""
+        if not self.offered(count):
+            raise ProtocolError("the other end sends more than a session may hold")
+
+    def give(self, count: int) -> None:
+        """They are no longer held."""
+        with self._lock:
+            self._left += count
+            assert self._left <= self._max, (self._left, self._max)
+
+    @property
+    def held(self) -> int:
+        """Bytes that are taken now."""
+        with self._lock:
+            return self._max - self._left
 
 
 class Frame(NamedTuple):
@@ -70,8 +134,15 @@ def header(kind: Type, stream: int, body: bytes | memoryview) -> bytes:
 
 
 def control(kind: Type, stream: int, value: Any) -> list[bytes]:
-    """The parts to write for a frame whose body is a msgpack value, however large it is."""
-    body = msgpack.packb(value, use_bin_type=True)
+    """The parts to write for a frame whose body is a msgpack value. `Unsupported` when it is larger
+    than a frame of that type may be.
+    """
+    body = msgpack.packb(value, use_bin_type=True, unicode_errors="surrogateescape")
+    if len(body) > LIMITS[kind].body_bytes:
+        raise Unsupported(
+            "what is to be told to the other end is larger than the protocol allows",
+            why=f"a {kind.name} of {len(body)} bytes of {LIMITS[kind].body_bytes}",
+        )
     parts: list[bytes] = []
     view = memoryview(body)
     while len(view) > CHUNK_BYTES:
@@ -80,12 +151,28 @@ def control(kind: Type, stream: int, value: Any) -> list[bytes]:
     return [*parts, header(kind, stream, view), bytes(view)]
 
 
-def value_of(body: bytes) -> Any:
-    """The value of a control frame. `ProtocolError` when it is none."""
+def weight_of(kind: Type, body: bytes) -> int:
+    """The memory that the value of a control frame will take, before any of it is made.
+    `ProtocolError` when it is more than its type allows, or no value.
+    """
+    limit = LIMITS[kind]
+    if len(body) > limit.body_bytes:
+        raise ProtocolError(f"a {kind.name} of {len(body)} bytes is longer than any may be")
     try:
-        return msgpack.unpackb(body, raw=False, strict_map_key=True)
-    except (ValueError, msgpack.UnpackException, RecursionError) as error:
-        raise ProtocolError("a frame's body makes no sense", why=str(error)) from error
+        return msgpack_weight(body, DEPTH_MAX, limit.value_bytes)
+    except ValueError as error:
+        raise ProtocolError("malformed frame body", why=str(error)) from error
+
+
+def value_of(body: bytes, kind: Type = Type.RETURN) -> Any:
+    """The value of a control frame of that type. `ProtocolError` when it is none."""
+    weight_of(kind, body)
+    try:
+        return msgpack.unpackb(
+            body, raw=False, strict_map_key=True, unicode_errors="surrogateescape"
+        )
+    except (ValueError, msgpack.UnpackException) as error:
+        raise ProtocolError("malformed frame body", why=str(error)) from error
 
 
 class FrameReader:
@@ -104,8 +191,20 @@ class FrameReader:
         self._header = b""
         self._here: list[bytes] = []
         self._missing = 0
+        #: Of frames in parts: what has come, by stream, and what that counts.
         self._parts: dict[int, bytearray] = {}
-        self._parts_bytes = 0
+        self._parts_bytes: dict[int, int] = {}
+        self._parts_held = 0
+        self._budget = Budget(CONTROL_BYTES_MAX)
+        self._parts_max = CONTROL_BYTES_MAX
+
+    def bound(self, budget: Budget, parts_bytes_max: int) -> None:
+        """From now on what is held counts against a session's budget, and all parts together
+        against `parts_bytes_max`. After the greeting, which has no parts.
+        """
+        if self._parts:
+            raise ProtocolError("the other end greets in parts")
+        self._budget, self._parts_max = budget, parts_bytes_max
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that are whole now. `ProtocolError` says what is wrong with one."""
@@ -182,16 +281,24 @@ class FrameReader:
     def _whole(self, frame: Frame) -> Frame | None:
         """The frame with the parts that came before it; None while more are to come."""
         if frame.type is Type.PART:
-            self._parts_bytes += len(frame.body)
-            if self._parts_bytes > CONTROL_BYTES_MAX:
-                raise ProtocolError("a frame in parts is larger than any may be")
-            self._parts.setdefault(frame.stream, bytearray()).extend(frame.body)
+            self._take_part(frame)
             return None
         before = self._parts.pop(frame.stream, None) if self._parts else None
         if before is None:
             return frame
-        self._parts_bytes -= len(before)
+        held = self._parts_bytes.pop(frame.stream)
+        self._parts_held -= held
+        self._budget.give(held)
         return frame._replace(body=bytes(before) + frame.body)
+
+    def _take_part(self, frame: Frame) -> None:
+        count = max(len(frame.body), PART_BYTES_LEAST)
+        if self._parts_held + count > self._parts_max:
+            raise ProtocolError("a frame in parts is larger than any may be")
+        self._budget.take(count)
+        self._parts_held += count
+        self._parts_bytes[frame.stream] = self._parts_bytes.get(frame.stream, 0) + count
+        self._parts.setdefault(frame.stream, bytearray()).extend(frame.body)
 
 
 def _check(magic: bytes, version: int, kind: int, length: int) -> None:

@@ -7,9 +7,10 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from mirrord.core.errors import ProtocolError
+from mirrord.core.model import FileChange, OpenWriter
 
 Reader = Callable[[Any], Any]
 
@@ -20,6 +21,10 @@ def pack(value: Any) -> Any:
         return value.value
     if isinstance(value, enum.Enum):
         return value.value
+    if isinstance(value, FileChange | OpenWriter):
+        # As it is, where all else that a peer says is made printable.
+        path = value.path.encode(errors="surrogateescape")
+        value = tuple({**value._asdict(), "path": path}.values())
     if isinstance(value, tuple | list):
         return [pack(one) for one in value]
     if isinstance(value, Mapping):
@@ -68,6 +73,8 @@ def _reader(kind: Any) -> Reader:
         return functools.partial(_exactly, kind)
     if kind is float:
         return _real
+    if origin is Annotated:
+        return _file_name
     if origin in (typing.Union, types.UnionType):
         return functools.partial(_one_of, tuple(_reader(one) for one in inner))
     if origin in (tuple, list):
@@ -91,6 +98,12 @@ def _exactly(kind: type, packed: Any) -> Any:
     if type(packed) is not kind:
         raise TypeError(f"{packed!r} is no {kind.__name__}")
     return packed
+
+
+def _file_name(packed: Any) -> str:
+    if type(packed) is bytes:
+        return packed.decode(errors="surrogateescape")
+    return str(_exactly(str, packed))
 
 
 def _real(packed: Any) -> float:
@@ -122,7 +135,7 @@ def _mapping(read: Reader, packed: Any) -> dict[str, Any]:
 
 
 def _named(kind: Any) -> Reader:
-    hints = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
     readers = [_reader(hints[name]) for name in kind._fields]
     least = len(kind._fields) - len(kind._field_defaults)
 

@@ -103,7 +103,7 @@ def test_who_may_send_cannot_write(tmp_path: Path) -> None:
             lambda: source.commit("t", show=True),
             lambda: source.discard("t"),
             lambda: source.promote(),
-            lambda: source.rollback(snapshot.guid, mirror_id="m", keep_as=None),
+            lambda: source.rollback(snapshot.guid, mirror_id="m", keep_as="lost"),
             lambda: source.forget(),
             lambda: driver(others, tmp_path / "elsewhere").facts(),
             lambda: driver(others, Path("/etc")).facts(),

@@ -75,7 +75,9 @@ def update(
 
 
 def run(*command: str | Path) -> str:
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        command, check=True, capture_output=True, text=True, errors="surrogateescape"
+    ).stdout
 
 
 def same(one: Path, other: Path) -> bool:

@@ -68,7 +68,7 @@ def test_an_overwrite_that_is_still_in_memory_breaks_the_identity_too(pair: Pair
     btrfsutil.set_subvolume_read_only(received.path, True)
     assert [s.intact for s in pair.destination.snapshots()] == [False]
     with pytest.raises(Diverged):
-        pair.destination.rollback(base.guid, mirror_id="m1", keep_as=None)
+        pair.destination.rollback(base.guid, mirror_id="m1", keep_as="lost")
 
 
 def test_snapshots_of_a_received_snapshot_deceive_nobody(pair: Pair) -> None:
@@ -106,7 +106,7 @@ def test_data_are_never_cloned_from_another_copy_that_was_changed(pair: Pair) ->
     with (Path(copy.path) / "big").open("r+b") as file:
         file.write(b"wrong" * 600_000)
     btrfsutil.set_subvolume_read_only(copy.path, True)
-    pair.destination.rollback(base.guid, mirror_id="m1", keep_as=None)
+    pair.destination.rollback(base.guid, mirror_id="m1", keep_as="lost")
     pair.destination.delete_snapshot(snapshot.guid)
     with pytest.raises(Diverged, match="another copy"):
         transfer(pair.source, pair.destination, base, snapshot)

@@ -4,6 +4,7 @@ mounted, as a power cut would leave it, and the copy is mounted and read.
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -46,6 +47,41 @@ def test_a_power_cut_loses_nothing_that_was_done(pair: Pair, tmp_path: Path, mom
                 steps.observe(None)
     for number in (1, 2):  # a copy has the identity of the original: only one may be mounted
         _look(pair, tmp_path / f"cut{number}", moment, number)
+
+
+def test_what_only_the_log_holds_counts_as_a_change(tmp_path: Path) -> None:
+    """What was written with O_SYNC since the last commit comes back at the mount after a power
+    cut; the subvolume's ctransid does not tell it.
+    """
+    with btrfs.filesystem(size_mib=256, options="noatime,commit=300") as mount:
+        home = btrfs.make_subvolume(mount / "home")
+        (home / "old").write_text("old")
+        run("sync", "-f", mount)
+        live = BtrfsDriver(str(home))
+        base = live.take_snapshot("s0")
+        mark = live.mark()
+        run("btrfs", "filesystem", "sync", mount)
+        assert not live.changed_since(base.guid) and live.is_marked(mark)
+        descriptor = os.open(home / "new", os.O_WRONLY | os.O_CREAT | os.O_SYNC)
+        os.write(descriptor, b"acknowledged")
+        os.close(descriptor)
+        copy = tmp_path / "cut"
+        run("cp", "--sparse=always", mount.parent / "image", copy)
+    again = tmp_path / "mount"
+    again.mkdir()
+    run("mount", "-o", "loop,noatime", copy, again)
+    try:
+        home = again / "home"
+        live = BtrfsDriver(str(home))
+        assert (home / "new").read_bytes() == b"acknowledged"
+        assert live.changed_since(base.guid)
+        assert live.divergence(base.guid).total_changes > 0
+        newer = live.take_snapshot("s1")
+        assert not live.changed_since(newer.guid)  # the snapshot has it, too
+        (home / "new").unlink()
+        assert live.changed_since(newer.guid)
+    finally:
+        btrfs.unmount(again)
 
 
 def _look(pair: Pair, image: Path, moment: str, number: int) -> None:

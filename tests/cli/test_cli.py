@@ -182,6 +182,8 @@ def test_a_corrupt_root_record_is_named(block: World) -> None:
     block.initialized()
     root = Path(block.lab.destination().location) / "root"
     root.write_bytes(root.read_bytes()[:-3] + b"xyz")
+    assert "the root record is damaged" in block.cli("volume", "check", str(root.parent)).stdout
+    (root.parent / "root-copy").write_bytes(root.read_bytes())
     before = root.read_bytes()
     refused(block.cli("update", NAME), 1, str(root.parent))
     assert root.read_bytes() == before

@@ -13,6 +13,8 @@ that cannot run here is an error, not a skip.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from mirrord.drivers.base import Driver
@@ -45,6 +47,26 @@ class Lab(Protocol):
         """The same with some 40 MiB of data that do not compress (of a lab that is `large`; where
         volumes are not that large at all: with most of what there is).
         """
+        ...
+
+    def overwrite(self, driver: Driver, seed: int) -> None:
+        """Work as a user on the LIVE volume: other bytes in the place of some, nothing longer or
+        shorter. Raises `OSError` or `MirrordError` when it is not acknowledged; nothing is synced.
+        """
+        ...
+
+    def writing(self, driver: Driver) -> AbstractContextManager[Callable[[int], bool]]:
+        """A program that has the LIVE volume, or a file in it, open for writing all the time. To be
+        called with a number from 0 to 999, which it writes durably; whether that was acknowledged.
+        """
+        ...
+
+    def written(self, driver: Driver, guid: str | None = None) -> set[int]:
+        """The numbers that such programs wrote, at the view or in a snapshot."""
+        ...
+
+    def freeze_and_die(self, driver: Driver) -> None:
+        """A process that freezes the LIVE volume, and is killed."""
         ...
 
     def content(self, driver: Driver) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from mirrord.drivers.base import Driver
@@ -13,10 +13,20 @@ from mirrord.drivers.block.check import check_volume
 from mirrord.drivers.block.driver import BlockDriver
 from mirrord.drivers.block.volume import Volume
 from tests.contract.lab import Lab
+from tests.support.processes import freeze_and_die, writer
 
 SIZE_BYTES = 16 << 20
 LARGE_BYTES = 64 << 20
 _PIECE = 1 << 20
+#: Where programs that write have a byte for each number.
+_WRITTEN_AT = 3 << 20
+_WRITER = f"""
+from mirrord.drivers.block.volume import Volume
+volume = Volume.open(sys.argv[1], writable=True)
+def write(number):
+    volume.write({_WRITTEN_AT} + number, bytes([1]))
+    volume.flush()
+"""
 
 
 @contextmanager
@@ -66,6 +76,25 @@ class BlockLab:
         with Volume.open(driver.location, writable=True) as volume:
             for offset in range(SIZE_BYTES, SIZE_BYTES + (40 << 20), _PIECE):
                 volume.write(offset, made.randbytes(_PIECE))
+
+    def overwrite(self, driver: Driver, seed: int) -> None:
+        with Volume.open(driver.location, writable=True, wait_s=0.1) as volume:
+            old = volume.read(8192, 4096)
+            volume.write(8192, bytes(byte ^ (1 + seed % 255) for byte in old))
+
+    def writing(self, driver: Driver) -> AbstractContextManager[Callable[[int], bool]]:
+        return writer(_WRITER, driver.location)
+
+    def written(self, driver: Driver, guid: str | None = None) -> set[int]:
+        with Volume.open(driver.location) as volume:
+            if guid is None:
+                area = volume.read(_WRITTEN_AT, 1000)
+            else:
+                area = volume.read_snapshot(guid, _WRITTEN_AT, 1000)
+        return {number for number, byte in enumerate(area) if byte == 1}
+
+    def freeze_and_die(self, driver: Driver) -> None:
+        freeze_and_die(driver)
 
     def content(self, driver: Driver) -> str:
         digest = hashlib.sha256()

@@ -1,17 +1,20 @@
-"""Two btrfs file systems on loop devices, with a subvolume on one and a place on the other."""
+"""Two btrfs file systems on loop devices, with a subvolume on one and a place on the other. They
+are those of the whole run: a test that fills, damages or unmounts one has to make its own.
+"""
 
 from __future__ import annotations
 
 import random
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from mirrord.drivers.base import Driver
 from mirrord.drivers.btrfs.driver import BtrfsDriver
 from tests.contract.lab import Lab
-from tests.support import btrfs
+from tests.support import btrfs, files
+from tests.support.processes import FILE_WRITER, freeze_and_die, writer
 
 
 class BtrfsLab:
@@ -48,13 +51,31 @@ class BtrfsLab:
         for number in range(4):
             (view / f"much{number}").write_bytes(made.randbytes(10 << 20))
 
+    def overwrite(self, driver: Driver, seed: int) -> None:
+        files.overwrite(Path(driver.facts().view), seed)
+
+    def writing(self, driver: Driver) -> AbstractContextManager[Callable[[int], bool]]:
+        return writer(FILE_WRITER, str(Path(driver.facts().view) / files.WRITTEN))
+
+    def written(self, driver: Driver, guid: str | None = None) -> set[int]:
+        return files.written(
+            Path(driver.facts().view if guid is None else self._path(driver, guid))
+        )
+
+    def freeze_and_die(self, driver: Driver) -> None:
+        freeze_and_die(driver)
+
     def content(self, driver: Driver) -> str:
         return btrfs.digest(Path(driver.facts().view))
 
     def snapshot_content(self, driver: Driver, guid: str) -> str:
+        return btrfs.digest(Path(self._path(driver, guid)))
+
+    @staticmethod
+    def _path(driver: Driver, guid: str) -> str:
         every = [*driver.snapshots(), *driver.own_snapshots(("*",))]
         [path] = {snapshot.path for snapshot in every if snapshot.guid == guid}
-        return btrfs.digest(Path(path))
+        return path
 
     def sound(self, driver: Driver) -> None:
         """btrfs checks itself; ours is that every kept snapshot is still what it was."""
@@ -76,5 +97,5 @@ class BtrfsLab:
 
 @contextmanager
 def lab(folder: Path, *, large: bool = False) -> Iterator[Lab]:
-    with btrfs.filesystem() as here, btrfs.filesystem() as there:
+    with btrfs.folders() as (here, there):
         yield BtrfsLab(here, there)

@@ -5,10 +5,12 @@ contract. It is no kind of the product, so only the contract suite runs on it.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from mirrord.core.errors import Busy
+from mirrord.core.model import Role
 from mirrord.drivers.base import Driver
 from tests.contract.lab import Lab
 from tests.sim.memory import MemoryDriver
@@ -16,6 +18,8 @@ from tests.sim.stream import Geometry
 from tests.sim.volume import Disk, digest_of
 
 _BLOCKS = 200
+#: The block for the number 0 of a program that writes.
+_WRITTEN = 100_000
 
 
 class MemoryLab:
@@ -47,6 +51,36 @@ class MemoryLab:
     def change_much(self, driver: Driver, seed: int) -> None:
         volume = self._disk.volumes[driver.location]
         volume.write((block, self._disk.draw()) for block in range(1, _BLOCKS))
+
+    def overwrite(self, driver: Driver, seed: int) -> None:
+        volume = self._disk.volumes[driver.location]
+        if volume.frozen:
+            raise Busy("the volume is frozen")
+        volume.write([(1 + seed % _BLOCKS, self._disk.draw())])
+
+    @contextmanager
+    def writing(self, driver: Driver) -> Iterator[Callable[[int], bool]]:
+        """A block for each number."""
+        volume = self._disk.volumes[driver.location]
+
+        def write(number: int) -> bool:
+            if volume.role is not Role.LIVE or volume.frozen:
+                return False
+            volume.write([(_WRITTEN + number, self._disk.draw())])
+            return True
+
+        yield write
+
+    def written(self, driver: Driver, guid: str | None = None) -> set[int]:
+        volume = self._disk.volumes[driver.location]
+        blocks = volume.view() if guid is None else volume.entries[guid].blocks
+        return {block - _WRITTEN for block in blocks if block >= _WRITTEN}
+
+    def freeze_and_die(self, driver: Driver) -> None:
+        """(What a process holds ends with it: that is what `detach` stands for.)"""
+        again = MemoryDriver(self._disk, driver.location)
+        again.freeze()
+        again.detach()
 
     def content(self, driver: Driver) -> str:
         return str(digest_of(self._disk.volumes[driver.location].view()))

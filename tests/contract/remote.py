@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from mirrord.core.model import Endpoint
@@ -39,6 +39,18 @@ class RemoteLab:
 
     def change_much(self, driver: Driver, seed: int) -> None:
         self._inner.change_much(self._local(driver), seed)
+
+    def overwrite(self, driver: Driver, seed: int) -> None:
+        self._inner.overwrite(self._local(driver), seed)
+
+    def writing(self, driver: Driver) -> AbstractContextManager[Callable[[int], bool]]:
+        return self._inner.writing(self._local(driver))
+
+    def written(self, driver: Driver, guid: str | None = None) -> set[int]:
+        return self._inner.written(self._local(driver), guid)
+
+    def freeze_and_die(self, driver: Driver) -> None:
+        self._inner.freeze_and_die(self._local(driver))
 
     def content(self, driver: Driver) -> str:
         return self._inner.content(self._local(driver))

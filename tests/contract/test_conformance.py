@@ -64,7 +64,7 @@ def test_the_holder_of_the_lock_can_do_everything_under_it(lab: Lab) -> None:
         destination.delete_snapshot(base.guid)
         assert destination.facts().shown == snapshot.guid
         destination.promote()
-        destination.rollback(snapshot.guid, mirror_id=MIRROR, keep_as=None)
+        destination.rollback(snapshot.guid, mirror_id=MIRROR, keep_as="diverged.1")
     assert lab.content(lab.destination()) == lab.content(source)
 
 

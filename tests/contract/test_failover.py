@@ -36,7 +36,8 @@ def test_rollback_shows_what_is_lost_and_keeps_it(lab: Lab) -> None:
     lost = lab.destination().divergence(base.guid)
     assert not lost.empty and lost.changed_bytes > 0 and lost.total_changes > 0
     for _ in range(2):
-        lab.destination().rollback(base.guid, mirror_id=MIRROR, keep_as="diverged.1")
+        name = lab.destination().rollback(base.guid, mirror_id=MIRROR, keep_as="diverged.1")
+        assert name == "diverged.1"
     facts = lab.destination().facts()
     assert facts.role is Role.MIRROR and facts.shown == base.guid and facts.mirror_id == MIRROR
     assert lab.content(lab.destination()) == common
@@ -63,7 +64,7 @@ def test_a_mirror_goes_back_the_other_way_incrementally(lab: Lab) -> None:
     assert lab.snapshot_content(lab.source(), kept.guid) == losing
     new_destination.promote()
     lab.change(new_destination, 9)
-    new_source.rollback(back.guid, mirror_id=MIRROR, keep_as=None)
+    new_source.rollback(back.guid, mirror_id=MIRROR, keep_as="diverged.2")
     mirror(lab.source(), lab.destination(), back, "forth")
     assert lab.content(lab.source()) == lab.content(lab.destination())
 

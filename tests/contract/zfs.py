@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from mirrord.core.model import Endpoint, RemoteHost
 from mirrord.drivers.base import Driver
 from mirrord.link.driver import RemoteDriver
+from tests.support.files import WRITTEN
 from tests.zfsvm import session
 from tests.zfsvm.agents import GuestAgents, guest_agents, new_home, ssh_host
-from tests.zfsvm.guest import Guest
+from tests.zfsvm.guest import Guest, GuestError
 
 #: The host that the endpoints name.
 HOST = "there"
@@ -56,6 +57,31 @@ class ZfsLab:
     def change_much(self, driver: Driver, seed: int) -> None:
         self.guest.user("change_much", driver.facts().view, seed)
 
+    def overwrite(self, driver: Driver, seed: int) -> None:
+        try:
+            self.guest.user("overwrite", driver.facts().view, seed)
+        except GuestError as error:
+            raise OSError(str(error)) from error
+
+    def _writable(self, driver: Driver) -> str:
+        return f"{driver.facts().view}/{WRITTEN}"
+
+    @contextmanager
+    def writing(self, driver: Driver) -> Iterator[Callable[[int], bool]]:
+        path = self._writable(driver)
+        self.guest.user("begin_writing", path)
+        try:
+            yield lambda number: bool(self.guest.user("write_number", path, _WRITTEN_AT, number))
+        finally:
+            self.guest.user("end_writing", path)
+
+    def written(self, driver: Driver, guid: str | None = None) -> set[int]:
+        path = driver.facts().view if guid is None else self._snapshot_path(driver, guid)
+        return set(self.guest.user("written", path))
+
+    def freeze_and_die(self, driver: Driver) -> None:
+        self.guest.user("freeze_and_die", driver.location)
+
     def content(self, driver: Driver) -> str:
         return str(self.guest.user("digest", driver.facts().view))
 
@@ -80,6 +106,8 @@ class ZfsLab:
 
 SIZE_BYTES = 16 << 20
 LARGE_BYTES = 64 << 20
+#: Where programs that write to a volume have a byte for each number.
+_WRITTEN_AT = 15 << 20
 
 
 class ZvolLab(ZfsLab):
@@ -104,7 +132,27 @@ class ZvolLab(ZfsLab):
     def content(self, driver: Driver) -> str:
         return str(self.guest.user("volume_digest", driver.facts().view))
 
+    def overwrite(self, driver: Driver, seed: int) -> None:
+        try:
+            self.guest.user("volume_overwrite", driver.facts().view, seed)
+        except GuestError as error:
+            raise OSError(str(error)) from error
+
+    def _writable(self, driver: Driver) -> str:
+        return driver.facts().view
+
+    def written(self, driver: Driver, guid: str | None = None) -> set[int]:
+        if guid is None:
+            return set(self.guest.user("volume_written", driver.facts().view, _WRITTEN_AT))
+        with self._snapshot_device(driver, guid) as device:
+            return set(self.guest.user("volume_written", device, _WRITTEN_AT))
+
     def snapshot_content(self, driver: Driver, guid: str) -> str:
+        with self._snapshot_device(driver, guid) as device:
+            return str(self.guest.user("volume_digest", device))
+
+    @contextmanager
+    def _snapshot_device(self, driver: Driver, guid: str) -> Iterator[str]:
         """(A volume's snapshots are devices only where the owner wishes to see them.)"""
         pool = driver.location.partition("/")[0]
         listed = self.guest.run(
@@ -114,7 +162,7 @@ class ZvolLab(ZfsLab):
         dataset = names[guid].partition("@")[0]
         self.guest.run("zfs", "set", "snapdev=visible", dataset)
         try:
-            return str(self.guest.user("volume_digest", f"/dev/zvol/{names[guid]}"))
+            yield f"/dev/zvol/{names[guid]}"
         finally:
             self.guest.run("zfs", "inherit", "snapdev", dataset)
 

@@ -16,6 +16,7 @@ from tests.support.places import away
 from tests.support.world import NAME, World
 
 
+@pytest.mark.both_ways
 def test_initialize_and_updates_keep_the_destination_in_step(world: World) -> None:
     world.initialized()
     assert world.in_step()
@@ -65,6 +66,7 @@ def test_quiesce_survives_restarts_and_refuses_transfers(world: World) -> None:
     assert world.in_step()
 
 
+@pytest.mark.both_ways
 def test_break_write_and_resync_keeps_the_losing_side(world: World) -> None:
     world.initialized()
     assert world.service.break_off(NAME).status == "done"
@@ -118,6 +120,7 @@ def test_a_definition_that_cannot_be_turned_is_seen_before_anything_is_done(worl
     assert world.again().reverse(NAME, yes=True).status == "done"
 
 
+@pytest.mark.both_ways
 def test_reverse_after_a_break_and_back_again(world: World) -> None:
     world.initialized()
     old_source, old_destination = world.end("source"), world.end("destination")
@@ -139,6 +142,7 @@ def test_reverse_after_a_break_and_back_again(world: World) -> None:
     assert world.in_step()
 
 
+@pytest.mark.both_ways
 def test_reverse_of_a_working_mirror_carries_the_last_changes_first(world: World) -> None:
     world.initialized()
     world.lab.change(world.lab.source(), 1)
@@ -181,6 +185,7 @@ def test_without_any_common_snapshot_nothing_is_sent_silently(world: World) -> N
     assert world.view_content() == before
 
 
+@pytest.mark.both_ways
 def test_the_owners_snapshots_go_along(world: World) -> None:
     world.lab.own_snapshot(world.lab.source(), "daily.0")
     world.initialized(snapshots=("daily.*",))
@@ -244,6 +249,7 @@ def test_a_lost_catalogue_is_found_anew_from_the_ends(world: World) -> None:
     assert world.in_step()
 
 
+@pytest.mark.both_ways
 def test_restore_all_brings_the_source_back(world: World) -> None:
     world.initialized()
     old = world.source_content()
@@ -282,6 +288,7 @@ def test_release_and_delete_clean_up_the_source_and_keep_the_destination(world: 
         world.service.status(NAME)
 
 
+@pytest.mark.both_ways
 def test_delta_shows_the_four_states_and_leaves_no_trace(world: World) -> None:
     world.initialized()
     world.lab.change(world.lab.source(), 1)

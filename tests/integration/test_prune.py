@@ -14,6 +14,7 @@ from mirrord.catalogue.store import Confirmed
 from mirrord.control.api import Service
 from mirrord.core.errors import NoSpace, Refused
 from mirrord.core.model import Snapshot, SnapshotKind
+from mirrord.core.states import State
 from mirrord.engine import prune
 from mirrord.engine.mirror import Mirror
 from mirrord.system import clock
@@ -144,7 +145,9 @@ def test_order_is_the_lists_own_whatever_numbers_the_two_ends_count_in(block: Wo
     sent = Snapshot("g9", "s9", SnapshotKind.REFERENCE, 7, first_ns + 9 * minute_ns)
 
     def look(mirror: Mirror) -> prune.End:
-        mirror.catalogue.adopt(mirror.id, [*made, sent], confirmed=Confirmed("", 0))
+        mirror.catalogue.adopt(
+            mirror.id, State.MIRRORED, [*made, sent], sequence=9, confirmed=Confirmed("", 0)
+        )
         return prune.look(mirror, "destination", [*made, sent], protected={"g9": "base"})
 
     end = world.service.look(NAME, look)

@@ -19,7 +19,7 @@ from tests.support.world import NAME, World
 @pytest.fixture
 def files(tmp_path: Path) -> Iterator[tuple[World, Path]]:
     """A mirror on btrfs, and the folder of its source."""
-    with btrfs.filesystem() as here, btrfs.filesystem() as there:
+    with btrfs.folders() as (here, there):
         lab = BtrfsLab(here, there)
         home = Path(lab.source().location)
         (home / "etc").mkdir()

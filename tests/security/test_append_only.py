@@ -23,7 +23,7 @@ def test_nothing_committed_goes(host: Host, root: Path, rights: str) -> None:
         attempts: list[Callable[[], object]] = [
             lambda: there.delete_snapshot(backup.one.guid),
             lambda: there.delete_snapshot(backup.two.guid),
-            lambda: there.rollback(backup.one.guid, mirror_id=MIRROR, keep_as=None),
+            lambda: there.rollback(backup.one.guid, mirror_id=MIRROR, keep_as="lost"),
             lambda: there.rollback(backup.one.guid, mirror_id=MIRROR, keep_as="kept"),
             there.promote,
             there.forget,

@@ -102,7 +102,7 @@ def test_what_a_peer_sent_is_no_way_to_anywhere(host: Host, root: Path) -> None:
         there.promote()
         with pytest.raises(Untrusted):  # a live volume now: its next link is as near
             peer.open(view / "way/new")
-        there.rollback(one.guid, mirror_id=MIRROR, keep_as=None)
+        there.rollback(one.guid, mirror_id=MIRROR, keep_as="lost")
         deliver(there, stream_of(source, two, one), two, "t2", one)
         there.commit("t2", show=True)
         with pytest.raises(Untrusted):
@@ -133,7 +133,7 @@ def test_no_name_is_a_path(host: Host, root: Path, name: str) -> None:
             lambda: there.prepare(name),
             lambda: home.take_snapshot(name),
             lambda: home.rollback(snapshot.guid, mirror_id=MIRROR, keep_as=name),
-            lambda: home.rollback(snapshot.guid, mirror_id=name, keep_as=None),
+            lambda: home.rollback(snapshot.guid, mirror_id=name, keep_as="lost"),
         ):
             with pytest.raises(Refused):
                 attempt()

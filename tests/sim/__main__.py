@@ -1,25 +1,31 @@
 """`python -m tests.sim --seed N --mirrors 1000 --hours 24`: one simulation, and what came of it.
 
-`--alone` is the scheduler without an engine, for ten thousand mirrors.
+`--alone` is the scheduler without an engine, for ten thousand mirrors. `--stories --seeds 1000
+--random` plays the stories of one mirror with all verbs (story.py) from a random seed on, as a
+nightly job does, and prints the shortest story that still fails.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import traceback
+from collections import Counter
 
 from tests.sim.alone import AlonePlan, simulate_alone
+from tests.sim.checks import Violation
 from tests.sim.fleet import Plan
 from tests.sim.place import scratch
 from tests.sim.run import simulate
+from tests.sim.story import events_of, fails, shrink, tell
 
 #: Larger fleets are looked at less often: the watch looks at all mirrors each time.
 _LARGE = 200
 
 
-def main() -> int:
-    """Simulate; the seed is named where it fails."""
+def main(words: list[str] | None = None) -> int:
+    """Simulate; the seed is named where it fails. words: of the command line, if not this one's."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=1, help="how many, from that seed on")
@@ -27,7 +33,14 @@ def main() -> int:
     parser.add_argument("--hours", type=float, default=24.0)
     parser.add_argument("--faults", type=float, default=0.3, help="part of the attempts; 0: none")
     parser.add_argument("--alone", action="store_true", help="the scheduler without an engine")
-    given = parser.parse_args()
+    parser.add_argument("--stories", action="store_true", help="of one mirror, with all verbs")
+    parser.add_argument("--events", type=int, default=30, help="of a story")
+    parser.add_argument("--random", action="store_true", help="begin with a random seed")
+    given = parser.parse_args(words)
+    if given.random:
+        given.seed = random.SystemRandom().randrange(1_000_000_000)
+    if given.stories:
+        return _stories(given)
     for seed in range(given.seed, given.seed + given.seeds):
         try:
             lines = _alone(given, seed) if given.alone else _fleet(given, seed)
@@ -36,6 +49,25 @@ def main() -> int:
             print(f"FAILED with --seed {seed} --mirrors {given.mirrors} --hours {given.hours:g}")
             return 1
         print(f"seed {seed}: {given.mirrors} mirrors, {given.hours:g} h, " + "\n  ".join(lines))
+    return 0
+
+
+def _stories(given: argparse.Namespace) -> int:
+    met: Counter[str] = Counter()
+    for seed in range(given.seed, given.seed + given.seeds):
+        events = events_of(seed, given.events)
+        try:
+            with scratch() as folder:
+                met += tell(events, folder).met
+        except Violation as violation:
+            print(f"seed {seed}: {violation}\n\nThe shortest story that fails:")
+            events = shrink(events)
+            print(*events, sep="\n")
+            print(fails(events))
+            print(f"FAILED with --stories --seed {seed} --events {given.events}")
+            return 1
+    counted = ", ".join(f"{number} {what}" for what, number in sorted(met.items()))
+    print(f"seeds {given.seed} to {given.seed + given.seeds - 1}: {counted}")
     return 0
 
 

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 
-from mirrord.core.errors import Busy, Refused
+from mirrord.core.errors import Busy, NotFound, Refused
 from mirrord.core.model import (
     BlockStates,
     Delta,
     Divergence,
+    OpenWriter,
     ReceiveRequest,
     Role,
     Snapshot,
@@ -37,12 +38,13 @@ from mirrord.drivers.base import (
     staging_missing,
     stream_damaged,
 )
-from mirrord.system import steps
+from mirrord.system import clock, steps
 from tests.sim.link import Link
 from tests.sim.stream import Head, MemorySendStream, Parser
-from tests.sim.volume import Blocks, Disk, Entry, Staged, Volume, digest_of
+from tests.sim.volume import Blocks, Body, Disk, Entry, Staged, Volume, digest_of
 
 _FREE_BYTES = 1 << 40
+DIVERGED, REFERENCE = SnapshotKind.DIVERGED, SnapshotKind.REFERENCE
 
 
 class MemoryDriver(Driver):
@@ -70,8 +72,8 @@ class MemoryDriver(Driver):
         live = volume.role is Role.LIVE
         return facts._replace(
             role=volume.role, identity=volume.identity, mirror_id=volume.mirror_id,
-            shown=None if live else volume.shown, origin=volume.origin if live else None,
-
+            shown=volume.shown if not live and volume.shown in volume.entries else None,
+            origin=volume.origin if live else None, frozen=live and volume.frozen,
         )  # fmt: skip
 
     @contextmanager
@@ -95,7 +97,16 @@ class MemoryDriver(Driver):
         volume = self._disk.volumes.get(self.location)
         if volume is None:
             return []
-        return [entry.snapshot for entry in volume.entries.values() if not entry.owners]
+        live = volume.role is Role.LIVE
+        return [
+            entry.snapshot._replace(
+                unrelated=live
+                and entry.snapshot.kind is SnapshotKind.REFERENCE
+                and not volume.is_related(entry)
+            )
+            for entry in volume.entries.values()
+            if not entry.owners
+        ]
 
     def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
         """Those that `own_snapshot` took."""
@@ -252,19 +263,64 @@ class MemoryDriver(Driver):
 
     # Failing over and back
 
-    def promote(self) -> None:
-        """The live content begins as a copy of what is shown."""
+    def writers(self, kept: str = "", *, limit: int = 20) -> list[OpenWriter]:
+        """Descriptors that are open, each of a process of its own."""
+        volume = self._disk.volumes.get(self.location)
+        if volume is None:
+            return []
+        body = volume.body if volume.role is Role.LIVE and not kept else None
+        if kept:
+            body = next((e.body for e in volume.entries.values() if e.snapshot.name == kept), None)
+        count = min(limit, body.writers) if body is not None else 0
+        return [OpenWriter(1000 + n, "writer", f"{self.location}/file{n}") for n in range(count)]
+
+    def freeze(self) -> None:
+        """Until `thaw`, `detach`, or the end of the process (`Volume.frozen` is set back then)."""
+        volume = self._of_role(Role.LIVE)
+        steps.reached("MEMORY:FREEZE")
+        volume.frozen = True
+
+    def thaw(self) -> None:
+        """Nothing when it is not frozen."""
+        volume = self._disk.volumes.get(self.location)
+        if volume is not None:
+            volume.frozen = False
+
+    def detach(self) -> None:
+        """No freeze outlasts it."""
+        self.thaw()
+
+    def mark(self) -> str:
+        """Counts the changes."""
+        volume = self._disk.volumes.get(self.location)
+        if volume is None:
+            return Role.ABSENT.value
+        if volume.role is Role.LIVE:
+            return f"{volume.role.value} {volume.body.number} {volume.body.changes}"
+        return f"{volume.role.value} {volume.shown}"
+
+    def is_marked(self, mark: str) -> bool:
+        """Compares."""
+        return self.mark() == mark
+
+    def promote(self, guid: str | None = None) -> None:
+        """The live content begins as a copy of a snapshot."""
         volume = self._volume()
         if volume.role is Role.LIVE and volume.origin is not None:
             return
         volume = self._of_role(Role.MIRROR)
-        if volume.shown is None:
+        guid = guid or (volume.shown if volume.shown in volume.entries else self._newest(volume))
+        if guid is None:
             raise Refused("the destination shows nothing yet", where=str(self))
+        entry = self._entry(volume, guid)
         steps.reached("MEMORY:PROMOTE:SWITCH")
-        entry = volume.entries[volume.shown]
         volume.end_span()
-        volume.role, volume.origin = Role.LIVE, volume.shown
-        volume.live, volume.digest = entry.blocks.copy(), entry.digest
+        volume.role = Role.LIVE
+        volume.body = Body(self._disk.draw(), entry.blocks.copy(), guid)
+
+    def _newest(self, volume: Volume) -> str | None:
+        found = [e.snapshot for e in volume.entries.values() if e.snapshot.kind is REFERENCE]
+        return found[-1].guid if found else None
 
     def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
         """Counts blocks: there are no files."""
@@ -279,22 +335,59 @@ class MemoryDriver(Driver):
         )
         return Divergence(guid, changed * self._disk.geometry.block_bytes, None, changed, newer)
 
-    def rollback(self, guid: str, *, mirror_id: str, keep_as: str | None) -> None:
-        """The role, the view, and the live content as a snapshot if it is to be kept."""
+    def rollback(self, guid: str, *, mirror_id: str, keep_as: str) -> str | None:
+        """The role and the view in one step; then what was set aside is kept, or dropped."""
         volume = self._volume()
         if volume.role is Role.MIRROR and volume.mirror_id not in ("", mirror_id):
             raise other_mirror(str(self), volume.mirror_id)
         if guid not in volume.entries:
             raise base_missing(str(self), guid)
-        if (volume.role, volume.mirror_id, volume.shown) == (Role.MIRROR, mirror_id, guid):
+        if volume.role is Role.LIVE:
+            steps.reached("MEMORY:ROLLBACK:SWITCH")
+            volume.end_span()
+            volume.aside[keep_as] = volume.body
+            volume.body, volume.frozen = Body(0), False
+            volume.role, volume.mirror_id, volume.shown = Role.MIRROR, mirror_id, guid
+        elif (volume.mirror_id, volume.shown) != (mirror_id, guid):
+            steps.reached("MEMORY:ROLLBACK:SHOW")
+            volume.mirror_id, volume.shown = mirror_id, guid
+        for name in list(volume.aside):
+            self._settle(volume, name, guid)
+        named = (e.snapshot.name for e in volume.entries.values() if e.snapshot.kind is DIVERGED)
+        return keep_as if keep_as in named else None
+
+    def _settle(self, volume: Volume, name: str, guid: str) -> None:
+        """Keep what was set aside, or drop it when it is what a snapshot holds."""
+        steps.reached("MEMORY:ROLLBACK:SETTLE")
+        body = volume.aside[name]
+        if not self._is_superfluous(volume, body, guid):
+            snapshot = Snapshot(f"s{self._disk.draw()}", name, DIVERGED, 0, clock.now_ns())
+            volume.add(snapshot, body.blocks, body.digest).body = body
+        del volume.aside[name]
+
+    def _is_superfluous(self, volume: Volume, body: Body, guid: str) -> bool:
+        return not body.writers and body.blocks == volume.entries[guid].blocks
+
+    def reinstate(self, name: str) -> None:
+        """What was set aside is live again."""
+        volume = self._volume()
+        if volume.role is Role.LIVE:
             return
-        steps.reached("MEMORY:ROLLBACK:SWITCH")
-        kept = any(entry.snapshot.name == keep_as for entry in volume.entries.values())
-        if keep_as is not None and not kept and volume.role is Role.LIVE:
-            volume.take(f"s{self._disk.draw()}", keep_as, SnapshotKind.DIVERGED)
-        volume.end_span()
-        volume.role, volume.mirror_id, volume.origin = Role.MIRROR, mirror_id, None
-        volume.shown, volume.live, volume.digest = guid, {}, 0
+        body = volume.aside.get(name)
+        kept = [
+            entry
+            for entry in volume.entries.values()
+            if (entry.snapshot.name, entry.snapshot.kind) == (name, DIVERGED)
+        ]
+        if body is None and kept:
+            body = kept[0].body
+        if body is None:
+            raise NotFound("nothing is kept by that name", where=str(self))
+        steps.reached("MEMORY:REINSTATE")
+        volume.aside.pop(name, None)
+        for entry in kept:
+            del volume.entries[entry.snapshot.guid]
+        volume.role, volume.body = Role.LIVE, body
 
     def forget(self) -> None:
         """Drop the mirror's id and all stagings."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from mirrord.core.errors import Busy
 from mirrord.core.model import ReceiveRequest, Role, Snapshot, SnapshotKind, Staging
 from mirrord.system import clock
 from tests.sim.stream import Change, Geometry
@@ -24,14 +25,50 @@ def digest_of(blocks: Blocks) -> int:
     return whole
 
 
+class Body:
+    """The content of a volume that is or was live. Who has a file of it open writes to this very
+    one, wherever it is by then.
+
+    origin: guid of the snapshot that it began as. writers: how many descriptors are open.
+    """
+
+    def __init__(
+        self, number: int, blocks: Blocks | None = None, origin: str | None = None
+    ) -> None:
+        self.number = number
+        self.blocks: Blocks = blocks if blocks is not None else {}
+        self.digest = digest_of(self.blocks)
+        self.origin = origin
+        self.writers = 0
+        self.changes = 0
+
+    def write(self, changes: Iterable[Change]) -> None:
+        """Set blocks to versions; 0 removes a block."""
+        blocks, digest = self.blocks, self.digest
+        self.changes += 1
+        for block, version in changes:
+            old = blocks.get(block)
+            if old is not None:
+                digest ^= hash((block, old))
+            if version:
+                blocks[block] = version
+                digest ^= hash((block, version))
+            else:
+                blocks.pop(block, None)
+        self.digest = digest
+
+
 @dataclass(slots=True)
 class Entry:
-    """A snapshot with its content. transfer: by which it came here, or ""."""
+    """A snapshot with its content. transfer: by which it came here, or "". body: what it was taken
+    of; of a diverged one, what it is, with all that is still written to it.
+    """
 
     snapshot: Snapshot
     blocks: Blocks
     digest: int
     transfer: str = ""
+    body: Body | None = None
 
     @property
     def owners(self) -> bool:
@@ -71,34 +108,42 @@ class Volume:
     def __init__(self, identity: str, role: Role) -> None:
         self.identity = identity
         self.role = role
-        self.live: Blocks = {}
-        self.digest = 0
+        self.body = Body(0)
+        #: What was live and is neither kept nor dropped yet, by the name to keep it by.
+        self.aside: dict[str, Body] = {}
+        self.frozen = False
         self.entries: dict[str, Entry] = {}
         self.staged: dict[str, Staged] = {}
         self.next_order = 1
         self.mirror_id = ""
         self.shown: str | None = None
-        self.origin: str | None = None
         #: For checkers: when the live content was what each snapshot holds, by digest.
         self.spans: dict[int, Span] = {}
         #: And when each was taken, by guid.
         self.taken_s: dict[str, float] = {}
         self._since_s = clock.boottime_s()
 
+    @property
+    def live(self) -> Blocks:
+        """The live content."""
+        return self.body.blocks
+
+    @property
+    def digest(self) -> int:
+        """Of the live content."""
+        return self.body.digest
+
+    @property
+    def origin(self) -> str | None:
+        """The snapshot that the live content began as."""
+        return self.body.origin
+
     def write(self, changes: Iterable[Change]) -> None:
-        """Set blocks to versions; 0 removes a block."""
+        """Set blocks to versions; 0 removes a block. `Busy` while it is frozen."""
+        if self.frozen:
+            raise Busy("the volume is frozen")
         self.end_span()
-        live, digest = self.live, self.digest
-        for block, version in changes:
-            old = live.get(block)
-            if old is not None:
-                digest ^= hash((block, old))
-            if version:
-                live[block] = version
-                digest ^= hash((block, version))
-            else:
-                live.pop(block, None)
-        self.digest = digest
+        self.body.write(changes)
 
     def end_span(self) -> None:
         """The live content is about to be another."""
@@ -119,13 +164,27 @@ class Volume:
         self.spans.setdefault(self.digest, Span(self._since_s))
         self.taken_s[guid] = clock.boottime_s()
         snapshot = Snapshot(guid, name, kind, 0, clock.now_ns())
-        return self.add(snapshot, self.live.copy(), self.digest)
+        entry = self.add(snapshot, self.live.copy(), self.digest)
+        entry.body = self.body
+        return entry
+
+    def bodies(self) -> list[Body]:
+        """What is live or was, here."""
+        kept = (entry.body for entry in self.entries.values())
+        return [self.body, *self.aside.values(), *(body for body in kept if body is not None)]
+
+    def is_related(self, entry: Entry) -> bool:
+        """Whether the live content is that of which a snapshot was taken, or began as one of ours:
+        an incremental of it can be sent.
+        """
+        return entry.body is self.body or self.body.origin in self.entries
 
     def view(self) -> Blocks:
         """What users see."""
         if self.role is Role.LIVE:
             return self.live
-        return self.entries[self.shown].blocks if self.shown else {}
+        shown = self.entries.get(self.shown or "")
+        return shown.blocks if shown is not None else {}
 
 
 class Disk:
@@ -150,5 +209,6 @@ class Disk:
     def create(self, location: str, blocks: int) -> Volume:
         """A live volume with some content."""
         volume = self.volumes[location] = Volume(f"v{self.draw()}", Role.LIVE)
+        volume.body = Body(self.draw())
         volume.write([(number, self.draw()) for number in range(1, blocks + 1)])
         return volume

@@ -1,7 +1,13 @@
-"""Real btrfs for tests: file systems on loop devices, and a user who works on a volume."""
+"""Real btrfs for tests: file systems on loop devices, and a user who works on a volume.
+
+To make, mount and unmount file systems takes longer than most tests: a test whose subject is not a
+file system itself (full, damaged, unmounted, mounted elsewhere) has folders of its own on two that
+all tests of a run share.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -14,8 +20,18 @@ import pytest
 
 from tests.support.files import change, digest, fill, reflink
 
-__all__ = ["change", "digest", "filesystem", "fill", "make_subvolume", "reflink"]
-__all__ += ["require_btrfs", "unmount"]
+__all__ = ["change", "close_shared", "digest", "filesystem", "fill", "folders", "make_subvolume"]
+__all__ += ["reflink", "require_btrfs", "unmount"]
+
+_MEMORY = Path("/dev/shm")
+#: Images are kept in memory only where so much is left besides: a full test disk has 3 GiB.
+_MEMORY_FREE_BYTES = 12 << 30
+_SHARED_MIB = 8192
+#: Every subvolume's root has this inode number.
+_ROOT_INODE = 256
+_numbers = itertools.count(1)
+_undo = ExitStack()
+_shared: list[Path] = []
 
 
 def require_btrfs() -> None:
@@ -40,7 +56,7 @@ def require_btrfs() -> None:
 def filesystem(*, size_mib: int = 1024, options: str = "") -> Iterator[Path]:
     """The mount point of a fresh btrfs file system, mounted whole, gone afterwards."""
     require_btrfs()
-    folder = Path(tempfile.mkdtemp(prefix="mirrord-btrfs-"))
+    folder = Path(tempfile.mkdtemp(prefix="mirrord-btrfs-", dir=_images()))
     image, mount = folder / "image", folder / "mount"
     with ExitStack() as undo:
         undo.callback(shutil.rmtree, folder)
@@ -52,6 +68,53 @@ def filesystem(*, size_mib: int = 1024, options: str = "") -> Iterator[Path]:
         subprocess.run(["mount", "-o", flags, image, mount], check=True)
         undo.callback(unmount, mount)
         yield mount
+
+
+def _images() -> Path | None:
+    """Where images are quick to sync: in memory. None: where all temporary files are."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        [free] = [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable")]
+        there = os.statvfs(_MEMORY)
+    except (OSError, ValueError):
+        return None
+    enough = min(free, there.f_bavail * there.f_frsize) >= _MEMORY_FREE_BYTES
+    return _MEMORY if enough else None
+
+
+@contextmanager
+def folders() -> Iterator[tuple[Path, Path]]:
+    """A fresh folder on each of the two shared file systems, gone afterwards with all in it."""
+    if not _shared:
+        _shared.extend(_undo.enter_context(filesystem(size_mib=_SHARED_MIB)) for _ in range(2))
+    number = next(_numbers)
+    here, there = (mount / f"test{number}" for mount in _shared)
+    try:
+        for folder in (here, there):
+            folder.mkdir()
+        yield here, there
+    finally:
+        for folder in (here, there):
+            _clear(folder)
+
+
+def close_shared() -> None:
+    """The run is over."""
+    _shared.clear()
+    _undo.close()
+
+
+def _clear(folder: Path) -> None:
+    """Remove a folder; the inner subvolumes come before those around them."""
+    inner = [
+        Path(at, name)
+        for at, names, _ in os.walk(folder, topdown=False)
+        for name in names
+        if os.lstat(os.path.join(at, name)).st_ino == _ROOT_INODE
+    ]
+    if inner:
+        subprocess.run(["btrfs", "-q", "subvolume", "delete", *inner], check=True)
+    shutil.rmtree(folder)
 
 
 def unmount(mount: Path) -> None:

@@ -5,14 +5,35 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import hashlib
 import os
 import random
 import stat
+import struct
 from pathlib import Path
 
 _FICLONE = 0x40049409
+_SETFLAGS, _NOATIME = 0x40086602, 0x80
+#: Names that users may give: bytes that are not UTF-8, line breaks, what commands a terminal, the
+#: longest name, what a shell or a listing makes something else of.
+HOSTILE = (
+    b"not UTF-8 \xff\xfe", b"line\nbreak", b"escape \x1b[31mred\x1b[0m", b"tab\tand\rreturn",
+    b"C1 \xc2\x9b31m", b"back\\slash", b"-dash", b" ", b"n" * 255, b"latin \xe9",
+)  # fmt: skip
+#: A path of some 2,000 bytes.
+DEEP = b"/".join([b"d" * 200] * 10)
+#: An ACL that lets one more user read (see acl(5); version 2, five entries).
+_ACL = struct.pack(
+    "<I" + "HHI" * 5,
+    2, 1, 6, 0xFFFFFFFF, 2, 4, 1234, 4, 4, 0xFFFFFFFF, 16, 4, 0xFFFFFFFF, 32, 0, 0xFFFFFFFF,
+)  # fmt: skip
+#: The file of programs that write numbers, one a line.
+WRITTEN = "written numbers"
+_PIECE = 1 << 16
+_ZEROS = bytes(_PIECE)
 
 
 def fill(volume: Path, seed: int = 0, *, files: int = 30) -> None:
@@ -35,6 +56,15 @@ def fill(volume: Path, seed: int = 0, *, files: int = 30) -> None:
         os.posix_fallocate(file.fileno(), 0, 1 << 20)
         file.write(b"x" * 5000)
     os.setxattr(big, "user.colour", b"blue\0\xff")
+    for name in HOSTILE:
+        (volume / os.fsdecode(name)).write_bytes(name)
+    deep = volume / os.fsdecode(DEEP)
+    deep.mkdir(parents=True)
+    (deep / "file").write_text("deep")
+    with contextlib.suppress(OSError):  # not every file system has them
+        os.setxattr(volume / "ümläut 日本 \U0001f980", "system.posix_acl_access", _ACL)
+    with contextlib.suppress(OSError), (volume / "-dash").open("rb") as file:
+        fcntl.ioctl(file, _SETFLAGS, struct.pack("l", _NOATIME))
     os.mkfifo(volume / "pipe")
     os.mknod(volume / "device", 0o640 | stat.S_IFCHR, os.makedev(1, 3))
     os.chown(volume / "dir1", 1234, 5678)
@@ -62,6 +92,9 @@ def change(volume: Path, seed: int) -> None:
     if present:
         moved = chance.choice(present)
         moved.rename(volume / f"moved{seed}.{moved.name}")
+    for name in HOSTILE[:3]:
+        with (volume / os.fsdecode(name)).open("ab") as file:
+            file.write(b"more")
     (volume / "reflink").unlink(missing_ok=True)
     reflink(volume / "big", volume / "reflink")
     (volume / "reflink").chmod(0o600 + seed % 8)
@@ -71,14 +104,32 @@ def change(volume: Path, seed: int) -> None:
     os.utime(folder, ns=(seed, seed * 1_000_000_007))
 
 
+def overwrite(volume: Path, seed: int) -> None:
+    """Other bytes in the place of some, with the time of the last change put back."""
+    path = volume / "big"
+    before = path.stat()
+    with path.open("r+b", buffering=0) as file:
+        old = file.read(4096)
+        file.seek(0)
+        file.write(bytes(byte ^ (1 + seed % 255) for byte in old))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def written(volume: Path) -> set[int]:
+    """The numbers in that file; a line that was cut short is none."""
+    path = volume / WRITTEN
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return {int(line) for line in lines}
+
+
 def reflink(old: Path, new: Path) -> None:
     with old.open("rb") as source, new.open("wb") as target:
         fcntl.ioctl(target.fileno(), _FICLONE, source.fileno())
 
 
-def digest(volume: Path) -> str:
+def digest(volume: Path, *, skip_holes: bool = False) -> str:
     """All that a user sees: names, data, kinds, owners, modes, times of change, attributes, and
-    which names are one file.
+    which names are one file. skip_holes: what the file system has no blocks for is not read.
     """
     whole = hashlib.sha256()
     links: dict[int, str] = {}
@@ -89,21 +140,50 @@ def digest(volume: Path) -> str:
         names.sort()
         for name in ["", *sorted(names + files)]:
             path = os.path.join(folder, name)
-            whole.update(repr(_described(path, os.path.relpath(path, root), links)).encode())
+            described = _described(path, os.path.relpath(path, root), links, skip_holes)
+            whole.update(repr(described).encode())
     return whole.hexdigest()
 
 
-def _quick() -> hashlib._Hash:
-    return hashlib.md5(usedforsecurity=False)
+def _data(path: str, skip_holes: bool) -> str:
+    """A digest of a file's data. Zeros are left out piece by piece, which is quicker than to digest
+    them, and the same whether they are written or a hole; the others count with their place.
+    """
+    # Nobody attacks, and it is the quickest under emulation.
+    whole, at = hashlib.md5(usedforsecurity=False), 0
+    with Path(path).open("rb", buffering=0) as file:
+        until = os.fstat(file.fileno()).st_size
+        while at < until:
+            start, end = _next_data(file.fileno(), at, until) if skip_holes else (at, until)
+            at = file.seek(start // _PIECE * _PIECE)
+            while at < end and (piece := file.read(_PIECE)):
+                if piece != _ZEROS[: len(piece)]:
+                    whole.update(b"%d " % at)
+                    whole.update(piece)
+                at += len(piece)
+            at = max(at, end)
+    return whole.hexdigest()
 
 
-def _described(path: str, relative: str, links: dict[int, str]) -> tuple[object, ...]:
+def _next_data(descriptor: int, at: int, size: int) -> tuple[int, int]:
+    """Where data begin and end from there on; both the size: there are none."""
+    try:
+        start = os.lseek(descriptor, at, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return size, size
+    return start, os.lseek(descriptor, start, os.SEEK_HOLE)
+
+
+def _described(
+    path: str, relative: str, links: dict[int, str], skip_holes: bool
+) -> tuple[object, ...]:
     facts = os.lstat(path)
     content: object = None
-    if stat.S_ISREG(facts.st_mode):
-        with Path(path).open("rb") as file:
-            # Nobody attacks, and it is the quickest under emulation.
-            content = hashlib.file_digest(file, _quick).hexdigest()
+    same = links.setdefault(facts.st_ino, relative) if not stat.S_ISDIR(facts.st_mode) else ""
+    if stat.S_ISREG(facts.st_mode) and same == relative:  # (of several names of one file the first)
+        content = _data(path, skip_holes)
     elif stat.S_ISLNK(facts.st_mode):
         content = os.readlink(path)
     attributes = [
@@ -111,6 +191,5 @@ def _described(path: str, relative: str, links: dict[int, str]) -> tuple[object,
         for name in sorted(os.listxattr(path, follow_symlinks=False))
     ]
     size = facts.st_size if stat.S_ISREG(facts.st_mode) else 0
-    same = links.setdefault(facts.st_ino, relative) if not stat.S_ISDIR(facts.st_mode) else ""
     owner = (facts.st_mode, facts.st_uid, facts.st_gid, facts.st_rdev)
     return relative, content, attributes, size, same, owner, facts.st_mtime_ns

@@ -27,6 +27,10 @@ def break_off(
     end_test: Annotated[
         bool, typer.Option("--end-test", help="Remove that copy, with what was written to it.")
     ] = False,
+    snapshot: Annotated[
+        str | None,
+        typer.Option("--snapshot", metavar="SNAPSHOT", help="Begin as that one, not the newest."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Make the destination writable, at once and without the source."""
@@ -34,11 +38,13 @@ def break_off(
         raise UsageError("'--test' and '--end-test' exclude each other")
     if at is not None and not (test and at.strip()):
         raise UsageError("'--at' says where the copy of '--test' is to be", hint="Give both.")
+    if snapshot is not None and (test or end_test):
+        raise UsageError("'--snapshot' goes with neither '--test' nor '--end-test'")
     with service(quiet=as_json) as built:
         if test:
             result = built.begin_test(name, place=at or "")
         elif end_test:
             result = built.end_test(name)
         else:
-            result = built.break_off(name)
+            result = built.break_off(name, snapshot=snapshot)
     show(result, as_json=as_json)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from mirrord.cli.output import Json, Name, print_json, service
+from mirrord.core.text import escaped
 from mirrord.core.units import format_duration, format_size
 
 _FILES_SHOWN = 50
@@ -51,7 +52,7 @@ def delta(
         print("  This kind of volume holds blocks, not files.")
     for change in (changes or [])[:_FILES_SHOWN]:
         size = format_size(change["data_bytes"]) if change["data_bytes"] else ""
-        print(f"  {change['change']:9} {size:>9}  {change['path'] or '.'}")
+        print(f"  {change['change']:9} {size:>9}  {escaped(change['path']) or '.'}")
     if changes and len(changes) > _FILES_SHOWN:
         print(f"  … and {len(changes) - _FILES_SHOWN} more (--json lists all)")
 

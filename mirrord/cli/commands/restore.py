@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mirrord.cli.output import Json, Name, Yes, confirm, service, show
+from mirrord.cli.output import Force, Json, Name, Yes, confirm, service, show
 from mirrord.core.errors import UsageError
 
 
@@ -36,6 +36,7 @@ def restore(
         typer.Option("--overwrite", help="Replace files; the present ones stay beside."),
     ] = False,
     yes: Yes = False,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Bring back single files, or the whole volume, from a snapshot of the destination."""
@@ -50,8 +51,8 @@ def restore(
                 name, files, snapshot=snapshot, into=into, overwrite=overwrite
             )
         else:
-            result = built.restore_all(name, snapshot=snapshot, yes=yes)
+            result = built.restore_all(name, snapshot=snapshot, yes=yes, force=force)
             if result.status == "needs-yes":
                 confirm(result, command=f"mirrord restore {name} --all", as_json=as_json)
-                result = built.restore_all(name, snapshot=snapshot, yes=True)
+                result = built.restore_all(name, snapshot=snapshot, yes=True, force=force)
         show(result, as_json=as_json)

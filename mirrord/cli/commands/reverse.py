@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from mirrord.cli.output import Json, Name, Yes, confirm, service, show
+from mirrord.cli.output import Force, Json, Name, Yes, confirm, service, show
 
 
 def register(app: typer.Typer, name: str, panel: str) -> None:
@@ -12,14 +12,14 @@ def register(app: typer.Typer, name: str, panel: str) -> None:
     app.command(name, rich_help_panel=panel)(reverse)
 
 
-def reverse(name: Name, yes: Yes = False, as_json: Json = False) -> None:
+def reverse(name: Name, yes: Yes = False, force: Force = False, as_json: Json = False) -> None:
     """Make the destination the source, and go on the other way round.
 
     Shows first what would be lost, which is kept as a diverged snapshot.
     """
     with service(quiet=as_json) as built:
-        result = built.reverse(name, yes=yes)
+        result = built.reverse(name, yes=yes, force=force)
         if result.status == "needs-yes":
             confirm(result, command=f"mirrord reverse {name}", as_json=as_json)
-            result = built.reverse(name, yes=True)
+            result = built.reverse(name, yes=True, force=force)
         show(result, as_json=as_json)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mirrord.cli.output import Json, Name, print_json, service, show
+from mirrord.core.text import escaped, harmless
 
 
 def register(app: typer.Typer, name: str, panel: str) -> None:
@@ -44,7 +45,8 @@ def snapshots(
             marks.append(entry["kind"])
         if not all(copy["intact"] for copy in entry["at"].values()):
             marks.append("CHANGED")
-        print(f"{taken:%Y-%m-%d %H:%M:%S}  {ends:11}  {entry['name']}  {' '.join(marks)}".rstrip())
+        shown = f"{ends:11}  {harmless(entry['name'])}  {' '.join(marks)}"
+        print(f"{taken:%Y-%m-%d %H:%M:%S}  {shown}".rstrip())
         for copy in entry["at"].values():
             if copy["path"]:
-                print(f"    {copy['path']}")
+                print(f"    {escaped(copy['path'])}")

@@ -32,8 +32,13 @@ pub struct Blocks {
     inode: (u64, u64),
     disk: Vec<Range>,
     inline: Vec<Inline>,
+    /// How many there were when they were settled last.
+    settled: usize,
     pub items: u64,
 }
+
+/// Below so many, what files name twice is not looked for before the end.
+const SETTLE_FROM: usize = 1 << 20;
 
 impl Blocks {
     /// Take `count` items from the search's buffer; the key of the last, to go on behind it.
@@ -77,6 +82,9 @@ impl Blocks {
         };
         // (Aligned upwards below: damaged numbers must not overflow there.)
         if range.0 < range.1 && range.1 < u64::MAX - BLOCK {
+            if self.disk.len() >= SETTLE_FROM.max(2 * self.settled) {
+                self.settle(); // so that memory is for what there is, not for how often
+            }
             self.disk.push(range);
         }
     }
@@ -95,6 +103,7 @@ impl Blocks {
             }
         }
         settled.shrink_to_fit();
+        self.settled = settled.len();
         self.disk = settled;
         self.inline.sort_unstable();
         self.inline.dedup_by_key(|one| one.0);

@@ -14,6 +14,8 @@ const NEW_INODE_BYTES: u64 = 420;
 const CHANGED_INODE_BYTES: u64 = 150;
 const EXTENT_BYTES: u64 = 60;
 const STREAM_BYTES: u64 = 200;
+/// Extents that are held at once: 64 MiB of them.
+pub const EXTENTS_MAX: usize = 4 << 20;
 /// The kernel cuts data into writes of this size, each with a header and the path.
 const WRITE_BYTES: u64 = 48 << 10;
 
@@ -53,11 +55,18 @@ pub(crate) fn each_item(
     Ok(last)
 }
 
-/// The extents of one tree that are newer than a generation (0: all).
+/// The extents of one tree that are newer than a generation (0: all); of a large tree a part only.
+///
+/// An extent must be remembered, as other files may name it again, and a tree may name hundreds of
+/// millions. So no more than `EXTENTS_MAX` are held: where there are more, those of one part of
+/// `parts` are kept, chosen by their place, and the tree is read once more for each other part.
 #[derive(Default)]
 pub struct Extents {
     newer_than: u64,
     encoded: bool,
+    part: u64,
+    parts: u64,
+    held_max: usize,
     inode: (u64, u64),
     /// (place on disk, length there), of data and of preallocated space.
     disk: Vec<(u64, u64)>,
@@ -81,8 +90,51 @@ impl Extents {
         Self {
             newer_than,
             encoded,
+            parts: 1,
+            held_max: EXTENTS_MAX,
             send_bytes: STREAM_BYTES,
             ..Self::default()
+        }
+    }
+
+    /// The same for one part of `parts`, a power of two. Part 0 is divided further as it needs to
+    /// be, so read it first: the others then have as many extents each.
+    pub fn of_part(newer_than: u64, encoded: bool, part: u64, parts: u64) -> Self {
+        assert!(parts.is_power_of_two() && part < parts, "{part} of {parts}");
+        Self {
+            part,
+            parts,
+            ..Self::new(newer_than, encoded)
+        }
+    }
+
+    /// Of how many parts this is one.
+    pub fn parts(&self) -> u64 {
+        self.parts
+    }
+
+    /// Keep what belongs to this part of so many parts, which are more.
+    pub fn divide(&mut self, parts: u64) {
+        assert!(parts.is_power_of_two() && parts >= self.parts, "{parts}");
+        self.parts = parts;
+        let (part, mask) = (self.part, parts - 1);
+        self.disk
+            .retain(|extent| scattered(extent.0) & mask == part);
+        self.inline.retain(|file| scattered(file.0) & mask == part);
+    }
+
+    fn mine(&self, number: u64) -> bool {
+        scattered(number) & (self.parts - 1) == self.part
+    }
+
+    /// Make room when there is none: what came twice goes first.
+    fn make_room(&mut self) {
+        if self.disk.len() + self.inline.len() < self.held_max {
+            return;
+        }
+        self.settle();
+        while self.part == 0 && self.disk.len() + self.inline.len() > self.held_max / 2 {
+            self.divide(2 * self.parts);
         }
     }
 
@@ -116,7 +168,10 @@ impl Extents {
         }
         let (generation, compression, kind) = (le64(item, 0), item[16], item[20]);
         if kind == 0 {
-            self.inline.push((key.0, generation));
+            self.make_room();
+            if self.mine(key.0) {
+                self.inline.push((key.0, generation));
+            }
             self.send_bytes += EXTENT_BYTES + le64(item, 8).min(BLOCK);
             return;
         }
@@ -124,7 +179,10 @@ impl Extents {
             return; // a hole
         }
         let (place, on_disk, in_file) = (le64(item, 21), le64(item, 29), le64(item, 45));
-        self.disk.push((place, on_disk));
+        self.make_room();
+        if self.mine(place) {
+            self.disk.push((place, on_disk));
+        }
         if kind != 1 {
             return; // preallocated: nothing to read there
         }
@@ -160,9 +218,12 @@ impl Extents {
 
     /// The blocks of `self` (base) and `incremental` by state. Call `settle` on both first.
     pub fn compare(&self, incremental: &Self) -> States {
-        let disk = common(&self.disk, &incremental.disk);
-        let unchanged = disk.iter().map(|extent| blocks_of(extent.1)).sum::<u64>()
-            + common(&self.inline, &incremental.inline).len() as u64;
+        assert_eq!(
+            (self.part, self.parts),
+            (incremental.part, incremental.parts)
+        );
+        let unchanged = common(&self.disk, &incremental.disk, |extent| blocks_of(extent.1))
+            + common(&self.inline, &incremental.inline, |_| 1);
         States {
             unchanged,
             deleted: self.blocks() - unchanged,
@@ -175,17 +236,22 @@ fn blocks_of(bytes: u64) -> u64 {
     bytes.div_ceil(BLOCK)
 }
 
-/// What two sorted lists without repetitions have in common.
-fn common(one: &[(u64, u64)], other: &[(u64, u64)]) -> Vec<(u64, u64)> {
-    let mut found = Vec::new();
+/// Numbers that lie close together, far apart.
+fn scattered(number: u64) -> u64 {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
+}
+
+/// The sum over what two sorted lists without repetitions have in common.
+fn common(one: &[(u64, u64)], other: &[(u64, u64)], value: impl Fn(&(u64, u64)) -> u64) -> u64 {
     let mut rest = other.iter().peekable();
+    let mut sum = 0;
     for pair in one {
         while rest.next_if(|candidate| *candidate < pair).is_some() {}
         if rest.next_if_eq(&pair).is_some() {
-            found.push(*pair);
+            sum += value(pair);
         }
     }
-    found
+    sum
 }
 
 #[cfg(test)]
@@ -259,6 +325,40 @@ pub(crate) mod tests {
             }
         );
         assert_eq!(read(&items, 5).blocks(), 3);
+    }
+
+    #[test]
+    fn a_large_tree_is_counted_part_by_part_with_few_extents_held() {
+        let tree = |shift: u64| -> Vec<Vec<u8>> {
+            (1..4000u64)
+                .map(|n| extent(256 + n, 5, (n % 7 != 0).into(), (n + shift % n) << 14, 8192))
+                .collect()
+        };
+        let (older, newer) = (tree(0), tree(3));
+        let expected = read(&older, 0).compare(&read(&newer, 0));
+        let limited = |items: &[Vec<u8>], part, parts| {
+            let mut found = Extents::of_part(0, false, part, parts);
+            found.held_max = 1000;
+            for item in items {
+                found.feed(item, 1).unwrap();
+                assert!(found.disk.len() + found.inline.len() <= 1000);
+            }
+            found.settle();
+            found
+        };
+        let mut old = limited(&older, 0, 1);
+        let new = limited(&newer, 0, old.parts());
+        assert!(new.parts() >= 8, "{}", new.parts());
+        old.divide(new.parts());
+        let mut found = old.compare(&new);
+        for part in 1..new.parts() {
+            let old = limited(&older, part, new.parts());
+            let states = old.compare(&limited(&newer, part, new.parts()));
+            found.unchanged += states.unchanged;
+            found.deleted += states.deleted;
+            found.added += states.added;
+        }
+        assert_eq!(found, expected);
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub mod btrfs_rewrite;
 pub mod btrfs_search;
 pub mod btrfs_stream;
 pub mod checksum;
+pub mod msgpack;
 pub mod replay;
 pub mod ring_buffer;
 pub mod trace;

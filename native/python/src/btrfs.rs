@@ -1,6 +1,6 @@
 //! The Python face of the btrfs parsers.
 
-use crate::bytes_of;
+use crate::{bytes_of, unlocked};
 use mirrord_core::btrfs_blocks::{Blocks, Changed};
 use mirrord_core::btrfs_changes::Changes;
 use mirrord_core::btrfs_rewrite::{rewrite_beginning, Rewrite};
@@ -27,10 +27,9 @@ impl BtrfsStreamScanner {
         Self::default()
     }
 
-    fn feed(&mut self, data: PyBuffer<u8>) -> PyResult<()> {
-        self.0
-            .feed(bytes_of(&data)?, &mut |_| ())
-            .map_err(value_error)
+    fn feed(&mut self, py: Python<'_>, data: PyBuffer<u8>) -> PyResult<()> {
+        let bytes = bytes_of(&data)?;
+        unlocked(py, bytes.len(), || self.0.feed(bytes, &mut |_| ())).map_err(value_error)
     }
 
     #[getter]
@@ -84,17 +83,19 @@ impl BtrfsChanges {
         Self::default()
     }
 
-    fn feed(&mut self, data: PyBuffer<u8>) -> PyResult<()> {
+    fn feed(&mut self, py: Python<'_>, data: PyBuffer<u8>) -> PyResult<()> {
         let Self { scanner, changes } = self;
-        scanner
-            .feed(bytes_of(&data)?, &mut |command| changes.take(command))
-            .map_err(value_error)
+        let bytes = bytes_of(&data)?;
+        unlocked(py, bytes.len(), || {
+            scanner.feed(bytes, &mut |command| changes.take(command))
+        })
+        .map_err(value_error)
     }
 
     /// (path, kind, data bytes) of each change, ordered by path; empties the collection.
     fn finish<'py>(&mut self, py: Python<'py>) -> Vec<(Bound<'py, PyBytes>, &'static str, u64)> {
-        std::mem::take(&mut self.changes)
-            .finish()
+        let changes = std::mem::take(&mut self.changes);
+        py.detach(|| changes.finish())
             .into_iter()
             .map(|(path, kind, bytes)| (PyBytes::new(py, &path), kind.name(), bytes))
             .collect()
@@ -127,26 +128,49 @@ pub struct BtrfsExtents(Extents);
 #[pymethods]
 impl BtrfsExtents {
     #[new]
-    fn new(newer_than: u64, encoded: bool) -> Self {
-        Self(Extents::new(newer_than, encoded))
+    #[pyo3(signature = (newer_than, encoded, *, part=0, parts=1))]
+    fn new(newer_than: u64, encoded: bool, part: u64, parts: u64) -> Self {
+        Self(Extents::of_part(newer_than, encoded, part, parts))
+    }
+
+    /// Of how many parts of the tree's extents this is one, after all of it was fed.
+    #[getter]
+    fn parts(&self) -> u64 {
+        self.0.parts()
+    }
+
+    /// Keep what belongs to this part of so many, which are more.
+    fn divide(&mut self, parts: u64) {
+        self.0.divide(parts);
     }
 
     /// Take `count` items; the key (object, type, offset) of the last of them.
-    fn feed(&mut self, data: PyBuffer<u8>, count: usize) -> PyResult<Option<(u64, u32, u64)>> {
-        self.0.feed(bytes_of(&data)?, count).map_err(value_error)
+    fn feed(
+        &mut self,
+        py: Python<'_>,
+        data: PyBuffer<u8>,
+        count: usize,
+    ) -> PyResult<Option<(u64, u32, u64)>> {
+        let bytes = bytes_of(&data)?;
+        py.detach(|| self.0.feed(bytes, count)).map_err(value_error)
     }
 
     /// Blocks of 4 KiB of all these extents, each extent counted once.
-    fn blocks(&mut self) -> u64 {
-        self.0.settle();
-        self.0.blocks()
+    fn blocks(&mut self, py: Python<'_>) -> u64 {
+        py.detach(|| {
+            self.0.settle();
+            self.0.blocks()
+        })
     }
 
     /// (unchanged, deleted, added) blocks between this tree, the base, and `incremental`.
-    fn compare(&mut self, incremental: &mut Self) -> (u64, u64, u64) {
-        self.0.settle();
-        incremental.0.settle();
-        let states = self.0.compare(&incremental.0);
+    fn compare(&mut self, py: Python<'_>, incremental: &mut Self) -> (u64, u64, u64) {
+        let (older, newer) = (&mut self.0, &mut incremental.0);
+        let states = py.detach(|| {
+            older.settle();
+            newer.settle();
+            older.compare(newer)
+        });
         (states.unchanged, states.deleted, states.added)
     }
 
@@ -186,10 +210,15 @@ impl BtrfsBlocks {
     }
 
     /// Take `count` items; the key (object, type, offset) of the last of them.
-    fn feed(&mut self, data: PyBuffer<u8>, count: usize) -> PyResult<Option<(u64, u32, u64)>> {
+    fn feed(
+        &mut self,
+        py: Python<'_>,
+        data: PyBuffer<u8>,
+        count: usize,
+    ) -> PyResult<Option<(u64, u32, u64)>> {
         self.settled = false;
-        self.blocks
-            .feed(bytes_of(&data)?, count)
+        let bytes = bytes_of(&data)?;
+        py.detach(|| self.blocks.feed(bytes, count))
             .map_err(value_error)
     }
 
@@ -201,13 +230,13 @@ impl BtrfsBlocks {
         py: Python<'py>,
         newer: &mut Self,
     ) -> (Bound<'py, PyBytes>, Bound<'py, PyBytes>) {
-        self.settle();
-        newer.settle();
-        let (allocated, freed) = self.blocks.changes(&newer.blocks);
-        (
-            PyBytes::new(py, &triples(&allocated, 1)),
-            PyBytes::new(py, &triples(&freed, 4096)),
-        )
+        let (allocated, freed) = py.detach(|| {
+            self.settle();
+            newer.settle();
+            let (allocated, freed) = self.blocks.changes(&newer.blocks);
+            (triples(&allocated, 1), triples(&freed, 4096))
+        });
+        (PyBytes::new(py, &allocated), PyBytes::new(py, &freed))
     }
 
     #[getter]

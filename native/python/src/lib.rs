@@ -7,9 +7,9 @@ mod tls;
 mod trace;
 mod zfs;
 
-use mirrord_core::{bitmap, checksum};
+use mirrord_core::{bitmap, checksum, msgpack};
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::PyBufferError;
+use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -22,7 +22,20 @@ fn bytes_of(buffer: &PyBuffer<u8>) -> PyResult<&[u8]> {
     Ok(unsafe { std::slice::from_raw_parts(buffer.buf_ptr() as *const u8, buffer.len_bytes()) })
 }
 
-/// A running XXH3-128 checksum of a stream.
+/// From so many bytes on, other threads run while they are worked on: below, changing over costs
+/// more than the work.
+const LONG: usize = 64 << 10;
+
+/// Do some work on `bytes` bytes, in which other threads run when it is long.
+fn unlocked<T: Send>(py: Python<'_>, bytes: usize, work: impl Send + FnOnce() -> T) -> T {
+    if bytes < LONG {
+        work()
+    } else {
+        py.detach(work)
+    }
+}
+
+/// A running XXH3-128 checksum of a stream; other threads run meanwhile.
 #[pyclass]
 struct StreamChecksum(checksum::StreamChecksum);
 
@@ -33,8 +46,9 @@ impl StreamChecksum {
         Self(checksum::StreamChecksum::default())
     }
 
-    fn update(&mut self, data: PyBuffer<u8>) -> PyResult<()> {
-        self.0.update(bytes_of(&data)?);
+    fn update(&mut self, py: Python<'_>, data: PyBuffer<u8>) -> PyResult<()> {
+        let bytes = bytes_of(&data)?;
+        unlocked(py, bytes.len(), || self.0.update(bytes));
         Ok(())
     }
 
@@ -56,11 +70,7 @@ impl StreamDigest {
 
     fn update(&mut self, py: Python<'_>, data: PyBuffer<u8>) -> PyResult<()> {
         let bytes = bytes_of(&data)?;
-        if bytes.len() < 64 << 10 {
-            self.0.update(bytes);
-        } else {
-            py.detach(|| self.0.update(bytes));
-        }
+        unlocked(py, bytes.len(), || self.0.update(bytes));
         Ok(())
     }
 
@@ -76,9 +86,29 @@ fn block_checksums<'py>(
     data: PyBuffer<u8>,
     block_size: usize,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let sums = checksum::block_checksums(bytes_of(&data)?, block_size);
-    let flat: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+    let bytes = bytes_of(&data)?;
+    let flat: Vec<u8> = unlocked(py, bytes.len(), || {
+        let sums = checksum::block_checksums(bytes, block_size);
+        sums.iter().flat_map(|sum| sum.to_le_bytes()).collect()
+    });
     Ok(PyBytes::new(py, &flat))
+}
+
+/// The memory that a msgpack value will take as objects; ValueError when it is none, is nested
+/// more than `depth` deep, or would take more than `bytes_max`. Other threads run meanwhile.
+#[pyfunction]
+fn msgpack_weight(
+    py: Python<'_>,
+    data: PyBuffer<u8>,
+    depth: usize,
+    bytes_max: u64,
+) -> PyResult<u64> {
+    let bytes = bytes_of(&data)?;
+    let bounds = msgpack::Bounds {
+        depth,
+        bytes: bytes_max,
+    };
+    unlocked(py, bytes.len(), || msgpack::weigh(bytes, &bounds)).map_err(PyValueError::new_err)
 }
 
 /// The runs (first, length) of set bits of a flat bitmap.
@@ -89,10 +119,12 @@ fn bitmap_runs(bits: PyBuffer<u8>) -> PyResult<Vec<(u64, u64)>> {
 
 #[pymodule]
 fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add("Panic", m.py().get_type::<pyo3::panic::PanicException>())?;
     m.add_class::<StreamChecksum>()?;
     m.add_class::<StreamDigest>()?;
     m.add_function(wrap_pyfunction!(block_checksums, m)?)?;
     m.add_function(wrap_pyfunction!(bitmap_runs, m)?)?;
+    m.add_function(wrap_pyfunction!(msgpack_weight, m)?)?;
     m.add_class::<btrfs::BtrfsStreamScanner>()?;
     m.add_class::<btrfs::BtrfsChanges>()?;
     m.add_class::<btrfs::BtrfsExtents>()?;

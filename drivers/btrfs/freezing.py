@@ -1,0 +1,84 @@
+"""Freezing a live subvolume: it is made read-only for the last moment before a switch.
+
+The kernel then refuses to open anything in it for writing. Descriptors that are open go on being
+written to; `Driver.writers` names who has them. `frozen.json` in the store says that it was mirrord
+that did it, and its lock, who is still at it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sys
+
+from mirrord.drivers import base
+from mirrord.drivers.btrfs import layout, subvolume
+from mirrord.drivers.btrfs.layout import Layout
+from mirrord.system import files
+from mirrord.system.deadman import Deadman
+
+#: Clears the flag by the descriptor: the path may be another volume's by then.
+_THAW = """\
+import fcntl, struct, sys
+flags = bytearray(8)
+fcntl.ioctl(int(sys.argv[1]), 0x80089419, flags)
+[now] = struct.unpack("=Q", flags)
+fcntl.ioctl(int(sys.argv[1]), 0x4008941A, struct.pack("=Q", now & ~2))
+"""
+
+
+class Freeze:
+    """A freeze that this process holds. It ends with the process, however that ends."""
+
+    def __init__(self, place: Layout, where: str) -> None:
+        layout.make_store("BTRFS:FREEZE", place, public=False)
+        with contextlib.ExitStack() as stack:
+            layout.write_frozen("BTRFS:FREEZE:RECORD", place, subvolume.info(place.view).uuid)
+            held = os.open(place.frozen_file, os.O_RDONLY | os.O_CLOEXEC)
+            stack.callback(os.close, held)
+            _claim(held, where)
+            volume = os.open(place.view, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                self._deadman = Deadman(
+                    [sys.executable, "-I", "-S", "-c", _THAW, str(volume)], keep=[volume]
+                )
+            finally:
+                os.close(volume)
+            stack.callback(self._deadman.release)
+            self._held = stack
+            subvolume.set_read_only("BTRFS:FREEZE:SET", place.view, True)
+            files.sync_filesystem("BTRFS:FREEZE:SYNC", place.view)
+            self._held = stack.pop_all()
+
+    def release(self) -> None:
+        """Be done with it: the volume stays as it is."""
+        self._held.close()
+
+
+def thaw(place: Layout, where: str) -> None:
+    """Make a volume that mirrord froze writable again; `Busy` while another process is at it."""
+    if not is_frozen(place):
+        return
+    held = os.open(place.frozen_file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _claim(held, where)
+        subvolume.set_read_only("BTRFS:THAW:SET", place.view, False)
+        files.remove_file("BTRFS:THAW:RECORD", place.frozen_file)
+    finally:
+        os.close(held)
+
+
+def is_frozen(place: Layout) -> bool:
+    """Whether the live volume is read-only because mirrord made it so."""
+    if not place.live or not place.frozen_file.exists():
+        return False
+    live = subvolume.info(place.view)
+    return live.read_only and layout.read_frozen(place) == live.uuid
+
+
+def _claim(held: int, where: str) -> None:
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise base.frozen_elsewhere(where) from None

@@ -1,0 +1,38 @@
+"""Active swap files: the kernel makes no snapshot of a subvolume that has one."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from mirrord.core.errors import MirrordError, Refused
+from mirrord.core.text import escaped
+
+
+def refused(volume: Path, where: str) -> MirrordError:
+    """What ETXTBSY means when a snapshot of `volume` was to be taken."""
+    named = " ".join(escaped(path) for path in active_in(volume)) or "a swap file"
+    return Refused(
+        "no snapshot can be taken while a swap file in the volume is active",
+        where=where,
+        why=f"btrfs takes none of a subvolume with an active swap file: {named}",
+        hint=f"Run 'swapoff {named}', and make the swap file in a subvolume of its own, which is "
+        "not mirrored; then run the same command again.",
+    )
+
+
+def active_in(volume: Path) -> list[str]:
+    """The active swap files that lie in the subvolume."""
+    device = os.stat(volume).st_dev
+    found = []
+    for line in Path("/proc/swaps").read_bytes().splitlines()[1:]:
+        # Blanks and the like are written as a backslash with three octal digits.
+        octal = line.split()[0]
+        path = re.sub(rb"\\([0-7]{3})", lambda digits: bytes([int(digits[1], 8)]), octal)
+        try:
+            if os.stat(path).st_dev == device:
+                found.append(os.fsdecode(path))
+        except OSError:
+            continue  # in a mount namespace of somebody else
+    return found

@@ -1,0 +1,1 @@
+"""Switching live volumes: nothing that was acknowledged is lost."""

@@ -1,0 +1,241 @@
+"""A verb is interrupted after the owner's yes; somebody works on; what then?"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+
+import pytest
+
+from mirrord.core.endpoint import parse_endpoint
+from mirrord.core.errors import Diverged, MirrordError, Undecided
+from mirrord.core.model import Role, SnapshotKind
+from mirrord.drivers.base import Driver
+from mirrord.drivers.registry import open_driver
+from mirrord.system import steps
+from tests.failover.volumes import lose, replace
+from tests.support.world import NAME, World
+
+CONFIRMED = "ENGINE:SWITCH:CONFIRMED"
+
+
+class Crash(BaseException):
+    """Stands for the end of the process."""
+
+
+def crash_at(world: World, label: str, work: Callable[[], object]) -> None:
+    def observer(seen: str) -> None:
+        if seen == label:
+            raise Crash(label)
+
+    steps.observe(observer)
+    try:
+        with pytest.raises(Crash):
+            work()
+    finally:
+        steps.observe(None)
+    world.again()
+
+
+def end(world: World, which: str) -> Driver:
+    """The driver of an end as the definition names it now."""
+    return open_driver(parse_endpoint(world.status()[which]))
+
+
+def kept(world: World, driver: Driver) -> list[str]:
+    """What the diverged snapshots at an end hold."""
+    found = [one for one in driver.snapshots() if one.kind is SnapshotKind.DIVERGED]
+    return [world.lab.snapshot_content(driver, one.guid) for one in found]
+
+
+def begin_resync(world: World) -> tuple[str, Callable[[], object]]:
+    world.service.break_off(NAME)
+    return "destination", lambda: world.service.resync(NAME, yes=True)
+
+
+def begin_restore(world: World) -> tuple[str, Callable[[], object]]:
+    return "source", lambda: world.service.restore_all(NAME, snapshot=None, yes=True)
+
+
+def begin_reverse(world: World) -> tuple[str, Callable[[], object]]:
+    """A reverse of a mirror that is broken off: both ends are live."""
+    world.service.break_off(NAME)
+    world.lab.change(world.lab.destination(), 50)
+    return "source", lambda: world.service.reverse(NAME, yes=True)
+
+
+LOSING = {"resync": begin_resync, "restore": begin_restore}
+
+
+@pytest.mark.parametrize("verb", LOSING)
+@pytest.mark.parametrize("way_on", ["resume-operation", "abort --hard"])
+def test_later_work_stops_an_interrupted_verb(world: World, verb: str, way_on: str) -> None:
+    world.initialized()
+    losing, work = LOSING[verb](world)
+    crash_at(world, CONFIRMED, work)
+    driver = end(world, losing)
+    world.lab.change(driver, 60)
+    later = world.lab.content(driver)
+    for attempt in (
+        lambda: world.service.update(NAME),
+        lambda: world.service.recover(NAME),  # what the daemon does when it starts
+        lambda: world.service.abort(NAME, hard=False),
+    ):
+        with pytest.raises(Undecided, match="waits for a decision") as refused:
+            attempt()
+        assert "resume-operation" in refused.value.hint and "--hard" in refused.value.hint
+        world.again()
+        assert world.lab.content(driver) == later and driver.facts().role is Role.LIVE
+    assert not world.status()["healthy"]
+    if way_on == "abort --hard":
+        world.service.abort(NAME, hard=True)
+        assert world.lab.content(driver) == later and driver.facts().role is Role.LIVE
+        assert kept(world, driver) == []
+    else:
+        asked = world.service.resume_operation(NAME, yes=False)
+        assert asked.status == "needs-yes" and world.lab.content(driver) == later
+        done = world.service.resume_operation(NAME, yes=True)
+        assert done.data["kept_as"] in done.text and kept(world, driver) == [later]
+        world.service.update(NAME)
+        assert world.in_step()
+    assert world.service.abort(NAME, hard=True).status == "already_idle"
+
+
+@pytest.mark.parametrize("verb", LOSING)
+def test_without_later_work_the_next_command_finishes_it(world: World, verb: str) -> None:
+    world.initialized()
+    losing, work = LOSING[verb](world)
+    world.lab.change(end(world, losing), 60)
+    own = world.lab.content(end(world, losing))
+    crash_at(world, CONFIRMED, work)
+    world.service.update(NAME)
+    assert world.in_step() and world.status()["state"] == "mirrored"
+    assert kept(world, end(world, losing)) == [own]
+
+
+def test_a_planned_reverse_that_had_switched_nothing_is_given_up(world: World) -> None:
+    world.initialized()
+    crash_at(world, CONFIRMED, lambda: world.service.reverse(NAME, yes=True))
+    driver = end(world, "source")
+    world.lab.change(driver, 60)
+    later = world.lab.content(driver)
+    assert world.service.recover(NAME) == "reverse"
+    assert world.lab.content(driver) == later and not driver.facts().frozen
+    world.service.update(NAME)
+    assert world.in_step() and world.status()["state"] == "mirrored"
+
+
+def test_work_at_both_ends_after_half_a_reverse_is_kept(world: World) -> None:
+    """The destination was made live already; both ends are worked on."""
+    world.initialized()
+    _losing, work = begin_reverse(world)
+    old_source, new_source = world.lab.source(), world.lab.destination()
+    crash_at(world, "CATALOGUE:OPERATION:SWAPPED", work)
+    world.lab.change(old_source, 60)
+    world.lab.change(new_source, 61)
+    contents = world.lab.content(old_source), world.lab.content(new_source)
+    with pytest.raises(Undecided):
+        world.service.update(NAME)
+    world.again()
+    assert contents == (world.lab.content(old_source), world.lab.content(new_source))
+    world.service.resume_operation(NAME, yes=True)
+    world.again().update(NAME)
+    assert world.lab.content(new_source) == contents[1] == world.lab.content(old_source)
+    assert kept(world, old_source) == [contents[0]]
+
+
+@pytest.mark.parametrize("verb", LOSING)
+def test_a_catalogue_of_before_is_not_obeyed(world: World, verb: str) -> None:
+    """It has an operation that was settled since, and the mirror has gone on."""
+    world.initialized()
+    _losing, work = LOSING[verb](world)
+    crash_at(world, CONFIRMED, work)
+    world.service.close()
+    state = world.paths.state
+    shutil.copytree(state, state.with_name("older"))
+    world.again().abort(NAME, hard=True)
+    if verb == "resync":
+        world.service.resync(NAME, yes=True)
+    for seed in (70, 71):
+        world.lab.change(world.lab.source(), seed)
+        world.service.update(NAME)
+    world.lab.change(world.lab.source(), 72)
+    content = world.source_content()
+    world.service.close()
+    shutil.rmtree(state)
+    state.with_name("older").rename(state)
+    world.again().update(NAME)
+    assert world.source_content() == content == world.view_content()
+    events = [one["text"] for one in world.service.history(NAME, limit=50)["events"]]
+    assert any("older than the volumes" in text for text in events)
+
+
+def test_a_catalogue_that_is_lost_between_any_two_verbs(world: World) -> None:
+    world.initialized(keep_source=5, keep_destination=5)
+    steps_of_life: list[Callable[[], object]] = [
+        lambda: world.service.update(NAME),
+        lambda: world.service.break_off(NAME),
+        lambda: world.service.resync(NAME, yes=True),
+        lambda: world.service.reverse(NAME, yes=True),
+        lambda: world.service.reverse(NAME, yes=True),
+        lambda: world.service.restore_all(NAME, snapshot=None, yes=True),
+        lambda: world.service.update(NAME),
+    ]
+    for seed, verb in enumerate(steps_of_life):
+        status = world.status()
+        if status["state"] == "mirrored":
+            world.lab.change(end(world, "source"), seed)
+        world.service.close()
+        shutil.rmtree(world.paths.state)
+        world.again()
+        verb()
+    assert world.in_step() and world.status()["state"] == "mirrored"
+
+
+def test_a_lost_source_whose_restore_was_interrupted(world: World) -> None:
+    world.initialized()
+    content = world.view_content()
+    source = world.lab.source()
+    lose(source)
+    for label in (CONFIRMED, "CATALOGUE:TRANSFER:BEGIN", "CATALOGUE:TRANSFER:FINISH"):
+        crash_at(world, label, lambda: world.service.restore_all(NAME, snapshot=None, yes=True))
+    world.service.restore_all(NAME, snapshot=None, yes=True)
+    assert world.source_content() == content
+    world.lab.change(world.lab.source(), 1)
+    world.service.update(NAME)
+    assert world.in_step()
+
+
+def test_the_source_dies_during_its_restore_and_the_destination_is_needed(world: World) -> None:
+    world.initialized()
+    content = world.view_content()
+    lose(world.lab.source())
+    crash_at(
+        world,
+        "CATALOGUE:TRANSFER:BEGIN",
+        lambda: world.service.restore_all(NAME, snapshot=None, yes=True),
+    )
+    lose(world.lab.source())
+    assert world.service.break_off(NAME).status == "done"
+    assert world.view_content() == content
+    assert end(world, "destination").facts().role is Role.LIVE
+    world.service.restore_all(NAME, snapshot=None, yes=True)
+    assert world.source_content() == content
+
+
+def test_another_volume_in_the_place_of_the_source_is_not_mirrored(world: World) -> None:
+    world.initialized(keep_destination=3)
+    content = world.view_content()
+    source = world.lab.source()
+    replace(source)
+    before = [one.guid for one in world.lab.destination().snapshots()]
+    for _ in range(5):
+        with pytest.raises(Diverged):
+            world.service.update(NAME)
+        world.again()
+    assert world.view_content() == content
+    assert [one.guid for one in world.lab.destination().snapshots()] == before
+    with pytest.raises(MirrordError):
+        world.service.prune(NAME, dry_run=False, accept=False)
+        world.service.update(NAME)
+    assert not world.status()["healthy"]

@@ -1,0 +1,45 @@
+"""Damage to whole volumes, as people and disks do it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from mirrord.drivers.base import Driver
+from mirrord.drivers.block.volume import Volume
+from tests.contract.lab_block import SIZE_BYTES
+
+
+def delete_subvolume(path: Path) -> None:
+    subprocess.run(["btrfs", "-q", "subvolume", "delete", path], check=True)
+
+
+def lose(driver: Driver) -> None:
+    """The volume and all that mirrord had beside it are gone."""
+    if driver.kind == "block":
+        shutil.rmtree(driver.location)
+        return
+    view = Path(driver.facts().view)
+    store = view.parent / ".mirrord" / view.name
+    if view.is_symlink():
+        view.unlink()
+    elif view.exists():
+        delete_subvolume(view)
+    below = [path for path in store.glob("*/*/*") if path.is_dir()]
+    below += [path for path in store.glob("staging/*/*/*") if path.is_dir()]
+    for path in below:
+        if path.stat().st_ino == 256:
+            delete_subvolume(path)
+    shutil.rmtree(store)
+
+
+def replace(driver: Driver) -> None:
+    """Somebody moves the volume away, and makes an empty one in its place."""
+    place = Path(driver.location)
+    place.rename(place.with_name(f"{place.name}.old"))
+    if driver.kind == "block":
+        Volume.create(place, SIZE_BYTES).close()
+        return
+    subprocess.run(["btrfs", "-q", "subvolume", "create", place], check=True)
+    (place / "stray").write_text("another volume's")
