@@ -395,6 +395,8 @@ class MemoryDriver(Driver):
             steps.reached("MEMORY:FORGET:CLEAN")
             volume.mirror_id = ""
             volume.staged.clear()
+            if volume.role is Role.MIRROR and not volume.entries:
+                del self._disk.volumes[self.location]  # nothing was ever there
 
     # Helpers
 
