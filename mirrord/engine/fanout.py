@@ -15,7 +15,8 @@ from contextlib import contextmanager
 
 from mirrord.core.errors import MirrordError, TransferFailed, copy_of
 from mirrord.core.model import Snapshot
-from mirrord.drivers.base import Driver, SendStream
+from mirrord.drivers.base import Driver
+from mirrord.drivers.streams import SendStream
 from mirrord.system import clock
 
 #: The beginning of a stream that is kept for who comes late, and what a reader may lag behind.
