@@ -27,7 +27,7 @@ from mirrord.engine import failover, prune, recovery, restore, simple, update
 from mirrord.engine.mirror import Mirror
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.recovery import Turned
-from mirrord.system import steps
+from mirrord.system import clock, steps
 from tests.sim.checks import Violation
 from tests.sim.faults import Crash
 from tests.sim.memory import MemoryDriver
@@ -299,6 +299,7 @@ class Story:
         self, verb: str, fault: str = "", at: int = 0, *, writers: bool = False, force: bool = False
     ) -> MirrordError | None:
         """Run a verb in a process of its own; the error by which it was refused."""
+        clock.sleep_s(1.0)  # names have the second in them
         asked = verb.split()[0] in ASKED
         live = {v.body.number: v for v in self.disk.volumes.values() if v.role is Role.LIVE}
         passed, met, dead = 0, False, False
