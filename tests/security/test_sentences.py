@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import re
-from pathlib import Path
-
 from tests.security import (
     test_append_only,
     test_hostile,
@@ -15,8 +11,8 @@ from tests.security import (
     test_subtree,
 )
 from tests.security.sentences import MARKED
+from tests.support.sentences import assert_there, numbered
 
-ROOT = Path(__file__).parents[2]
 HERE = (
     test_append_only,
     test_hostile,
@@ -101,21 +97,13 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
 
 
 def test_each_sentence_is_attacked_and_each_attack_has_a_sentence() -> None:
-    text = (ROOT / "docs/security.md").read_text()
-    names = re.findall(r"^- \*\*([A-Z]\d+)\*\* ", text, re.MULTILINE)
-    assert len(names) == len(set(names)) > 30
-    assert len(names) == len(re.findall(r"\*\*[A-Z]\d+\*\*", text))
+    names = numbered("docs/security.md")
     assert not MARKED.keys() & ELSEWHERE.keys()
     assert sorted(names) == sorted([*MARKED, *ELSEWHERE])
-    for letter in {name[0] for name in names}:
-        numbers = [int(name[1:]) for name in names if name[0] == letter]
-        assert numbers == list(range(1, len(numbers) + 1)), letter
 
 
 def test_the_attacks_are_there() -> None:
     here = {name for module in HERE for name in vars(module) if name.startswith("test_")}
     assert {name for marked in MARKED.values() for name in marked} <= here
     for tests in ELSEWHERE.values():
-        for file, test in tests:
-            nodes = ast.walk(ast.parse((ROOT / file).read_text()))
-            assert test in {n.name for n in nodes if isinstance(n, ast.FunctionDef)}, test
+        assert_there(tests)

@@ -1,0 +1,163 @@
+"""docs/failover.md and the tests of what it promises match one to one."""
+
+from __future__ import annotations
+
+from tests.support.sentences import assert_there, numbered
+
+_BREAK, _STOPPED = "tests/failover/test_break.py", "tests/failover/test_interrupted.py"
+_WRITERS, _PLACES = "tests/failover/test_writers.py", "tests/failover/test_places.py"
+_SWITCHES, _FAILED = "tests/failover/test_switches.py", "tests/failover/test_failed.py"
+_CONTRACT, _CYCLE = "tests/contract/test_switching.py", "tests/integration/test_life_cycle.py"
+_BTRFS, _BLOCK = "tests/btrfs/test_failover.py", "tests/block/test_failover.py"
+_ZFS, _CRASH = "tests/zfs/test_switching.py", "tests/crash/test_matrix.py"
+_FIRST, _ENDS = "tests/service/test_first.py", "tests/service/test_ends.py"
+_COPIES, _SHOWN = "tests/contract/test_copies.py", "tests/integration/test_shown.py"
+
+#: Sentence by sentence, the tests that fail where it does not hold.
+TESTS: dict[str, list[tuple[str, str]]] = {
+    "S1": [
+        (_CONTRACT, "test_a_rollback_keeps_nothing_that_is_proven_superfluous"),
+        (_CONTRACT, "test_a_rollback_keeps_an_overwritten_byte"),
+        (_BTRFS, "test_what_an_abandoned_rollback_set_aside_is_kept_by_the_next"),
+        ("tests/btrfs/test_power_cut.py", "test_what_only_the_log_holds_counts_as_a_change"),
+    ],
+    "S2": [
+        (_SWITCHES, "test_no_acknowledged_line_is_lost"),
+        (_CONTRACT, "test_a_rollback_loses_no_acknowledged_write_of_a_program"),
+        (_ZFS, "test_no_acknowledged_line_is_lost_when_a_live_dataset_goes_back"),
+        ("tests/soak/test_soak.py", "test_a_seed"),
+    ],
+    "S3": [
+        (_CONTRACT, "test_what_is_kept_never_takes_the_place_of_what_was_kept_before"),
+        (_BTRFS, "test_two_losing_sides_of_one_name_are_both_kept"),
+    ],
+    "S4": [
+        (_BTRFS, "test_a_break_never_leaves_a_moment_without_a_view"),
+        (_ZFS, "test_no_acknowledged_line_is_lost_when_a_live_dataset_goes_back"),
+        (_ZFS, "test_files_that_landed_below_the_mountpoint_are_named"),
+    ],
+    "S5": [
+        (_CRASH, "test_break"),
+        (_CRASH, "test_resync"),
+        (_CRASH, "test_reverse"),
+        (_CRASH, "test_restore_all"),
+        (_BTRFS, "test_rollback_survives_a_crash_at_every_step"),
+        (_BLOCK, "test_a_rollback_can_be_broken_at_each_step"),
+        (_ZFS, "test_what_was_set_aside_is_put_back"),
+    ],
+    "B1": [
+        (_BREAK, "test_without_source_and_catalogue"),
+        (_STOPPED, "test_the_source_dies_during_its_restore_and_the_destination_is_needed"),
+    ],
+    "B2": [
+        (_BREAK, "test_with_our_own_records_damaged"),
+        (_BLOCK, "test_a_destination_with_a_damaged_root_record_is_promoted_and_goes_on"),
+        (_ZFS, "test_promote_works_without_mirrords_own_properties"),
+    ],
+    "B3": [
+        (_BREAK, "test_on_a_full_file_system"),
+        (_BLOCK, "test_a_full_file_system_is_not_in_the_way_of_a_switch"),
+        (_ZFS, "test_break_works_on_a_pool_without_a_free_block"),
+        (_ZFS, "test_break_works_where_the_quota_is_reached"),
+    ],
+    "B4": [
+        (_BREAK, "test_with_our_own_records_damaged"),
+        (_BLOCK, "test_the_newest_intact_snapshot_is_promoted_when_the_shown_one_is_damaged"),
+        (_ZFS, "test_promote_takes_the_newest_when_the_shown_one_is_gone"),
+    ],
+    "B5": [
+        (_BREAK, "test_an_older_snapshot_keeps_the_newer"),
+        (_CONTRACT, "test_an_older_snapshot_can_be_promoted_and_the_newer_stay"),
+        (_ZFS, "test_promote_begins_as_an_older_snapshot_and_keeps_the_newer"),
+    ],
+    "B6": [
+        (_FIRST, "test_twenty_breaks_in_a_row_while_runs_are_due_each_second"),
+        (_FIRST, "test_a_break_from_a_process_beside_the_daemon"),
+        (_FIRST, "test_nothing_begins_between_the_end_of_a_run_and_the_break"),
+        (_FIRST, "test_a_verb_that_waits_for_its_turn_is_not_begun"),
+    ],
+    "B7": [(_BREAK, "test_a_break_that_fails_is_not_done_later")],
+    "B8": [
+        (_COPIES, "test_a_writable_copy_leaves_the_mirror_as_it_is"),
+        (_COPIES, "test_a_copy_outlives_a_break_and_what_is_its_own_is_not_removed"),
+    ],
+    "R1": [
+        (_BTRFS, "test_divergence_names_the_files_and_leaves_no_trace"),
+        (_WRITERS, "test_a_plan_names_what_is_lost_and_who_writes"),
+        (_SWITCHES, "test_no_acknowledged_line_is_lost"),
+    ],
+    "R2": [
+        (_STOPPED, "test_a_lost_source_whose_restore_was_interrupted"),
+        ("tests/integration/test_restore.py", "test_a_lost_source_is_made_anew"),
+    ],
+    "R3": [
+        (_STOPPED, "test_the_source_dies_during_its_restore_and_the_destination_is_needed"),
+    ],
+    "R4": [(_PLACES, "test_each_reason_has_a_message_and_nothing_is_made")],
+    "P1": [
+        (_SWITCHES, "test_no_acknowledged_line_is_lost"),
+        (_CYCLE, "test_reverse_of_a_working_mirror_carries_the_last_changes_first"),
+    ],
+    "P2": [
+        (_CONTRACT, "test_a_frozen_volume_takes_no_write_until_it_is_thawed"),
+        (_ZFS, "test_a_freeze_stops_every_write_and_ends_with_its_process"),
+        (_SWITCHES, "test_no_acknowledged_line_is_lost"),
+    ],
+    "P3": [
+        (_CONTRACT, "test_a_freeze_ends_with_a_process_that_is_killed"),
+        (_FAILED, "test_a_freeze_that_ends_early_gives_the_reverse_up"),
+    ],
+    "P4": [(_STOPPED, "test_a_planned_reverse_that_had_switched_nothing_is_given_up")],
+    "V1": [(_CYCLE, "test_reverse_after_a_break_and_back_again")],
+    "V2": [(_BREAK, "test_a_reverse_takes_nested_subvolumes_along")],
+    "V3": [(_STOPPED, "test_work_at_both_ends_after_half_a_reverse_is_kept")],
+    "W1": [(_WRITERS, "test_an_open_file_refuses_a_switch_and_with_force_nothing_is_lost")],
+    "W2": [
+        (_WRITERS, "test_an_open_file_refuses_a_switch_and_with_force_nothing_is_lost"),
+        (_WRITERS, "test_what_is_written_after_a_forced_reverse_is_kept_and_said"),
+        (_ZFS, "test_a_freeze_stops_every_write_and_ends_with_its_process"),
+    ],
+    "W3": [(_WRITERS, "test_a_mapping_without_a_descriptor_counts_as_open")],
+    "W4": [(_WRITERS, "test_an_open_file_refuses_a_switch_and_with_force_nothing_is_lost")],
+    "W5": [(_CONTRACT, "test_a_rollback_loses_no_acknowledged_write_of_a_program")],
+    "I1": [(_STOPPED, "test_without_later_work_the_next_command_finishes_it")],
+    "I2": [
+        (_STOPPED, "test_later_work_stops_an_interrupted_verb"),
+        (_ENDS, "test_an_operation_that_waits_for_a_decision_is_not_tried_each_second"),
+    ],
+    "I3": [(_STOPPED, "test_later_work_stops_an_interrupted_verb")],
+    "I4": [
+        (_STOPPED, "test_later_work_stops_an_interrupted_verb"),
+        (_CONTRACT, "test_what_was_live_can_be_put_back"),
+    ],
+    "I5": [(_FAILED, "test_a_switch_that_fails_before_it_switched_leaves_all_as_it_was")],
+    "I6": [(_WRITERS, "test_reading_files_counts_as_a_change_where_access_times_are_kept")],
+    "C1": [(_STOPPED, "test_a_catalogue_that_is_lost_between_any_two_verbs")],
+    "C2": [(_STOPPED, "test_a_catalogue_of_before_is_not_obeyed")],
+    "U1": [(_STOPPED, "test_another_volume_in_the_place_of_the_source_is_not_mirrored")],
+    "U2": [
+        (_PLACES, "test_each_reason_has_a_message_and_nothing_is_made"),
+        (_SHOWN, "test_a_source_that_is_gone_is_named_and_not_its_snapshots"),
+    ],
+    "U3": [
+        (_SHOWN, "test_an_older_disk_at_the_destination_shows_its_own_age"),
+        (_ENDS, "test_an_older_disk_is_found_when_it_is_mounted_and_the_right_one_too"),
+    ],
+    "U4": [(_ZFS, "test_a_source_that_is_not_mounted_is_refused")],
+    "F1": [
+        (_BREAK, "test_on_a_full_file_system"),
+        (_BLOCK, "test_a_full_file_system_is_not_in_the_way_of_a_switch"),
+    ],
+    "F2": [(_BREAK, "test_on_a_full_file_system")],
+    "F3": [
+        (_BLOCK, "test_a_destination_with_a_damaged_root_record_is_promoted_and_goes_on"),
+        (_BLOCK, "test_no_old_record_stands_in_for_that_of_a_live_volume"),
+    ],
+}
+
+
+def test_each_sentence_has_its_tests() -> None:
+    assert sorted(numbered("docs/failover.md")) == sorted(TESTS)
+    for tests in TESTS.values():
+        assert tests
+        assert_there(tests)
