@@ -20,7 +20,7 @@ from mirrord.drivers.btrfs import ioctl, layout, store, subvolume, walk
 from mirrord.drivers.btrfs.layout import Layout, Record
 from mirrord.drivers.btrfs.store import Kept
 from mirrord.system import clock, files, steps
-from mirrord.system.openers import writers_on
+from mirrord.system.openers import sees_all, writers_on
 
 _PROMOTING = "promoting"
 _COMPARED = "divergence"
@@ -205,10 +205,12 @@ def _is_of(name: str, wanted: str) -> bool:
 def _superfluous(volume: Path, target: Kept) -> bool:
     """Whether all that the volume holds is in the snapshot, and nobody can write to it any more.
 
+    Where the files of some process cannot be seen, somebody may.
+
     It is read-only: who does not have a file open for writing yet gets none. Who is about to get
     one (it was opened before) has it within the pause.
     """
-    if store.nested_names(volume, limit=1):
+    if store.nested_names(volume, limit=1) or not sees_all():
         return False
     device = os.stat(volume).st_dev
     for _ in range(2):

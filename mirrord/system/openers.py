@@ -35,6 +35,20 @@ def writers_on(device: int, *, limit: int = 20) -> list[OpenWriter]:
     return found
 
 
+def sees_all() -> bool:
+    """Whether the files of each process here can be seen: it takes CAP_SYS_PTRACE to see those of
+    another user, or of root with more rights.
+    """
+    for pid in _processes():
+        try:
+            os.readlink(_PROC / str(pid) / "cwd")  # asks for the same right
+        except PermissionError:
+            return False
+        except OSError:
+            continue  # it ended
+    return True
+
+
 def writers_of_devices(numbers: Collection[int]) -> Iterator[OpenWriter]:
     """Who has one of these block devices (`st_rdev`) open for writing; loop devices, too."""
 

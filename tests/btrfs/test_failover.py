@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -159,6 +161,19 @@ def test_prepare_delete_discard_and_forget_survive_crashes(pair: Pair) -> None:
         driver().commit("t", show=False)
 
     crash_at_every_step(committed, lambda: driver().delete_snapshot(base.guid), clean)
+
+
+def test_what_somebody_unseen_may_write_to_is_kept(pair: Pair) -> None:
+    """Without CAP_SYS_PTRACE the files of other processes cannot be seen."""
+    base = pair.initialize()
+    pair.destination.promote()
+    script = (
+        "import sys; from mirrord.drivers.btrfs.driver import BtrfsDriver;"
+        "kept = BtrfsDriver(sys.argv[1]).rollback(sys.argv[2], mirror_id='m1', keep_as='mine');"
+        "assert kept == 'mine', kept"
+    )
+    confined = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-all"]
+    subprocess.run([*confined, sys.executable, "-c", script, pair.backup, base.guid], check=True)
 
 
 def test_two_losing_sides_of_one_name_are_both_kept(pair: Pair) -> None:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -73,9 +74,6 @@ def test_systemd_takes_the_unit_file(tmp_path: Path) -> None:
 
 
 def test_btrfs_works_with_the_capabilities_of_the_unit_file_alone(tmp_path: Path) -> None:
-    [line] = settings("CapabilityBoundingSet")
-    bounding = "-all," + ",".join(f"+{each.removeprefix('CAP_').lower()}" for each in line.split())
-    prefix = ["setpriv", "--no-new-privs", f"--bounding-set={bounding}", "--inh-caps=-all"]
     with filesystem(size_mib=256) as source, filesystem(size_mib=256) as backup:
         volume = make_subvolume(source / "home")
         _owners_work(volume)
@@ -87,13 +85,31 @@ def test_btrfs_works_with_the_capabilities_of_the_unit_file_alone(tmp_path: Path
             f"{OWN} restore home tool --overwrite; {OWN} restore home --all --yes"
         )
         done = subprocess.run(
-            [*prefix, "bash", "-c", script], env=environment(tmp_path), capture_output=True,
+            [*_prefix(), "bash", "-c", script], env=environment(tmp_path), capture_output=True,
             text=True,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         tool = (backup / "home/current/tool").stat()
         assert (tool.st_uid, tool.st_gid, tool.st_mode & 0o7777) == (1234, 5678, 0o4755)
         assert (backup / "home/current/null").is_char_device()
+
+
+def _prefix() -> list[str]:
+    """Confines a command to the capabilities of the unit file."""
+    [line] = settings("CapabilityBoundingSet")
+    bounding = "-all," + ",".join(f"+{each.removeprefix('CAP_').lower()}" for each in line.split())
+    return ["setpriv", "--no-new-privs", f"--bounding-set={bounding}", "--inh-caps=-all"]
+
+
+def test_open_files_are_seen_with_these_capabilities(tmp_path: Path) -> None:
+    script = (
+        "import os, sys; from mirrord.system.openers import sees_all, writers_on;"
+        "found = writers_on(os.stat(sys.argv[1]).st_dev, limit=100_000);"
+        "assert sees_all() and any(one.path == sys.argv[1] for one in found), found"
+    )
+    path = tmp_path / "held"
+    with path.open("w"):
+        subprocess.run([*_prefix(), sys.executable, "-c", script, path], check=True)
 
 
 def _owners_work(volume: Path) -> None:
