@@ -20,7 +20,8 @@ from mirrord.core.model import (
     Staging,
     VolumeFacts,
 )
-from mirrord.drivers.base import Capability, Driver, Receiver, SendStream
+from mirrord.drivers.base import Capability, Driver
+from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.link.exchange import Cancelled, Exchange
 from mirrord.link.session import Session
 from mirrord.system import waiting

@@ -140,16 +140,8 @@ def test_a_reverse_takes_nested_subvolumes_along(mirror: Mirror) -> None:
     assert mirror.source.is_symlink() and mirror.content() == "two"
     [kept] = (mirror.source.parent / ".mirrord/home/diverged").iterdir()
     assert (kept / kept.name / "nested/file").read_text() == "only here"
-    writable: list[str | Path] = [
-        "btrfs",
-        "property",
-        "set",
-        "-ts",
-        kept / kept.name,
-        "ro",
-        "false",
-    ]
-    subprocess.run(thaw, check=True)
+    writable = ["btrfs", "property", "set", "-ts", str(kept / kept.name), "ro", "false"]
+    subprocess.run(writable, check=True)
     delete_subvolume(kept / kept.name / "nested")
     (mirror.view / "file").write_text("three")
     mirror.again().update(NAME)

@@ -4,7 +4,7 @@ it is known that the rule can fail.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import pytest
@@ -17,6 +17,7 @@ from mirrord.engine.mirror import Mirror
 from mirrord.engine.recovery import Recovered
 from tests.sim.memory import MemoryDriver, MemoryReceiver
 from tests.sim.story import Story
+from tests.sim.stream import Change
 from tests.sim.volume import Body, Volume, digest_of
 
 
@@ -39,8 +40,16 @@ def _ignores_writers(_driver: MemoryDriver, volume: Volume, body: Body, guid: st
     return body.blocks == volume.entries[guid].blocks
 
 
-def _writes_go_on(story: Story) -> list[Volume]:
-    return [volume for volume in story.disk.volumes.values() if volume.role is Role.LIVE]
+def _writes_go_on(patch: pytest.MonkeyPatch) -> None:
+    def live(story: Story) -> list[Volume]:
+        return [volume for volume in story.disk.volumes.values() if volume.role is Role.LIVE]
+
+    def write(volume: Volume, changes: Iterable[Change]) -> None:
+        volume.end_span()
+        volume.body.write(changes)
+
+    patch.setattr(Story, "_live", live)
+    patch.setattr(Volume, "write", write)
 
 
 def _freezes_only(mirror: Mirror, _operation: object) -> None:
@@ -104,7 +113,7 @@ BUGS = (
     Bug(
         "a freeze stops nobody",
         "a planned reverse left lines behind",
-        _of(Story, "_live", _writes_go_on),
+        _writes_go_on,
     ),
     Bug(
         "a reverse does not carry the last changes",

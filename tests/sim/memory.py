@@ -26,8 +26,6 @@ from mirrord.core.model import (
 from mirrord.drivers.base import (
     Capability,
     Driver,
-    Receiver,
-    SendStream,
     base_missing,
     no_space,
     not_a_mirror,
@@ -38,6 +36,7 @@ from mirrord.drivers.base import (
     staging_missing,
     stream_damaged,
 )
+from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.system import clock, steps
 from tests.sim.link import Link
 from tests.sim.stream import Head, MemorySendStream, Parser
@@ -396,6 +395,8 @@ class MemoryDriver(Driver):
             steps.reached("MEMORY:FORGET:CLEAN")
             volume.mirror_id = ""
             volume.staged.clear()
+            if volume.role is Role.MIRROR and not volume.entries:
+                del self._disk.volumes[self.location]  # nothing was ever there
 
     # Helpers
 

@@ -322,6 +322,7 @@ class Story:
                 number = getattr(errno, fault.upper())
                 raise OSError(number, os.strerror(number))
 
+        later = frozenset(self._later)
         before = self._planned_reverse(verb, force=force)
         code, error = "", None
         steps.observe(step)
@@ -346,7 +347,7 @@ class Story:
         if asked:
             self._later.clear()
         else:
-            self._check_untouched(verb, live)
+            self._check_untouched(verb, {n: live[n] for n in live.keys() & later})
         if before is not None and error is None:
             self._check_reverse(before)
         return error
@@ -444,7 +445,7 @@ class Story:
         """What nobody asked for touches no volume that people wrote to since they last did."""
         for number, volume in live.items():
             still = volume.role is Role.LIVE and volume.body.number == number
-            if number in self._later and not still:
+            if not still:
                 raise Violation(f"{verb} set aside a volume with later work, unasked")
 
     def _planned_reverse(self, verb: str, *, force: bool) -> Body | None:
