@@ -29,8 +29,6 @@ from mirrord.core.model import (
 from mirrord.drivers.base import (
     Capability,
     Driver,
-    Receiver,
-    SendStream,
     base_missing,
     not_a_mirror,
     not_empty,
@@ -62,6 +60,7 @@ from mirrord.drivers.block.volume import (
     write_first_record,
     writer_of,
 )
+from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.system import clock, locks
 
 

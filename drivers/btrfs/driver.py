@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from mirrord.core.errors import Damaged, Diverged, Refused, Unsupported
+from mirrord.core.errors import Diverged, Refused, Unsupported
 from mirrord.core.model import (
     Changes,
     Delta,
@@ -26,7 +26,6 @@ from mirrord.core.model import (
     Staging,
     VolumeFacts,
 )
-from mirrord.core.text import escaped
 from mirrord.drivers import base
 from mirrord.drivers.base import Capability, Driver
 from mirrord.drivers.btrfs import (
@@ -38,6 +37,7 @@ from mirrord.drivers.btrfs import (
     receive,
     reserve,
     spool,
+    standing,
     store,
     subvolume,
     walk,
@@ -49,7 +49,6 @@ from mirrord.drivers.btrfs.stream import BtrfsSendStream, Checkpoint, Sending
 from mirrord.system import files, locks
 from mirrord.system.openers import writers_on
 
-_NESTED_NOTES_MAX = 10
 _NESTED_WATCHED_MAX = 1000
 
 
@@ -105,97 +104,10 @@ class BtrfsDriver(Driver):
             )
         return layout.resolve(self.location)
 
-    def _role(self, place: Layout) -> tuple[Role, tuple[str, ...]]:
-        """The role, and what a person should know about it."""
-        if place.live:
-            return Role.LIVE, ()
-        prepared = place.mirror_file.exists()
-        if place.shown_wrapper() is not None:
-            if prepared:
-                return Role.MIRROR, ()
-            return Role.FOREIGN, ("it is the view of a mirror that was deleted",)
-        if os.path.lexists(place.view):
-            if place.view != place.location and subvolume.is_subvolume(place.view):
-                note = f"it is a folder, and the subvolume in it is {place.view}: name that one"
-                return Role.FOREIGN, (note,)
-            return Role.FOREIGN, (f"{place.view} is neither a subvolume nor a view of mirrord's",)
-        if prepared:
-            return Role.MIRROR, ()
-        if not os.path.lexists(place.location):
-            if place.view == place.location:
-                return Role.ABSENT, ("the volume is gone; mirrord still has snapshots of it",)
-            missing = not place.location.parent.is_dir()
-            note = f"the folder {place.location.parent} is not there"
-            return Role.ABSENT, ((note,) if missing else ())
-        return self._role_of_folder(place)
-
-    def _role_of_folder(self, place: Layout) -> tuple[Role, tuple[str, ...]]:
-        if not place.location.is_dir():
-            return Role.FOREIGN, ("it is a file, not a folder",)
-        names = [name for name in os.listdir(place.location) if name != layout.STORE]
-        if not names and not store.kept(place):
-            return Role.ABSENT, ("it is an empty folder, not a subvolume",)
-        found = f"'{min(names)}'" if names else "snapshots of a mirror that was deleted"
-        note = f"it is a plain folder that holds {found}, not a subvolume"
-        return Role.FOREIGN, (note,)
-
     @guarded
     def facts(self) -> VolumeFacts:
         """See `Driver.facts`."""
-        place = self._place()
-        role, notes = self._role(place)
-        there = layout.nearest_existing(place.location)
-        size = os.statvfs(there)
-        identity, fixed, shown, origin = "", "", None, None
-        if role is Role.LIVE:
-            live = subvolume.info(place.view)
-            identity, fixed = live.uuid, failover.fixed(place)
-            origin = self._origin(place, live)
-            notes += self._nested_notes(place)
-        elif role is Role.MIRROR:
-            one = store.shown(place)
-            shown = one.snapshot.guid if one else None
-            if one is None and place.shown_wrapper() is not None:
-                notes += ("The snapshot that it should show was deleted.",)
-        try:
-            mirror_id = layout.read_mirror_id(place)
-        except Damaged as error:
-            mirror_id, notes = "", (*notes, f"{error}.")
-        return VolumeFacts(
-            kind=self.kind,
-            location=self.location,
-            role=role,
-            identity=identity,
-            filesystem=ioctl.filesystem_facts(there)[0],
-            view=str(place.view),
-            shown=shown,
-            mirror_id=mirror_id,
-            origin=origin,
-            used_bytes=(size.f_blocks - size.f_bfree) * size.f_frsize,
-            free_bytes=size.f_bavail * size.f_frsize,
-            notes=notes,
-            fixed=fixed,
-            copy=str(copies.find(place) or ""),
-            frozen=freezing.is_frozen(place),
-            mount=str(layout.mount_of(there)),
-        )
-
-    def _origin(self, place: Layout, live: subvolume.Info) -> str | None:
-        for one in store.kept(place):
-            if live.parent_uuid and one.info.uuid == live.parent_uuid:
-                return one.snapshot.guid
-        return None
-
-    def _nested_notes(self, place: Layout) -> tuple[str, ...]:
-        names = store.nested_names(place.view, limit=_NESTED_NOTES_MAX + 1)
-        notes = [
-            f"The nested subvolume '{escaped(name)}' is not mirrored: a btrfs snapshot does not "
-            "contain it; give it a mirror of its own."
-            for name in names[:_NESTED_NOTES_MAX]
-        ]
-        if len(names) > _NESTED_NOTES_MAX:
-            notes.append("There are more nested subvolumes, none of which is mirrored.")
-        return tuple(notes)
+        return standing.facts(self._place(), self.location)
 
     @contextlib.contextmanager
     def _exclusive(self, purpose: str) -> Iterator[bool]:
@@ -261,6 +173,7 @@ class BtrfsDriver(Driver):
         if there is None:
             # The kernel's commit of the snapshot makes the folder durable, too.
             reserve.keep(place)
+            failover.sweep(place)
             wrapper.mkdir(mode=0o755, exist_ok=True)
             wrapper.chmod(0o755)  # whatever the umask: a reverse makes it the way to the view
             subvolume.snapshot("BTRFS:SNAPSHOT:TAKE", place.view, wrapper / name, read_only=True)
@@ -374,7 +287,7 @@ class BtrfsDriver(Driver):
         place = self._place()
         if in_place and not os.path.lexists(place.location):
             place = layout.beside(place.location)
-        role, notes = self._role(place)
+        role, notes = standing.role(place)
         owner = layout.read_mirror_id(place)
         if role in (Role.LIVE, Role.FOREIGN):
             found = "it is a live volume" if role is Role.LIVE else notes[0]
@@ -396,7 +309,7 @@ class BtrfsDriver(Driver):
 
     def _mirror_place(self) -> Layout:
         place = self._place()
-        if self._role(place)[0] is not Role.MIRROR:
+        if standing.role(place)[0] is not Role.MIRROR:
             raise base.not_a_mirror(str(self))
         return place
 
@@ -446,7 +359,7 @@ class BtrfsDriver(Driver):
                 failover.promote(place, None, str(self))
             return
         start = failover.to_promote(place, guid, str(self)) if place.store.is_dir() else None
-        if start is None and self._role(place)[0] is not Role.MIRROR:
+        if start is None and standing.role(place)[0] is not Role.MIRROR:
             raise base.not_a_mirror(str(self))
         if os.path.lexists(place.view) and place.shown_wrapper() is None:
             raise base.not_empty(str(place.view), "it is not a view of mirrord's")
@@ -494,7 +407,7 @@ class BtrfsDriver(Driver):
     def mark(self) -> str:
         """See `Driver.mark`: the transaction of the last change says all of a subvolume."""
         place = self._place()
-        role = self._role(place)[0]
+        role = standing.role(place)[0]
         if role is not Role.LIVE:
             shown = store.shown(place) if role is Role.MIRROR else None
             return f"{role.value} {shown.snapshot.guid if shown else ''}"
@@ -511,7 +424,7 @@ class BtrfsDriver(Driver):
     def begin_test(self, place: str = "") -> VolumeFacts:
         """See `Driver.begin_test`: a writable snapshot."""
         here = self._place()
-        if self._role(here)[0] is not Role.MIRROR:
+        if standing.role(here)[0] is not Role.MIRROR:
             raise base.not_a_mirror(str(self))
         return BtrfsDriver(str(copies.begin(here, place, str(self)))).facts()
 

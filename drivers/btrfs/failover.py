@@ -59,9 +59,9 @@ def promote(place: Layout, start: Kept | None, where: str) -> None:
 
 def to_promote(place: Layout, guid: str | None, where: str) -> Kept | None:
     """What a promoted volume begins as: the snapshot `guid`, or without one what is shown, else
-    the newest that is intact, else the newest received one of which our own record is damaged (it
-    was whole when it came here, and the kernel forgets where a snapshot came from once somebody
-    makes it writable).
+    the newest that is intact. A received one of which our own record is missing or damaged will do:
+    it was complete when it came here, and the kernel forgets that it was received once somebody
+    makes it writable.
     """
     if guid is not None:
         one = store.find(place, guid)
@@ -71,7 +71,7 @@ def to_promote(place: Layout, guid: str | None, where: str) -> Kept | None:
     kept = [one for one in store.kept(place) if one.snapshot.kind is SnapshotKind.REFERENCE]
     shown = store.shown(place)
     intact = [one for one in kept if one.snapshot.intact]
-    if shown is not None and (shown.snapshot.intact or (_usable(shown) and not intact)):
+    if shown is not None and _usable(shown):
         return shown
     usable = intact or [one for one in kept if _usable(one)]
     return usable[-1] if usable else None
@@ -253,9 +253,8 @@ def divergence(place: Layout, start: Kept, *, limit: int, where: str) -> Diverge
     if not place.live or unchanged(place.view, start):
         return Divergence(start.snapshot.guid, 0, (), 0, newer)
     layout.make_store("BTRFS:DIVERGENCE", place, public=False)
+    sweep(place)
     path = place.swap / _COMPARED
-    if subvolume.is_subvolume(path):
-        subvolume.delete("BTRFS:DIVERGENCE:LEFTOVER", path)
     subvolume.snapshot("BTRFS:DIVERGENCE:SNAPSHOT", place.view, path, read_only=True)
     try:
         info = subvolume.info(path)
@@ -270,6 +269,13 @@ def divergence(place: Layout, start: Kept, *, limit: int, where: str) -> Diverge
         total_changes=len(changes),
         newer_snapshots=newer,
     )
+
+
+def sweep(place: Layout) -> None:
+    """Remove what a comparison that was interrupted left."""
+    path = place.swap / _COMPARED
+    if subvolume.is_subvolume(path):
+        subvolume.delete("BTRFS:DIVERGENCE:LEFTOVER", path)
 
 
 def unchanged(volume: Path, start: Kept) -> bool:

@@ -22,7 +22,6 @@ from typing import IO, TYPE_CHECKING
 from mirrord.core.errors import Damaged, MirrordError, TransferFailed, Unsupported
 from mirrord.core.model import ReceiveRequest, Snapshot, SnapshotKind, Staging
 from mirrord.drivers import base
-from mirrord.drivers.base import Receiver
 from mirrord.drivers.btrfs import layout, spool, store, subvolume
 from mirrord.drivers.btrfs.alone import alone
 from mirrord.drivers.btrfs.ioctl import guarded
@@ -30,6 +29,7 @@ from mirrord.drivers.btrfs.layout import Layout, Record
 from mirrord.drivers.btrfs.spool import Spool
 from mirrord.drivers.btrfs.store import Kept
 from mirrord.drivers.btrfs.stream import make_pipe
+from mirrord.drivers.streams import Receiver
 from mirrord.system import command, files, steps, waiting
 from mirrord.system.confine import start_confined
 from mirrord.system.native import BtrfsStreamScanner, btrfs_rewrite_beginning

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from mirrord.core.errors import CheckpointUseless, Damaged, MirrordError, TransferFailed
-from mirrord.drivers.base import SendStream
 from mirrord.drivers.btrfs import ioctl
+from mirrord.drivers.streams import SendStream
 from mirrord.system import clock, waiting
 from mirrord.system.native import BtrfsStreamScanner, StreamDigest, btrfs_rewrite_beginning
 

@@ -40,7 +40,8 @@ def _count() -> None:
 
 
 @functools.cache
-def _program(name: str) -> str:
+def program(name: str) -> str:
+    """Where `zfs` or `zpool` is."""
     return command.find(name, hint=_HINT)
 
 
@@ -53,7 +54,7 @@ def result(arguments: Sequence[str], *, given: bytes | None = None) -> Result:
         return done
     _count()
     return command.run(
-        [_program(arguments[0]), *arguments[1:]],
+        [program(arguments[0]), *arguments[1:]],
         timeout_s=_TIMEOUT_S,
         environment=ENVIRONMENT,
         output_bytes_max=_OUTPUT_BYTES_MAX,
@@ -119,7 +120,7 @@ def start(
     """Start a `zfs send` or `zfs recv`; see `mirrord.system.command.start`."""
     _count()
     return command.start(
-        [_program(arguments[0]), *arguments[1:]],
+        [program(arguments[0]), *arguments[1:]],
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mirrord.core.model import BlockStates, Divergence, FileChange
-from mirrord.drivers.zfs import command, marks, mounting
+from mirrord.drivers.zfs import command, marks, mounting, names
 from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.place import Dataset, parse
 from mirrord.system import files
@@ -18,14 +18,16 @@ SECTOR_BYTES = 512
 _ESCAPED = re.compile(rb"\\0([0-7]{3})")
 
 
-def sync(volume: Dataset, where: str) -> None:
+def sync(volumes: Sequence[Dataset], where: str) -> None:
     """Bring all that users have written, also what is still in memory, into the pool's books."""
-    folder = mounting.folder_of(volume)
-    if folder:  # (that this user may not is no proof that there is nothing)
-        files.sync_filesystem("ZFS:CHANGED:SYNC", folder)
-    else:
-        mounting.flush("ZFS:CHANGED:SYNC", volume)
-    command.run(["zpool", "sync", volume.name.partition("/")[0]], where)
+    for volume in volumes:
+        folder = mounting.folder_of(volume)
+        if folder:  # (that this user may not is no proof that there is nothing)
+            files.sync_filesystem("ZFS:CHANGED:SYNC", folder)
+        else:
+            mounting.flush("ZFS:CHANGED:SYNC", volume)
+    for pool in {names.pool_of(volume.name) for volume in volumes}:
+        command.run(["zpool", "sync", pool], where)
 
 
 def changed(volume: Dataset, base: Entry, where: str) -> bool | None:
@@ -34,7 +36,7 @@ def changed(volume: Dataset, base: Entry, where: str) -> bool | None:
     """
     if base.dataset != volume.name:
         return None
-    sync(volume, where)
+    sync([volume], where)
     since = f"written@{base.name}"
     asked = f"type,guid,mounted,mountpoint,{since},{marks.MARK}"
     words = ["zfs", "get", "-Hp", "-o", "name,property,value,source", asked]
@@ -142,7 +144,7 @@ def divergence(
     newer = tuple(
         one.name for one in found.own() if one.order > start.order and one.mark is not None
     )
-    sync(volume, where)
+    sync([volume], where)
     changed = written(volume.name, start, where)
     if changed == 0:
         return Divergence(start.guid, 0, (), 0, newer)

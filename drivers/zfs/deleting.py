@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from mirrord.core.errors import Busy, MirrordError, Refused
-from mirrord.drivers.zfs import command, marks, names, programs
+from mirrord.core.model import SnapshotKind
+from mirrord.drivers.zfs import command, compare, marks, names, programs
 from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.marks import Mark
 from mirrord.drivers.zfs.place import Place
@@ -24,6 +25,8 @@ def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
     theirs = [name for name in clones if name != copy]
     if theirs:
         raise _cloned(one, theirs, where)
+    if one.mark is not None and one.mark.kind is SnapshotKind.DIVERGED:
+        _refuse_later_work(found, one, where)
     words = ["zfs", "release", marks.HOLD, one.full]
     gone = ("no such tag", "does not exist")
     wishes = [command.Wish("ZFS:DELETE:RELEASE", words, gone)]
@@ -41,6 +44,19 @@ def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
             raise _held(one, where)
         raise command.failure(where, arguments, done.errors)
     sweep(place, found, {one.guid}, where)
+
+
+def _refuse_later_work(found: Listing, one: Entry, where: str) -> None:
+    """With the last snapshot of what was set aside that goes, too: it must hold no more than it."""
+    own = [each for each in found.snapshots() if each.dataset == one.dataset]
+    if own[-1].guid != one.guid or one.dataset == found.dataset:
+        return
+    if compare.written(one.dataset, one, where):
+        raise Refused(
+            f"{one.dataset} was written to after it was set aside", where=where,
+            why=f"it would be destroyed with its last snapshot {one.name}",
+            hint=f"Keep what is in it, or destroy it: zfs destroy -r {one.dataset}",
+        )  # fmt: skip
 
 
 def delete_all(entries: Sequence[Entry], copy: str, where: str) -> None:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import secrets
 from collections.abc import Iterator
 from typing import ClassVar
 
-from mirrord.core.errors import MirrordError, Refused
+from mirrord.core.errors import MirrordError, NoSpace, Refused
 from mirrord.core.model import (
     Changes,
     Delta,
     Divergence,
+    OpenWriter,
     ReceiveRequest,
     Role,
     Snapshot,
@@ -38,17 +40,20 @@ from mirrord.drivers.zfs import (
     deltas,
     failover,
     features,
+    freezing,
     holding,
     listing,
     locking,
     mounting,
     names,
+    proof,
     receive,
     running,
     standing,
     stream,
     survey,
     taking,
+    writers,
 )
 from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.marks import SnapshotMark
@@ -70,11 +75,14 @@ class ZfsDriver(Driver):
         #: What is left of a commit to do when the volume is given back.
         self._due: commit.Due | None = None
         self._sent: list[str] = []
+        self._freeze: freezing.Freeze | None = None
 
     def detach(self) -> None:
         """See `Driver.detach`."""
         with contextlib.suppress(MirrordError, OSError):
             self._settle()
+        if self._freeze is not None:
+            self.thaw()
 
     # Facts
 
@@ -167,13 +175,18 @@ class ZfsDriver(Driver):
         return [
             self._snapshot(one, place)
             for one in self._sight.listing(place, certain=True).own()
-            if one.mark is None and listing.matches(one, patterns)
+            if one.mark is None
+            and not one.name.startswith(proof.PREFIX)
+            and listing.matches(one, patterns)
         ]
 
-    def _live(self) -> Place:
+    def _live(self, *, mounted: bool = True) -> Place:
         place = self._look()
         if self._role(place)[0] is not Role.LIVE:
             raise texts.not_live(str(self))
+        missing = mounting.missing(place.here)
+        if mounted and missing is not None:
+            raise missing
         return place
 
     def take_snapshot(self, name: str) -> Snapshot:
@@ -183,7 +196,7 @@ class ZfsDriver(Driver):
         mark = SnapshotMark(SnapshotKind.REFERENCE, "", clock.now_ns())
         place = self._sight.hinted_place()
         taken = None
-        if place is not None and self._role(place)[0] is Role.LIVE:
+        if place is not None and self._role(place)[0] is Role.LIVE and mounting.there(place.here):
             taken = taking.at_once(place, name, mark)
         if place is None or taken is None:
             place = self._live()
@@ -219,9 +232,10 @@ class ZfsDriver(Driver):
         """See `Driver.changed_since`."""
         where, one, seen = str(self), self._sight.hint(guid), self._sight.hinted_place()
         if one is not None and seen is not None and seen.here is not None:
-            if self._role(seen)[0] is Role.LIVE and counters.moved(seen.here, guid):
+            live = self._role(seen)[0] is Role.LIVE and mounting.there(seen.here)
+            if live and counters.moved(seen.here, guid):
                 return True
-            answer = compare.changed(seen.here, one, where)
+            answer = compare.changed(seen.here, one, where) if live else None
             if answer is not None:
                 return answer
         place = self._live()
@@ -232,7 +246,7 @@ class ZfsDriver(Driver):
             raise texts.snapshot_missing(where, guid)
         if one.dataset != self.location:
             return True  # it was set aside: the volume went back to before it
-        compare.sync(place.here, where)
+        compare.sync([place.here], where)
         return compare.written(self.location, one, where) != 0
 
     def base_left(self, guid: str) -> Snapshot | None:
@@ -417,28 +431,96 @@ class ZfsDriver(Driver):
 
     # Failing over and back
 
-    def promote(self) -> None:
+    def promote(self, guid: str | None = None) -> None:
         """See `Driver.promote`."""
+        # (A pool without room may refuse to note what a commit left to be noted.)
+        with contextlib.suppress(NoSpace):
+            self._settle()
         with self._changing():
-            self._promote()
+            self._promote(guid)
 
-    def _promote(self) -> None:
+    def _promote(self, guid: str | None) -> None:
         where, place = str(self), self._look(fresh=True)
-        role = self._role(place)[0]
+        role, here = self._role(place)[0], place.here
         if role is Role.LIVE:
-            if place.here is not None and place.mark.role == "live":
-                mounting.mount("ZFS:PROMOTE:MOUNT", place.here)
+            assert here is not None
+            if place.mark.role == "live":
+                mounting.mount("ZFS:PROMOTE:MOUNT", here)
+            elif standing.nobodys(here):
+                failover.promote(place, self._list(place), guid, where)
             return
         if role is not Role.MIRROR:
             raise texts.not_a_mirror(where)
         running.drop(self.location)
-        if place.here is None and place.fresh is not None:
+        if here is None and place.fresh is not None:
             failover.finish_swap(place, where)
             place = self._look(fresh=True)
-        place = self._heal(place)
+        with contextlib.suppress(NoSpace):
+            place = self._heal(place)
         if place.here is None:
             raise standing.nothing_shown(where)
-        failover.promote(place, self._list(place), where)
+        failover.promote(place, self._list(place), guid, where)
+
+    def writers(self, kept: str = "", *, limit: int = 20) -> list[OpenWriter]:
+        """See `Driver.writers`. What is kept is read-only: nobody can go on writing to it."""
+        if kept:
+            return []
+        here = self._live(mounted=False).here
+        return writers.of([here], limit) if here is not None else []
+
+    def freeze(self) -> None:
+        """See `Driver.freeze`."""
+        here = self._live().here
+        assert here is not None
+        if self._freeze is None:
+            with self._changing():
+                self._freeze = freezing.Freeze([here], str(self))
+
+    def thaw(self) -> None:
+        """See `Driver.thaw`."""
+        if self._role(self._look(fresh=True))[0] is Role.LIVE:
+            with self._changing():
+                freezing.thaw([self.location], str(self))
+        self._unfreeze()
+
+    def _unfreeze(self) -> None:
+        """What this object froze is thawed, or a rollback's."""
+        freeze, self._freeze = self._freeze, None
+        if freeze is not None:
+            freeze.release()
+
+    def mark(self) -> str:
+        """See `Driver.mark`."""
+        where, place = str(self), self._look(fresh=True)
+        role = self._role(place)[0]
+        if role is not Role.LIVE or place.here is None:
+            return proof.text(role, self._state(place))
+        with self._changing():
+            return proof.text(role, proof.live([place.here], where))
+
+    def is_marked(self, mark: str) -> bool:
+        """See `Driver.is_marked`."""
+        where, place = str(self), self._look(fresh=True)
+        role = self._role(place)[0]
+        marked, state = proof.parse(mark)
+        if marked is not role or role is Role.FOREIGN:
+            return False
+        if role is not Role.LIVE or place.here is None:
+            return state == self._state(place)
+        return proof.holds(state, [place.here], where)
+
+    def _state(self, place: Place) -> list[str]:
+        """What a place that is not LIVE is. (One that somebody wrote to is never the same.)"""
+        if place.volume is None:
+            return [place.prepared]
+        found = self._list(place)
+        command.run(["zpool", "sync", names.pool_of(self.location)], str(self))
+        asked = ["zfs", "get", "-Hp", "-o", "value", "written", place.volume.name]
+        written = command.run(asked, str(self)).strip()
+        unique = secrets.token_hex(8) if written != "0" else ""
+        newest = [one.guid for one in found.own()[-1:]]
+        shown = failover.shown(place, found) or ""
+        return [place.volume.guid, place.mark.mirror_id, shown, *newest, unique]
 
     def begin_test(self, place: str = "") -> VolumeFacts:
         """See `Driver.begin_test`: a clone."""
@@ -464,12 +546,15 @@ class ZfsDriver(Driver):
             raise texts.base_missing(where, guid)
         return compare.divergence(place.volume, found, start, limit=limit, where=where)
 
-    def rollback(self, guid: str, *, mirror_id: str, keep_as: str | None) -> None:
+    def rollback(self, guid: str, *, mirror_id: str, keep_as: str) -> str | None:
         """See `Driver.rollback`."""
-        with self._changing():
-            self._rollback(guid, mirror_id, keep_as)
+        try:
+            with self._changing():
+                return self._rollback(guid, mirror_id, keep_as)
+        finally:
+            self._unfreeze()
 
-    def _rollback(self, guid: str, mirror_id: str, keep_as: str | None) -> None:
+    def _rollback(self, guid: str, mirror_id: str, keep_as: str) -> str | None:
         where, place = str(self), self._look(fresh=True)
         role = self._role(place)[0]
         if role is Role.FOREIGN:
@@ -482,7 +567,18 @@ class ZfsDriver(Driver):
             raise texts.base_missing(where, guid)
         if target.mark is not None and target.mark.kind is SnapshotKind.DIVERGED:
             raise Refused("a diverged snapshot cannot be the base of a mirror", where=where)
-        failover.rollback(place, found, target, mirror_id=mirror_id, keep_as=keep_as, where=where)
+        return failover.rollback(
+            place, found, target, mirror_id=mirror_id, keep_as=keep_as, where=where
+        )
+
+    def reinstate(self, name: str) -> None:
+        """See `Driver.reinstate`."""
+        with self._changing():
+            where, place = str(self), self._look(fresh=True)
+            if self._role(place)[0] not in (Role.LIVE, Role.MIRROR) or place.volume is None:
+                raise texts.not_live(where)
+            running.drop(self.location)
+            failover.reinstate(place, self._list(place), name, where)
 
     def forget(self) -> None:
         """See `Driver.forget`."""
@@ -496,4 +592,6 @@ class ZfsDriver(Driver):
         if request is not None and not self._list(place).find(request.snapshot.guid):
             receive.discard(place, where)
             place = self._look(fresh=True)
+        if place.here is not None:
+            proof.remove([place.here.name], "", where)
         deleting.forget(place, self._list(place), where, live=self._role(place)[0] is Role.LIVE)

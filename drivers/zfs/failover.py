@@ -17,15 +17,28 @@ ended by doing it again:
 from __future__ import annotations
 
 import itertools
+import re
 
-from mirrord.core.errors import Refused
+from mirrord.core.errors import MirrordError, NotFound, Refused
 from mirrord.core.model import SnapshotKind
+from mirrord.core.units import format_few
 from mirrord.drivers.base import other_mirror
-from mirrord.drivers.zfs import command, listing, marks, mounting, names, record
+from mirrord.drivers.zfs import (
+    below,
+    command,
+    compare,
+    freezing,
+    listing,
+    marks,
+    mounting,
+    names,
+    record,
+    writers,
+)
 from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.marks import Mark, SnapshotMark
 from mirrord.drivers.zfs.place import Dataset, Place, look
-from mirrord.system import clock, steps
+from mirrord.system import clock
 
 #: The owner's settings that the dataset which takes the place gets, too. What is not in here is
 #: given by the snapshot, is counted by ZFS itself, or is set anew.
@@ -87,33 +100,54 @@ def shown(place: Place, found: Listing) -> str | None:
     return own[-1].guid if own else None
 
 
-def promote(place: Place, found: Listing, where: str) -> None:
+def promote(place: Place, found: Listing, guid: str | None, where: str) -> None:
     """See `Driver.promote`: a mirror becomes writable where it is."""
     volume = place.here
     assert volume is not None
-    guid = shown(place, found)
-    target = found.find(guid) if guid else None
-    if guid is None or target is None:
+    target = beginning(place, found, guid)
+    if target is None:
         raise Refused(
             "there is nothing to make live",
             where=where,
-            why="no snapshot is shown here",
-            hint="The first transfer must have ended: 'mirrord initialize NAME'.",
+            why="no snapshot is here" if guid is None else f"none has the identity {guid}",
+            hint="'mirrord snapshots NAME' lists those that are; the first comes with "
+            "'mirrord initialize NAME'.",
         )
     if volume.token:
         command.effect("ZFS:PROMOTE:ABORT", ["zfs", "recv", "-A", place.location], where)
     own = found.own()
-    if not own or own[-1].guid != guid:  # newer ones came that are not shown
+    if not own or own[-1].guid != target.guid:  # newer ones stay, beside it
         make_anew(place, found, target, place.mark, None, where)
         place = look(place.location, where)
         volume = place.here
         assert volume is not None
     record.remove("ZFS:PROMOTE:RECORD", place.location)
-    mark = place.mark._replace(role="live", pin=None, origin=guid)
+    mark = place.mark._replace(role="live", pin=None, origin=target.guid)
+    make_writable(volume, mark, where)
+
+
+def make_writable(volume: Dataset, mark: Mark, where: str) -> None:
+    """One `zfs set` makes a mirror a live volume."""
     values = [f"{marks.MARK}={mark.text()}", "readonly=off"]
     values += [] if volume.is_zvol else ["canmount=on"]
-    command.effect("ZFS:PROMOTE:MARK", ["zfs", "set", *values, place.location], where)
+    values += [f"{marks.FROZEN}={freezing.THAWED.text()}"] if freezing.of(volume) else []
+    command.effect("ZFS:PROMOTE:MARK", ["zfs", "set", *values, volume.name], where)
+    if not volume.is_zvol and volume.mountpoint:
+        below.release(volume.mountpoint)
     mounting.mount("ZFS:PROMOTE:MOUNT", volume)
+
+
+def beginning(place: Place, found: Listing, guid: str | None) -> Entry | None:
+    """The snapshot that a promoted volume begins as; None: there is none."""
+    if guid is not None:
+        return found.find(guid)
+    seen = shown(place, found)
+    there = found.find(seen) if seen else None
+    kept = [
+        one for one in found.own()
+        if one.mark is None or one.mark.kind is not SnapshotKind.DIVERGED
+    ]  # fmt: skip
+    return there or next(reversed(kept), None)
 
 
 def rollback(
@@ -122,39 +156,84 @@ def rollback(
     target: Entry,
     *,
     mirror_id: str,
-    keep_as: str | None,
+    keep_as: str,
     where: str,
-) -> None:
+) -> str | None:
     """See `Driver.rollback`."""
-    if place.here is None:
-        finish_swap(place, where)
-        return
     old = place.mark
     if old.role == "mirror" and old.mirror_id not in ("", mirror_id):
         raise other_mirror(where, old.mirror_id)
-    if old.role == "mirror" and shown(place, found) == target.guid:
-        if place.fresh is not None:
+    done = old.role == "mirror" and shown(place, found) == target.guid
+    if place.here is None or done:
+        if place.here is not None and place.fresh is not None:
             _drop_fresh(place, where)
-        finish_swap(place, where)  # an earlier try may not have shown what it set aside
-        return
+            place = look(place.location, where)
+        # (An earlier try may not have shown what it set aside.)
+        finish_swap(place, where, certain=True)
+        kept = kept_as(found, keep_as)
+        return kept.name if kept is not None else None
+    refuse_descendants(place.location, where)
     mark = Mark(role="mirror", mirror_id=mirror_id, pin=target.guid, kept=old.kept, copy=old.copy)
-    own = found.own()
-    if keep_as is None and own and own[-1].guid == target.guid:
-        _freeze(place.here, where)
-        steps.reached("ZFS:ROLLBACK:BACK")
-        command.run(["zfs", "rollback", target.full], where)
-        words = ["zfs", "set", f"{marks.MARK}={mark.text()}", place.location]
-        command.effect("ZFS:ROLLBACK:MARK", words, where)
-        mounting.mount("ZFS:ROLLBACK:MOUNT", place.here)
-        return
-    make_anew(place, found, target, mark, keep_as, where)
+    freezing.for_rollback([place.here], where)
+    # Nobody writes any more. Only now it can be said whether anything was written.
+    place = look(place.location, where)
+    assert place.here is not None
+    try:
+        others = [*place.mark.kept, *([place.fresh.name] if place.fresh else [])]
+        found = listing.load(place.location, others, None, where)
+        newest = next(reversed(found.own()), None)
+        writing = bool(writers.of([place.here], 1))
+        same = newest is not None and unchanged(place.here, newest, where)
+        if same and newest == target and place.fresh is None and not writing:
+            words = [f"{marks.MARK}={mark.text()}", f"{marks.FROZEN}={freezing.THAWED.text()}"]
+            command.effect("ZFS:ROLLBACK:MARK", ["zfs", "set", *words, place.location], where)
+            mounting.mount("ZFS:ROLLBACK:MOUNT", place.here)
+            return None
+        mounting.clear(place.here, where, force=writing)
+    except MirrordError:  # (in use, or not ours to unmount)
+        freezing.thaw([place.location], where)
+        raise
+    keep = old.role != "mirror" or not same
+    return make_anew(place, found, target, mark, keep_as if keep else None, where)
+
+
+def refuse_descendants(location: str, where: str) -> None:
+    """Datasets below a volume would go aside with it."""
+    words = ["zfs", "list", "-H", "-d", "1", "-t", "filesystem,volume", "-o", "name", location]
+    below_it = [
+        name for name in command.run(words, where).split("\n") if name not in ("", location)
+    ]
+    if below_it:
+        raise Refused(
+            f"{location} has descendant datasets", where=where,
+            why=f"{format_few(below_it)} would be set aside with it",
+            hint="Move them out of it ('zfs rename'), or mirror them with it ('mirrord create "
+            "--recursive').",
+        )  # fmt: skip
+
+
+def unchanged(volume: Dataset, one: Entry, where: str) -> bool:
+    """Whether a volume that nobody can write to holds what its snapshot does."""
+    command.run(["zpool", "sync", names.pool_of(volume.name)], where)
+    return compare.written(volume.name, one, where) == 0
+
+
+def kept_as(found: Listing, keep_as: str) -> Entry | None:
+    """The DIVERGED snapshot by which a rollback kept a volume: of that name, or with a number."""
+    fits = [
+        one for one in found.snapshots()
+        if one.mark is not None and one.mark.kind is SnapshotKind.DIVERGED
+        and re.fullmatch(rf"{re.escape(keep_as)}(_\d+)?", one.name)
+    ]  # fmt: skip
+    return fits[-1] if fits else None
 
 
 def make_anew(
     place: Place, found: Listing, target: Entry, mark: Mark, keep_as: str | None, where: str,
     *, pin: str | None = None,
-) -> None:  # fmt: skip
-    """Let a clone of `target` with that mark take the volume's place; what was there goes aside.
+) -> str | None:  # fmt: skip
+    """Let a clone of `target` with that mark take the volume's place; what was there goes aside,
+    kept by a DIVERGED snapshot if `keep_as` names one; returns its name.
     pin: the snapshot that is to be shown then; None: `target`.
     """
     here = place.here
@@ -170,15 +249,16 @@ def make_anew(
         again = found.find(target.guid)
         assert again is not None
         target = again
-    mounting.unmount("ZFS:SWAP:UNMOUNT", here, where)
-    _freeze(here, where)
-    if keep_as is not None:
-        _keep(here, found, keep_as, where)
+    refuse_descendants(place.location, where)
+    mounting.clear(here, where, force=False)
+    freezing.for_rollback([here], where)
+    kept = _keep(here, found, keep_as, where) if keep_as is not None else None
     aside = names.set_aside(place.location, here.guid)
     fresh = names.fresh(place.location)
     if place.fresh is None:
-        kept = tuple(dict.fromkeys((*mark.kept, aside)))
-        made = mark._replace(role="mirror", pin=pin, kept=kept)
+        made = mark._replace(
+            role="mirror", pin=pin, kept=tuple(dict.fromkeys((*mark.kept, aside)))
+        )  # fmt: skip
         words = [word for pair in copied(here, made, where) for word in ("-o", pair)]
         command.effect("ZFS:SWAP:CLONE", ["zfs", "clone", *words, target.full, fresh], where)
     if place.fresh is None or place.fresh.get("origin"):
@@ -186,19 +266,27 @@ def make_anew(
     if here.is_zvol and pin != target.guid:  # what is shown is a device of what goes aside
         command.effect("ZFS:SWAP:DEVICES", ["zfs", "set", "snapdev=visible", here.name], where)
     _rename("ZFS:SWAP:ASIDE", here, aside, where)
-    finish_swap(look(place.location, where), where)
+    finish_swap(look(place.location, where), where, certain=here.mounted)
+    return kept
 
 
-def finish_swap(place: Place, where: str) -> None:
-    """The old volume is aside: the new one takes its name and its place."""
+def finish_swap(place: Place, where: str, *, certain: bool = False) -> None:
+    """The old volume is aside: the new one takes its name and its place. certain: that it cannot be
+    mounted is an error (`mounting.mount_certainly`).
+    """
     if place.here is None and place.fresh is not None:
         _rename("ZFS:SWAP:RENAME", place.fresh, place.location, where)
         place = look(place.location, where)
     volume = place.here
     assert volume is not None
-    mounting.mount("ZFS:SWAP:MOUNT", volume)
-    for name in place.mark.kept:
-        _show_aside(place, name, where)
+    try:
+        if certain:
+            mounting.mount_certainly("ZFS:SWAP:MOUNT", volume, where)
+        else:
+            mounting.mount("ZFS:SWAP:MOUNT", volume)
+    finally:
+        for name in place.mark.kept:
+            _show_aside(place, name, where)
 
 
 def _show_aside(place: Place, name: str, where: str) -> None:
@@ -224,15 +312,7 @@ def look_aside(name: str, where: str) -> Dataset | None:
     return look(name, where).here
 
 
-def _freeze(volume: Dataset, where: str) -> None:
-    """Nobody writes any more, and nothing mounts it at the next start of the host."""
-    values = ["readonly=on"] + ([] if volume.is_zvol else ["canmount=noauto"])
-    wanted = [value for value in values if volume.local(value.split("=")[0]) != value.split("=")[1]]
-    if wanted:
-        command.effect("ZFS:ROLLBACK:FREEZE", ["zfs", "set", *wanted, volume.name], where)
-
-
-def _keep(volume: Dataset, found: Listing, keep_as: str, where: str) -> None:
+def _keep(volume: Dataset, found: Listing, keep_as: str, where: str) -> str:
     """Keep the volume as it is by a DIVERGED snapshot. One of that name that holds just that is of
     an earlier try; another one stays, and this one gets a number.
     """
@@ -246,11 +326,12 @@ def _keep(volume: Dataset, found: Listing, keep_as: str, where: str) -> None:
                 ["zfs", "get", "-Hp", "-o", "value", f"written@{name}", volume.name], where
             )
             if written.strip() == "0":
-                return
+                return name
         name = f"{keep_as}_{number}"
     mark = SnapshotMark(SnapshotKind.DIVERGED, "", clock.now_ns())
     words = ["-o", f"{marks.SNAPSHOT}={mark.text()}", f"{volume.name}@{name}"]
     command.effect("ZFS:ROLLBACK:KEEP", ["zfs", "snapshot", *words], where)
+    return name
 
 
 def copied(volume: Dataset, mark: Mark, where: str) -> list[str]:
@@ -262,7 +343,9 @@ def copied(volume: Dataset, mark: Mark, where: str) -> list[str]:
         users = ":" in name and not name.startswith("mirrord:")
         if users or name in _COPIED:
             pairs.append(f"{name}={value}")
-    own = ["readonly=on"] + ([] if volume.is_zvol else ["canmount=noauto", "overlay=off"])
+    hides = volume.mounted and below.names(volume.mountpoint)  # it was mounted over files
+    over = "overlay=on" if hides or volume.local("overlay") == "on" else "overlay=off"
+    own = ["readonly=on"] + ([] if volume.is_zvol else ["canmount=noauto", over])
     return [*pairs, *own, f"{marks.MARK}={mark.text()}"]
 
 
@@ -278,3 +361,44 @@ def _drop_fresh(place: Place, where: str) -> None:
     if here.get("origin").startswith(f"{fresh.name}@"):
         command.effect("ZFS:SWAP:BACK", ["zfs", "promote", here.name], where)
     command.effect("ZFS:SWAP:LEFTOVER", ["zfs", "destroy", fresh.name], where)
+
+
+def reinstate(place: Place, found: Listing, keep_as: str, where: str) -> None:
+    """See `Driver.reinstate`: the swap backwards."""
+    kept = kept_as(found, keep_as)
+    if place.here is not None and place.mark.role != "mirror":
+        _thaw_in_place(place, where)
+        return
+    if kept is None or kept.dataset == place.location:
+        raise NotFound("nothing is kept by that name", where=where, why=keep_as)
+    aside = look_aside(kept.dataset, where)
+    assert aside is not None
+    shown_here = place.here or place.fresh
+    assert shown_here is not None
+    if place.here is not None:
+        mounting.clear(place.here, where, force=True)
+    if aside.get("origin").partition("@")[0] == shown_here.name:
+        command.effect("ZFS:REINSTATE:PROMOTE", ["zfs", "promote", aside.name], where)
+    if aside.mounted:
+        mounting.unmount("ZFS:REINSTATE:UNMOUNT", aside, where)
+    if place.here is not None:
+        _rename("ZFS:REINSTATE:ASIDE", place.here, names.fresh(place.location), where)
+    _rename("ZFS:REINSTATE:RENAME", aside, place.location, where)
+    _thaw_in_place(look(place.location, where), where)
+
+
+def _thaw_in_place(place: Place, where: str) -> None:
+    """The volume that was live is at its location: what was to take its place goes, and it is what
+    it was.
+    """
+    here = place.here
+    assert here is not None
+    if place.fresh is not None:
+        _drop_fresh(place, where)
+    ending = names.MARKER + names.set_aside("", here.guid).rpartition("-")[2]
+    folder = here.local("mountpoint") or ""
+    if folder.endswith(ending):
+        words = ["zfs", "set", f"mountpoint={folder.removesuffix(ending)}", here.name]
+        command.effect("ZFS:REINSTATE:FOLDER", words, where)
+    freezing.thaw([here.name], where)
+    mounting.mount_certainly("ZFS:REINSTATE:MOUNT", look(place.location, where).here or here, where)

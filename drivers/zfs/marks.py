@@ -4,6 +4,7 @@
 |---|---|---|
 | mirrord:mark | the dataset, locally | role, mirror, what is shown, what was set aside (`Mark`) |
 | mirrord:staging | the dataset, locally | the transfer that was begun last (`ReceiveRequest`) |
+| mirrord:frozen | the dataset, locally | who froze it, and what it was before (`Frozen`) |
 | mirrord:prepared:… | the dataset above | the mirror that a dataset is going to be made for |
 | mirrord:snapshot | a snapshot | kind, transfer, when it was taken (`SnapshotMark`) |
 
@@ -21,6 +22,7 @@ from mirrord.core.model import ReceiveRequest, Snapshot, SnapshotKind
 
 MARK = "mirrord:mark"
 STAGING = "mirrord:staging"
+FROZEN = "mirrord:frozen"
 SNAPSHOT = "mirrord:snapshot"
 #: The tag of the holds on snapshots that mirrord needs.
 HOLD = "mirrord"

@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from mirrord.core.errors import Busy
-from mirrord.drivers.zfs import command, names
+from mirrord.core.errors import Busy, MirrordError, Refused
+from mirrord.core.units import format_few
+from mirrord.drivers.zfs import below, command, names
 from mirrord.drivers.zfs.place import Dataset
-from mirrord.system import files, steps
+from mirrord.system import clock, files, steps
+
+#: How often a file system is unmounted before somebody is said to use it.
+_TRIES = 8
+_PAUSE_S = 0.1
 
 
-def obstacle(volume: Dataset) -> str:
-    """Why a file system that is not mounted cannot be, as a clause; "" when nothing is known."""
+def not_meant(volume: Dataset) -> str:
+    """Why a file system is not meant to be mounted here by us, as a clause; "" when it is."""
     if volume.get("keystatus") == "unavailable":
         return f"its encryption key is not loaded ('zfs load-key {volume.name}')"
     if not volume.mountpoint:
@@ -21,13 +26,22 @@ def obstacle(volume: Dataset) -> str:
         return "only root may mount file systems here"
     if volume.get("canmount") == "off":
         return "its property canmount is off"
+    return ""
+
+
+def obstacle(volume: Dataset) -> str:
+    """Why a file system that is not mounted cannot be, as a clause; "" when nothing is known."""
+    why = not_meant(volume)
+    if why:
+        return why
     folder = volume.mountpoint
     if os.path.ismount(folder):
         return f"something else is mounted at {folder}"
     if os.path.lexists(folder) and not os.path.isdir(folder):
         return f"{folder} is not a folder"
     try:
-        if os.path.isdir(folder) and os.listdir(folder):
+        over = volume.local("overlay") == "on"
+        if os.path.isdir(folder) and os.listdir(folder) and not over:
             return f"the folder {folder} is not empty"
     except OSError as error:
         return f"{folder} cannot be read: {error.strerror}"
@@ -41,6 +55,95 @@ def mount(label: str, volume: Dataset) -> None:
     steps.reached(label)
     # Should it fail, `facts` says that it is not mounted, and what is known of why.
     command.result(["zfs", "mount", volume.name])
+
+
+def mount_certainly(label: str, volume: Dataset, where: str) -> None:
+    """Mount what has taken a volume's place, where it is meant to be; its mountpoint is then as it
+    was before `below.guard`. Raises `Refused` when it cannot be mounted, or when files
+    landed in the directory below meanwhile; called again, it goes on.
+    """
+    if volume.is_zvol or not_meant(volume):
+        return
+    mount(label, volume)
+    folder = volume.mountpoint
+    hidden = [] if volume.local("overlay") == "on" else below.names(folder)
+    asked = ["zfs", "get", "-H", "-o", "value", "mounted", volume.name]
+    if command.run(asked, where).strip() != "yes":
+        raise Refused(
+            f"{volume.name} cannot be mounted", where=where,
+            why=obstacle(volume) + (f" ({format_few(hidden)})" if hidden else ""),
+            hint=f"Move what is in {folder} elsewhere, then run the same command again; "
+            f"'zfs mount {volume.name}' mounts it.",
+        )  # fmt: skip
+    below.release(folder)
+    if hidden:
+        raise Refused(
+            f"files were created in {folder} while nothing was mounted there", where=where,
+            why=f"{format_few(hidden)}: in the file system below the mountpoint, not in "
+            f"{volume.name}, which hides them now",
+            hint=f"To move them: mount --bind {os.path.dirname(folder)} /mnt; they are in "
+            f"/mnt/{os.path.basename(folder)}. Then run the same command again.",
+        )  # fmt: skip
+
+
+def missing(volume: Dataset | None) -> MirrordError | None:
+    """The error when a live file system should be mounted and is not, or None."""
+    if volume is None or volume.is_zvol or volume.mounted or volume.get("canmount") != "on":
+        return None
+    if not volume.mountpoint or volume.get("keystatus") == "unavailable":
+        return None
+    return Refused(
+        f"the dataset {volume.name} is not mounted", where=f"zfs:{volume.name}",
+        why=f"files written below its mountpoint {volume.mountpoint} are not in it",
+        hint=f"Move such files elsewhere, then: zfs mount {volume.name} (or, if it is not to be "
+        f"mounted: zfs set canmount=noauto {volume.name}).",
+    )  # fmt: skip
+
+
+def there(volume: Dataset | None) -> bool:
+    """Whether a volume that was seen is still where its users write to it, as far as a look at the
+    folder tells.
+    """
+    if volume is None or missing(volume) is not None:
+        return False
+    return volume.is_zvol or not volume.mounted or os.path.ismount(volume.mountpoint)
+
+
+def clear(volume: Dataset, where: str, *, force: bool) -> None:
+    """Take a file system out of its place before another one comes: until that is mounted nobody
+    creates anything there (`below`). force: also while somebody has files of it open, which stay
+    as they are to him. `Busy` otherwise.
+    """
+    if volume.is_zvol or not volume.mounted:
+        return
+    below.guard(volume.mountpoint)
+    for left in reversed(range(_TRIES)):
+        try:
+            unmount("ZFS:SWAP:UNMOUNT", volume, where)
+            return
+        except Busy:
+            # Who looks for a file in it just now is out of it in a moment.
+            clock.sleep_s(_PAUSE_S)
+            if not left and not force:
+                below.release(volume.mountpoint)
+                raise
+    for path in places(volume):
+        command.effect("ZFS:SWAP:DETACH", ["umount", "-l", path], where)
+
+
+def places(volume: Dataset) -> list[str]:
+    """Where a file system is mounted, those mounted last first."""
+    with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
+        found = [line.split(" ")[:3] for line in file]
+    return [plain(path) for name, path, kind in reversed(found)
+            if kind == "zfs" and plain(name) == volume.name]  # fmt: skip
+
+
+def plain(escaped: str) -> str:
+    """A word of a table of mounts without the `\\040` that a space is there."""
+    parts = escaped.split("\\")
+    octal = [chr(int(part[:3], 8)) + part[3:] for part in parts[1:]]
+    return "".join((parts[0], *octal))
 
 
 def unmount(label: str, volume: Dataset, where: str) -> None:

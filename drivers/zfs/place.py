@@ -16,6 +16,7 @@ _PROPERTIES = (
     "mounted",
     "readonly",
     "canmount",
+    "overlay",
     "used",
     "available",
     "origin",
@@ -26,6 +27,7 @@ _PROPERTIES = (
     "keystatus",
     marks.MARK,
     marks.STAGING,
+    marks.FROZEN,
 )
 _NOT_THERE = ("dataset does not exist", "no such pool", "no such dataset")
 
@@ -79,8 +81,14 @@ class Dataset(NamedTuple):
 
     @property
     def mark(self) -> Mark | None:
-        """What mirrord wrote on it."""
-        return marks.parse_mark(self.local(marks.MARK))
+        """What mirrord wrote on it. Where that is gone or damaged, but what was written when the
+        dataset was received is still there, it is the mirror that it was received for.
+        """
+        found = marks.parse_mark(self.local(marks.MARK))
+        if found is not None or self.local("readonly") != "on" or self.local(marks.FROZEN):
+            return found
+        request = marks.parse_staging(self.local(marks.STAGING))
+        return Mark(role="mirror", mirror_id=request.mirror_id) if request else None
 
 
 class Place(NamedTuple):

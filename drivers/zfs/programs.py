@@ -71,6 +71,23 @@ return {failed = failed}
 """
 
 
+#: Makes a bookmark of each dataset as it is now, all in one transaction group.
+_BOOKMARK = """
+local words, failed = (...)["argv"], 0
+for number = 3, #words do
+    local full = words[number] .. "@" .. words[2]
+    if zfs.sync.snapshot(full) ~= 0 then
+        failed = failed + 1
+    else
+        local mark = words[number] .. "#" .. words[2]
+        if zfs.sync.bookmark(full, mark) ~= 0 then failed = failed + 1 end
+        zfs.sync.destroy(full)
+    end
+end
+return {failed = failed}
+"""
+
+
 class Taken(NamedTuple):
     """A snapshot that was taken. before: guid of the one before it, "": it is the first, None: not
     known; written: bytes that it has and that one has not.
@@ -108,6 +125,17 @@ def mark_all(snapshots: Sequence[str], mark: SnapshotMark) -> bool:
     if not possible() or not snapshots:
         return not snapshots
     said = _run(_MARK, snapshots[0], mark.text(), *snapshots)
+    return said is not None and said.get("failed") == 0
+
+
+def bookmark_now(datasets: Sequence[str], name: str) -> bool:
+    """Make a bookmark of each dataset as it is now; False: not all have one. A step of the name
+    `ZFS:MARK:SNAPSHOT`.
+    """
+    if not possible():
+        return False
+    steps.reached("ZFS:MARK:SNAPSHOT")
+    said = _run(_BOOKMARK, datasets[0], name, *datasets)
     return said is not None and said.get("failed") == 0
 
 

@@ -12,7 +12,7 @@ from mirrord.core.errors import CheckpointUseless, MirrordError, TransferFailed
 from mirrord.core.model import ReceiveRequest, Snapshot, Staging
 from mirrord.core.units import format_few
 from mirrord.drivers import base
-from mirrord.drivers.base import Receiver
+from mirrord.drivers.streams import Receiver
 from mirrord.drivers.zfs import cache, command, marks, names, record, running, tokens
 from mirrord.drivers.zfs.listing import Listing
 from mirrord.drivers.zfs.marks import Mark

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mirrord.core.errors import MirrordError, Refused
 from mirrord.core.model import Role, VolumeFacts
 from mirrord.drivers import base as texts
-from mirrord.drivers.zfs import failover, listing, mounting, names
+from mirrord.drivers.zfs import failover, freezing, listing, marks, mounting, names
 from mirrord.drivers.zfs.listing import Listing
 from mirrord.drivers.zfs.place import Dataset, Place
 
@@ -26,9 +26,21 @@ def role_of(place: Place) -> tuple[Role, tuple[str, ...]]:
         return Role.MIRROR, ()
     if role == "forgotten":
         return Role.FOREIGN, ("it is the view of a mirror that was deleted",)
+    if nobodys(volume) and volume.local("overlay") == "off":  # (a zvol has nothing that tells)
+        return Role.MIRROR, ("Its record of the mirror it belongs to is missing or damaged.",)
     if volume.get("inconsistent") == "1":
         return Role.FOREIGN, ("it is a dataset that another program has half received",)
     return Role.LIVE, ()
+
+
+def nobodys(volume: Dataset) -> bool:
+    """Whether a volume that has no record of mirrord's is set as one that was received: somebody
+    removed the record of a mirror.
+    """
+    if volume.mark is not None or volume.local(marks.FROZEN):
+        return False
+    noauto = volume.is_zvol or volume.local("canmount") == "noauto"
+    return volume.local("readonly") == "on" and noauto
 
 
 def facts_of(place: Place, found: Listing | None) -> VolumeFacts:
@@ -55,7 +67,8 @@ def facts_of(place: Place, found: Listing | None) -> VolumeFacts:
     if role is Role.LIVE:
         origin = place.mark.origin if place.mark.role == "live" else None
         notes += _live_notes(volume)
-        return facts._replace(identity=volume.guid, origin=origin, notes=notes)
+        frozen = freezing.of(volume) is not None
+        return facts._replace(identity=volume.guid, origin=origin, notes=notes, frozen=frozen)
     if role is Role.MIRROR and found is not None:
         shown = failover.shown(place, found)
         view, more = _mirror_view(volume, found, shown)
@@ -66,6 +79,9 @@ def facts_of(place: Place, found: Listing | None) -> VolumeFacts:
 def _live_notes(volume: Dataset) -> tuple[str, ...]:
     if volume.is_zvol or volume.mounted:
         return ()
+    missing = mounting.missing(volume)
+    if missing is not None:
+        return (f"The dataset is not mounted: {missing.why} ('zfs mount {volume.name}').",)
     if volume.get("canmount") == "noauto" or volume.get("keystatus") == "unavailable":
         return (f"It is not mounted: {mounting.obstacle(volume) or 'nobody has done so'}.",)
     return ()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from mirrord.core.errors import CheckpointUseless, MirrordError, TransferFailed
-from mirrord.drivers.base import SendStream
+from mirrord.drivers.streams import SendStream
 from mirrord.drivers.zfs import command, tokens
 from mirrord.drivers.zfs.records import ZfsScanner
 from mirrord.system import command as programs

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import secrets
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -27,6 +28,7 @@ from mirrord.core.model import (
     Delta,
     Divergence,
     FileChange,
+    OpenWriter,
     ReceiveRequest,
     Role,
     Snapshot,
@@ -44,24 +46,33 @@ from mirrord.drivers.zfs import (
     delegation,
     deleting,
     deltas,
+    failover,
+    freezing,
     listing,
     locking,
     marks,
+    mounting,
     names,
+    proof,
     receive,
     running,
+    standing,
     stream,
+    tree_arrange,
     tree_commit,
     tree_copies,
     tree_failover,
     tree_look,
     tree_receive,
     tree_record,
+    tree_reinstate,
     tree_stream,
+    writers,
 )
 from mirrord.drivers.zfs.driver import ZfsDriver
 from mirrord.drivers.zfs.listing import Entry
 from mirrord.drivers.zfs.marks import SnapshotMark
+from mirrord.drivers.zfs.place import Dataset, look
 from mirrord.drivers.zfs.stream import ZfsSendStream
 from mirrord.drivers.zfs.tree_look import Tree
 from mirrord.drivers.zfs.tree_stream import Manifest, Member, TreeSendStream
@@ -78,6 +89,8 @@ class TreeDriver(Driver):
 
     def __init__(self, location: str) -> None:
         super().__init__(names.check_dataset(location, f"zfs-tree:{location}"))
+
+        self._freeze: freezing.Freeze | None = None
 
     @property
     def _root(self) -> ZfsDriver:
@@ -142,10 +155,15 @@ class TreeDriver(Driver):
         """See `Driver.own_snapshots`: those of the whole tree (`zfs snapshot -r`)."""
         return self._root.own_snapshots(patterns)
 
-    def _live(self) -> Tree:
+    def _live(self, *, mounted: bool = True) -> Tree:
         if self._root.facts().role is not Role.LIVE:
             raise texts.not_live(str(self))
-        return self._look()
+        tree = self._look()
+        for name in tree.mirrored():
+            missing = mounting.missing(tree.datasets[name])
+            if mounted and missing is not None:
+                raise missing
+        return tree
 
     def take_snapshot(self, name: str) -> Snapshot:
         """See `Driver.take_snapshot`: of all members at one moment. All are held."""
@@ -390,28 +408,94 @@ class TreeDriver(Driver):
 
     # Failing over and back
 
-    def promote(self) -> None:
+    def promote(self, guid: str | None = None) -> None:
         """See `Driver.promote`."""
         where, facts = str(self), self.facts()
-        if facts.role is Role.LIVE and facts.mirror_id == "":
+        here = self._look().datasets.get(self.location)
+        damaged = here is not None and standing.nobodys(here)
+        if facts.role is Role.LIVE and facts.mirror_id == "" and not damaged:
             return
         if facts.role not in (Role.LIVE, Role.MIRROR):
             raise texts.not_a_mirror(where)
         self._settle()
         facts = self._root.facts()
-        if facts.role is Role.MIRROR and facts.shown:
+        if facts.role is Role.MIRROR or damaged:
             tree = self._look(beside=True)
-            entry = tree.root_entry(facts.shown)
-            late = entry is not None and any(
+            first = failover.beginning(
+                tree.place(self.location), tree.listings[self.location], guid
+            )
+            late = first is not None and any(
                 tree.own(name)[-1].guid != one.guid
-                for name, one in tree.together(entry).items() if name in tree.mirrored()
+                for name, one in tree.together(first).items() if name in tree.mirrored()
             )  # fmt: skip
-            if late:
+            if guid is not None and first is None:
+                raise texts.snapshot_missing(where, guid)
+            if first is not None and late:
                 tree_failover.turn_back(
-                    tree, facts.shown, mirror_id=facts.mirror_id, keep_as=None, live=False,
+                    tree, first.guid, mirror_id=facts.mirror_id, keep_as=None, live=False,
                     where=where,
                 )  # fmt: skip
         tree_failover.promote(self._root, facts.mirror_id, where)
+
+    def _datasets(self, tree: Tree) -> list[Dataset]:
+        return [tree.datasets[name] for name in tree.mirrored()]
+
+    def writers(self, kept: str = "", *, limit: int = 20) -> list[OpenWriter]:
+        """See `Driver.writers`. What is kept is read-only: nobody can go on writing to it."""
+        if kept:
+            return []
+        return writers.of(self._datasets(self._live(mounted=False)), limit)
+
+    def freeze(self) -> None:
+        """See `Driver.freeze`: all members."""
+        if self._freeze is None:
+            self._freeze = freezing.Freeze(self._datasets(self._live()), str(self))
+
+    def thaw(self) -> None:
+        """See `Driver.thaw`."""
+        if self._root.facts().role is Role.LIVE:
+            freezing.thaw(self._look().mirrored(), str(self))
+        self._unfreeze()
+
+    def _unfreeze(self) -> None:
+        freeze, self._freeze = self._freeze, None
+        if freeze is not None:
+            freeze.release()
+
+    def detach(self) -> None:
+        """See `Driver.detach`."""
+        if self._freeze is not None:
+            with contextlib.suppress(MirrordError, OSError):
+                self.thaw()
+
+    def mark(self) -> str:
+        """See `Driver.mark`."""
+        role = self.facts().role
+        tree = self._look()
+        if role is not Role.LIVE:
+            return proof.text(role, self._state(tree))
+        return proof.text(role, [tree.digest(), proof.live(self._datasets(tree), str(self))])
+
+    def is_marked(self, mark: str) -> bool:
+        """See `Driver.is_marked`. A dataset that came, went or moved is a change, too."""
+        role, (marked, state) = self.facts().role, proof.parse(mark)
+        if marked is not role or role is Role.FOREIGN:
+            return False
+        tree = self._look()
+        if role is not Role.LIVE:
+            return state == self._state(tree)
+        if not isinstance(state, list) or len(state) != 2 or state[0] != tree.digest():
+            return False
+        return proof.holds(state[1], self._datasets(tree), str(self))
+
+    def _state(self, tree: Tree) -> list[object]:
+        """What a place that is not LIVE is: the root, and what each member has."""
+        state: list[object] = [self._root.mark(), tree.digest()]
+        for name in tree.inside():
+            written = tree.datasets[name].get("written")
+            unique = secrets.token_hex(8) if written not in ("", "0") else ""
+            state.append([one.guid for one in tree.own(name)[-1:]] + [unique])
+        return state
 
     def _settle(self) -> None:
         """End what was begun: a way back goes on, a transfer is given up."""
@@ -436,8 +520,14 @@ class TreeDriver(Driver):
         """See `Driver.divergence`."""
         return tree_failover.divergence(self._look(), guid, limit=limit, where=str(self))
 
-    def rollback(self, guid: str, *, mirror_id: str, keep_as: str | None) -> None:
+    def rollback(self, guid: str, *, mirror_id: str, keep_as: str) -> str | None:
         """See `Driver.rollback`."""
+        try:
+            return self._rollback(guid, mirror_id, keep_as)
+        finally:
+            self._unfreeze()
+
+    def _rollback(self, guid: str, mirror_id: str, keep_as: str) -> str | None:
         where, facts = str(self), self.facts()
         if facts.role not in (Role.LIVE, Role.MIRROR):
             raise texts.not_a_mirror(where)
@@ -446,16 +536,32 @@ class TreeDriver(Driver):
         if tree_record.turn(self.location) is None:
             self._settle()
             if facts.role is Role.MIRROR and facts.shown == guid:
-                return
+                tree_arrange.mount(self._look())
+                return self._kept(keep_as)
         tree = self._look(beside=True)
         entry = tree.root_entry(guid)
         if entry is None:
             raise texts.base_missing(where, guid)
         tree_failover.refuse_diverged(entry, where)
-        tree_failover.turn_back(
+        kept = tree_failover.turn_back(
             tree, guid, mirror_id=mirror_id, keep_as=keep_as, live=facts.role is Role.LIVE,
             where=where,
         )  # fmt: skip
+        return kept or self._kept(keep_as)
+
+    def _kept(self, keep_as: str) -> str | None:
+        """The name by which a way back, this one or an earlier try, has kept the tree."""
+        place = look(self.location, str(self))
+        listed = listing.load(self.location, place.mark.kept, None, str(self))
+        kept = failover.kept_as(listed, keep_as)
+        return kept.name if kept is not None else None
+
+    def reinstate(self, name: str) -> None:
+        """See `Driver.reinstate`."""
+        role = self._root.facts().role
+        if role is Role.FOREIGN:
+            raise texts.not_live(str(self))
+        tree_reinstate.reinstate(self.location, name, str(self), live=role is Role.LIVE)
 
     def forget(self) -> None:
         """See `Driver.forget`."""
@@ -470,6 +576,7 @@ class TreeDriver(Driver):
             mark = marks.Mark(role="forgotten" if mirror else "")
             words = ["zfs", "set", f"{marks.MARK}={mark.text()}", *members]
             command.effect("ZFS:FORGET:TREE", words, where)
+        proof.remove(tree.mirrored(), "", where)
         self._root.forget()
 
 

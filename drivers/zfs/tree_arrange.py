@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from functools import partial
 
-from mirrord.drivers.zfs import command, deleting, listing, marks, mounting, tree_look, tree_moves
+from mirrord.drivers.zfs import (
+    below,
+    command,
+    deleting,
+    listing,
+    marks,
+    mounting,
+    tree_look,
+    tree_moves,
+)
 from mirrord.drivers.zfs.marks import Mark
 from mirrord.drivers.zfs.tree_look import Tree
 from mirrord.drivers.zfs.tree_moves import Move, Wanted
@@ -72,7 +81,10 @@ def unmount(tree: Tree, top: str, where: str) -> None:
 def mount(tree: Tree) -> None:
     """Mount what is not: those above before those below."""
     for name in tree.mirrored():
-        mounting.mount("ZFS:TREE:MOUNT", tree.datasets[name])
+        there = tree.datasets[name]
+        mounting.mount("ZFS:TREE:MOUNT", there)
+        if there.mountpoint:
+            below.release(there.mountpoint)
 
 
 def show_aside(tree: Tree) -> None:

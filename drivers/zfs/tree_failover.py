@@ -19,19 +19,23 @@ from mirrord.drivers.zfs import (
     command,
     compare,
     failover,
+    freezing,
     marks,
     mounting,
     names,
+    standing,
     tree_arrange,
     tree_look,
     tree_record,
+    tree_reinstate,
+    writers,
 )
 from mirrord.drivers.zfs.driver import ZfsDriver
 from mirrord.drivers.zfs.listing import Entry
 from mirrord.drivers.zfs.marks import Mark, SnapshotMark
 from mirrord.drivers.zfs.tree_look import Tree
 from mirrord.drivers.zfs.tree_record import Turn
-from mirrord.system import clock, files
+from mirrord.system import clock
 
 
 def promote(root: ZfsDriver, mirror_id: str, where: str) -> None:
@@ -40,11 +44,14 @@ def promote(root: ZfsDriver, mirror_id: str, where: str) -> None:
     mine = [name for name in tree.mirrored() if name != root.location]
     members = [
         name for name in mine
-        if (mark := tree.datasets[name].mark) is not None
-        and mark.mirror_id == mirror_id and mark.role in ("mirror", "live")
+        if standing.nobodys(tree.datasets[name])
+        or ((mark := tree.datasets[name].mark) is not None
+            and mark.mirror_id == mirror_id and mark.role in ("mirror", "live"))
     ]  # fmt: skip
     mark = Mark(role="live", mirror_id=mirror_id)
     values = [f"{marks.MARK}={mark.text()}", "readonly=off"]
+    if any(freezing.of(tree.datasets[name]) for name in members):
+        values.append(f"{marks.FROZEN}={freezing.THAWED.text()}")
     systems, volumes = tree_look.filesystems(tree, members)
     for some, more in ((systems, ["canmount=on"]), (volumes, [])):
         if some:
@@ -53,20 +60,12 @@ def promote(root: ZfsDriver, mirror_id: str, where: str) -> None:
     tree_arrange.mount(tree_look.load(root.location, where))
 
 
-def sync(tree: Tree, where: str) -> None:
-    """Bring all that users have written into the pool's books."""
-    for name in tree.mirrored():
-        folder = mounting.folder_of(tree.datasets[name])
-        if folder:
-            files.sync_filesystem("ZFS:CHANGED:SYNC", folder)
-    command.run(["zpool", "sync", names.pool_of(tree.root)], where)
-
-
 def changed(tree: Tree, target: dict[str, Entry], where: str) -> list[str]:
     """The datasets of a tree that are not what they were in the snapshot, the new ones too."""
-    sync(tree, where)
+    mine = tree.mirrored()
+    compare.sync([tree.datasets[name] for name in mine], where)
     found = []
-    for name in tree.mirrored():
+    for name in mine:
         one = target.get(name)
         if one is None or tree.own(name)[-1].guid != one.guid or compare.written(name, one, where):
             found.append(name)
@@ -75,8 +74,10 @@ def changed(tree: Tree, target: dict[str, Entry], where: str) -> list[str]:
 
 def turn_back(
     tree: Tree, guid: str, *, mirror_id: str, keep_as: str | None, live: bool, where: str
-) -> None:
-    """Let the tree be what it was in its snapshot `guid`, as a MIRROR. live: it was written to."""
+) -> str | None:
+    """Let the tree be what it was in its snapshot `guid`, as a MIRROR. live: it was written to.
+    Returns the name of the DIVERGED snapshot by which that is kept, None: nothing is.
+    """
     begun = tree_record.turn(tree.root)
     if begun is None or begun.guid != guid:
         entry = tree.root_entry(guid)
@@ -87,24 +88,46 @@ def turn_back(
             if tree_look.is_inside(tree.root, name)
         }  # fmt: skip
         paths = {one.guid: tree.path(name) for name, one in target.items()}
-        begun = Turn(guid, mirror_id, live, paths)
-        _unmount(tree, changed(tree, target, where), where)
+        tree = _frozen(tree, where)
+        writing = _writing(tree)
+        begun = Turn(guid, mirror_id, live, paths, writing)
+        _unmount(tree, changed(tree, target, where), where, force=bool(writing))
+        if live and keep_as is not None:
+            tree_reinstate.remember(tree, keep_as)
         tree_record.begin_turn(tree.root, begun)
         tree = tree_look.load(tree.root, where, beside=True)
-    finish(tree, begun, keep_as, where)
+    return finish(tree, begun, keep_as, where)
 
 
-def finish(tree: Tree, begun: Turn, keep_as: str | None, where: str) -> None:
+def _frozen(tree: Tree, where: str) -> Tree:
+    """Freeze the members. Only then it can be said whether they are what they were."""
+    freezing.for_rollback([tree.datasets[name] for name in tree.mirrored()], where)
+    return tree_look.load(tree.root, where, beside=True)
+
+
+def _writing(tree: Tree) -> tuple[str, ...]:
+    members = [tree.datasets[name] for name in tree.mirrored()]
+    if not writers.of(members, 1):
+        return ()
+    return tuple(one.guid for one in members if writers.of([one], 1))
+
+
+def finish(tree: Tree, begun: Turn, keep_as: str | None, where: str) -> str | None:
     """Do what is left of a way back."""
+    kept = None
     if tree.root in tree.datasets:
         target = {
             name: one for name in tree.inside() for one in tree.own(name)
             if one.guid in begun.paths
         }  # fmt: skip
-        _freeze(tree, tree.mirrored(), where)
+        tree = _frozen(tree, where)
         different = changed(tree, target, where)
+        different += [
+            name for name in tree.mirrored()
+            if tree.datasets[name].guid in begun.writing and name not in different
+        ]  # fmt: skip
         if different:
-            tree = _kept_and_cloned(tree, begun, target, different, keep_as, where)
+            kept, tree = _kept_and_cloned(tree, begun, target, different, keep_as, where)
     _adopt(tree, begun, where)
     ours = [
         name for name in tree.inside()
@@ -112,18 +135,20 @@ def finish(tree: Tree, begun: Turn, keep_as: str | None, where: str) -> None:
     ]  # fmt: skip
     tree_arrange.arrange(tree, begun.paths, ours, where)
     tree = tree_look.load(tree.root, where, beside=True)
+    if begun.live:
+        mounting.mount_certainly("ZFS:TREE:MOUNT", tree.datasets[tree.root], where)
     tree_arrange.mount(tree)
     tree_arrange.show_aside(tree)  # also what an earlier try has moved
     tree_record.end("ZFS:TREE:TURNED", tree.root)
+    return kept
 
 
 def _kept_and_cloned(
     tree: Tree, begun: Turn, target: dict[str, Entry], different: Sequence[str],
     keep_as: str | None, where: str,
-) -> Tree:  # fmt: skip
+) -> tuple[str | None, Tree]:  # fmt: skip
     turned = [tree.root, *(name for name in different if name != tree.root)]
-    if keep_as is not None:
-        _keep(tree, turned, keep_as, where)
+    kept = _keep(tree, turned, keep_as, where) if keep_as is not None else None
     old = tree.datasets[tree.root].mark or Mark()
     aside = names.set_aside(tree.root, tree.datasets[tree.root].guid)
     for name in turned:
@@ -135,17 +160,17 @@ def _kept_and_cloned(
         if waits is None:
             mark = Mark(role="mirror", mirror_id=begun.mirror_id)
             if name == tree.root:
-                kept = tuple(dict.fromkeys((*old.kept, aside)))
-                mark = mark._replace(pin=begun.guid, kept=kept, copy=old.copy)
+                others = tuple(dict.fromkeys((*old.kept, aside)))
+                mark = mark._replace(pin=begun.guid, kept=others, copy=old.copy)
             pairs = failover.copied(tree.datasets[name], mark, where)
             words = [word for pair in pairs for word in ("-o", pair)]
             command.effect("ZFS:TREE:CLONE", ["zfs", "clone", *words, one.full, beside], where)
         if waits is None or waits.get("origin"):
             command.effect("ZFS:TREE:TAKE", ["zfs", "promote", beside], where)
-    return tree_look.load(tree.root, where, beside=True)
+    return kept, tree_look.load(tree.root, where, beside=True)
 
 
-def _keep(tree: Tree, turned: Sequence[str], keep_as: str, where: str) -> None:
+def _keep(tree: Tree, turned: Sequence[str], keep_as: str, where: str) -> str:
     """Keep what is there by one snapshot of all that differs; an earlier try may have done so."""
     for number in itertools.count(1):
         name = names.check_snapshot(keep_as if number == 1 else f"{keep_as}_{number}", where)
@@ -160,10 +185,11 @@ def _keep(tree: Tree, turned: Sequence[str], keep_as: str, where: str) -> None:
             for dataset, one in there
         )  # fmt: skip
         if same and len(there) == len(turned):
-            return
+            return name
     mark = SnapshotMark(SnapshotKind.DIVERGED, "", clock.now_ns())
     words = [f"{marks.SNAPSHOT}={mark.text()}", *(f"{dataset}@{name}" for dataset in turned)]
     command.effect("ZFS:TREE:KEEP", ["zfs", "snapshot", "-o", *words], where)
+    return name
 
 
 def _adopt(tree: Tree, begun: Turn, where: str) -> None:
@@ -189,30 +215,17 @@ def _adopt(tree: Tree, begun: Turn, where: str) -> None:
         command.effect("ZFS:TREE:ADOPT", words, where)
 
 
-def _freeze(tree: Tree, members: Sequence[str], where: str) -> None:
-    """Nobody writes any more, and nothing mounts it at the next start of the host."""
-    systems, volumes = tree_look.filesystems(tree, members)
-    for some, values in ((systems, ["readonly=on", "canmount=noauto"]), (volumes, ["readonly=on"])):
-        loose = [name for name in some if not _frozen(tree, name, values)]
-        if loose:
-            command.effect("ZFS:TREE:FREEZE", ["zfs", "set", *values, *loose], where)
-
-
-def _frozen(tree: Tree, name: str, values: Sequence[str]) -> bool:
-    pairs = (value.split("=") for value in values)
-    return all(tree.datasets[name].local(key) == wanted for key, wanted in pairs)
-
-
-def _unmount(tree: Tree, members: Collection[str], where: str) -> None:
+def _unmount(tree: Tree, members: Collection[str], where: str, *, force: bool) -> None:
     """Take what is going to be moved out of its place first, with all below it: `Busy` when
-    somebody is in it, and then all is mounted again.
+    somebody is in it, and then all is what it was. force: see `mounting.clear`.
     """
-    if not members:
+    if not members and not force:
         return
     try:
         for name in reversed(tree.inside()):
-            mounting.unmount("ZFS:TREE:UNMOUNT", tree.datasets[name], where)
+            mounting.clear(tree.datasets[name], where, force=force)
     except BaseException:
+        freezing.thaw(tree.mirrored(), where)
         tree_arrange.mount(tree_look.load(tree.root, where))
         raise
 

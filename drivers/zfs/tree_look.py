@@ -21,9 +21,9 @@ CONTENTS = "mirrord:tree"
 #: Datasets that wait to take their place lie beside the root under names with this in them.
 _WAITING = f"{names.MARKER}tree-"
 _PROPERTIES = (
-    "type", "guid", "written", "mountpoint", "mounted", "readonly", "canmount", "used", "available",
-    "origin",     "inconsistent", "volblocksize", "receive_resume_token", "encryption", "keystatus",
-    marks.MARK, marks.STAGING, EXCLUDE,
+    "type", "guid", "written", "mountpoint", "mounted", "readonly", "canmount", "overlay",
+    "used", "available", "origin", "inconsistent", "volblocksize", "receive_resume_token",
+    "encryption", "keystatus", marks.MARK, marks.STAGING, marks.FROZEN, EXCLUDE,
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from mirrord.core.errors import PartLost, TransferFailed
 from mirrord.core.model import ReceiveRequest, Staging
 from mirrord.core.units import format_few
 from mirrord.drivers import base
-from mirrord.drivers.base import Receiver
+from mirrord.drivers.streams import Receiver
 from mirrord.drivers.zfs import receive, running, tree_look, tree_record
 from mirrord.drivers.zfs.receive import ZfsReceiver
 from mirrord.drivers.zfs.stream import TOKEN

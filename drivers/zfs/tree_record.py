@@ -26,13 +26,15 @@ class Transfer(NamedTuple):
 class Turn(NamedTuple):
     """A way back to a snapshot: where each of its members belongs, by the guids of their snapshots.
 
-    live: the tree was live, so all that is not in the snapshot is set aside.
+    live: the tree was live, so all that is not in the snapshot is set aside. writing: guids of the
+    datasets of which somebody had files open for writing.
     """
 
     guid: str
     mirror_id: str
     live: bool
     paths: dict[str, str]
+    writing: tuple[str, ...] = ()
 
 
 def transfer(root: str) -> Transfer | None:
@@ -49,8 +51,8 @@ def turn(root: str) -> Turn | None:
     """The way back that was begun and not ended, or None."""
     found: Any = _read(root).get("turn")
     try:
-        guid, mirror_id, live, paths = found
-        return Turn(str(guid), str(mirror_id), bool(live), dict(paths))
+        guid, mirror_id, live, paths, *more = found
+        return Turn(str(guid), str(mirror_id), bool(live), dict(paths), tuple(*more))
     except (TypeError, ValueError):
         return None
 

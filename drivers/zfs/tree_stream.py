@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from mirrord.core.endpoint import is_dataset
-from mirrord.drivers.base import SendStream
+from mirrord.drivers.streams import SendStream
 from mirrord.drivers.zfs import names
 from mirrord.drivers.zfs.stream import ZfsSendStream
 

@@ -31,10 +31,10 @@ _WHOLE = (1 << 64) - 1
 _INT64, _STRING, _NVLIST, _BOOLEAN = 7, 9, 19, 21
 #: What is read exactly as `zfs` prints it (tests/zfs/test_worker.py compares).
 _READ = frozenset((
-    "type", "guid", "objsetid", "mountpoint", "mounted", "readonly", "canmount", "used",
-    "available", "referenced", "origin", "inconsistent", "volblocksize", "receive_resume_token",
-    "encryption", "keystatus", "createtxg", "creation", "defer_destroy", "userrefs", "clones",
-    "written",
+    "type", "guid", "objsetid", "mountpoint", "mounted", "readonly", "canmount", "overlay",
+    "used", "available", "referenced", "origin", "inconsistent", "volblocksize",
+    "receive_resume_token", "encryption", "keystatus", "createtxg", "creation", "defer_destroy",
+    "userrefs", "clones", "written",
 ))  # fmt: skip
 _FIELDS = frozenset(("name", "property", "value", "source"))
 
@@ -282,6 +282,8 @@ def _read(
     found: dict[str, dict[str, tuple[str, str]]] = {}
     for line in said.split("\x1e") if said else ():
         name, what, value, source = line.split("\x1f")
+        if source == "temporary":
+            return None  # it was remounted: `zfs` knows what is set, and what holds now
         found.setdefault(name, {})[what] = value, _source(source, name)
     mounts = dict(_mounts()) if "mounted" in properties or "mountpoint" in properties else {}
     for name, of in found.items():

@@ -146,6 +146,15 @@ MIGRATIONS = (
     --   not known (before the first transfer, or recorded by an older version).
     ALTER TABLE mirror ADD COLUMN confirmed_guid TEXT NOT NULL DEFAULT '';
 
+    -- Where an end of a mirror was mounted when that was known, by its endpoint.
+    CREATE TABLE place (
+        mirror_id  TEXT NOT NULL,
+        endpoint   TEXT NOT NULL,
+        mount      TEXT NOT NULL,
+        filesystem TEXT NOT NULL,
+        PRIMARY KEY (mirror_id, endpoint)
+    ) STRICT;
+
     -- Commands that failed, until one of that kind succeeds: at most one row for each kind.
     -- mirror_id: also of a mirror that the catalogue does not know (its row could not be written).
     -- kind: as in mirrord.engine.failures. code: of the error. error: one line.

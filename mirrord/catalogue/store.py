@@ -21,6 +21,7 @@ _TABLES_OF_A_MIRROR = (
     "transfer",
     "event",
     "attempt",
+    "place",
     "alarm",
     "failure",
 )
@@ -174,6 +175,24 @@ class Catalogue(Watchbook):
             for table in _TABLES_OF_A_MIRROR:
                 db.execute(f"DELETE FROM {table} WHERE mirror_id = ?", (mirror_id,))  # noqa: S608 - fixed names
             db.execute("DELETE FROM mirror WHERE id = ?", (mirror_id,))
+
+    def set_place(self, mirror_id: str, endpoint: str, mount: str, filesystem: str) -> None:
+        """Record the mount point and the file system of an end."""
+        with self._transaction("MIRROR:PLACE") as db:
+            db.execute(
+                "INSERT OR REPLACE INTO place VALUES (?, ?, ?, ?)",
+                (mirror_id, endpoint, mount, filesystem),
+            )
+
+    def place(self, mirror_id: str, endpoint: str) -> tuple[str, str] | None:
+        """Mount point and file system of an end, as they were recorded."""
+        for mount, filesystem in self._rows(
+            "SELECT mount, filesystem FROM place WHERE mirror_id = ? AND endpoint = ?",
+            mirror_id,
+            endpoint,
+        ):
+            return str(mount), str(filesystem)
+        return None
 
     # Operations
 

@@ -22,6 +22,7 @@ from mirrord.cli.table import COMMANDS
 from mirrord.core.errors import Aborted, IoFailed, MirrordError, UsageError
 from mirrord.core.names import nearest
 from mirrord.core.text import ESCAPING, harmless
+from mirrord.system.native import Panic
 
 #: The exit status when the reader of our output went away, as of a program that SIGPIPE ended.
 _NOBODY_READS = 141
@@ -171,7 +172,7 @@ def run(arguments: list[str]) -> int:
     except typer.Abort:
         print("error: not confirmed; nothing was done", file=sys.stderr)
         return 1
-    except Exception as error:
+    except (Exception, Panic) as error:
         if debug:
             raise
         if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:

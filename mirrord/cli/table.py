@@ -22,7 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reverse": ("reverse", _FAILOVER),
     "restore": ("restore", _FAILOVER),
     "resume-operation": ("resume_operation", _FAILOVER),
-    "attach": ("attach", _FAILOVER),
+    "change-source": ("change_source", _FAILOVER),
     "status": ("status", _LOOK),
     "history": ("history", _LOOK),
     "snapshots": ("snapshots", _LOOK),

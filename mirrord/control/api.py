@@ -397,8 +397,8 @@ class Service:
             lambda mirror: simple.delete(mirror, yes=yes, keep_snapshots=keep_snapshots),
         )
 
-    def attach(self, name: str, source: str) -> Result:
-        """See `mirrord.engine.cascade.attach`."""
+    def change_source(self, name: str, source: str) -> Result:
+        """See `mirrord.engine.cascade.change_source`."""
         from mirrord.engine import cascade
 
         endpoint = parse_endpoint(source, what="source")
@@ -406,9 +406,9 @@ class Service:
         others = [one for one in self.definitions.all() if one.name != name]
         check_together([*others, definition._replace(source=endpoint)])
         return self._verb(
-            Verb.ATTACH,
+            Verb.CHANGE_SOURCE,
             name,
-            lambda mirror: cascade.attach(mirror, endpoint, self._driver(endpoint)),
+            lambda mirror: cascade.change_source(mirror, endpoint, self._driver(endpoint)),
         )
 
     def throttle(self, name: str, rate: str) -> Result:

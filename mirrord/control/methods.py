@@ -40,7 +40,7 @@ METHODS: Mapping[str, Method] = {
     "restore_all": Method("act", queued=True),
     "release": Method("act"),
     "delete": Method("act"),
-    "attach": Method("act"),
+    "change_source": Method("act"),
     "throttle": Method("act"),
     "prune": Method("act"),
     "status": Method("read"),

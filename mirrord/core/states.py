@@ -48,7 +48,7 @@ class Verb(enum.Enum):
     REVERSE = "reverse"
     RESTORE = "restore"
     PRUNE = "prune"
-    ATTACH = "attach"
+    CHANGE_SOURCE = "change-source"
     RESUME_OPERATION = "resume-operation"
     RELEASE = "release"
     DELETE = "delete"
@@ -124,9 +124,9 @@ TABLE: dict[tuple[State, Verb], Verdict] = {
     (_U, Verb.RESUME_OPERATION): _U,
     (_M, Verb.RESUME_OPERATION): _M,
     (_B, Verb.RESUME_OPERATION): _B,
-    (_U, Verb.ATTACH): _NOT_YET,
-    (_M, Verb.ATTACH): _M,
-    (_B, Verb.ATTACH): _B,
+    (_U, Verb.CHANGE_SOURCE): _NOT_YET,
+    (_M, Verb.CHANGE_SOURCE): _M,
+    (_B, Verb.CHANGE_SOURCE): _B,
     (_U, Verb.RELEASE): _U,
     (_M, Verb.RELEASE): Refusal(
         "the mirror still needs its base snapshot at the source",

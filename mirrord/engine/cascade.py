@@ -1,8 +1,8 @@
 """Cascades: a destination is the source of a further mirror, A -> B -> C.
 
 What goes on to C is what B shows: no snapshot is taken, and none of B's is deleted by the mirror to
-C. Snapshots keep their identity on the way, so C has the very snapshots of A, and can be attached
-to A when B is lost (ONTAP: resync of a cascade whose middle is gone).
+C. Snapshots keep their identity on the way, so C has the very snapshots of A, and can go
+on from A when B is lost (ONTAP: resync of a cascade whose middle is gone).
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def went_back(mirror: Mirror, snapshot: Snapshot) -> Refused:
     )  # fmt: skip
 
 
-def attach(mirror: Mirror, endpoint: Endpoint, source: Driver) -> Result:
+def change_source(mirror: Mirror, endpoint: Endpoint, source: Driver) -> Result:
     """Let the mirror go on from another source that has its base: the next update is incremental.
 
     `Refused` when that one has not; nothing was changed then.
     """
-    with mirror.hold(Verb.ATTACH):
+    with mirror.hold(Verb.CHANGE_SOURCE):
         pending = recovery.recover(mirror).pending
-        mirror.permit(Verb.ATTACH)
+        mirror.permit(Verb.CHANGE_SOURCE)
         check_source(source.facts(), str(source), mirror.id)
         facts = mirror.destination.facts()
         here, there = source.snapshots(), mirror.destination.snapshots()
@@ -61,7 +61,9 @@ def attach(mirror: Mirror, endpoint: Endpoint, source: Driver) -> Result:
             recovery.drop(mirror, pending)
         before = mirror.definition.source
         mirror.definitions.swap(mirror.name, endpoint, mirror.definition.destination)
-        mirror.catalogue.add_event(mirror.id, "info", f"attached to {endpoint}, before {before}")
+        mirror.catalogue.add_event(
+            mirror.id, "info", f"the source is {endpoint} now; before: {before}"
+        )
         return Result(
             "done",
             f"'{mirror.name}' goes on from {endpoint}: the base {base.name} is there.\n"

@@ -112,11 +112,11 @@ def _reverse(mirror: Mirror, operation: Operation) -> Finished:
     if phase == "begun":
         if arguments["planned"]:
             last = _freeze_and_ship(mirror, operation)
+            known: dict[str, object] = {"mark": mirror.source.mark()}
             if last is not None:
-                mirror.catalogue.advance(
-                    mirror.id, "begun", guid=last.guid, base_name=last.name,
-                    taken_ns=last.taken_at_ns,
-                )  # fmt: skip
+                known |= {"guid": last.guid, "base_name": last.name}
+                known["taken_ns"] = last.taken_at_ns
+            mirror.catalogue.advance(mirror.id, "begun", **known)
         mirror.destination.promote()
         mirror.catalogue.advance(mirror.id, "promoted")
         operation, phase = begun(mirror), "promoted"

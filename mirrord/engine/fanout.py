@@ -15,8 +15,10 @@ from contextlib import contextmanager
 
 from mirrord.core.errors import MirrordError, TransferFailed, copy_of
 from mirrord.core.model import Snapshot
-from mirrord.drivers.base import Driver, SendStream
+from mirrord.drivers.base import Driver
+from mirrord.drivers.streams import SendStream
 from mirrord.system import clock
+from mirrord.system.native import Panic
 
 #: The beginning of a stream that is kept for who comes late, and what a reader may lag behind.
 _KEPT_BYTES = 8 << 20
@@ -115,7 +117,7 @@ class _Reading:
                     pass
         except MirrordError as error:
             self._fail(error)
-        except Exception as error:  # whatever it is, those who wait must learn of it
+        except (Exception, Panic) as error:  # whatever it is, those who wait must learn of it
             self._fail(TransferFailed("the source stopped sending", why=f"{error}"))
 
     def _fail(self, error: MirrordError) -> None:

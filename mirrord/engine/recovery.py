@@ -206,10 +206,10 @@ def give_up(mirror: Mirror, operation: Operation) -> State | None:
 def _give_up(mirror: Mirror, operation: Operation) -> State | None:
     verb, name = Verb(operation.verb), str(operation.arguments.get("name", ""))
     state: State | None = None
+    where = _loser(mirror, operation)
     if verb is Verb.REVERSE and nothing_switched(mirror, operation):
         _settle_last_update(mirror, operation)
     elif verb is not Verb.BREAK:
-        where = _loser(mirror, operation)
         done = verb is Verb.RESTORE and operation.phase == "transferred"
         if where.facts().role is Role.MIRROR and (
             done or _put_back(mirror, operation, where, name)
@@ -220,7 +220,7 @@ def _give_up(mirror: Mirror, operation: Operation) -> State | None:
             return State.MIRRORED
         if verb is not Verb.RESTORE:
             state = State.BROKEN_OFF
-    _thaw(mirror)
+    _thaw(mirror, where)
     mirror.catalogue.end(
         mirror.id, state=state, event=("warning", f"gave up an interrupted {operation.verb}")
     )
@@ -261,9 +261,9 @@ def _settle_last_update(mirror: Mirror, operation: Operation) -> None:
         )
 
 
-def _thaw(mirror: Mirror) -> None:
+def _thaw(mirror: Mirror, where: Driver) -> None:
     try:
-        mirror.source.thaw()
+        where.thaw()
     except (MirrordError, OSError) as error:
         mirror.catalogue.add_event(mirror.id, "warning", f"not thawed: {one_line(error)}")
 

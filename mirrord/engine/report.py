@@ -320,6 +320,10 @@ def delta(
         pending = recovery.recover(mirror).pending
         live_source(mirror)
         here = mirror.source.snapshots()
+        if incremental is None:
+            from mirrord.engine.update import check_descent  # `status` starts without it
+
+            check_descent(mirror, here, {one.guid for one in mirror.destination.snapshots()})
         first = _named(mirror, here, base) if base else _next_base(mirror, here)
         if incremental:
             second = _named(mirror, here, incremental)

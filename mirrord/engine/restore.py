@@ -8,13 +8,13 @@ import stat
 from pathlib import Path, PurePosixPath
 
 from mirrord.core.errors import IoFailed, NotFound, Refused, Unsupported, UsageError
-from mirrord.core.model import Role, Snapshot, SnapshotKind
+from mirrord.core.model import Role, Snapshot, SnapshotKind, VolumeFacts
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, Verb
 from mirrord.core.text import escaped
 from mirrord.core.units import format_few
 from mirrord.drivers.base import Capability
-from mirrord.engine import failover_steps, plan, recovery
+from mirrord.engine import failover_steps, places, plan, recovery
 from mirrord.engine.failover import (
     Turn,
     begin_turn,
@@ -234,6 +234,7 @@ def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[Turn, str | None]:
         mirror.source.snapshots(), mirror.destination.snapshots(), not_after=chosen.guid
     )
     if facts.role is Role.ABSENT:
+        _check_place(mirror, facts)
         line = f"restore '{mirror.name}': {where} is made again from {chosen.name}."
         base = common.guid if common else None
         return Turn(Verb.RESTORE, chosen, where, None, (line,)), base
@@ -256,6 +257,15 @@ def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[Turn, str | None]:
         *nested_lines(facts),
     )
     return Turn(Verb.RESTORE, chosen, where, lost, lines, writers), common.guid
+
+
+def _check_place(mirror: Mirror, facts: VolumeFacts) -> None:
+    """Refuse to make a source on the file system below a mount point. Another file system that is
+    mounted there is a new disk.
+    """
+    known = mirror.catalogue.place(mirror.id, str(mirror.definition.source))
+    if known is None or known[0] != facts.mount:
+        places.check_mounted(mirror, facts)
 
 
 def _check_whole(mirror: Mirror, chosen: Snapshot) -> None:

@@ -82,6 +82,9 @@ def look_at_source(mirror: Mirror) -> tuple[Fault, ...]:
             facts = mirror.source.facts()
     except (MirrordError, OSError):
         return ()
+    if facts.frozen and mirror.catalogue.operation(mirror.id) is None:
+        text = f"the source {mirror.source} is frozen; 'mirrord abort {mirror.name}' thaws it"
+        return (Fault("source", "error", text),)
     if facts.role not in (Role.ABSENT, Role.FOREIGN):
         return ()
     note = facts.notes[0] if facts.notes else "nothing is at that path"

@@ -30,7 +30,7 @@ def abort(mirror: Mirror, *, hard: bool) -> Result:
 
 def _abort(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
     if not stopped and mirror.catalogue.operation(mirror.id) is None:
-        return _idle(mirror)
+        return _thawed(mirror) or _idle(mirror)
     try:
         # Who ends a transfer because the line is dead shall not have to wait for the line.
         with waiting.hurried(waiting.HURRY_S if stopped and not hard else 0):
@@ -47,6 +47,18 @@ def _abort(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
             f"looks at what it has of '{mirror.name}', and goes on from there.",
             {"stopped": True, "checkpoint": True},
         )
+
+
+def _thawed(mirror: Mirror) -> Result | None:
+    """Thaw a source that was left frozen when the power failed and the catalogue was lost."""
+    try:
+        if not mirror.source.facts().frozen:
+            return None
+    except (MirrordError, OSError):
+        return None
+    with mirror.source_locked():
+        mirror.source.thaw()
+    return Result("done", f"{mirror.source} was frozen by an interrupted reverse; it is not now.")
 
 
 def _idle(mirror: Mirror) -> Result:

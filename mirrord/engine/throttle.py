@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from mirrord.drivers.base import CHUNK_BYTES_MAX
+from mirrord.drivers.streams import CHUNK_BYTES_MAX
 from mirrord.system import clock
 from mirrord.system.pressure import io_pressure
 

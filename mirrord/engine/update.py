@@ -25,14 +25,14 @@ from mirrord.core.errors import (
     TransferFailed,
     Unreachable,
 )
-from mirrord.core.model import BlockStates, Role, Snapshot, SnapshotKind
+from mirrord.core.model import BlockStates, Role, Snapshot, SnapshotKind, VolumeFacts
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_duration, format_size
 from mirrord.drivers import base as drivers
 from mirrord.drivers.base import not_a_mirror
-from mirrord.engine import cascade, hooks, plan, prune, recovery
-from mirrord.engine.mirror import Mirror, check_destination, live_source
+from mirrord.engine import cascade, hooks, places, plan, prune, recovery
+from mirrord.engine.mirror import Mirror, check_destination, check_source
 from mirrord.engine.recovery import Pending, Recovered
 from mirrord.engine.transfer import Outcome, carry
 from mirrord.link import waiting
@@ -91,11 +91,13 @@ def initialize(mirror: Mirror) -> Result:
             )
         mirror.permit(Verb.INITIALIZE)
         mirror.catalogue.add_mirror(mirror.id, State.UNINITIALIZED)
-        live_source(mirror)
+        source = _live_source(mirror)
         prepared = mirror.destination.facts().role is Role.MIRROR
         mirror.destination.prepare(mirror.id)
         if not prepared:
             stack.enter_context(mirror.destination.lock(f"mirrord initialize {mirror.name}"))
+        places.remember(mirror, mirror.definition.source, source)
+        places.remember(mirror, mirror.definition.destination, mirror.destination.facts())
         return _transfer_all(mirror, Verb.INITIALIZE, recovered, why_whole="first transfer")
 
 
@@ -199,6 +201,15 @@ def strange(mirror: Mirror, here: list[Snapshot], common: set[str]) -> str:
     return f"it is not the volume of which {ours[-1].name} was taken"
 
 
+def _live_source(mirror: Mirror) -> VolumeFacts:
+    """The facts of the live source; the best explanation when there is none."""
+    facts = mirror.source.facts()
+    if facts.role is not Role.MIRROR:
+        places.check_mounted(mirror, facts)
+    check_source(facts, str(mirror.source), mirror.id)
+    return facts
+
+
 def _left_over(keep: int | str, snapshots: list[Snapshot]) -> bool:
     """Whether the last prune may have left something: it was interrupted, or refused."""
     return isinstance(keep, str) or len(snapshots) > keep
@@ -292,7 +303,7 @@ def _base(
         left = mirror.source.base_left(shown) if intact else None
         if left is not None:
             return left
-        live_source(mirror)  # a source that is not there is the better explanation
+        _live_source(mirror)  # a source that is not there is the better explanation
         raise Diverged(
             "no update is possible", where=f"mirror '{mirror.name}'", why=found.why,
             hint=found.hint,
@@ -310,7 +321,7 @@ def _news(mirror: Mirror, base: Snapshot, own: list[Snapshot], there: set[str]) 
         upstream = cascade.passed_on(mirror)
         if upstream is not None:
             return upstream.guid != base.guid
-        live_source(mirror)
+        _live_source(mirror)
         raise
 
 

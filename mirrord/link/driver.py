@@ -20,7 +20,8 @@ from mirrord.core.model import (
     Staging,
     VolumeFacts,
 )
-from mirrord.drivers.base import Capability, Driver, Receiver, SendStream
+from mirrord.drivers.base import Capability, Driver
+from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.link.exchange import Cancelled, Exchange
 from mirrord.link.session import Session
 from mirrord.system import waiting
@@ -31,6 +32,10 @@ _EVERY = sum(each.value for each in Capability)
 _PAUSES_S = (0.0, 0.5, 2.0)
 #: What only looks must not wait for a disk that hangs.
 _QUICK_S = 60.0
+#: After this silence of what was busy a moment ago, and no answer, nobody waits any longer.
+_STALLED_S = 1.0
+#: The same when even the word that it is ended could not be said: that was tried for so long.
+_UNTOLD_S = 0.5
 #: How long the other end may take to keep a checkpoint after a transfer was ended.
 _CLOSE_S = 20.0
 
@@ -171,6 +176,11 @@ class RemoteDriver(Driver):
         self._purpose = purpose
         try:
             yield held
+        except BaseException:
+            # Who was ended does not wait for a host that has just fallen silent.
+            if self._session is not None:
+                self._session.probe(waiting.HURRY_S, quiet_s=_STALLED_S)
+            raise
         finally:
             self._purpose = None
             session = self._session
@@ -393,7 +403,9 @@ class _RemoteReceiver(Receiver):
             # A host that does not answer now does not keep us: it notices by itself.
             told = self._exchange.cancel()
             try:
-                if self._session.probe(waiting.HURRY_S if told else 0.0):
+                if self._session.probe(
+                    waiting.HURRY_S if told else 0.0, quiet_s=_STALLED_S if told else _UNTOLD_S
+                ):
                     with waiting.at_most(_CLOSE_S):
                         self._exchange.result()
             except MirrordError:

@@ -199,9 +199,12 @@ class Session:
         finally:
             self.forget(exchange)
 
-    def probe(self, within_s: float) -> bool:
+    def probe(self, within_s: float, *, quiet_s: float = _QUIET_S) -> bool:
         """Whether the other end answers in time. When it does not, and has not said anything else
-        for longer than it may be silent either, the session is over; a slow link is not dead.
+        for `quiet_s` either, the session is over; a slow link is not dead.
+
+        quiet_s: by default longer than it may be silent; less for who has just ended something,
+        about which something would come if it could.
         """
         if self._error is not None:
             return False
@@ -209,7 +212,7 @@ class Session:
             with waiting.at_most(within_s):
                 self.call("ping")
         except LinkLost:
-            if min(lane.silent_s() for lane in self._lanes) > _QUIET_S:
+            if min(lane.silent_s() for lane in self._lanes) > quiet_s:
                 self.fail(lost(self._lanes[0].stream, f"no answer came within {within_s:g} s"))
             return False
         return True

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from mirrord.core.model import OpenWriter
@@ -15,8 +16,10 @@ from mirrord.core.model import OpenWriter
 _PROC = Path("/proc")
 _LOOP_GET_STATUS64 = 0x4C05
 _LOOP_STATUS_BYTES = 232
+_LOOP_RDEVICE = 16
 _LOOP_FLAGS = 52
 _LOOP_READ_ONLY = 1
+_Wanted = Callable[[os.stat_result], bool]
 
 
 def writers_on(device: int, *, limit: int = 20) -> list[OpenWriter]:
@@ -32,21 +35,36 @@ def writers_on(device: int, *, limit: int = 20) -> list[OpenWriter]:
     return found
 
 
+def writers_of_devices(numbers: Collection[int]) -> Iterator[OpenWriter]:
+    """Who has one of these block devices (`st_rdev`) open for writing; loop devices, too."""
+
+    def wanted(file: os.stat_result) -> bool:
+        return stat.S_ISBLK(file.st_mode) and file.st_rdev in numbers
+
+    for pid in _processes():
+        yield from _of_process(pid, wanted)
+    for number in numbers:
+        yield from _loops(number, _LOOP_RDEVICE)
+
+
+def _processes() -> Iterator[int]:
+    return (int(name) for name in os.listdir(_PROC) if name.isdigit())
+
+
 def _all_writers(device: int) -> Iterator[OpenWriter]:
-    for name in os.listdir(_PROC):
-        if name.isdigit():
-            yield from _of_process(int(name), device)
+    for pid in _processes():
+        yield from _of_process(pid, lambda file: file.st_dev == device)
     yield from _loops(device)
     yield from _swap_files(device)
 
 
-def _of_process(pid: int, device: int) -> Iterator[OpenWriter]:
+def _of_process(pid: int, wanted: _Wanted) -> Iterator[OpenWriter]:
     folder = _PROC / str(pid)
-    for path in (*_descriptors(folder, device), *_mappings(folder, device)):
+    for path in (*_descriptors(folder, wanted), *_mappings(folder, wanted)):
         yield OpenWriter(pid, _name(folder), path)
 
 
-def _descriptors(folder: Path, device: int) -> Iterator[str]:
+def _descriptors(folder: Path, wanted: _Wanted) -> Iterator[str]:
     try:
         numbers = os.listdir(folder / "fd")
     except OSError:
@@ -56,7 +74,7 @@ def _descriptors(folder: Path, device: int) -> Iterator[str]:
             # First the flags: to look at the file itself may block on a server that is gone.
             if _for_writing(folder / "fdinfo" / number):
                 link = folder / "fd" / number
-                if os.stat(link).st_dev == device:
+                if wanted(os.stat(link)):
                     yield os.readlink(link)
         except OSError:
             continue
@@ -70,7 +88,7 @@ def _for_writing(information: Path) -> bool:
     return False
 
 
-def _mappings(folder: Path, device: int) -> Iterator[str]:
+def _mappings(folder: Path, wanted: _Wanted) -> Iterator[str]:
     """Shared writable mappings: they write without any descriptor."""
     try:
         lines = (folder / "maps").read_bytes().splitlines()
@@ -81,7 +99,7 @@ def _mappings(folder: Path, device: int) -> Iterator[str]:
         if len(fields) == 6 and fields[1][1:2] == b"w" and fields[1][3:4] == b"s":
             link = folder / "map_files" / os.fsdecode(fields[0])
             try:
-                if os.stat(link).st_dev == device:
+                if wanted(os.stat(link)):
                     yield os.readlink(link)
             except OSError:
                 continue
@@ -94,7 +112,7 @@ def _name(folder: Path) -> str:
         return "?"
 
 
-def _loops(device: int) -> Iterator[OpenWriter]:
+def _loops(device: int, field: int = 0) -> Iterator[OpenWriter]:
     for entry in Path("/sys/block").glob("loop*/loop/backing_file"):
         name = entry.parent.parent.name
         status = bytearray(_LOOP_STATUS_BYTES)
@@ -108,7 +126,10 @@ def _loops(device: int) -> Iterator[OpenWriter]:
         except OSError:
             continue
         (flags,) = struct.unpack_from("=I", status, _LOOP_FLAGS)
-        if _decoded(struct.unpack_from("=Q", status)[0]) == device and not flags & _LOOP_READ_ONLY:
+        if (
+            _decoded(struct.unpack_from("=Q", status, field)[0]) == device
+            and not flags & _LOOP_READ_ONLY
+        ):
             yield OpenWriter(0, name, backing)
 
 

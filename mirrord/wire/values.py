@@ -23,7 +23,8 @@ def pack(value: Any) -> Any:
         return value.value
     if isinstance(value, FileChange | OpenWriter):
         # As it is, where all else that a peer says is made printable.
-        value = value._replace(path=value.path.encode(errors="surrogateescape"))
+        path = value.path.encode(errors="surrogateescape")
+        value = tuple({**value._asdict(), "path": path}.values())
     if isinstance(value, tuple | list):
         return [pack(one) for one in value]
     if isinstance(value, Mapping):

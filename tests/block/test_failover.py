@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,10 +124,9 @@ def test_the_newest_intact_snapshot_is_promoted_when_the_shown_one_is_damaged(pa
     def spoil(guid: str) -> None:
         record = rootrecord.load(pair.place)
         entries = tuple(
-            one if one.guid != guid else rootrecord.replace(one, digest="0" * 32)
-            for one in record.snapshots
+            one if one.guid != guid else replace(one, digest="0" * 32) for one in record.snapshots
         )
-        rootrecord.store("T", pair.place, rootrecord.replace(record, snapshots=entries))
+        rootrecord.store("T", pair.place, replace(record, snapshots=entries))
 
     spoil(pair.second.guid)
     pair.destination.promote()

@@ -18,7 +18,7 @@ from tests.support.world import NAME, ROOT, World
 
 #: Commands that are not called with just the name of a mirror.
 OTHERS = {"create", "restore", "config", "volume", "demo", "daemon", "reload", "alarms", "watch",
-          "schedule", "throttle", "monitor", "agent", "pki", "host", "attach",
+          "schedule", "throttle", "monitor", "agent", "pki", "host", "change-source",
           "trace", "analyze"}  # fmt: skip
 HOME_VERBS = [name for name in COMMANDS if name not in OTHERS]
 
@@ -49,7 +49,11 @@ def test_every_verb_answers_a_misspelt_mirror(block: World, verb: str) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("throttle", "hoem", "1MiB/s"), ("schedule", "next", "hoem"), ("attach", "hoem", "block:/x")],
+    [
+        ("throttle", "hoem", "1MiB/s"),
+        ("schedule", "next", "hoem"),
+        ("change-source", "hoem", "block:/x"),
+    ],
 )
 def test_so_do_those_with_more_words(block: World, words: tuple[str, ...]) -> None:
     block.create()

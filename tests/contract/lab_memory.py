@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mirrord.core.errors import MirrordError
+from mirrord.core.errors import Busy
 from mirrord.core.model import Role
 from mirrord.drivers.base import Driver
 from tests.contract.lab import Lab
@@ -53,7 +53,10 @@ class MemoryLab:
         volume.write((block, self._disk.draw()) for block in range(1, _BLOCKS))
 
     def overwrite(self, driver: Driver, seed: int) -> None:
-        self._disk.volumes[driver.location].write([(1 + seed % _BLOCKS, self._disk.draw())])
+        volume = self._disk.volumes[driver.location]
+        if volume.frozen:
+            raise Busy("the volume is frozen")
+        volume.write([(1 + seed % _BLOCKS, self._disk.draw())])
 
     @contextmanager
     def writing(self, driver: Driver) -> Iterator[Callable[[int], bool]]:
@@ -61,12 +64,9 @@ class MemoryLab:
         volume = self._disk.volumes[driver.location]
 
         def write(number: int) -> bool:
-            if volume.role is not Role.LIVE:
+            if volume.role is not Role.LIVE or volume.frozen:
                 return False
-            try:
-                volume.write([(_WRITTEN + number, self._disk.draw())])
-            except MirrordError:
-                return False
+            volume.write([(_WRITTEN + number, self._disk.draw())])
             return True
 
         yield write

@@ -174,6 +174,15 @@ def test_a_mark_sees_that_the_role_was_switched(lab: Lab) -> None:
 # Freezing, and who writes
 
 
+def wait_for_thaw(lab: Lab) -> None:
+    """(Nobody waits for a detachment over a link, nor for what the kernel does for the dead.)"""
+    for _ in range(100):
+        if not lab.source().facts().frozen:
+            return
+        clock.sleep_s(0.05)
+    pytest.fail("it is frozen still")
+
+
 def test_a_frozen_volume_takes_no_write_until_it_is_thawed(lab: Lab) -> None:
     source = lab.source()
     lab.overwrite(source, 1)
@@ -197,7 +206,7 @@ def test_a_freeze_ends_with_who_began_it(lab: Lab) -> None:
     source = lab.source()
     source.freeze()
     source.detach()
-    assert not lab.source().facts().frozen
+    wait_for_thaw(lab)
     lab.overwrite(lab.source(), 1)
 
 
@@ -205,10 +214,7 @@ def test_a_freeze_ends_with_a_process_that_is_killed(lab: Lab) -> None:
     source = lab.source()
     lab.freeze_and_die(source)
     before = lab.content(source)
-    for _ in range(100):
-        if not lab.source().facts().frozen:
-            break
-        clock.sleep_s(0.05)
+    wait_for_thaw(lab)
     lab.overwrite(source, 1)
     assert lab.content(source) != before
 

@@ -211,7 +211,9 @@ def test_the_source_dies_during_its_restore_and_the_destination_is_needed(world:
     content = world.view_content()
     lose(world.lab.source())
     crash_at(
-        world, "CATALOGUE:TRANSFER:BEGIN", lambda: world.service.restore_all(NAME, snapshot=None, yes=True)
+        world,
+        "CATALOGUE:TRANSFER:BEGIN",
+        lambda: world.service.restore_all(NAME, snapshot=None, yes=True),
     )
     lose(world.lab.source())
     assert world.service.break_off(NAME).status == "done"

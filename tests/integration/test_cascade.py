@@ -60,7 +60,7 @@ def test_the_last_goes_on_from_the_first_when_the_middle_is_lost(
     for seed in range(4):
         lab.change(lab.source(), seed)
         world.service.update(NAME)
-    result = world.service.attach("far", str(lab.source()))
+    result = world.service.change_source("far", str(lab.source()))
     assert str(lab.source()) in result.text
     lab.change(lab.source(), 50)
     done = world.service.update("far")
@@ -74,7 +74,7 @@ def test_the_last_goes_on_from_the_first_when_the_middle_is_lost(
 def test_a_source_without_the_base_is_refused(world: World, lab: Lab, last: Driver) -> None:
     before = (world.paths.mirrors / "far.toml").read_text()
     with pytest.raises(Refused, match=r"cannot go on from there|not there|not a volume|no volume"):
-        world.service.attach("far", str(lab.foreign()))
+        world.service.change_source("far", str(lab.foreign()))
     assert (world.paths.mirrors / "far.toml").read_text() == before
 
 

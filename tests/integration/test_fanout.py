@@ -11,7 +11,7 @@ import pytest
 
 from mirrord.control.api import Service
 from mirrord.core.errors import TransferFailed
-from mirrord.drivers.base import SendStream
+from mirrord.drivers.streams import SendStream
 from mirrord.engine import fanout
 from tests.contract.lab import Lab
 from tests.support.world import World

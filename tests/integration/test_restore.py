@@ -146,12 +146,14 @@ def test_a_mounted_source_cannot_be_reversed_and_nothing_is_changed(
     files: tuple[World, Path], tmp_path: Path
 ) -> None:
     world, home = files
-    device = subprocess.run(
-        ["findmnt", "-n", "-o", "SOURCE", "--target", home], capture_output=True, text=True
-    ).stdout.strip()  # fmt: skip
+    found = subprocess.run(
+        ["findmnt", "-n", "-o", "SOURCE,TARGET", "--target", home], capture_output=True, text=True
+    )
+    device, whole = found.stdout.split()
     mount = tmp_path / "mounted"
     mount.mkdir()
-    subprocess.run(["mount", "-o", "subvol=/home", device.split("[")[0], mount], check=True)
+    inner = f"subvol=/{home.relative_to(whole)}"
+    subprocess.run(["mount", "-o", inner, device.split("[")[0], mount], check=True)
     try:
         target = Path(world.lab.destination().location).with_name("second")
         world.service.create("second", f"btrfs:{mount}", f"btrfs:{target}")

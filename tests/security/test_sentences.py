@@ -6,14 +6,29 @@ import ast
 import re
 from pathlib import Path
 
-from tests.security import test_append_only, test_secrets, test_sessions, test_streams, test_subtree
+from tests.security import (
+    test_append_only,
+    test_hostile,
+    test_secrets,
+    test_sessions,
+    test_streams,
+    test_subtree,
+)
 from tests.security.sentences import MARKED
 
 ROOT = Path(__file__).parents[2]
-HERE = (test_append_only, test_secrets, test_sessions, test_streams, test_subtree)
+HERE = (
+    test_append_only,
+    test_hostile,
+    test_secrets,
+    test_sessions,
+    test_streams,
+    test_subtree,
+)
 
 _FAILURES, _SESSION = "tests/transport/test_failures.py", "tests/link/test_session.py"
 _TLS, _PKI = "tests/transport/test_tls.py", "tests/transport/test_pki.py"
+_CONFINED = "tests/btrfs/test_confined.py"
 _RECORDS, _TOKENS = "tests/zfs/test_records.py", "tests/zfs/test_tokens.py"
 #: Sentences that other tests attack.
 ELSEWHERE: dict[str, list[tuple[str, str]]] = {
@@ -38,6 +53,10 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
             "tests/zfs/test_delegation.py",
             "test_a_user_mirrors_with_the_listed_permissions_and_nothing_else",
         )
+    ],
+    "F9": [
+        (_CONFINED, "test_other_file_systems_can_be_unmounted_while_a_receive_runs"),
+        (_CONFINED, "test_what_the_program_leaves_beside_its_snapshot_counts_for_nothing"),
     ],
     "K4": [
         (_FAILURES, "test_unknown"),

@@ -27,8 +27,6 @@ from mirrord.core.model import (
 from mirrord.drivers.base import (
     Capability,
     Driver,
-    Receiver,
-    SendStream,
     base_missing,
     no_space,
     not_a_mirror,
@@ -39,6 +37,7 @@ from mirrord.drivers.base import (
     staging_missing,
     stream_damaged,
 )
+from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.system import clock, steps
 from tests.sim.link import Link
 from tests.sim.stream import Head, MemorySendStream, Parser

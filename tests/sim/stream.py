@@ -16,7 +16,8 @@ import zlib
 from typing import NamedTuple
 
 from mirrord.core.errors import TransferFailed
-from mirrord.drivers.base import SendStream, stream_damaged
+from mirrord.drivers.base import stream_damaged
+from mirrord.drivers.streams import SendStream
 from tests.sim.link import Link
 
 _HEADER = struct.Struct("<4sIII")

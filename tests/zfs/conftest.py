@@ -11,28 +11,11 @@ import pytest
 
 from mirrord.link import connect
 from tests.contract.zfs import ZfsLab, zfs_lab
-from tests.support.world import NAME, World
-from tests.zfsvm.bridge import Bridge
+from tests.support.world import NAME
+from tests.zfsvm.bridge import Bridged
 from tests.zfsvm.guest import PYTHON, TREE, Guest
 
 DISK_BYTES = 8 << 20
-
-
-class Bridged(World):
-    """A mirror within the machine, reached through a bridge."""
-
-    lab: ZfsLab
-
-    def __init__(self, lab: ZfsLab, folder: Path) -> None:
-        self.bridge = Bridge(lab.guest, folder)
-        lab.host = self.bridge.host
-        super().__init__(lab, folder / "home")
-        self.run, self.guest = lab.guest.run, lab.guest
-        self.source = lab.source().location
-
-    def clean_up(self) -> None:
-        super().clean_up()
-        self.bridge.close()
 
 
 Kind = TypeVar("Kind", bound=Bridged)

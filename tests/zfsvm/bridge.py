@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from mirrord.core.model import RemoteHost
+from tests.contract.zfs import ZfsLab
+from tests.support.world import World
 from tests.zfsvm.agents import new_home
 from tests.zfsvm.guest import Guest
 
@@ -113,3 +115,20 @@ class _Pair:
             if self._left == 0:
                 for one in self._sockets:
                     one.close()
+
+
+class Bridged(World):
+    """A mirror within the machine, reached through a bridge."""
+
+    lab: ZfsLab
+
+    def __init__(self, lab: ZfsLab, folder: Path) -> None:
+        self.bridge = Bridge(lab.guest, folder)
+        lab.host = self.bridge.host
+        super().__init__(lab, folder / "home")
+        self.run, self.guest = lab.guest.run, lab.guest
+        self.source = lab.source().location
+
+    def clean_up(self) -> None:
+        super().clean_up()
+        self.bridge.close()

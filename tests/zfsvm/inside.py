@@ -20,6 +20,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 PORT = 7000
@@ -28,6 +29,10 @@ PACKAGES = (
     "mirrord.agent", "mirrord.core", "mirrord.drivers.zfs", "mirrord.link", "mirrord.system",
     "mirrord.transport", "mirrord.wire", "mirrord.cli",
 )  # fmt: skip
+#: Of packages that are not loaded as a whole: what `mirrord agent` needs of them.
+MODULES = ("mirrord.cli.commands.agent", "mirrord.daemon.build", "typer._click.decorators")
+#: What an agent has to load in spite of that is named in a file of this name and its number.
+LATE = "/tmp/late."
 _LINE_BYTES_MAX = 1 << 20
 
 
@@ -37,6 +42,8 @@ def serve(token: str) -> None:
         package = importlib.import_module(name)
         for found in pkgutil.iter_modules(package.__path__, f"{name}."):
             importlib.import_module(found.name)
+    for name in MODULES:
+        importlib.import_module(name)
     gc.freeze()  # what is loaded stays shared with the forks
     listener = socket.create_server(("0.0.0.0", PORT), backlog=100)
     print("ready", flush=True)
@@ -102,7 +109,18 @@ def _agent(
     os.dup2(connection.fileno(), 0)
     os.dup2(connection.fileno(), 1)
     connection.close()
-    return int(run(["agent", *arguments]) or 0)
+    known = set(sys.modules)
+    try:
+        return int(run(["agent", *arguments]) or 0)
+    finally:
+        _note_late(set(sys.modules) - known)
+
+
+def _note_late(modules: set[str]) -> None:
+    """Name the modules that the agent had to load itself, for a test to see."""
+    if modules:
+        with Path(f"{LATE}{os.getpid()}").open("w") as file:
+            file.write(" ".join(sorted(modules)))
 
 
 def _become(user: str) -> None:

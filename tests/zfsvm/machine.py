@@ -33,6 +33,22 @@ _PROCESSORS = "cpus=1,maxcpus=2"
 #: not see them copies words, and 20 MiB come to the disk in a quarter of the time. (A fifth level
 #: of page tables is one more look at each.)
 _PROCESSOR = "max,erms=off,fsrm=off,fzrm=off,fsrs=off,la57=off"
+#: What costs at every call, page or switch of a process, and guards against what nobody does here:
+#: its security modules alone (AppArmor, TOMOYO, IMA …) look at every file that is opened.
+_KERNEL = (
+    "mitigations=off nokaslr rcupdate.rcu_expedited=1 random.trust_cpu=on"
+    " lsm=capability audit=0 init_on_alloc=0 psi=0 cgroup_disable=memory"
+    # Whoever asks for holes of a file that is still being written is told of none: a test that
+    # looks at what a user wrote is not to have it synced by that.
+    " zfs.zfs_dmu_offset_next_sync=0"
+)
+#: What is not waited for: the image is new at each start, so all that is done once after an update
+#: would be done each time.
+_STARTUP = (
+    "systemd.show_status=false systemd.condition_needs_update=false"
+    " systemd.mask=systemd-udev-settle.service systemd.mask=systemd-binfmt.service"
+    " systemd.mask=getty-static.service"
+)
 
 
 class Machine:
@@ -81,8 +97,7 @@ class Machine:
             "-nodefaults", "-no-user-config", "-display", "none", "-monitor", "none",
             "-no-reboot", "-serial", f"file:{self.folder}/console",
             "-kernel", f"{self.image}/vmlinuz", "-initrd", f"{self.image}/initrd",
-            "-append", "root=/dev/vda rw console=ttyS0 mitigations=off quiet net.ifnames=0"
-            " systemd.show_status=false random.trust_cpu=on nokaslr rcupdate.rcu_expedited=1",
+            "-append", f"root=/dev/vda rw console=ttyS0 quiet net.ifnames=0 {_KERNEL} {_STARTUP}",
             "-netdev", "user,id=net,restrict=on,ipv6=off"
             f",hostfwd=tcp:127.0.0.1:{self.port}-:22"
             f",hostfwd=tcp:127.0.0.1:{self.work_port}-:7000",
@@ -132,7 +147,10 @@ class Machine:
             "ssh", "-F", "none", "-p", str(self.port), "-i", str(self.key),
             "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR",
             "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null",
-            "-o", "ConnectTimeout=5", "-o", "ServerAliveInterval=30", f"{user}@127.0.0.1",
+            "-o", "ConnectTimeout=20", "-o", "ServerAliveInterval=30",
+            # One connection for all: to agree on keys takes seconds of the emulated machine.
+            "-o", "ControlMaster=auto", "-o", "ControlPersist=yes",
+            "-o", f"ControlPath={self.folder}/%r", f"{user}@127.0.0.1",
         ]  # fmt: skip
 
     def ssh(

@@ -16,7 +16,8 @@ from mirrord.control.api import Service
 from mirrord.core.errors import LinkLost
 from mirrord.link import connect
 from mirrord.system.paths import Paths
-from tests.zfsvm import builder, session
+from tests.contract.zfs import zfs_lab
+from tests.zfsvm import builder, inside, session
 from tests.zfsvm.agents import guest_agents, new_home, ssh_host
 from tests.zfsvm.guest import ROOT, Guest, GuestError
 from tests.zfsvm.qemu import NoMachine
@@ -62,6 +63,15 @@ def test_an_agent_in_it_answers_and_ends_with_its_client(zfs_guest: Guest) -> No
                 first.call("ping")
         others.session().call("ping")
         assert len(others.pids) == 2
+
+
+def test_an_agent_in_it_finds_loaded_what_it_needs(zfs_guest: Guest) -> None:
+    """Otherwise each of hundreds loads it, which takes most of a second under emulation."""
+    with zfs_lab(volume=False, large=False) as lab:
+        assert lab.source().facts().view
+        lab.others.close()
+        [pid] = lab.others.pids
+        assert zfs_guest.user("read_text", f"{inside.LATE}{pid}") == ""
 
 
 def test_the_product_reaches_it_by_its_own_ssh(zfs_guest: Guest, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def digest(folder: str) -> str:
     path = Path(folder)
     if not path.is_dir():
         raise FileNotFoundError(folder)
-    return files.digest(path)
+    return files.digest(path, skip_holes=True)
 
 
 def volume_change(device: str, seed: int, size_bytes: int) -> None:
@@ -310,3 +310,98 @@ def destroy_snapshot(full: str) -> None:
         run(["zfs", "release", hold.split("\t")[1], full])
     status, _, said = run(["zfs", "destroy", full])
     assert status == 0, said
+
+
+def write_lines(folder: str, log: str, held: bool) -> int:
+    """Write numbered lines with O_SYNC until killed, and note in `log` each that was acknowledged;
+    returns the process. held: by one descriptor; otherwise each by its path, in a folder that is
+    made when it is not there. What fails is tried again with the next line.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.closerange(3, 1000)
+        _write_lines(folder, log, held)
+    finally:
+        os._exit(0)
+
+
+def _write_lines(folder: str, log: str, held: bool) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_SYNC
+    noted = os.open(log, flags)
+    opened = os.open(f"{folder}/lines", flags) if held else -1
+    number = 0
+    while True:
+        number += 1
+        line = f"line {number}\n".encode()
+        try:
+            if not held:
+                os.makedirs(f"{folder}/in", exist_ok=True)
+                opened = os.open(f"{folder}/in/lines{number // 20}", flags)
+            os.write(opened, line)
+        except OSError:
+            time.sleep(0.005)
+        else:
+            os.write(noted, line)
+        finally:
+            if not held and opened >= 0:
+                os.close(opened)
+                opened = -1
+
+
+def lines(places: list[str]) -> list[str]:
+    """The lines in all files that begin so, below these folders, or in these files."""
+    found: list[str] = []
+    for place in places:
+        for path in [Path(place)] if Path(place).is_file() else Path(place).rglob("lines*"):
+            found += path.read_text().splitlines()
+    return found
+
+
+def refused(path: str) -> str:
+    """Append to a file, or write to a device; why that is refused, "" when it is not."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY)
+        try:
+            if not path.startswith("/dev/"):
+                os.lseek(descriptor, 0, os.SEEK_END)
+            os.write(descriptor, bytes(4096))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        return os.strerror(error.errno or 0)
+    return ""
+
+
+def overwrite_file(path: str) -> None:
+    """Other data in the same place, no more and no less."""
+    with Path(path).open("r+b", buffering=0) as file:
+        file.write(os.urandom(4096))
+        os.fsync(file.fileno())
+    _let_go()
+
+
+def below_mountpoint(folder: str) -> list[str]:
+    """What is in the directory that a file system is mounted on, whatever is mounted there."""
+    above, _, name = folder.rpartition("/")
+    seen = "/var/tmp/seen"
+    os.makedirs(seen, exist_ok=True)
+    subprocess.run(["mount", "--bind", above, seen], check=True)
+    try:
+        return sorted(os.listdir(f"{seen}/{name}")) if os.path.isdir(f"{seen}/{name}") else []
+    finally:
+        subprocess.run(["umount", seen], check=True)
+
+
+def hold_for_writing(path: str) -> None:
+    """Have a file or a device open for writing until `let_go`."""
+    _open.append(os.open(path, os.O_WRONLY))
+
+
+def unprotect(folder: str) -> None:
+    """Undo what keeps people from writing where nothing is mounted: as if it could not be done."""
+    from mirrord.drivers.zfs import below
+
+    below.release(folder)

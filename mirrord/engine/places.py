@@ -1,0 +1,61 @@
+"""Where the ends of a mirror were mounted when it was initialized: so that an end that is missing
+can be told from one whose file system is not mounted, and nothing is made below a mount point.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mirrord.core.errors import Refused
+from mirrord.core.model import Endpoint, VolumeFacts
+from mirrord.engine.mirror import Mirror
+
+_FSTAB = Path("/etc/fstab")
+
+
+def remember(mirror: Mirror, endpoint: Endpoint, facts: VolumeFacts) -> None:
+    """Record where an end is."""
+    if facts.mount:
+        mirror.catalogue.set_place(mirror.id, str(endpoint), facts.mount, facts.filesystem)
+
+
+def check_mounted(mirror: Mirror, facts: VolumeFacts) -> None:
+    """`Refused` when the source is not there because its file system is not, or another is."""
+    endpoint = mirror.definition.source
+    if not facts.mount:
+        return
+    known = mirror.catalogue.place(mirror.id, str(endpoint))
+    mount = known[0] if known else "" if endpoint.host else _fstab_mount(facts)
+    where = str(mirror.source)
+    if mount and mount != facts.mount and _is_below(facts.location, mount):
+        raise Refused(
+            "the file system of the source is not mounted",
+            where=where,
+            why=f"{mount} is no mount point now: its path is on the file system at {facts.mount}",
+            hint=f"Mount it: mount {mount}. A source on another file system needs another path in "
+            "the definition.",
+        )
+    if known and mount == facts.mount and known[1] != facts.filesystem:
+        raise Refused(
+            "another file system is mounted in the place of the source's",
+            where=where,
+            why=f"at {mount} is {facts.filesystem}, where the mirror was initialized from "
+            f"{known[1]}",
+            hint=f"Mount the right one at {mount}. If its disk was lost, 'mirrord restore NAME "
+            "--all' makes the source again on this one.",
+        )
+
+
+def _is_below(location: str, mount: str) -> bool:
+    return Path(location).is_relative_to(mount)
+
+
+def _fstab_mount(facts: VolumeFacts) -> str:
+    """The mount point that fstab(5) has nearest above the location; "" for none."""
+    try:
+        lines = _FSTAB.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return ""
+    found = [fields[1] for line in lines if len(fields := line.split()) > 1 and line[0] != "#"]
+    above = [mount for mount in found if mount != "/" and _is_below(facts.location, mount)]
+    return max(above, key=len, default="")

@@ -1,0 +1,200 @@
+"""break works as long as the destination holds one intact snapshot, whatever else is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mirrord.control.api import Service
+from mirrord.core.errors import MirrordError, NoSpace, Refused
+from mirrord.core.model import Role
+from mirrord.drivers.btrfs.driver import BtrfsDriver
+from mirrord.system.paths import Paths
+from tests.failover.volumes import delete_subvolume, lose
+from tests.support import btrfs
+from tests.support.world import NAME, World
+
+
+def test_without_source_and_catalogue(world: World) -> None:
+    world.initialized()
+    content = world.view_content()
+    lose(world.lab.source())
+    world.service.close()
+    shutil.rmtree(world.paths.state)
+    assert world.again().break_off(NAME).status == "done"
+    assert world.view_content() == content
+    assert world.lab.destination().facts().role is Role.LIVE
+
+
+def test_an_older_snapshot_keeps_the_newer(world: World) -> None:
+    world.initialized(keep_destination=5)
+    first, content = world.lab.destination().facts().shown, world.view_content()
+    assert first is not None
+    for seed in range(2):
+        world.lab.change(world.lab.source(), seed)
+        world.service.update(NAME)
+    before = [one.guid for one in world.lab.destination().snapshots()]
+    result = world.service.break_off(NAME, snapshot=first)
+    assert world.view_content() == content
+    assert [one.guid for one in world.lab.destination().snapshots()] == before
+    name = next(s.name for s in world.lab.destination().snapshots() if s.guid == first)
+    assert name in result.text
+    with pytest.raises(Refused, match="writable already"):
+        world.service.break_off(NAME, snapshot=first)
+    world.service.resync(NAME, yes=True)
+    assert world.in_step()
+
+
+class Mirror:
+    """A mirror between two btrfs file systems of its own."""
+
+    def __init__(self, here: Path, there: Path, home: Path) -> None:
+        self.source = btrfs.make_subvolume(here / "home")
+        (self.source / "file").write_text("one")
+        self.there = there / "home"
+        self.view = self.there / "current"
+        self.store = self.there / ".mirrord" / "current"
+        self.paths = Paths(home / "etc", home / "state", home / "run")
+        self.service = Service(self.paths)
+        self.service.create(NAME, f"btrfs:{self.source}", f"btrfs:{self.there}")
+        self.service.initialize(NAME)
+        (self.source / "file").write_text("two")
+        self.service.update(NAME)
+        facts = BtrfsDriver(str(self.there)).facts()
+        names = {one.guid: one.name for one in BtrfsDriver(str(self.there)).snapshots()}
+        self.shown = self.store / "snapshots" / names[facts.shown or ""]
+
+    def again(self) -> Service:
+        self.service.close()
+        self.service = Service(self.paths)
+        return self.service
+
+    def content(self) -> str:
+        return (self.view / "file").read_text()
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Iterator[Mirror]:
+    with btrfs.folders() as (here, there):
+        made = Mirror(here, there, tmp_path / "home")
+        yield made
+        made.service.close()
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+#: What happens to the destination, and what the view holds after a break.
+DAMAGES: dict[str, tuple[Callable[[Mirror], object], str]] = {
+    "the view's link removed": (lambda m: m.view.unlink(), "two"),
+    "mirror.json empty": (lambda m: _empty(m.store / "mirror.json"), "two"),
+    "mirror.json removed": (lambda m: (m.store / "mirror.json").unlink(), "two"),
+    "mirror.json malformed": (lambda m: (m.store / "mirror.json").write_text('{"a":'), "two"),
+    "the shown record empty": (lambda m: _empty(m.shown / "transfer.json"), "two"),
+    "the shown record removed": (lambda m: (m.shown / "transfer.json").unlink(), "two"),
+    "the shown snapshot deleted": (lambda m: delete_subvolume(m.shown / m.shown.name), "one"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("catalogue", ["known", "lost"])
+def test_with_our_own_records_damaged(mirror: Mirror, damage: str, catalogue: str) -> None:
+    hurt, expected = DAMAGES[damage]
+    hurt(mirror)
+    if catalogue == "lost":
+        mirror.service.close()
+        shutil.rmtree(mirror.paths.state)
+    assert mirror.again().break_off(NAME).status == "done"
+    assert mirror.content() == expected
+    (mirror.view / "file").write_text("in the emergency")
+    mirror.service.resync(NAME, yes=True)
+    assert mirror.content() == "two"
+    (mirror.source / "file").write_text("three")
+    mirror.service.update(NAME)
+    assert mirror.content() == "three"
+
+
+def test_a_break_that_fails_is_not_done_later(mirror: Mirror) -> None:
+    """Something of somebody's lies where the view was."""
+    mirror.view.unlink()
+    mirror.view.mkdir()
+    (mirror.view / "somebodys").touch()
+    with pytest.raises(MirrordError, match="it is not a view"):
+        mirror.service.break_off(NAME)
+    shutil.rmtree(mirror.view)
+    (mirror.source / "file").write_text("three")
+    mirror.again().update(NAME)
+    assert mirror.content() == "three" and mirror.service.status(NAME)[0]["state"] == "mirrored"
+
+
+def test_a_reverse_takes_nested_subvolumes_along(mirror: Mirror) -> None:
+    nested = btrfs.make_subvolume(mirror.source / "nested")
+    (nested / "file").write_text("only here")
+    mirror.service.reverse(NAME, yes=True)
+    assert mirror.source.is_symlink() and mirror.content() == "two"
+    [kept] = (mirror.source.parent / ".mirrord/home/diverged").iterdir()
+    assert (kept / kept.name / "nested/file").read_text() == "only here"
+    writable = ["btrfs", "property", "set", "-ts", str(kept / kept.name), "ro", "false"]
+    subprocess.run(writable, check=True)
+    delete_subvolume(kept / kept.name / "nested")
+    (mirror.view / "file").write_text("three")
+    mirror.again().update(NAME)
+    assert (mirror.source / "file").read_text() == "three"
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Mirror]:
+    """The same on small file systems of its own, which may be filled."""
+    with btrfs.filesystem(size_mib=400) as here, btrfs.filesystem(size_mib=400) as there:
+        made = Mirror(here, there, tmp_path / "home")
+        yield made
+        made.service.close()
+
+
+def fill_data(folder: Path) -> None:
+    """Until not a byte of data goes on it."""
+    folder.mkdir()
+    for size in (1 << 20, 4096):
+        for number in range(10_000):
+            try:
+                with (folder / f"{size}.{number}").open("wb") as file:
+                    file.write(os.urandom(size))
+                    os.fsync(file.fileno())
+            except OSError:
+                break
+
+
+def fill_metadata(folder: Path) -> None:
+    """Until not a link goes on it, however often it is tried."""
+    folder.mkdir()
+    number = 0
+    for size in (3900, 500, 1):
+        failed = 0
+        while failed < 30:
+            number += 1
+            try:
+                (folder / f"l{number}").symlink_to("x" * size)
+            except OSError:
+                failed += 1
+
+
+@pytest.mark.parametrize("fill", [fill_data, fill_metadata])
+def test_on_a_full_file_system(small: Mirror, fill: Callable[[Path], None]) -> None:
+    fill(small.there.parent / "full")
+    (small.source / "file").write_text("three")
+    (small.source / "more").write_bytes(os.urandom(3 << 20))
+    with pytest.raises(NoSpace):
+        small.service.update(NAME)
+    assert not small.service.status(NAME)[0]["healthy"]
+    assert small.service.break_off(NAME).status == "done"
+    assert small.content() == "two" and not small.view.is_symlink()
+    shutil.rmtree(small.there.parent / "full")
+    os.sync()
+    small.service.resync(NAME, yes=True)
+    assert small.content() == "three"

@@ -1,0 +1,96 @@
+"""A source whose file system is not mounted, or another one is: each is told apart, and nothing is
+made below a mount point.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mirrord.control.api import Service
+from mirrord.core.errors import Refused
+from mirrord.drivers.block.volume import Volume
+from mirrord.system.paths import Paths
+from tests.contract.lab_block import SIZE_BYTES
+from tests.support import btrfs
+from tests.support.world import NAME
+
+
+class Disks:
+    """A disk that is mounted on a folder of another one, and a mirror from the first."""
+
+    def __init__(self, below: Path, image: Path, spare: Path, folder: Path) -> None:
+        self.mount = below / "disk"
+        self.mount.mkdir()
+        self.image, self.spare = image, spare
+        self.service = Service(Paths(folder / "etc", folder / "state", folder / "run"))
+
+    def attach(self, image: Path) -> None:
+        subprocess.run(["mount", "-o", "loop,noatime", image, self.mount], check=True)
+
+    def detach(self) -> None:
+        subprocess.run(["umount", self.mount], check=True)
+
+    def create(self, kind: str, destination: Path) -> Path:
+        source = self.mount / "home"
+        if kind == "btrfs":
+            btrfs.make_subvolume(source)
+            (source / "file").write_text("data")
+        else:
+            with Volume.create(source, SIZE_BYTES) as volume:
+                volume.write(0, b"data")
+        self.service.create(NAME, f"{kind}:{source}", f"{kind}:{destination}")
+        self.service.initialize(NAME)
+        return source
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> Iterator[Disks]:
+    images = []
+    for name in ("a", "b"):
+        image = tmp_path / name
+        with image.open("wb") as file:
+            file.truncate(256 << 20)
+        subprocess.run(["mkfs.btrfs", "-q", image], check=True, capture_output=True)
+        images.append(image)
+    with btrfs.folders() as (below, _there):
+        made = Disks(below, images[0], images[1], tmp_path / "home")
+        made.attach(made.image)
+        try:
+            yield made
+        finally:
+            made.service.close()
+            if os.path.ismount(made.mount):
+                made.detach()
+
+
+@pytest.mark.parametrize("kind", ["btrfs", "block"])
+def test_each_reason_has_a_message_and_nothing_is_made(
+    disks: Disks, kind: str, tmp_path: Path
+) -> None:
+    with btrfs.folders() as (_here, there):
+        source = disks.create(kind, there / "copy")
+        disks.detach()
+        verbs: list[Callable[[], object]] = [
+            lambda: disks.service.update(NAME),
+            lambda: disks.service.restore_all(NAME, snapshot=None, yes=True),
+        ]
+        for verb in verbs:
+            with pytest.raises(Refused, match="file system of the source is not mounted") as error:
+                verb()
+            assert str(disks.mount) in error.value.hint
+        assert os.listdir(disks.mount) == [], "nothing was made below the mount point"
+        disks.attach(disks.spare)
+        with pytest.raises(Refused, match="another file system is mounted"):
+            disks.service.update(NAME)
+        assert os.listdir(disks.mount) == []
+        # A new disk in the place of a lost one: that is what a restore is for.
+        disks.service.restore_all(NAME, snapshot=None, yes=True)
+        assert source.exists()
+        disks.service.update(NAME)
+        disks.detach()
+        disks.attach(disks.image)
