@@ -47,6 +47,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         labs = PRODUCT_LABS
     assert labs, "no lab was found: the suite would test nothing"
     if suite != "integration":
+        if metafunc.definition.get_closest_marker("on_machine") is not None:
+            labs = [*labs, *MACHINE_LABS]
         metafunc.parametrize("lab", labs, indirect=True)
         return
     # The life cycle is the same whether this process does the work or a daemon, and wherever the

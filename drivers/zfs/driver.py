@@ -1,50 +1,36 @@
 """The OpenZFS driver: the contract of drivers/base.py over datasets.
 
-This module is the contract's face; marks.py says what is remembered where, running.py how an
+dataset.py has the facts and snapshots, switching.py what makes a volume live or turns it back, and
+this module what is sent and received. marks.py says what is remembered where, running.py how an
 update becomes visible in one step, failover.py how a volume goes back without losing anything.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-import secrets
-from collections.abc import Iterator
 from typing import ClassVar
 
-from mirrord.core.errors import MirrordError, NoSpace, Refused
+from mirrord.core.errors import Refused
 from mirrord.core.model import (
     Changes,
     Delta,
-    Divergence,
-    OpenWriter,
     ReceiveRequest,
     Role,
     Snapshot,
-    SnapshotKind,
     Staging,
-    VolumeFacts,
 )
 from mirrord.drivers import base as texts
-from mirrord.drivers.base import Capability, Driver
+from mirrord.drivers.base import Capability
 from mirrord.drivers.zfs import (
-    cache,
     command,
     commit,
     compare,
-    copies,
-    counters,
     delegation,
     deleting,
     deltas,
     failover,
     features,
-    freezing,
-    holding,
-    listing,
-    locking,
-    mounting,
     names,
     proof,
     receive,
@@ -52,210 +38,18 @@ from mirrord.drivers.zfs import (
     standing,
     stream,
     survey,
-    taking,
-    writers,
 )
-from mirrord.drivers.zfs.listing import Entry, Listing
-from mirrord.drivers.zfs.marks import SnapshotMark
+from mirrord.drivers.zfs.listing import Listing
 from mirrord.drivers.zfs.place import Place
-from mirrord.drivers.zfs.sight import Sight
 from mirrord.drivers.zfs.stream import ZfsSendStream
-from mirrord.system import clock, locks
+from mirrord.drivers.zfs.switching import ZfsFailover
 
 
-class ZfsDriver(Driver):
-    """One dataset, or the place where one is mirrored to. location: `pool/dataset`."""
+class ZfsDriver(ZfsFailover):
+    """See `drivers.base.Driver`. location: `pool/dataset`."""
 
     kind: ClassVar[str] = "zfs"
     capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME | Capability.COPY
-
-    def __init__(self, location: str) -> None:
-        super().__init__(names.check_dataset(location, f"zfs:{location}"))
-        self._sight = Sight(location, str(self))
-        #: What is left of a commit to do when the volume is given back.
-        self._due: commit.Due | None = None
-        self._sent: list[str] = []
-        self._freeze: freezing.Freeze | None = None
-
-    def detach(self) -> None:
-        """See `Driver.detach`."""
-        with contextlib.suppress(MirrordError, OSError):
-            self._settle()
-        if self._freeze is not None:
-            self.thaw()
-
-    # Facts
-
-    def _look(self, *, fresh: bool = False) -> Place:
-        return self._sight.place(fresh=fresh)
-
-    def _list(self, place: Place) -> Listing:
-        return self._sight.listing(place)
-
-    @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Around what changes more than a snapshot: nothing that was seen is true any more."""
-        self._settle()
-        try:
-            yield
-        finally:
-            self._sight.forget()
-
-    def _settle(self) -> None:
-        """Do what is left of a commit."""
-        sent, self._sent = self._sent, []
-        if sent:  # each is the next base (and should one be gone, there is its bookmark)
-            command.together([holding.hold("ZFS:SEND:HOLD", full) for full in sent], str(self))
-        due, self._due = self._due, None
-        if due is not None:
-            self._sight.added(commit.settle(due, str(self)))
-
-    def _heal(self, place: Place) -> Place:
-        """Do what a process that ended left of a commit."""
-        self._settle()
-        due = commit.left(place, self._list(place)) if place.mark.role == "mirror" else None
-        if due is None:
-            return place
-        commit.settle(due, str(self))
-        return self._look(fresh=True)
-
-    def _role(self, place: Place) -> tuple[Role, tuple[str, ...]]:
-        return standing.role_of(place)
-
-    def facts(self) -> VolumeFacts:
-        """See `Driver.facts`."""
-        place = self._look(fresh=True)
-        role = self._role(place)[0]
-        found = self._list(place) if role is Role.MIRROR else None
-        return standing.facts_of(place, found)
-
-    @contextlib.contextmanager
-    def _exclusive(self, purpose: str) -> Iterator[bool]:
-        """By name: so a place that is not there yet can be locked as well."""
-        path = locking.lock_file(self.location, "lock")
-        with locks.exclusive(path, purpose, what=str(self)):
-            self._settle()
-            self._sight.trust(True)
-            try:
-                yield True
-            finally:
-                # (Should it fail, whoever comes next does it.)
-                with contextlib.suppress(MirrordError, OSError):
-                    self._settle()
-                self._sight.trust(False)
-
-    # Snapshots
-
-    def _snapshot(self, one: Entry, place: Place) -> Snapshot:
-        volume = place.volume
-        folder = mounting.folder_of(volume)
-        if volume is not None and one.dataset != volume.name:
-            folder = mounting.folder_aside(volume, one.dataset)
-        return listing.snapshot_of(one, folder)
-
-    def snapshots(self) -> list[Snapshot]:
-        """See `Driver.snapshots`."""
-        place = self._look()
-        if self._role(place)[0] is Role.FOREIGN and place.mark.role != "forgotten":
-            return []
-        found = self._list(place)
-        past = found.history()
-        return [
-            self._snapshot(one, place)._replace(aside=one.order > past.get(one.dataset, -1))
-            for one in found.ours()
-        ]
-
-    def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
-        """See `Driver.own_snapshots`."""
-        if not patterns:
-            return []
-        place = self._look()
-        if self._role(place)[0] is not Role.LIVE:
-            return []
-        return [
-            self._snapshot(one, place)
-            for one in self._sight.listing(place, certain=True).own()
-            if one.mark is None
-            and not one.name.startswith(proof.PREFIX)
-            and listing.matches(one, patterns)
-        ]
-
-    def _live(self, *, mounted: bool = True) -> Place:
-        place = self._look()
-        if self._role(place)[0] is not Role.LIVE:
-            raise texts.not_live(str(self))
-        missing = mounting.missing(place.here)
-        if mounted and missing is not None:
-            raise missing
-        return place
-
-    def take_snapshot(self, name: str) -> Snapshot:
-        """See `Driver.take_snapshot`. It is held from when it is sent until mirrord deletes it."""
-        where = str(self)
-        names.check_snapshot(name, where)
-        mark = SnapshotMark(SnapshotKind.REFERENCE, "", clock.now_ns())
-        place = self._sight.hinted_place()
-        taken = None
-        if place is not None and self._role(place)[0] is Role.LIVE and mounting.there(place.here):
-            taken = taking.at_once(place, name, mark)
-        if place is None or taken is None:
-            place = self._live()
-            taken = taking.one_by_one(place, name, mark, where)
-        self._sight.added(taken.entry)
-        self._sight.follows(taken.entry, taken.before, taken.written)
-        return self._snapshot(taken.entry, place)
-
-    def delete_snapshot(self, guid: str) -> None:
-        """See `Driver.delete_snapshot`."""
-        self._settle()
-        seen = self._sight.hinted_place()
-        live = seen is not None and self._role(seen)[0] is Role.LIVE
-        where, (place, found) = str(self), self._sight.keeping(guid, live=live)
-        one = found.find(guid)
-        if one is None:
-            return
-        if one.mark is None:
-            raise Refused("the snapshot is its owner's", where=where, why=one.full)
-        if place.mark.role == "mirror" and failover.shown(place, found) == guid:
-            raise Refused(
-                "the snapshot is what the destination shows", where=where, why=one.name,
-                hint="It goes when a newer one is shown.",
-            )  # fmt: skip
-        change = cache.Change(place)
-        deleting.delete(place, found, one, where)
-        change.done(gone=guid)
-        self._sight.gone(guid)
-        if place.mark.kept:
-            self._sight.forget()
-
-    def changed_since(self, guid: str) -> bool:
-        """See `Driver.changed_since`."""
-        where, one, seen = str(self), self._sight.hint(guid), self._sight.hinted_place()
-        if one is not None and seen is not None and seen.here is not None:
-            live = self._role(seen)[0] is Role.LIVE and mounting.there(seen.here)
-            if live and counters.moved(seen.here, guid):
-                return True
-            answer = compare.changed(seen.here, one, where) if live else None
-            if answer is not None:
-                return answer
-        place = self._live()
-        assert place.here is not None
-        found = self._list(place)
-        one = found.find(guid) or found.bookmark(guid)
-        if one is None:
-            raise texts.snapshot_missing(where, guid)
-        if one.dataset != self.location:
-            return True  # it was set aside: the volume went back to before it
-        compare.sync([place.here], where)
-        return compare.written(self.location, one, where) != 0
-
-    def base_left(self, guid: str) -> Snapshot | None:
-        """See `Driver.base_left`: a bookmark."""
-        place = self._look(fresh=True)
-        one = self._sight.listing(place, certain=True).bookmark(guid)
-        if one is None or self._role(place)[0] is not Role.LIVE:
-            return None
-        return listing.snapshot_of(one, "")._replace(kind=SnapshotKind.REFERENCE)
 
     # Source
 
@@ -428,157 +222,6 @@ class ZfsDriver(Driver):
                 return  # it is no staging any more
         with self._changing():
             receive.discard(place, str(self))
-
-    # Failing over and back
-
-    def promote(self, guid: str | None = None) -> None:
-        """See `Driver.promote`."""
-        # (A pool without room may refuse to note what a commit left to be noted.)
-        with contextlib.suppress(NoSpace):
-            self._settle()
-        with self._changing():
-            self._promote(guid)
-
-    def _promote(self, guid: str | None) -> None:
-        where, place = str(self), self._look(fresh=True)
-        role, here = self._role(place)[0], place.here
-        if role is Role.LIVE:
-            assert here is not None
-            if place.mark.role == "live":
-                mounting.mount("ZFS:PROMOTE:MOUNT", here)
-            elif standing.nobodys(here):
-                failover.promote(place, self._list(place), guid, where)
-            return
-        if role is not Role.MIRROR:
-            raise texts.not_a_mirror(where)
-        running.drop(self.location)
-        if here is None and place.fresh is not None:
-            failover.finish_swap(place, where)
-            place = self._look(fresh=True)
-        with contextlib.suppress(NoSpace):
-            place = self._heal(place)
-        if place.here is None:
-            raise standing.nothing_shown(where)
-        failover.promote(place, self._list(place), guid, where)
-
-    def writers(self, kept: str = "", *, limit: int = 20) -> list[OpenWriter]:
-        """See `Driver.writers`. What is kept is read-only: nobody can go on writing to it."""
-        if kept:
-            return []
-        here = self._live(mounted=False).here
-        return writers.of([here], limit) if here is not None else []
-
-    def freeze(self) -> None:
-        """See `Driver.freeze`."""
-        here = self._live().here
-        assert here is not None
-        if self._freeze is None:
-            with self._changing():
-                self._freeze = freezing.Freeze([here], str(self))
-
-    def thaw(self) -> None:
-        """See `Driver.thaw`."""
-        if self._role(self._look(fresh=True))[0] is Role.LIVE:
-            with self._changing():
-                freezing.thaw([self.location], str(self))
-        self._unfreeze()
-
-    def _unfreeze(self) -> None:
-        """What this object froze is thawed, or a rollback's."""
-        freeze, self._freeze = self._freeze, None
-        if freeze is not None:
-            freeze.release()
-
-    def mark(self) -> str:
-        """See `Driver.mark`."""
-        where, place = str(self), self._look(fresh=True)
-        role = self._role(place)[0]
-        if role is not Role.LIVE or place.here is None:
-            return proof.text(role, self._state(place))
-        with self._changing():
-            return proof.text(role, proof.live([place.here], where))
-
-    def is_marked(self, mark: str) -> bool:
-        """See `Driver.is_marked`."""
-        where, place = str(self), self._look(fresh=True)
-        role = self._role(place)[0]
-        marked, state = proof.parse(mark)
-        if marked is not role or role is Role.FOREIGN:
-            return False
-        if role is not Role.LIVE or place.here is None:
-            return state == self._state(place)
-        return proof.holds(state, [place.here], where)
-
-    def _state(self, place: Place) -> list[str]:
-        """What a place that is not LIVE is. (One that somebody wrote to is never the same.)"""
-        if place.volume is None:
-            return [place.prepared]
-        found = self._list(place)
-        command.run(["zpool", "sync", names.pool_of(self.location)], str(self))
-        asked = ["zfs", "get", "-Hp", "-o", "value", "written", place.volume.name]
-        written = command.run(asked, str(self)).strip()
-        unique = secrets.token_hex(8) if written != "0" else ""
-        newest = [one.guid for one in found.own()[-1:]]
-        shown = failover.shown(place, found) or ""
-        return [place.volume.guid, place.mark.mirror_id, shown, *newest, unique]
-
-    def begin_test(self, place: str = "") -> VolumeFacts:
-        """See `Driver.begin_test`: a clone."""
-        here = self._look(fresh=True)
-        there = bool(here.mark.copy) and self._role(here)[0] is Role.LIVE
-        if not there and self._role(here)[0] is not Role.MIRROR:
-            raise texts.not_a_mirror(str(self))
-        with self._changing():
-            name = copies.begin(here, self._list(here), place, str(self))
-        return ZfsDriver(name).facts()
-
-    def end_test(self) -> bool:
-        """See `Driver.end_test`."""
-        with self._changing():
-            return copies.end(self._look(fresh=True), str(self))
-
-    def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
-        """See `Driver.divergence`."""
-        where, place = str(self), self._look(fresh=True)
-        found = self._list(place)
-        start = found.find(guid)
-        if start is None or place.volume is None:
-            raise texts.base_missing(where, guid)
-        return compare.divergence(place.volume, found, start, limit=limit, where=where)
-
-    def rollback(self, guid: str, *, mirror_id: str, keep_as: str) -> str | None:
-        """See `Driver.rollback`."""
-        try:
-            with self._changing():
-                return self._rollback(guid, mirror_id, keep_as)
-        finally:
-            self._unfreeze()
-
-    def _rollback(self, guid: str, mirror_id: str, keep_as: str) -> str | None:
-        where, place = str(self), self._look(fresh=True)
-        role = self._role(place)[0]
-        if role is Role.FOREIGN:
-            raise texts.not_a_mirror(where)
-        running.drop(self.location)
-        place = self._heal(place)
-        found = self._list(place)
-        target = found.find(guid)
-        if target is None:
-            raise texts.base_missing(where, guid)
-        if target.mark is not None and target.mark.kind is SnapshotKind.DIVERGED:
-            raise Refused("a diverged snapshot cannot be the base of a mirror", where=where)
-        return failover.rollback(
-            place, found, target, mirror_id=mirror_id, keep_as=keep_as, where=where
-        )
-
-    def reinstate(self, name: str) -> None:
-        """See `Driver.reinstate`."""
-        with self._changing():
-            where, place = str(self), self._look(fresh=True)
-            if self._role(place)[0] not in (Role.LIVE, Role.MIRROR) or place.volume is None:
-                raise texts.not_live(where)
-            running.drop(self.location)
-            failover.reinstate(place, self._list(place), name, where)
 
     def forget(self) -> None:
         """See `Driver.forget`."""

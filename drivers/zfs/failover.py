@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import re
 
-from mirrord.core.errors import MirrordError, NotFound, Refused
+from mirrord.core.errors import MirrordError, Refused
 from mirrord.core.model import SnapshotKind
 from mirrord.core.units import format_few
 from mirrord.drivers.base import other_mirror
@@ -166,7 +166,7 @@ def rollback(
     done = old.role == "mirror" and shown(place, found) == target.guid
     if place.here is None or done:
         if place.here is not None and place.fresh is not None:
-            _drop_fresh(place, where)
+            drop_fresh(place, where)
             place = look(place.location, where)
         # (An earlier try may not have shown what it set aside.)
         finish_swap(place, where, certain=True)
@@ -243,7 +243,7 @@ def make_anew(
     if place.fresh is not None and (
         place.fresh.mark is None or not place.fresh.mark.pin == pin == target.guid
     ):
-        _drop_fresh(place, where)
+        drop_fresh(place, where)
         place = look(place.location, where)
         found = listing.load(place.location, place.mark.kept, None, where)
         again = found.find(target.guid)
@@ -265,7 +265,7 @@ def make_anew(
         command.effect("ZFS:SWAP:PROMOTE", ["zfs", "promote", fresh], where)
     if here.is_zvol and pin != target.guid:  # what is shown is a device of what goes aside
         command.effect("ZFS:SWAP:DEVICES", ["zfs", "set", "snapdev=visible", here.name], where)
-    _rename("ZFS:SWAP:ASIDE", here, aside, where)
+    rename("ZFS:SWAP:ASIDE", here, aside, where)
     finish_swap(look(place.location, where), where, certain=here.mounted)
     return kept
 
@@ -275,7 +275,7 @@ def finish_swap(place: Place, where: str, *, certain: bool = False) -> None:
     mounted is an error (`mounting.mount_certainly`).
     """
     if place.here is None and place.fresh is not None:
-        _rename("ZFS:SWAP:RENAME", place.fresh, place.location, where)
+        rename("ZFS:SWAP:RENAME", place.fresh, place.location, where)
         place = look(place.location, where)
     volume = place.here
     assert volume is not None
@@ -349,56 +349,16 @@ def copied(volume: Dataset, mark: Mark, where: str) -> list[str]:
     return [*pairs, *own, f"{marks.MARK}={mark.text()}"]
 
 
-def _rename(label: str, volume: Dataset, name: str, where: str) -> None:
+def rename(label: str, volume: Dataset, name: str, where: str) -> None:
+    """Give a dataset another name; a mounted file system stays mounted where it is."""
     quiet = [] if volume.is_zvol else ["-u"]
     command.effect(label, ["zfs", "rename", *quiet, volume.name, name], where)
 
 
-def _drop_fresh(place: Place, where: str) -> None:
+def drop_fresh(place: Place, where: str) -> None:
     """Destroy a clone that an interrupted swap to another snapshot left."""
     fresh, here = place.fresh, place.here
     assert fresh is not None and here is not None
     if here.get("origin").startswith(f"{fresh.name}@"):
         command.effect("ZFS:SWAP:BACK", ["zfs", "promote", here.name], where)
     command.effect("ZFS:SWAP:LEFTOVER", ["zfs", "destroy", fresh.name], where)
-
-
-def reinstate(place: Place, found: Listing, keep_as: str, where: str) -> None:
-    """See `Driver.reinstate`: the swap backwards."""
-    kept = kept_as(found, keep_as)
-    if place.here is not None and place.mark.role != "mirror":
-        _thaw_in_place(place, where)
-        return
-    if kept is None or kept.dataset == place.location:
-        raise NotFound("nothing is kept by that name", where=where, why=keep_as)
-    aside = look_aside(kept.dataset, where)
-    assert aside is not None
-    shown_here = place.here or place.fresh
-    assert shown_here is not None
-    if place.here is not None:
-        mounting.clear(place.here, where, force=True)
-    if aside.get("origin").partition("@")[0] == shown_here.name:
-        command.effect("ZFS:REINSTATE:PROMOTE", ["zfs", "promote", aside.name], where)
-    if aside.mounted:
-        mounting.unmount("ZFS:REINSTATE:UNMOUNT", aside, where)
-    if place.here is not None:
-        _rename("ZFS:REINSTATE:ASIDE", place.here, names.fresh(place.location), where)
-    _rename("ZFS:REINSTATE:RENAME", aside, place.location, where)
-    _thaw_in_place(look(place.location, where), where)
-
-
-def _thaw_in_place(place: Place, where: str) -> None:
-    """The volume that was live is at its location: what was to take its place goes, and it is what
-    it was.
-    """
-    here = place.here
-    assert here is not None
-    if place.fresh is not None:
-        _drop_fresh(place, where)
-    ending = names.MARKER + names.set_aside("", here.guid).rpartition("-")[2]
-    folder = here.local("mountpoint") or ""
-    if folder.endswith(ending):
-        words = ["zfs", "set", f"mountpoint={folder.removesuffix(ending)}", here.name]
-        command.effect("ZFS:REINSTATE:FOLDER", words, where)
-    freezing.thaw([here.name], where)
-    mounting.mount_certainly("ZFS:REINSTATE:MOUNT", look(place.location, where).here or here, where)

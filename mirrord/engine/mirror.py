@@ -321,7 +321,7 @@ def check_source(facts: VolumeFacts, where: str, mirror_id: str) -> None:
             where=where,
             why="a 'restore --all' was given up half way, or the definition is of a time when the "
             "mirror went the other way",
-            hint="If the mirror was reversed, swap source and destination in its definition. If a "
+            hint="If the mirror was reversed, swap source and destination in the definition. If a "
             "'restore --all' was given up, run it again: mirrord restore NAME --all.",
         )
     if facts.role is Role.MIRROR and facts.shown:

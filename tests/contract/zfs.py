@@ -33,8 +33,27 @@ class ZfsLab:
         self._make()
 
     def _make(self) -> None:
-        self.guest.run("zfs", "create", self._source)
+        self.guest.run(*self._creating(), self._source)
         self.guest.user("fill", f"/{self._source}", 0)
+
+    def _creating(self) -> list[str]:
+        return ["zfs", "create"]
+
+    def replace(self, driver: Driver) -> None:
+        """Somebody renames the dataset, and makes an empty one of its name."""
+        self.guest.run("zfs", "rename", driver.location, f"{driver.location}.old")
+        self.guest.run(*self._creating(), driver.location)
+
+    def beside(self, driver: Driver) -> list[str]:
+        """The dataset, and those that mirrord made of it beside it."""
+        above = driver.location.rpartition("/")[0]
+        words = ["zfs", "list", "-Hd1", "-t", "filesystem,volume", "-o", "name", above]
+        start = f"{driver.location}.mirrord-"
+        return [
+            name
+            for name in self.guest.run(*words).split()
+            if name == driver.location or name.startswith(start)
+        ]
 
     def driver(self, location: str) -> Driver:
         """A fresh driver object on a dataset."""
@@ -118,10 +137,12 @@ class ZvolLab(ZfsLab):
         super().__init__(guest, name, others)
 
     def _make(self) -> None:
-        # Small blocks: a change stays small.
-        options = ["-s", "-b", "8K", "-V", str(self._size_bytes)]
-        self.guest.run("zfs", "create", *options, self._source)
+        self.guest.run(*self._creating(), self._source)
         self.guest.user("volume_change", f"/dev/zvol/{self._source}", -1, SIZE_BYTES)
+
+    def _creating(self) -> list[str]:
+        # Small blocks: a change stays small.
+        return ["zfs", "create", "-s", "-b", "8K", "-V", str(self._size_bytes)]
 
     def change(self, driver: Driver, seed: int) -> None:
         self.guest.user("volume_change", driver.facts().view, seed, SIZE_BYTES)

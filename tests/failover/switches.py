@@ -18,13 +18,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mirrord.control.api import Service
-from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import Busy, Refused
 from mirrord.core.model import Role, SnapshotKind
 from mirrord.drivers.base import Driver
 from mirrord.drivers.block.volume import Volume
-from mirrord.drivers.registry import open_driver
+from tests.support import btrfs
 from tests.support.labs import open_lab
+from tests.support.places import driver_at
 from tests.support.world import NAME, World
 
 FILE = "lines"
@@ -113,12 +113,15 @@ class Game:
     def ends(self) -> tuple[Driver, Driver]:
         status = self.world.status()
         source, destination = (
-            open_driver(parse_endpoint(status[end])) for end in ("source", "destination")
+            driver_at(self.world.lab, status[end]) for end in ("source", "destination")
         )
         return source, destination
 
     def acknowledged(self) -> set[int]:
         return numbers(self.log.read_bytes()) if self.log.exists() else set()
+
+    def read(self, driver: Driver, guid: str | None) -> set[int]:
+        return read_lines(driver, guid)
 
     def persist(self, verb: Callable[[], object]) -> None:
         """A verb is refused while the writer has its file open; it is tried again, as a person
@@ -137,15 +140,15 @@ class Game:
     def check(self, *, planned: bool) -> None:
         written = self.acknowledged()
         source, destination = self.ends()
-        live = read_lines(source, None)
+        live = self.read(source, None)
         if planned and (missing := written - live - self.seen_aside):
             raise Lost(f"a planned reverse left {len(missing)} lines behind: {sorted(missing)[:9]}")
         if destination.facts().role is Role.LIVE:
-            live |= read_lines(destination, None)
+            live |= self.read(destination, None)
         for driver in (source, destination):
             for one in driver.snapshots():
                 if one.kind is SnapshotKind.DIVERGED:
-                    self.seen_aside |= read_lines(driver, one.guid)
+                    self.seen_aside |= self.read(driver, one.guid)
                     with driver.lock("test"):
                         driver.delete_snapshot(one.guid)
         missing = written - live - self.seen_aside
@@ -203,6 +206,7 @@ def main() -> int:
         while played.switches < chosen.count:
             played.switch()
         lines = len(played.acknowledged())
+    btrfs.close_shared()
     print(
         f"seed {chosen.seed}: {played.switches} switches of {chosen.kind}, {lines} acknowledged "
         f"lines, {played.refused} refusals: none lost"

@@ -23,7 +23,7 @@ from tests.support.world import NAME, World
 def test_without_source_and_catalogue(world: World) -> None:
     world.initialized()
     content = world.view_content()
-    lose(world.lab.source())
+    lose(world.lab, world.lab.source())
     world.service.close()
     shutil.rmtree(world.paths.state)
     assert world.again().break_off(NAME).status == "done"

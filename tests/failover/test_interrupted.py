@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import Diverged, MirrordError, Undecided
 from mirrord.core.model import Role, SnapshotKind
 from mirrord.drivers.base import Driver
-from mirrord.drivers.registry import open_driver
+from mirrord.link import connect
 from mirrord.system import steps
 from tests.failover.volumes import lose, replace
+from tests.support.places import driver_at
 from tests.support.world import NAME, World
 
 CONFIRMED = "ENGINE:SWITCH:CONFIRMED"
@@ -34,12 +34,13 @@ def crash_at(world: World, label: str, work: Callable[[], object]) -> None:
             work()
     finally:
         steps.observe(None)
+    connect.close_all()  # as the end of the process does
     world.again()
 
 
 def end(world: World, which: str) -> Driver:
     """The driver of an end as the definition names it now."""
-    return open_driver(parse_endpoint(world.status()[which]))
+    return driver_at(world.lab, world.status()[which])
 
 
 def kept(world: World, driver: Driver) -> list[str]:
@@ -67,6 +68,7 @@ def begin_reverse(world: World) -> tuple[str, Callable[[], object]]:
 LOSING = {"resync": begin_resync, "restore": begin_restore}
 
 
+@pytest.mark.on_machine
 @pytest.mark.parametrize("verb", LOSING)
 @pytest.mark.parametrize("way_on", ["resume-operation", "abort --hard"])
 def test_later_work_stops_an_interrupted_verb(world: World, verb: str, way_on: str) -> None:
@@ -101,6 +103,7 @@ def test_later_work_stops_an_interrupted_verb(world: World, verb: str, way_on: s
     assert world.service.abort(NAME, hard=True).status == "already_idle"
 
 
+@pytest.mark.on_machine
 @pytest.mark.parametrize("verb", LOSING)
 def test_without_later_work_the_next_command_finishes_it(world: World, verb: str) -> None:
     world.initialized()
@@ -113,6 +116,7 @@ def test_without_later_work_the_next_command_finishes_it(world: World, verb: str
     assert kept(world, end(world, losing)) == [own]
 
 
+@pytest.mark.on_machine
 def test_a_planned_reverse_that_had_switched_nothing_is_given_up(world: World) -> None:
     world.initialized()
     crash_at(world, CONFIRMED, lambda: world.service.reverse(NAME, yes=True))
@@ -125,6 +129,7 @@ def test_a_planned_reverse_that_had_switched_nothing_is_given_up(world: World) -
     assert world.in_step() and world.status()["state"] == "mirrored"
 
 
+@pytest.mark.on_machine
 def test_work_at_both_ends_after_half_a_reverse_is_kept(world: World) -> None:
     """The destination was made live already; both ends are worked on."""
     world.initialized()
@@ -144,6 +149,7 @@ def test_work_at_both_ends_after_half_a_reverse_is_kept(world: World) -> None:
     assert kept(world, old_source) == [contents[0]]
 
 
+@pytest.mark.on_machine
 @pytest.mark.parametrize("verb", LOSING)
 def test_a_catalogue_of_before_is_not_obeyed(world: World, verb: str) -> None:
     """It has an operation that was settled since, and the mirror has gone on."""
@@ -192,11 +198,12 @@ def test_a_catalogue_that_is_lost_between_any_two_verbs(world: World) -> None:
     assert world.in_step() and world.status()["state"] == "mirrored"
 
 
+@pytest.mark.on_machine
 def test_a_lost_source_whose_restore_was_interrupted(world: World) -> None:
     world.initialized()
     content = world.view_content()
     source = world.lab.source()
-    lose(source)
+    lose(world.lab, source)
     for label in (CONFIRMED, "CATALOGUE:TRANSFER:BEGIN", "CATALOGUE:TRANSFER:FINISH"):
         crash_at(world, label, lambda: world.service.restore_all(NAME, snapshot=None, yes=True))
     world.service.restore_all(NAME, snapshot=None, yes=True)
@@ -206,16 +213,17 @@ def test_a_lost_source_whose_restore_was_interrupted(world: World) -> None:
     assert world.in_step()
 
 
+@pytest.mark.on_machine
 def test_the_source_dies_during_its_restore_and_the_destination_is_needed(world: World) -> None:
     world.initialized()
     content = world.view_content()
-    lose(world.lab.source())
+    lose(world.lab, world.lab.source())
     crash_at(
         world,
         "CATALOGUE:TRANSFER:BEGIN",
         lambda: world.service.restore_all(NAME, snapshot=None, yes=True),
     )
-    lose(world.lab.source())
+    lose(world.lab, world.lab.source())
     assert world.service.break_off(NAME).status == "done"
     assert world.view_content() == content
     assert end(world, "destination").facts().role is Role.LIVE
@@ -223,11 +231,12 @@ def test_the_source_dies_during_its_restore_and_the_destination_is_needed(world:
     assert world.source_content() == content
 
 
+@pytest.mark.on_machine
 def test_another_volume_in_the_place_of_the_source_is_not_mirrored(world: World) -> None:
     world.initialized(keep_destination=3)
     content = world.view_content()
     source = world.lab.source()
-    replace(source)
+    replace(world.lab, source)
     before = [one.guid for one in world.lab.destination().snapshots()]
     for _ in range(5):
         with pytest.raises(Diverged):

@@ -8,15 +8,21 @@ from pathlib import Path
 
 from mirrord.drivers.base import Driver
 from mirrord.drivers.block.volume import Volume
+from tests.contract.lab import Lab
 from tests.contract.lab_block import SIZE_BYTES
+from tests.contract.zfs import ZfsLab
 
 
 def delete_subvolume(path: Path) -> None:
     subprocess.run(["btrfs", "-q", "subvolume", "delete", path], check=True)
 
 
-def lose(driver: Driver) -> None:
+def lose(lab: Lab, driver: Driver) -> None:
     """The volume and all that mirrord had beside it are gone."""
+    if isinstance(lab, ZfsLab):
+        for name in lab.beside(driver):
+            lab.guest.user("clean", name)
+        return
     if driver.kind == "block":
         shutil.rmtree(driver.location)
         return
@@ -34,8 +40,11 @@ def lose(driver: Driver) -> None:
     shutil.rmtree(store)
 
 
-def replace(driver: Driver) -> None:
+def replace(lab: Lab, driver: Driver) -> None:
     """Somebody moves the volume away, and makes an empty one in its place."""
+    if isinstance(lab, ZfsLab):
+        lab.replace(driver)
+        return
     place = Path(driver.location)
     place.rename(place.with_name(f"{place.name}.old"))
     if driver.kind == "block":

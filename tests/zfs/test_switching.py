@@ -72,7 +72,7 @@ class Lines:
 
     def __init__(self, lab: ZfsLab, driver: Driver, *, held: bool) -> None:
         self.lab, self.log = lab, f"/var/tmp/{lab.name}.acknowledged"
-        self.pid = lab.guest.user("write_lines", driver.facts().view, self.log, held)
+        self.pid = lab.guest.user("write_lines", [driver.facts().view], self.log, held)
         time.sleep(1)
 
     def end(self) -> list[str]:

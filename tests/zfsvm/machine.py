@@ -23,7 +23,7 @@ from tests.zfsvm.qemu import NoMachine
 DISKS = ("vdb", "vdc", "vdd")
 _DISK_BYTES = 16 << 30
 #: On an idle host it takes 20.
-_START_S = 180
+_START_S = 600
 #: Emulated processors. Two wait for each other most of the time: with one, `zfs create`, `mount`
 #: and their like take half as long, and all together a fifth less of the host's time. But where
 #: there can never be a second one QEMU leaves out the guest's memory barriers; once in some hours

@@ -312,42 +312,46 @@ def destroy_snapshot(full: str) -> None:
     assert status == 0, said
 
 
-def write_lines(folder: str, log: str, held: bool) -> int:
+def write_lines(folders: list[str], log: str, held: bool, pause_s: float = 0.0) -> int:
     """Write numbered lines with O_SYNC until killed, and note in `log` each that was acknowledged;
-    returns the process. held: by one descriptor; otherwise each by its path, in a folder that is
-    made when it is not there. What fails is tried again with the next line.
+    returns the process. held: by one descriptor, in the first folder; otherwise each by its path,
+    in the first folder that takes it, below a folder that is made when it is not there. What fails
+    is tried again with the next line.
     """
     pid = os.fork()
     if pid:
         return pid
     try:
         os.closerange(3, 1000)
-        _write_lines(folder, log, held)
+        _write_lines(folders, log, held, pause_s)
     finally:
         os._exit(0)
 
 
-def _write_lines(folder: str, log: str, held: bool) -> None:
+def _write_lines(folders: list[str], log: str, held: bool, pause_s: float) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_SYNC
     noted = os.open(log, flags)
-    opened = os.open(f"{folder}/lines", flags) if held else -1
+    opened = os.open(f"{folders[0]}/lines", flags) if held else -1
     number = 0
     while True:
         number += 1
         line = f"line {number}\n".encode()
-        try:
-            if not held:
-                os.makedirs(f"{folder}/in", exist_ok=True)
-                opened = os.open(f"{folder}/in/lines{number // 20}", flags)
-            os.write(opened, line)
-        except OSError:
-            time.sleep(0.005)
-        else:
-            os.write(noted, line)
-        finally:
-            if not held and opened >= 0:
-                os.close(opened)
-                opened = -1
+        for folder in folders:
+            try:
+                if not held:
+                    os.makedirs(f"{folder}/in", exist_ok=True)
+                    opened = os.open(f"{folder}/in/lines{number // 20}", flags)
+                os.write(opened, line)
+            except OSError:
+                time.sleep(0.005)
+            else:
+                os.write(noted, line)
+                break
+            finally:
+                if not held and opened >= 0:
+                    os.close(opened)
+                    opened = -1
+        time.sleep(pause_s)
 
 
 def lines(places: list[str]) -> list[str]:

@@ -1,0 +1,227 @@
+"""A dataset as a volume: what is at a location, what it is, and its snapshots."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from mirrord.core.errors import MirrordError, Refused
+from mirrord.core.model import (
+    Role,
+    Snapshot,
+    SnapshotKind,
+    VolumeFacts,
+)
+from mirrord.drivers import base as texts
+from mirrord.drivers.base import Driver
+from mirrord.drivers.zfs import (
+    cache,
+    command,
+    commit,
+    compare,
+    counters,
+    deleting,
+    failover,
+    holding,
+    listing,
+    locking,
+    mounting,
+    names,
+    proof,
+    standing,
+    taking,
+)
+from mirrord.drivers.zfs.listing import Entry, Listing
+from mirrord.drivers.zfs.marks import SnapshotMark
+from mirrord.drivers.zfs.place import Place
+from mirrord.drivers.zfs.sight import Sight
+from mirrord.system import clock, locks
+
+
+class ZfsDataset(Driver):
+    """One dataset, or the place where one is mirrored to. location: `pool/dataset`."""
+
+    def __init__(self, location: str) -> None:
+        super().__init__(names.check_dataset(location, f"zfs:{location}"))
+        self._sight = Sight(location, str(self))
+        #: What is left of a commit to do when the volume is given back.
+        self._due: commit.Due | None = None
+        self._sent: list[str] = []
+
+    def detach(self) -> None:
+        """See `Driver.detach`."""
+        with contextlib.suppress(MirrordError, OSError):
+            self._settle()
+
+    # Facts
+
+    def _look(self, *, fresh: bool = False) -> Place:
+        return self._sight.place(fresh=fresh)
+
+    def _list(self, place: Place) -> Listing:
+        return self._sight.listing(place)
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Around what changes more than a snapshot: nothing that was seen is true any more."""
+        self._settle()
+        try:
+            yield
+        finally:
+            self._sight.forget()
+
+    def _settle(self) -> None:
+        """Do what is left of a commit."""
+        sent, self._sent = self._sent, []
+        if sent:  # each is the next base (and should one be gone, there is its bookmark)
+            command.together([holding.hold("ZFS:SEND:HOLD", full) for full in sent], str(self))
+        due, self._due = self._due, None
+        if due is not None:
+            self._sight.added(commit.settle(due, str(self)))
+
+    def _heal(self, place: Place) -> Place:
+        """Do what a process that ended left of a commit."""
+        self._settle()
+        due = commit.left(place, self._list(place)) if place.mark.role == "mirror" else None
+        if due is None:
+            return place
+        commit.settle(due, str(self))
+        return self._look(fresh=True)
+
+    def _role(self, place: Place) -> tuple[Role, tuple[str, ...]]:
+        return standing.role_of(place)
+
+    def facts(self) -> VolumeFacts:
+        """See `Driver.facts`."""
+        place = self._look(fresh=True)
+        role = self._role(place)[0]
+        found = self._list(place) if role is Role.MIRROR else None
+        return standing.facts_of(place, found)
+
+    @contextlib.contextmanager
+    def _exclusive(self, purpose: str) -> Iterator[bool]:
+        """By name: so a place that is not there yet can be locked as well."""
+        path = locking.lock_file(self.location, "lock")
+        with locks.exclusive(path, purpose, what=str(self)):
+            self._settle()
+            self._sight.trust(True)
+            try:
+                yield True
+            finally:
+                # (Should it fail, whoever comes next does it.)
+                with contextlib.suppress(MirrordError, OSError):
+                    self._settle()
+                self._sight.trust(False)
+
+    # Snapshots
+
+    def _snapshot(self, one: Entry, place: Place) -> Snapshot:
+        volume = place.volume
+        folder = mounting.folder_of(volume)
+        if volume is not None and one.dataset != volume.name:
+            folder = mounting.folder_aside(volume, one.dataset)
+        return listing.snapshot_of(one, folder)
+
+    def snapshots(self) -> list[Snapshot]:
+        """See `Driver.snapshots`."""
+        place = self._look()
+        if self._role(place)[0] is Role.FOREIGN and place.mark.role != "forgotten":
+            return []
+        found = self._list(place)
+        past = found.history()
+        return [
+            self._snapshot(one, place)._replace(aside=one.order > past.get(one.dataset, -1))
+            for one in found.ours()
+        ]
+
+    def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
+        """See `Driver.own_snapshots`."""
+        if not patterns:
+            return []
+        place = self._look()
+        if self._role(place)[0] is not Role.LIVE:
+            return []
+        return [
+            self._snapshot(one, place)
+            for one in self._sight.listing(place, certain=True).own()
+            if one.mark is None
+            and not one.name.startswith(proof.PREFIX)
+            and listing.matches(one, patterns)
+        ]
+
+    def _live(self, *, mounted: bool = True) -> Place:
+        place = self._look()
+        if self._role(place)[0] is not Role.LIVE:
+            raise texts.not_live(str(self))
+        missing = mounting.missing(place.here)
+        if mounted and missing is not None:
+            raise missing
+        return place
+
+    def take_snapshot(self, name: str) -> Snapshot:
+        """See `Driver.take_snapshot`. It is held from when it is sent until mirrord deletes it."""
+        where = str(self)
+        names.check_snapshot(name, where)
+        mark = SnapshotMark(SnapshotKind.REFERENCE, "", clock.now_ns())
+        place = self._sight.hinted_place()
+        taken = None
+        if place is not None and self._role(place)[0] is Role.LIVE and mounting.there(place.here):
+            taken = taking.at_once(place, name, mark)
+        if place is None or taken is None:
+            place = self._live()
+            taken = taking.one_by_one(place, name, mark, where)
+        self._sight.added(taken.entry)
+        self._sight.follows(taken.entry, taken.before, taken.written)
+        return self._snapshot(taken.entry, place)
+
+    def delete_snapshot(self, guid: str) -> None:
+        """See `Driver.delete_snapshot`."""
+        self._settle()
+        seen = self._sight.hinted_place()
+        live = seen is not None and self._role(seen)[0] is Role.LIVE
+        where, (place, found) = str(self), self._sight.keeping(guid, live=live)
+        one = found.find(guid)
+        if one is None:
+            return
+        if one.mark is None:
+            raise Refused("the snapshot is its owner's", where=where, why=one.full)
+        if place.mark.role == "mirror" and failover.shown(place, found) == guid:
+            raise Refused(
+                "the snapshot is what the destination shows", where=where, why=one.name,
+                hint="It goes when a newer one is shown.",
+            )  # fmt: skip
+        change = cache.Change(place)
+        deleting.delete(place, found, one, where)
+        change.done(gone=guid)
+        self._sight.gone(guid)
+        if place.mark.kept:
+            self._sight.forget()
+
+    def changed_since(self, guid: str) -> bool:
+        """See `Driver.changed_since`."""
+        where, one, seen = str(self), self._sight.hint(guid), self._sight.hinted_place()
+        if one is not None and seen is not None and seen.here is not None:
+            live = self._role(seen)[0] is Role.LIVE and mounting.there(seen.here)
+            if live and counters.moved(seen.here, guid):
+                return True
+            answer = compare.changed(seen.here, one, where) if live else None
+            if answer is not None:
+                return answer
+        place = self._live()
+        assert place.here is not None
+        found = self._list(place)
+        one = found.find(guid) or found.bookmark(guid)
+        if one is None:
+            raise texts.snapshot_missing(where, guid)
+        if one.dataset != self.location:
+            return True  # it was set aside: the volume went back to before it
+        compare.sync([place.here], where)
+        return compare.written(self.location, one, where) != 0
+
+    def base_left(self, guid: str) -> Snapshot | None:
+        """See `Driver.base_left`: a bookmark."""
+        place = self._look(fresh=True)
+        one = self._sight.listing(place, certain=True).bookmark(guid)
+        if one is None or self._role(place)[0] is not Role.LIVE:
+            return None
+        return listing.snapshot_of(one, "")._replace(kind=SnapshotKind.REFERENCE)

@@ -1,0 +1,213 @@
+"""A tree as a volume: what it is, and its snapshots."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from mirrord.core.errors import MirrordError, Refused
+from mirrord.core.model import (
+    Role,
+    Snapshot,
+    SnapshotKind,
+    VolumeFacts,
+)
+from mirrord.core.units import format_few
+from mirrord.drivers import base as texts
+from mirrord.drivers.base import Driver
+from mirrord.drivers.zfs import (
+    cache,
+    command,
+    deleting,
+    listing,
+    locking,
+    marks,
+    mounting,
+    names,
+    tree_commit,
+    tree_failover,
+    tree_look,
+    tree_record,
+    tree_stream,
+)
+from mirrord.drivers.zfs.driver import ZfsDriver
+from mirrord.drivers.zfs.marks import SnapshotMark
+from mirrord.drivers.zfs.tree_look import Tree
+from mirrord.system import clock, locks
+
+_TRIES = 3
+
+
+class TreeVolume(Driver):
+    """A dataset and all below it. location: `pool/dataset`, the root of the tree."""
+
+    def __init__(self, location: str) -> None:
+        super().__init__(names.check_dataset(location, f"zfs-tree:{location}"))
+
+    @property
+    def _root(self) -> ZfsDriver:
+        """The root as a dataset by itself; a new one each time, as what it saw may have changed."""
+        return ZfsDriver(self.location)
+
+    def _look(self, *, beside: bool = False) -> Tree:
+        return tree_look.load(self.location, str(self), beside=beside)
+
+    def facts(self) -> VolumeFacts:
+        """See `Driver.facts`. What is true of the root is true of the tree."""
+        facts = self._root.facts()._replace(kind=self.kind)
+        turn, begun = tree_record.turn(self.location), tree_record.transfer(self.location)
+        notes = facts.notes + self._unseen(facts.role)
+        if turn is not None:
+            notes += ("It was being turned back to an older snapshot; the next command ends that.",)
+            facts = facts._replace(role=Role.MIRROR, mirror_id=turn.mirror_id)
+        if begun is not None and self._in_between(begun):
+            notes += ("It is in between two updates: some of its datasets show the newer one.",)
+        aside = self._set_aside() if facts.role in (Role.MIRROR, Role.LIVE) else []
+        if aside:
+            notes += (f"Datasets that left the tree are kept as {format_few(aside)}.",)
+        return facts._replace(notes=notes)
+
+    def _unseen(self, role: Role) -> tuple[str, ...]:
+        """A note of the members that cannot be seen for want of a key."""
+        if role not in (Role.MIRROR, Role.LIVE):
+            return ()
+        words = ["zfs", "list", "-Hr", "-t", "filesystem", "-o", "keystatus,name", self.location]
+        rows = [line.split("\t") for line in command.result(words).output.splitlines()]
+        closed = [
+            name for status, name in rows
+            if status == "unavailable" and tree_look.is_inside(self.location, name)
+        ]  # fmt: skip
+        if not closed:
+            return ()
+        return (f"The key of {format_few(closed)} is not loaded: 'zfs load-key'.",)
+
+    def _in_between(self, begun: tree_record.Transfer) -> bool:
+        tree = self._look()
+        came = sum(tree.holder(one.guid) is not None for one in begun.manifest.members)
+        return came > 0 and tree.holder(begun.request.snapshot.guid) is None
+
+    def _set_aside(self) -> list[str]:
+        parent, start = names.parent_of(self.location), self.location + names.MARKER
+        words = ["zfs", "list", "-H", "-d", "1", "-t", "filesystem,volume", "-o", "name", parent]
+        found = command.result(words).output.splitlines()
+        return [name for name in found if name.startswith(start) and not tree_look.is_waiting(name)]
+
+    @contextlib.contextmanager
+    def _exclusive(self, purpose: str) -> Iterator[bool]:
+        with locks.exclusive(locking.lock_file(self.location, "lock"), purpose, what=str(self)):
+            yield True
+
+    # Snapshots
+
+    def snapshots(self) -> list[Snapshot]:
+        """See `Driver.snapshots`."""
+        return self._root.snapshots()
+
+    def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
+        """See `Driver.own_snapshots`: those of the whole tree (`zfs snapshot -r`)."""
+        return self._root.own_snapshots(patterns)
+
+    def _live(self, *, mounted: bool = True) -> Tree:
+        if self._root.facts().role is not Role.LIVE:
+            raise texts.not_live(str(self))
+        tree = self._look()
+        for name in tree.mirrored():
+            missing = mounting.missing(tree.datasets[name])
+            if mounted and missing is not None:
+                raise missing
+        return tree
+
+    def take_snapshot(self, name: str) -> Snapshot:
+        """See `Driver.take_snapshot`: of all members at one moment. All are held."""
+        where = str(self)
+        names.check_snapshot(name, where)
+        mark = SnapshotMark(SnapshotKind.REFERENCE, "", clock.now_ns()).text()
+        for number in range(_TRIES):
+            tree = self._live()
+            members = tree.mirrored()
+            check_count(members, where)
+            full = [f"{dataset}@{name}" for dataset in members]
+            words = [
+                "-o",
+                f"{marks.SNAPSHOT}={mark}",
+                "-o",
+                f"{tree_look.CONTENTS}={tree.digest()}",
+            ]
+            try:
+                arguments = ["zfs", "snapshot", *words, *full]
+                command.lenient("ZFS:TREE:SNAPSHOT", arguments, where, "already exists")
+                break
+            except MirrordError:
+                if number + 1 == _TRIES or self._look().mirrored() == members:
+                    raise  # otherwise a child came or went in that moment
+        tree = self._look()
+        entry = next((one for one in tree.own(self.location) if one.name == name), None)
+        if entry is None or entry.mark is None or entry.mark.transfer:
+            raise Refused(
+                f"a snapshot of the name {name} is there",
+                where=where,
+                why="mirrord did not take it",
+            )
+        loose = [one for one in tree.together(entry).values() if not one.holds]
+        tree_commit.hold(loose, where)
+        cache.drop(self.location)
+        return listing.snapshot_of(entry, "")
+
+    def delete_snapshot(self, guid: str) -> None:
+        """See `Driver.delete_snapshot`: of all members, the root's at last."""
+        where, tree = str(self), self._look(beside=True)
+        entry = tree.root_entry(guid)
+        if entry is None:
+            return
+        if entry.mark is None:
+            raise Refused("the snapshot is its owner's", where=where, why=entry.full)
+        if self._root.facts().shown == guid:
+            raise Refused(
+                "the snapshot is what the destination shows", where=where, why=entry.name,
+                hint="It goes when a newer one is shown.",
+            )  # fmt: skip
+        found = list(tree.together(entry).values())
+        root = tree.datasets.get(self.location)
+        mark = root.mark if root else None
+        cache.drop(self.location)
+        deleting.delete_all([*found[1:], found[0]], mark.copy if mark else "", where)
+
+    def members(self, guid: str) -> dict[str, str]:
+        """See `Driver.members`."""
+        tree = self._look(beside=True)
+        entry = tree.root_entry(guid)
+        if entry is None:
+            raise texts.snapshot_missing(str(self), guid)
+        found = tree.together(entry)
+        return {one.guid: tree.path(name) for name, one in found.items()}
+
+    def changed_since(self, guid: str) -> bool:
+        """See `Driver.changed_since`. A dataset that came, went or moved is a change, too."""
+        where, tree = str(self), self._live()
+        entry = next((one for one in tree.own(self.location) if one.guid == guid), None)
+        if entry is None:
+            if tree.root_entry(guid) is None and self._look(beside=True).root_entry(guid) is None:
+                raise texts.snapshot_missing(where, guid)
+            return True
+        words = ["zfs", "get", "-Hp", "-o", "value", tree_look.CONTENTS, entry.full]
+        if command.run(words, where).strip() != tree.digest():
+            return True
+        return bool(tree_failover.changed(tree, tree.together(entry), where))
+
+    def _settle(self) -> None:
+        """End what was begun: a way back goes on, a transfer is given up."""
+        turn, begun = tree_record.turn(self.location), tree_record.transfer(self.location)
+        if turn is not None:
+            tree_failover.finish(self._look(beside=True), turn, None, str(self))
+        if begun is not None:
+            tree_commit.discard(self._root, begun, str(self))
+
+
+def check_count(members: list[str], where: str) -> None:
+    """Refuse a tree of more datasets than one stream can have."""
+    if len(members) > tree_stream.MEMBERS_MAX:
+        raise Refused(
+            f"the tree has {len(members)} datasets", where=where,
+            why=f"up to {tree_stream.MEMBERS_MAX} can be mirrored as one",
+            hint=f"Mirror parts of it, or leave some out: zfs set {tree_look.EXCLUDE}=off DATASET",
+        )  # fmt: skip
