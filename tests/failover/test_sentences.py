@@ -120,6 +120,10 @@ TESTS: dict[str, list[tuple[str, str]]] = {
     "W3": [(_WRITERS, "test_a_mapping_without_a_descriptor_counts_as_open")],
     "W4": [(_WRITERS, "test_an_open_file_refuses_a_switch_and_with_force_nothing_is_lost")],
     "W5": [(_CONTRACT, "test_a_rollback_loses_no_acknowledged_write_of_a_program")],
+    "W6": [
+        (_BTRFS, "test_what_somebody_unseen_may_write_to_is_kept"),
+        ("tests/service/test_unit_file.py", "test_open_files_are_seen_with_these_capabilities"),
+    ],
     "I1": [(_STOPPED, "test_without_later_work_the_next_command_finishes_it")],
     "I2": [
         (_STOPPED, "test_later_work_stops_an_interrupted_verb"),
