@@ -406,7 +406,7 @@ class BlockDriver(Driver):
         with self._managed("putting back what was live") as volume:
             kept = roles.kept_as(volume.record, name)
             if kept is None or not kept.intact:
-                raise NotFound("nothing is kept by that name", where=str(self), why=name)
+                raise NotFound("nothing was kept under that name", where=str(self), why=name)
             volume.commit(
                 "BLOCK:REINSTATE:ROOT",
                 lambda old: roles.live(old.without({kept.guid}), kept.root, old.origin),

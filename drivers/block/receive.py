@@ -199,7 +199,8 @@ class BlockReceiver(Receiver):
         for address, count in table:
             if not entry.root.names(address, count):
                 raise stream_damaged(
-                    self._where, f"it has block {describe(address)}, which the snapshot has not"
+                    self._where,
+                    f"it has block {describe(address)}, which the snapshot does not contain",
                 )
             if address < self._next_address or not number_of(address) or not count:
                 raise stream_damaged(self._where, "its blocks are not in order")

@@ -285,7 +285,7 @@ class BtrfsReceiver(Receiver):
 
     def _verified(self) -> subvolume.Info:
         if os.listdir(self._wrapper) != [self._wrapper.name]:
-            raise base.stream_damaged(self._where, "it made something else than its snapshot")
+            raise base.stream_damaged(self._where, "it did not make the announced snapshot")
         try:
             info = subvolume.info(self._subvolume)
         except OSError as error:
@@ -374,7 +374,7 @@ def explain(why: str, where: str, base_guid: str | None) -> MirrordError:
             "this kernel cannot share data between two mounts of a file system",
             where=where,
             why=f"the stream has files that share data, which needs Linux 5.18 or newer ({why})",
-            hint="Use a newer kernel at the destination; nothing was shown.",
+            hint="Use a newer kernel at the destination; nothing was committed.",
         )
     if "stream version" in lower and "not supported" in lower:
         return Unsupported(

@@ -218,7 +218,7 @@ def _word(kind: Any, word: Any, where: str) -> Any:
 def _check_name(name: str, where: str) -> None:
     """`Refused` when what is to name something could be a path, or write on a terminal."""
     if not can_name(name) or len(name.encode()) > _NAME_BYTES_MAX:
-        raise Refused(f"{name[:100]!r} cannot name anything here", where=where)
+        raise Refused(f"invalid name: {name[:100]!r}", where=where)
 
 
 # The methods

@@ -113,11 +113,11 @@ class Daemon:
         self._recovering.add(name)
         try:
             verb = await self.workers.transfer(recover)
-            say("info", f"{name}: the interrupted {verb} was taken up", mirror=name)
+            say("info", f"{name}: the interrupted {verb} was recovered", mirror=name)
         except MirrordError as error:
             say(
                 "error",
-                f"{name}: the interrupted {each.operation} is left: {error}",
+                f"{name}: the interrupted {each.operation} was not recovered: {error}",
                 mirror=name,
             )
         finally:
@@ -149,7 +149,7 @@ class Daemon:
             asked = self._asked.pop(name)
             if not asked.answer.done():
                 why = "its definition was removed or replaced"
-                asked.answer.set_exception(Refused("the verb was not begun", why=why))
+                asked.answer.set_exception(Refused("the queued command was cancelled", why=why))
 
     async def reload(self) -> Result:
         """Read settings and definitions anew; the old ones stay when anything is wrong."""
@@ -389,13 +389,13 @@ class Daemon:
         if asked is not None and not asked.answer.done():
             by = "mirrord break" if method == "break_off" else f"mirrord {method}"
             asked.answer.set_exception(
-                Aborted(f"the {asked.method} was not begun", why=f"by '{by}'")
+                Aborted(f"the queued {asked.method} was cancelled", why=f"by '{by}'")
             )
         ended = False
         try:
             value = await self._dispatched(self.workers.report, method, words, arguments, to)
             if waited and isinstance(value, Result) and value.status == "already_idle":
-                text = f"A run of '{name}' that waited for its turn is dropped.\n{value.text}"
+                text = f"A queued run of '{name}' was cancelled.\n{value.text}"
                 value = Result("done", text, {**value.data, "stopped": True})
             ended = True
             return value

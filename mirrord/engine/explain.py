@@ -40,7 +40,7 @@ def explain(mirror: Mirror) -> Result:
     operation = mirror.catalogue.operation(mirror.id)
     if operation and operation.verb not in report.DECIDED and not found["running"]:
         findings.append(
-            f"An interrupted {operation.verb} (phase {operation.phase}) will be taken up by the "
+            f"An interrupted {operation.verb} (phase {operation.phase}) will be recovered by the "
             "next command that changes this mirror."
         )
     for problem in found["problems"]:

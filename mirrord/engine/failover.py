@@ -325,8 +325,8 @@ def _plan_reverse(mirror: Mirror, *, planned: bool) -> Turn:
     writers = tuple(source.writers())
     first = (
         [
-            "1. A last update carries what has changed. Then the source is frozen, and what it has "
-            "got meanwhile is carried, too."
+            "1. A last update transfers what has changed. Then the source is frozen, and what was "
+            "written meanwhile is transferred, too."
         ]
         if planned
         else []
@@ -366,7 +366,7 @@ def nested_lines(facts: VolumeFacts) -> list[str]:
     """What a person should know of a volume that is about to be set aside."""
     lines = [f"   Note: {note}" for note in facts.notes]
     if lines:
-        lines.append("   Nested subvolumes move along with the losing side.")
+        lines.append("   Nested subvolumes are moved with the losing side.")
     return lines
 
 

@@ -170,8 +170,8 @@ def refuse_writers(driver: Driver, name: str) -> None:
         "files of the volume are open for writing",
         where=str(driver),
         why=f"{described(found[0])} open{rest}",
-        hint=f"Stop what writes there ('fuser -vm', 'lsof' show it), or add --force: mirrord "
-        f"keeps what is still written with the losing side of '{name}', not in the mirror.",
+        hint="Stop the program ('lsof' and 'fuser -vm' list all of them), or add --force: what it "
+        f"still writes is then kept with the losing side of '{name}', and is not mirrored.",
     )
 
 

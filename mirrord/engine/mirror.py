@@ -121,8 +121,8 @@ class Mirror:
             return False
         self._take_from_ends(self.destination.facts(), self.destination.snapshots())
         text = (
-            f"the catalogue was older than the volumes (number {row.sequence}, they have "
-            f"{newest}): what it said was dropped, and taken from them"
+            f"the catalogue was older than the volumes (sequence number {row.sequence}, "
+            f"they have {newest}): it was rebuilt from them"
         )
         self.catalogue.add_event(self.id, "warning", text)
         return True
@@ -317,10 +317,10 @@ def check_source(facts: VolumeFacts, where: str, mirror_id: str) -> None:
         )  # fmt: skip
     if facts.role is Role.MIRROR and facts.mirror_id == mirror_id:
         raise Refused(
-            "the source is read-only: it is a destination of this very mirror",
+            "the source is read-only: it is the destination of this same mirror",
             where=where,
-            why="a 'restore --all' was given up half way, or the definition is of a time when the "
-            "mirror went the other way",
+            why="a 'restore --all' was given up before it had finished, or the definition is of a "
+            "time when the mirror went the other way",
             hint="If the mirror was reversed, swap source and destination in the definition. If a "
             "'restore --all' was given up, run it again: mirrord restore NAME --all.",
         )

@@ -117,7 +117,7 @@ def recover(
 def _tell(mirror: Mirror, operation: Operation) -> None:
     mirror.catalogue.add_event(
         mirror.id, "warning",
-        f"took up an interrupted {operation.verb} (process {operation.pid}, phase "
+        f"recovering an interrupted {operation.verb} (process {operation.pid}, phase "
         f"{operation.phase})",
     )  # fmt: skip
 
@@ -154,9 +154,9 @@ def _finish_unasked(mirror: Mirror, operation: Operation) -> Recovered:
             f"an interrupted {operation.verb} waits for a decision",
             where=f"mirror '{mirror.name}'",
             why=why,
-            hint=f"Nothing was lost, and nothing is done unasked. 'mirrord resume-operation "
-            f"{mirror.name}' finishes the {operation.verb} and keeps the later changes as a "
-            f"`diverged` snapshot; 'mirrord abort {mirror.name} --hard' gives it up.",
+            hint="Nothing was lost, and nothing is done without your decision. 'mirrord "
+            f"resume-operation {mirror.name}' finishes the {operation.verb} and keeps the later "
+            f"changes as a `diverged` snapshot; 'mirrord abort {mirror.name} --hard' gives it up.",
         )
     _tell(mirror, operation)
     if failover_steps.finish(mirror, operation).mirror.definition is not mirror.definition:
@@ -201,7 +201,7 @@ def undecided(mirror: Mirror, operation: Operation) -> str:
         return ""
     began = datetime.fromtimestamp(operation.started_ns / 1e9, UTC).astimezone()
     if role is not Role.LIVE:
-        return f"{where} is not there any more as it was at {began:%Y-%m-%d %H:%M:%S}"
+        return f"{where} is no longer what it was at {began:%Y-%m-%d %H:%M:%S}"
     if operation.phase in ("begun", "promoted", "swapped"):
         if where.is_marked(str(operation.arguments.get("mark", ""))):
             return ""
@@ -281,7 +281,7 @@ def _settle_last_update(mirror: Mirror, operation: Operation) -> None:
                     mirror.source.delete_snapshot(snapshot.guid)
     except (MirrordError, OSError) as error:
         mirror.catalogue.add_event(
-            mirror.id, "warning", f"a snapshot stays at the source: {one_line(error)}"
+            mirror.id, "warning", f"a snapshot was left at the source: {one_line(error)}"
         )
 
 
@@ -289,7 +289,9 @@ def _thaw(mirror: Mirror, where: Driver) -> None:
     try:
         where.thaw()
     except (MirrordError, OSError) as error:
-        mirror.catalogue.add_event(mirror.id, "warning", f"not thawed: {one_line(error)}")
+        mirror.catalogue.add_event(
+            mirror.id, "warning", f"{where} could not be thawed: {one_line(error)}"
+        )
 
 
 def drop(mirror: Mirror, pending: Pending) -> None:

@@ -278,7 +278,7 @@ class Session:
         if frame.type is Type.HELLO:
             raise ProtocolError("the other end greets again")
         if self._handler is not None and frame.type in _ANSWERS:
-            raise ProtocolError("the other end answers what nobody asked")
+            raise ProtocolError("the other end answered a call that was not made")
         with self._lock:
             exchange = self._exchanges.get(frame.stream)
             if exchange is None and frame.stream > self._last:

@@ -80,7 +80,7 @@ def test_a_crash_in_the_middle_of_a_transfer_is_recovered_at_the_start(served: S
     thread.join()
     assert served.view_content() == before
     served.daemon.start()
-    assert "the interrupted update was taken up" in served.daemon.text()
+    assert "the interrupted update was recovered" in served.daemon.text()
     served.service.throttle(NAME, "unlimited")
     assert served.service.update(NAME).status == "done"
     assert served.in_step()

@@ -148,7 +148,7 @@ def test_a_verb_that_waits_for_its_turn_is_not_begun(served: Served, method: str
     words = {"hard": False} if method == "abort" else {}
     assert getattr(served.service, method)("other", **words).status == "done"
     waiting.end(20)
-    assert isinstance(waiting.error, Aborted) and "was not begun" in str(waiting.error)
+    assert isinstance(waiting.error, Aborted) and "was cancelled" in str(waiting.error)
     assert not served.row("other")["waiting"]
     served.service.abort(NAME, hard=False)
     holding.end()
