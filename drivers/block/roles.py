@@ -17,9 +17,12 @@ from mirrord.system import clock
 def mark(record: RootRecord) -> str:
     """See `Driver.mark`: whatever is written, or switched, changes it."""
     words = [
-        record.identity, record.role.value, record.live.as_list(), record.segment,
+        record.identity,
+        record.role.value,
+        record.live.as_list(),
+        record.segment,
         record.shown if record.role is Role.MIRROR else record.origin,
-    ]  # fmt: skip
+    ]
     return checksum_text(json.dumps(words).encode())
 
 
