@@ -338,12 +338,15 @@ def test_what_the_program_says_becomes_one_clear_error() -> None:
 
 
 def test_a_damaged_own_file_is_named(pair: Pair) -> None:
-    pair.initialize()
+    base = pair.initialize()
+    next_one = pair.source.take_snapshot("next")
     marker = pair.backup / ".mirrord" / "current" / "mirror.json"
     for text in ("", "{}", '{"format": 1}', '{"format": 1, "mirror_id": "m1", "more": 1}'):
         marker.write_text(text)
+        facts = pair.destination.facts()  # `break` works all the same
+        assert facts.mirror_id == "" and any("mirror.json" in note for note in facts.notes)
         with pytest.raises(Damaged, match=r"mirror\.json"):
-            pair.destination.facts()
+            pair.destination.receive(request("t2", base, next_one))
 
 
 def test_two_snapshots_with_one_name_have_each_their_place(pair: Pair) -> None:
