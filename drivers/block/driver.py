@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import os
-import secrets
 import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -38,9 +35,9 @@ from mirrord.drivers.base import (
     snapshot_missing,
     staging_missing,
 )
-from mirrord.drivers.block import copies, rootrecord, staging
+from mirrord.drivers.block import copies, roles, rootrecord, staging
 from mirrord.drivers.block.content import changed_blocks
-from mirrord.drivers.block.format import BLOCK_BYTES, Root, checksum_text
+from mirrord.drivers.block.format import BLOCK_BYTES, Root
 from mirrord.drivers.block.place import (
     foreign_content,
     is_volume,
@@ -49,7 +46,7 @@ from mirrord.drivers.block.place import (
 )
 from mirrord.drivers.block.receive import BlockReceiver, open_state
 from mirrord.drivers.block.reclaim import reclaim_snapshots, reclaim_unheld
-from mirrord.drivers.block.rootrecord import Entry, RootRecord, content_digest
+from mirrord.drivers.block.rootrecord import Entry, RootRecord
 from mirrord.drivers.block.staging import StagingRecord
 from mirrord.drivers.block.store import BlockStore
 from mirrord.drivers.block.stream import BlockSendStream, changes_of, delta_of
@@ -61,7 +58,7 @@ from mirrord.drivers.block.volume import (
     writer_of,
 )
 from mirrord.drivers.streams import Receiver, SendStream
-from mirrord.system import clock, locks
+from mirrord.system import locks
 
 
 class BlockDriver(Driver):
@@ -168,7 +165,7 @@ class BlockDriver(Driver):
         if self._in_doubt():
             return True
         record = self._record()
-        return not _same_content(record.live, self._entry(record, guid).root)
+        return not roles.same_content(record.live, self._entry(record, guid).root)
 
     # Source
 
@@ -281,7 +278,7 @@ class BlockDriver(Driver):
             return
         with self._managed("promoting") as volume:
             start = self._to_promote(volume.record, guid)
-            volume.commit("BLOCK:PROMOTE:ROOT", lambda old: _live(old, start.root, start.guid))
+            volume.commit("BLOCK:PROMOTE:ROOT", lambda old: roles.live(old, start.root, start.guid))
 
     def _to_promote(self, record: RootRecord, guid: str | None) -> Entry:
         if guid is not None:
@@ -330,21 +327,13 @@ class BlockDriver(Driver):
         if shared is not None and shared.image.changed:
             with self._managed("marking") as volume:
                 volume.commit("BLOCK:FLUSH:ROOT")
-        return self._marking(self._record())
-
-    @staticmethod
-    def _marking(record: RootRecord) -> str:
-        words = [
-            record.identity, record.role.value, record.live.as_list(), record.segment,
-            record.shown if record.role is Role.MIRROR else record.origin,
-        ]  # fmt: skip
-        return checksum_text(json.dumps(words).encode())
+        return roles.mark(self._record())
 
     def is_marked(self, mark: str) -> bool:
         """What another process has not flushed yet is in doubt."""
         if not is_volume(self._path):
             return mark == self.facts().role.value
-        return not self._in_doubt() and mark == self._marking(self._record())
+        return not self._in_doubt() and mark == roles.mark(self._record())
 
     def _in_doubt(self) -> bool:
         """Whether somebody may have written what is in no root record yet."""
@@ -356,7 +345,7 @@ class BlockDriver(Driver):
     def begin_test(self, place: str = "") -> VolumeFacts:
         """See `Driver.begin_test`: data files that are shared or copied, and a root record."""
         record = self._record_of_role(Role.MIRROR)
-        made = copies.begin(self._path, record, _new_segment(record), place, str(self))
+        made = copies.begin(self._path, record, roles.new_segment(record), place, str(self))
         return BlockDriver(str(made)).facts()
 
     def end_test(self) -> bool:
@@ -397,16 +386,12 @@ class BlockDriver(Driver):
 
                 def back(old: RootRecord) -> RootRecord:
                     before[:] = [old.live]
-                    if old.role is Role.LIVE and not _same_content(old.live, entry.root):
-                        old = old.with_snapshot(_diverged(_free_name(old, keep_as), old.live))
-                    return replace(
-                        old, role=Role.MIRROR, mirror_id=mirror_id, live=entry.root, shown=guid
-                    )
+                    return roles.set_back(old, entry, mirror_id=mirror_id, keep_as=keep_as)
 
                 volume.commit("BLOCK:ROLLBACK:ROOT", back)
-                lost = replace(_diverged("", before[0]), order=volume.record.next_order)
+                lost = replace(roles.diverged("", before[0]), order=volume.record.next_order)
                 reclaim_snapshots(volume.store, volume.image, volume.record, [lost])
-            kept = _kept_as(volume.record, keep_as)
+            kept = roles.kept_as(volume.record, keep_as)
         self.thaw()  # there is nothing left to be frozen
         return kept.name if kept else None
 
@@ -419,12 +404,12 @@ class BlockDriver(Driver):
         if self._record().role is Role.LIVE:
             return
         with self._managed("putting back what was live") as volume:
-            kept = _kept_as(volume.record, name)
+            kept = roles.kept_as(volume.record, name)
             if kept is None or not kept.intact:
                 raise NotFound("nothing is kept by that name", where=str(self), why=name)
             volume.commit(
                 "BLOCK:REINSTATE:ROOT",
-                lambda old: _live(old.without({kept.guid}), kept.root, old.origin),
+                lambda old: roles.live(old.without({kept.guid}), kept.root, old.origin),
             )
 
     def forget(self) -> None:
@@ -491,51 +476,6 @@ class BlockDriver(Driver):
 
 def _is_owners(entry: Entry) -> bool:
     return entry.kind is SnapshotKind.OWN and not entry.received
-
-
-def _diverged(name: str, root: Root) -> Entry:
-    guid = uuid.uuid4().hex
-    digest = content_digest(guid, root)
-    return Entry(guid, name, SnapshotKind.DIVERGED, clock.now_ns(), root, digest, 0)
-
-
-def _same_content(one: Root, other: Root) -> bool:
-    """Certainly so: the pointer to the top vouches for all below it. Not the other way round."""
-    return (one.size_bytes, one.data) == (other.size_bytes, other.data)
-
-
-def _live(record: RootRecord, root: Root, origin: str | None) -> RootRecord:
-    segment = _new_segment(record)
-    return replace(
-        record, role=Role.LIVE, live=root, origin=origin, segment=segment, chunk=0, grown=0
-    )
-
-
-def _free_name(record: RootRecord, name: str) -> str:
-    """`name`, or with a number behind it when that is taken."""
-    taken = {one.name for one in record.snapshots}
-    numbered = (f"{name}~{number}" for number in itertools.count(2))
-    return next(free for free in itertools.chain([name], numbered) if free not in taken)
-
-
-def _kept_as(record: RootRecord, name: str) -> Entry | None:
-    """What was kept by that name last, or by the name that took its place."""
-    found = [
-        one
-        for one in record.snapshots
-        if one.kind is SnapshotKind.DIVERGED
-        and (one.name == name or one.name.startswith(f"{name}~"))
-    ]
-    return max(found, key=lambda one: one.order, default=None)
-
-
-def _new_segment(record: RootRecord) -> int:
-    roots = (record.live, *(one.root for one in record.snapshots))
-    used = {0, record.segment, *(one.segment for root in roots for one in root.segments)}
-    while True:
-        segment = secrets.randbits(24)
-        if segment not in used:
-            return segment
 
 
 def _not_intact(where: str, entry: Entry) -> MirrordError:

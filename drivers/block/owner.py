@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from mirrord.core.errors import Refused
+from mirrord.core.errors import NotFound, Refused
+from mirrord.core.model import Snapshot
 from mirrord.drivers.block.check import check_volume
 from mirrord.drivers.block.driver import BlockDriver
 from mirrord.drivers.block.transfer import (
@@ -13,7 +14,7 @@ from mirrord.drivers.block.transfer import (
     import_stream,
     import_tar,
 )
-from mirrord.drivers.block.volume import Volume, find_snapshot
+from mirrord.drivers.block.volume import Volume
 
 __all__ = [
     "Volume",
@@ -27,6 +28,14 @@ __all__ = [
     "import_tar",
     "promote",
 ]
+
+
+def find_snapshot(volume: Volume, text: str) -> Snapshot:
+    """The snapshot with that guid or that name; `NotFound`."""
+    for snapshot in reversed(volume.snapshots()):
+        if text in (snapshot.guid, snapshot.name):
+            return snapshot
+    raise NotFound(f"no snapshot is called '{text}'", where=str(volume.path))
 
 
 def promote(path: Path) -> None:

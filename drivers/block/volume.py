@@ -22,10 +22,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mirrord.core.errors import Busy, Damaged, NoSpace, NotFound, Refused, UsageError
+from mirrord.core.errors import Busy, Damaged, NoSpace, Refused, UsageError
 from mirrord.core.model import Role, Snapshot, SnapshotKind
 from mirrord.drivers.base import snapshot_missing
-from mirrord.drivers.block import rootrecord
+from mirrord.drivers.block import rootrecord, writerlock
 from mirrord.drivers.block.activemap import MapView, differing_chunks
 from mirrord.drivers.block.content import read_bytes
 from mirrord.drivers.block.format import BLOCK_BYTES, SIZE_BYTES_MAX, Root
@@ -39,12 +39,9 @@ from mirrord.system import clock, files, locks
 
 #: Blocks written before the memory that changed nodes take is looked at: 4 MiB.
 _BLOCKS_PER_STEP = 1024
-_LOCK_POLL_S = 0.02
 #: Who else has the volume open for writing is waited for so long.
 _PATIENCE_S = 5.0
 #: What the lock's holder says that it does, for `writers` and `frozen` to know.
-_WRITING = "writing"
-_FREEZING = "freezing the volume for a switch"
 
 Change = Callable[[RootRecord], RootRecord]
 
@@ -103,10 +100,10 @@ class Volume:
         path = Path(path)
         if not writable:
             return cls(path, writable=False)
-        volume = cls._manage(path, _WRITING, wait_s)
+        volume = cls._manage(path, writerlock.WRITING, wait_s)
         if volume.record.role is not Role.LIVE:
             volume.close()
-            raise _read_only(path)
+            raise writerlock.read_only(path)
         _open_volumes[os.path.realpath(path)] = volume
         return volume
 
@@ -114,21 +111,13 @@ class Volume:
     def _manage(cls, path: Path, purpose: str, wait_s: float) -> Volume:
         """Open it with its lock; `Busy` when who has that keeps it for so long."""
         rootrecord.load(path)
-        what = f"the block volume '{path}'"
-        deadline = clock.monotonic_s() + wait_s
-        with ExitStack() as stack:
-            while True:
-                try:
-                    with io_errors(str(path), "locking the volume"):
-                        stack.enter_context(locks.exclusive(path / "writer", purpose, what=what))
-                    break
-                except Busy:
-                    if clock.monotonic_s() > deadline:
-                        if is_frozen(path):
-                            raise _frozen(path) from None
-                        raise
-                    clock.sleep_s(_LOCK_POLL_S)
-            return cls(path, writable=True, locked=stack.pop_all())
+        try:
+            locked = writerlock.take(path, purpose, wait_s)
+        except Busy:
+            if is_frozen(path):
+                raise writerlock.frozen(path) from None
+            raise
+        return cls(path, writable=True, locked=locked)
 
     @classmethod
     @contextmanager
@@ -159,11 +148,11 @@ class Volume:
         """
         path = Path(path)
         shared = open_volume(path)
-        volume = shared or cls._manage(path, _FREEZING, _PATIENCE_S)
+        volume = shared or cls._manage(path, writerlock.FREEZING, _PATIENCE_S)
         try:
             with volume.mutex:
                 if volume.record.role is not Role.LIVE:
-                    raise _read_only(path)
+                    raise writerlock.read_only(path)
                 volume.commit("BLOCK:FREEZE:ROOT")
                 volume.frozen = True
                 if shared is None:
@@ -458,9 +447,9 @@ class Volume:
 
     def _check_writable(self) -> None:
         if self.record.role is not Role.LIVE:
-            raise _read_only(self.path)
+            raise writerlock.read_only(self.path)
         if self.frozen:
-            raise _frozen(self.path)
+            raise writerlock.frozen(self.path)
         if not self.writable:
             raise Refused("the volume is open for reading only", where=str(self.path))
 
@@ -490,8 +479,7 @@ def writer_of(path: Path) -> locks.Holder | None:
     shared = open_volume(path)
     if shared is not None and shared.frozen:
         return None
-    holder = locks.holder_of(path / "writer")
-    return holder if holder is not None and holder.purpose == _WRITING else None
+    return writerlock.holder(path, writerlock.WRITING)
 
 
 def is_frozen(path: Path) -> bool:
@@ -499,36 +487,4 @@ def is_frozen(path: Path) -> bool:
     shared = open_volume(path)
     if shared is not None:
         return shared.frozen
-    try:
-        if _FREEZING.encode() not in (path / "writer").read_bytes():
-            return False  # without taking the lock for a moment, as asking for the holder does
-    except OSError:
-        return False
-    holder = locks.holder_of(path / "writer")
-    return holder is not None and holder.purpose == _FREEZING
-
-
-def find_snapshot(volume: Volume, text: str) -> Snapshot:
-    """The snapshot with that guid or that name; `NotFound`."""
-    for snapshot in reversed(volume.snapshots()):
-        if text in (snapshot.guid, snapshot.name):
-            return snapshot
-    raise NotFound(f"no snapshot is called '{text}'", where=str(volume.path))
-
-
-def _frozen(path: Path) -> Busy:
-    return Busy(
-        "the volume is frozen",
-        where=str(path),
-        why="mirrord is about to switch it to another role, or back to a snapshot",
-        hint="Wait for the operation to end ('mirrord status' shows it), then write to the volume "
-        "that is live. Nothing was written.",
-    )
-
-
-def _read_only(path: Path) -> Refused:
-    return Refused(
-        "the volume is the destination of a mirror and read-only",
-        where=str(path),
-        hint="'mirrord break NAME' makes it writable.",
-    )
+    return writerlock.is_frozen(path)

@@ -37,6 +37,7 @@ from mirrord.drivers.btrfs import (
     receive,
     reserve,
     spool,
+    staging,
     standing,
     store,
     subvolume,
@@ -331,13 +332,13 @@ class BtrfsDriver(Driver):
     @guarded
     def stagings(self) -> list[Staging]:
         """See `Driver.stagings`."""
-        return receive.stagings(self._place())
+        return staging.stagings(self._place())
 
     @guarded
     def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
         """See `Driver.commit`."""
         place = self._mirror_place()
-        done = receive.commit(place, transfer_id, show=show, where=str(self))
+        done = staging.commit(place, transfer_id, show=show, where=str(self))
         reserve.keep(place)
         return done
 
@@ -345,7 +346,7 @@ class BtrfsDriver(Driver):
     def discard(self, transfer_id: str) -> None:
         """See `Driver.discard`."""
         place = self._place()
-        receive.remove_staging(place.staging / layout.component(transfer_id, str(self)))
+        staging.remove_staging(place.staging / layout.component(transfer_id, str(self)))
         spool.remove("BTRFS:DISCARD:SPOOL", spool.path_of(place, transfer_id, str(self)))
 
     # Failing over and back
@@ -476,7 +477,7 @@ class BtrfsDriver(Driver):
         if not place.store.is_dir():
             return
         for folder in place.staging.iterdir() if place.staging.is_dir() else ():
-            receive.remove_staging(folder)
+            staging.remove_staging(folder)
         for kept in spool.held(place).values():
             spool.remove("BTRFS:FORGET:SPOOL", kept.path)
         own = (

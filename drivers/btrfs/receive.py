@@ -16,13 +16,12 @@ import functools
 import os
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from mirrord.core.errors import Damaged, MirrordError, TransferFailed, Unsupported
-from mirrord.core.model import ReceiveRequest, Snapshot, SnapshotKind, Staging
+from mirrord.core.model import ReceiveRequest, Staging
 from mirrord.drivers import base
-from mirrord.drivers.btrfs import layout, spool, store, subvolume
+from mirrord.drivers.btrfs import layout, spool, staging, subvolume
 from mirrord.drivers.btrfs.alone import alone
 from mirrord.drivers.btrfs.ioctl import guarded
 from mirrord.drivers.btrfs.layout import Layout, Record
@@ -66,7 +65,7 @@ class BtrfsReceiver(Receiver):
         self._errors: IO[bytes] | None = None
         self._writing = self._alone = -1
         self._folder = place.staging / layout.component(request.transfer_id, where)
-        self._wrapper = self._folder / wrapper_name(place, request.snapshot, where)
+        self._wrapper = self._folder / staging.wrapper_name(place, request.snapshot, where)
         self._subvolume = self._wrapper / self._wrapper.name
         self._spool = self._open_spool()
         self._replaying: threading.Thread | None = None
@@ -79,12 +78,12 @@ class BtrfsReceiver(Receiver):
             self._end_child()
             if isinstance(error, OSError):  # most likely no space: leave nothing half-made
                 with contextlib.suppress(OSError):
-                    remove_staging(self._folder)
+                    staging.remove_staging(self._folder)
             raise
 
     def _begin(self) -> None:
         self._alone = alone(self._place, self._where)
-        remove_staging(self._folder)
+        staging.remove_staging(self._folder)
         steps.reached("BTRFS:RECEIVE:STAGE")
         self._folder.mkdir(mode=0o700)
         self._wrapper.mkdir(mode=0o755)
@@ -325,7 +324,7 @@ class BtrfsReceiver(Receiver):
                 self._spool.close(keep=not self._complete and not self._spoiled)
         finally:
             if not self._complete:
-                remove_staging(self._folder)
+                staging.remove_staging(self._folder)
 
     def _end_child(self) -> None:
         if self._replaying is not None:
@@ -395,141 +394,3 @@ def explain(why: str, where: str, base_guid: str | None) -> MirrordError:
     if "crc32 mismatch" in lower or "unexpected eof" in lower or "invalid" in lower:
         return base.stream_damaged(where, why)
     return TransferFailed("the destination could not apply the stream", where=where, why=why)
-
-
-def wrapper_name(place: Layout, snapshot: Snapshot, where: str) -> str:
-    """The folder for a snapshot: its name, unless another snapshot has that already."""
-    name = layout.component(snapshot.name, where)
-    there = store.in_wrapper(place.snapshots / name, SnapshotKind.REFERENCE)
-    if there is None or there.snapshot.guid == snapshot.guid:
-        return name
-    return f"{name}~{snapshot.guid[:8]}"
-
-
-def remove_staging(folder: Path) -> None:
-    """Remove a staging, whatever is in it; nothing when there is none. Durable."""
-    if not folder.is_dir():
-        return
-    deleted = False
-    for wrapper in folder.iterdir():
-        inner = wrapper / wrapper.name
-        for path in {inner, *(wrapper.iterdir() if wrapper.is_dir() else ())}:
-            if subvolume.is_subvolume(path):
-                subvolume.delete("BTRFS:DISCARD:SUBVOLUME", path)
-                deleted = True
-            elif path.is_file():
-                steps.reached("BTRFS:DISCARD:RECORD")
-                path.unlink()
-        steps.reached("BTRFS:DISCARD:FOLDER")
-        wrapper.rmdir() if wrapper.is_dir() else wrapper.unlink()
-    files.remove_directory("BTRFS:DISCARD:STAGING", folder)
-    if deleted:
-        subvolume.reclaim(folder.parent)
-
-
-def stagings(place: Layout) -> list[Staging]:
-    """What earlier transfers left. One whose snapshot has reached its place, but was perhaps not
-    shown yet, counts as complete: a commit ends it.
-    """
-    found = {staging.transfer_id: staging for staging in _staged(place)}
-    for name, kept in spool.held(place).items():
-        here = found.get(name)
-        moved = committed(place, name) if here is None else None
-        if here is not None and here.complete:
-            continue
-        found[name] = Staging(
-            name,
-            kept.base,
-            kept.snapshot,
-            complete=moved is not None,
-            checkpoint=kept.checkpoint,
-            received_bytes=kept.stream_bytes,
-        )
-    return [found[name] for name in sorted(found)]
-
-
-def _staged(place: Layout) -> Iterator[Staging]:
-    try:
-        folders = sorted(place.staging.iterdir())
-    except FileNotFoundError:
-        return
-    for folder in folders:
-        record = None
-        with contextlib.suppress(Damaged):
-            record = layout.read_record(folder)
-        complete = record is not None and record.complete
-        if record is None:
-            moved = committed(place, folder.name)
-            record = moved.record if moved else None
-            complete = moved is not None
-        nothing = Snapshot("", "", SnapshotKind.REFERENCE, 0, 0, intact=False)
-        yield Staging(
-            folder.name,
-            record.base if record else None,
-            record.snapshot if record else nothing,
-            complete=complete,
-        )
-
-
-def committed(place: Layout, transfer_id: str) -> Kept | None:
-    """The snapshot that a transfer has already become."""
-    for one in store.kept(place):
-        if one.record is not None and one.record.transfer_id == transfer_id:
-            return one
-    return None
-
-
-def commit(place: Layout, transfer_id: str, *, show: bool, where: str) -> Snapshot:
-    """See `Driver.commit`. The rename of the snapshot's folder and the switch of the link are
-    each one step; after a crash between them the link still shows the old snapshot, and doing it
-    again goes on from there.
-    """
-    folder = place.staging / layout.component(transfer_id, where)
-    wrappers = [one for one in folder.iterdir() if one.is_dir()] if folder.is_dir() else []
-    record = layout.read_record(folder) if wrappers else None
-    if record is not None and record.complete:
-        target = place.snapshots / wrappers[0].name
-        # If it is there, the very same snapshot came before, by another transfer.
-        if not subvolume.is_subvolume(target / target.name):
-            if target.is_dir():
-                store.sweep(place)  # what a deletion left
-            _give_record(folder, wrappers[0])
-            files.rename("BTRFS:COMMIT:MOVE", wrappers[0], target, leaving=True)
-        done = store.in_wrapper(target, SnapshotKind.REFERENCE)
-    elif wrappers:
-        raise base.staging_missing(where, transfer_id)
-    else:
-        done = committed(place, transfer_id)
-    if done is None or done.wrapper is None:
-        raise base.staging_missing(where, transfer_id)
-    if show:
-        _show(place, done, again=not wrappers)
-    spool.remove("BTRFS:COMMIT:SPOOL", spool.path_of(place, transfer_id, where))
-    if wrappers and [one.name for one in folder.iterdir()] == [layout.RECORD]:
-        # Not made durable: should it come back, the next commit of it finds all done.
-        steps.reached("BTRFS:COMMIT:CLEAN")
-        (folder / layout.RECORD).unlink()
-        folder.rmdir()
-    else:
-        remove_staging(folder)
-    return done.snapshot
-
-
-def _give_record(folder: Path, wrapper: Path) -> None:
-    """The record of a staging goes with its snapshot from now on. Durable. Nothing that is in its
-    place counts: the program that received could write there.
-    """
-    steps.reached("BTRFS:COMMIT:RECORD")
-    (wrapper / layout.RECORD).unlink(missing_ok=True)
-    os.link(folder / layout.RECORD, wrapper / layout.RECORD)
-    files.sync_directory(wrapper)
-
-
-def _show(place: Layout, done: Kept, *, again: bool) -> None:
-    assert done.wrapper is not None
-    if again:  # a commit that is repeated late must not turn the view back
-        current = store.shown(place)
-        if current is not None and current.snapshot.order >= done.snapshot.order:
-            return
-    target = place.link_target(done.wrapper.name)
-    files.switch_link("BTRFS:COMMIT:SHOW", target, place.view)

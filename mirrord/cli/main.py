@@ -22,7 +22,6 @@ from mirrord.cli.table import COMMANDS
 from mirrord.core.errors import Aborted, IoFailed, MirrordError, UsageError
 from mirrord.core.names import nearest
 from mirrord.core.text import ESCAPING, harmless
-from mirrord.system.native import Panic
 
 #: The exit status when the reader of our output went away, as of a program that SIGPIPE ended.
 _NOBODY_READS = 141
@@ -172,8 +171,8 @@ def run(arguments: list[str]) -> int:
     except typer.Abort:
         print("error: not confirmed; nothing was done", file=sys.stderr)
         return 1
-    except (Exception, Panic) as error:
-        if debug:
+    except BaseException as error:
+        if debug or not _is_bug(error):
             raise
         if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
             full = IoFailed("the output cannot be written", why=error.strerror or str(error))
@@ -195,6 +194,15 @@ def run(arguments: list[str]) -> int:
         )
         _report(bug, as_json=as_json)
         return 1
+
+
+def _is_bug(error: BaseException) -> bool:
+    """Whether nobody else answers for it; a start does without the native code that may panic."""
+    if isinstance(error, Exception):
+        return True
+    from mirrord.system.native import Panic
+
+    return isinstance(error, Panic)
 
 
 def _lowered(text: str) -> str:

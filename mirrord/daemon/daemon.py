@@ -6,39 +6,40 @@ import asyncio
 import inspect
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
-from mirrord.config.host import Host, check_links
+from mirrord.config.host import Host
 from mirrord.config.host import load as load_host
-from mirrord.config.schedules import Schedules
-from mirrord.control import timing
 from mirrord.control.api import Service
 from mirrord.control.methods import METHODS
 from mirrord.core.errors import Aborted, MirrordError, Refused, UsageError
-from mirrord.core.model import Definition
 from mirrord.core.results import Result, Watcher
-from mirrord.core.states import Activity, State
+from mirrord.core.states import Activity
 from mirrord.daemon import watch
 from mirrord.daemon.board import Board
 from mirrord.daemon.journal import say
+from mirrord.daemon.known import (
+    WELL,
+    Known,
+    faults_of,
+    host_of,
+    last_transfer,
+    read_all,
+    read_one,
+    standing_of,
+)
 from mirrord.daemon.metrics import Metrics
 from mirrord.daemon.running import Running
 from mirrord.daemon.timers import ApTimers
 from mirrord.daemon.workers import Workers
 from mirrord.engine.limits import Limits
 from mirrord.engine.progress import RunFiles
-from mirrord.engine.report import NO_CHECKPOINT
-from mirrord.scheduler.health import Finding
 from mirrord.scheduler.jobs import Caps, Job, Outcome
-from mirrord.scheduler.scheduler import Scheduler, Standing
-from mirrord.schedules.lag import Run
-from mirrord.schedules.schedule import Schedule
+from mirrord.scheduler.scheduler import Scheduler
 from mirrord.system import clock
 from mirrord.system.native import Panic
 from mirrord.system.paths import Paths, local_zone
 
-_HERE = "localhost"  # whose limits a transfer counts against when both ends are here
-_WELL: dict[str, Any] = {"problems": [], "healthy": True, "faults": [], "failures": []}
 _DANGER = 0.9  # a promise is in danger when its run would end later than this part of it
 
 
@@ -53,21 +54,6 @@ class _Asked:
     ) -> None:
         self.method, self.words, self.arguments, self.watcher = method, words, arguments, to
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-
-class Known(NamedTuple):
-    """What was read of one mirror's definition and standing, in a worker's thread.
-
-    row: of `status`. runs: what its last updates took. operation: a verb that a crash left (or
-    that is at work), or ""; operation_ns: since when.
-    """
-
-    definition: Definition
-    schedule: Schedule | None
-    row: dict[str, Any]
-    runs: list[Run]
-    operation: str
-    operation_ns: int = 0
 
 
 class Daemon:
@@ -139,7 +125,7 @@ class Daemon:
 
     async def _learn(self) -> list[Known]:
         """Read everything; `MirrordError` when a definition is wrong."""
-        return await self.workers.look(_read_all)
+        return await self.workers.look(read_all)
 
     def _define(self, known: Iterable[Known]) -> None:
         found = {each.definition.name: each for each in known}
@@ -150,10 +136,10 @@ class Daemon:
             self.board.put(name, each.row)
             definition = each.definition
             watched = self.scheduler.define(
-                definition, each.schedule, _standing(each.row), host=_host_of(definition),
+                definition, each.schedule, standing_of(each.row), host=host_of(definition),
                 filesystem=each.row["filesystem"], runs=each.runs,
             )  # fmt: skip
-            watched.base_risk, watched.faults = each.row["base_risk"], _faults(each.row)
+            watched.base_risk, watched.faults = each.row["base_risk"], faults_of(each.row)
             self.watch.adopt(name)
         self._answer_forsaken()
 
@@ -281,17 +267,17 @@ class Daemon:
         if job.verb != "update" or error is not None or watched.faults:
             await self.refresh(job.name)
         elif outcome.status == "done":
-            row = await self.workers.house(lambda service: _last_transfer(service, job.name))
+            row = await self.workers.house(lambda service: last_transfer(service, job.name))
             self.board.update(job.name, row)
         else:
-            self.board.update(job.name, _WELL)
+            self.board.update(job.name, WELL)
 
     async def refresh(self, name: str) -> None:
         """Read one mirror's definition and look at both of its ends."""
         try:
             while True:
                 before = self._changes[name]
-                known = await self.workers.look(lambda service: _read_one(service, name))
+                known = await self.workers.look(lambda service: read_one(service, name))
                 if self._changes[name] == before:
                     break
         except MirrordError as error:
@@ -304,8 +290,8 @@ class Daemon:
             self._answer_forsaken()
             return
         self.scheduler.define(
-            known.definition, known.schedule, _standing(known.row),
-            host=_host_of(known.definition),
+            known.definition, known.schedule, standing_of(known.row),
+            host=host_of(known.definition),
             filesystem=known.row["filesystem"], runs=known.runs,
         )  # fmt: skip
         self._saw(name, known.row)
@@ -315,7 +301,7 @@ class Daemon:
     def _saw(self, name: str, row: dict[str, Any]) -> None:
         """Both ends of a mirror were looked at just now."""
         self.board.put(name, row)
-        self.scheduler.found(name, _standing(row), row["base_risk"], _faults(row))
+        self.scheduler.found(name, standing_of(row), row["base_risk"], faults_of(row))
 
     def _take_up(self, known: Known) -> None:
         """An operation was interrupted while the daemon ran: try to finish it, once. What recovery
@@ -469,59 +455,8 @@ def _caps(host: Host) -> Caps:
     return Caps(*host.limits)
 
 
-def _standing(row: dict[str, Any]) -> Standing:
-    return Standing(
-        row["state"] == State.MIRRORED.value, bool(row["quiesced"]), int(row["confirmed_ns"])
-    )
-
-
-def _faults(row: dict[str, Any]) -> tuple[Finding, ...]:
-    return tuple(Finding(**fault) for fault in row["faults"])
-
-
 def _check_arguments(method: str, words: list[Any], arguments: dict[str, Any]) -> None:
     try:
         inspect.signature(getattr(Service, method)).bind(None, *words, **arguments)
     except TypeError as error:
         raise UsageError(f"'{method}' cannot be asked like that", why=str(error)) from None
-
-
-def _read_all(service: Service) -> list[Known]:
-    """All mirrors; `ConfigError` at the first definition that is wrong."""
-    definitions = service.definitions.all()
-    check_links(definitions, load_host(service.paths.host), str(service.paths.host))
-    schedules = Schedules(service.paths.schedules, zone=service.host.zone)
-    return [_known(service, definition, schedules) for definition in definitions]
-
-
-def _read_one(service: Service, name: str) -> Known | None:
-    if name not in service.definitions.names():
-        return None
-    schedules = Schedules(service.paths.schedules, zone=service.host.zone)
-    return _known(service, service.definitions.load(name), schedules)
-
-
-def _known(service: Service, definition: Definition, schedules: Schedules) -> Known:
-    schedule = schedules.of(definition)
-    [row] = service.status(definition.name)
-    runs: list[Run] = []
-    if schedule is not None and schedule.lag_s is not None:
-        runs = service.look(definition.name, timing.past_runs)
-    operation = service.catalogue.operation(definition.id)
-    if operation is None:
-        return Known(definition, schedule, row, runs, "")
-    return Known(definition, schedule, row, runs, operation.verb, operation.started_ns)
-
-
-def _last_transfer(service: Service, name: str) -> dict[str, Any]:
-    """What changes on the board by an update that passed."""
-    definition = service.definitions.load(name)
-    rows = service.catalogue.transfers(definition.id, limit=1)
-    last = dict(rows[0]._asdict()) if rows else None
-    shown = rows[0].name if rows else ""
-    return {"last_transfer": last, "shown": shown, "base_risk": "", **_WELL, **NO_CHECKPOINT}
-
-
-def _host_of(definition: Definition) -> str:
-    """The other host of a mirror: the limit of transfers per host is that link's."""
-    return definition.destination.host or definition.source.host or _HERE

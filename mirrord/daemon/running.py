@@ -6,7 +6,7 @@ from typing import Any
 
 from mirrord.core.results import Silent, Watcher
 from mirrord.core.states import Activity
-from mirrord.scheduler.scheduler import Watched
+from mirrord.scheduler.watched import Watched
 from mirrord.system import clock
 
 

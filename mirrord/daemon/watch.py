@@ -78,6 +78,7 @@ class Watch:
         """Beat no more."""
         if self._task is not None:
             self._task.cancel()
+        self._mounts.close()
 
     async def _beat(self) -> None:
         ticks = 0

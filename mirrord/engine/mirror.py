@@ -106,19 +106,20 @@ class Mirror:
             assert row is not None
         return row
 
-    def outdated(self, there: list[Snapshot] | None = None) -> bool:
-        """Whether the catalogue was older than the volumes (a backup of it was put back): the
-        destination has snapshots of ours with later numbers. It is brought up to them then, and an
-        operation in it is no more.
+    def outdated(self, listed: list[Snapshot] | None = None) -> bool:
+        """Whether the catalogue was older than the volumes (a backup of it was put back): they have
+        snapshots of ours with later numbers. It is brought up to them then, and an operation in it
+        is no more.
 
-        there: what the destination has, when it is known.
+        listed: what the ends have, when it is known; None: the destination is asked.
         """
         row = self.catalogue.mirror(self.id)
-        listed = self.destination.snapshots() if there is None else there
+        if listed is None:
+            listed = self.destination.snapshots()
         newest = max((names.sequence_of(one.name, self.id) for one in listed), default=0)
         if row is None or newest <= row.sequence:
             return False
-        self._take_from_ends(self.destination.facts(), listed)
+        self._take_from_ends(self.destination.facts(), self.destination.snapshots())
         text = (
             f"the catalogue was older than the volumes (number {row.sequence}, they have "
             f"{newest}): what it said was dropped, and taken from them"
@@ -154,6 +155,7 @@ class Mirror:
             state = State.MIRRORED
         else:
             state = State.UNINITIALIZED
+        sequence = self._last_sequence(snapshots)
         shown = facts.shown or facts.origin or ""
         taken = {s.guid: s.taken_at_ns for s in snapshots}
         if state is State.BROKEN_OFF:
@@ -164,9 +166,18 @@ class Mirror:
             self.id,
             state,
             snapshots if state is not State.UNINITIALIZED else [],
-            sequence=max((names.sequence_of(one.name, self.id) for one in ours), default=0),
+            sequence=sequence,
             confirmed=Confirmed(shown, taken.get(shown, 0)),
         )
+
+    def _last_sequence(self, there: list[Snapshot]) -> int:
+        """The greatest number that was given out, as far as the ends know it."""
+        try:
+            here = self.source.snapshots()
+        except (MirrordError, OSError):
+            here = []  # it may be lost
+        every = (names.sequence_of(one.name, self.id) for one in (*here, *there))
+        return max(every, default=0)
 
     @contextmanager
     def hold_here(self, verb: Verb, *, activity: Activity = Activity.IDLE) -> Iterator[ExitStack]:
@@ -310,8 +321,8 @@ def check_source(facts: VolumeFacts, where: str, mirror_id: str) -> None:
             where=where,
             why="a 'restore --all' was given up half way, or the definition is of a time when the "
             "mirror went the other way",
-            hint="'mirrord restore NAME --all' makes it live again; or swap source and destination "
-            "in the definition.",
+            hint="If the mirror was reversed, swap source and destination in the definition. If a "
+            "'restore --all' was given up, run it again: mirrord restore NAME --all.",
         )
     if facts.role is Role.MIRROR and facts.shown:
         return  # a cascade: what it shows goes on from there

@@ -25,6 +25,8 @@ decides: `resume-operation` (finish), or `abort --hard` (give_up).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -124,6 +126,28 @@ def _recover_switch(mirror: Mirror, operation: Operation) -> Recovered:
     if operation.verb == Verb.REVERSE.value and nothing_switched(mirror, operation):
         give_up(mirror, operation)
         return Recovered()
+    if operation.verb == Verb.BREAK.value:
+        return _finish_unasked(mirror, operation)
+    with failover_steps.held(mirror, operation), _frozen(_loser(mirror, operation)):
+        return _finish_unasked(mirror, operation)
+
+
+@contextmanager
+def _frozen(where: Driver) -> Iterator[None]:
+    """Let nobody write between the look at a live volume and its switch, where that is possible."""
+    try:
+        if where.facts().role is Role.LIVE:
+            where.freeze()
+    except MirrordError:
+        pass  # what is written then is kept aside all the same
+    try:
+        yield
+    finally:
+        with suppress(MirrordError):
+            where.thaw()
+
+
+def _finish_unasked(mirror: Mirror, operation: Operation) -> Recovered:
     why = undecided(mirror, operation)
     if why:
         raise Undecided(

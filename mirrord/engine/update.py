@@ -127,8 +127,12 @@ def _transfer_all(
             return _done(mirror, pending.snapshot, total, started_s)
     shown = _shown(mirror)
     there, here = mirror.destination.snapshots(), mirror.source.snapshots()
-    if mirror.outdated(there):
+    if mirror.outdated([*here, *there]):
         mirror.permit(verb)
+    if pending is None:
+        # Of a transfer that nobody knows any more: the catalogue was lost, or is an older one.
+        for staging in mirror.destination.stagings():
+            mirror.destination.discard(staging.transfer_id)
     base = _base(mirror, here, there, shown)
     if base is not None and not replaced:
         check_descent(mirror, here, {one.guid for one in there})

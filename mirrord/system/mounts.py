@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import select
-from pathlib import Path
 
-_TABLE = Path("/proc/self/mountinfo")
+_TABLE = "/proc/self/mountinfo"
 
 
 class MountTable:
     """The mounts that this process sees. The kernel says when they change (proc(5))."""
 
     def __init__(self) -> None:
-        self._file = _TABLE.open("rb")  # as long as the process lives
+        self._descriptor = os.open(_TABLE, os.O_RDONLY | os.O_CLOEXEC)
         self._poll = select.poll()
-        self._poll.register(self._file, select.POLLPRI)
+        self._poll.register(self._descriptor, select.POLLPRI)
 
     def changed(self) -> bool:
         """Whether they have changed since the last call."""
         return any(events & select.POLLPRI for _, events in self._poll.poll(0))
+
+    def close(self) -> None:
+        """Be done with it; once."""
+        os.close(self._descriptor)

@@ -36,7 +36,7 @@ def test_every_command_and_option_is_documented(name: str) -> None:
 
 
 def test_every_command_that_is_documented_exists() -> None:
-    for words in re.findall(r"`(mirrord [a-z]+(?: [a-z]+)?)\b", COMMANDS_MD):
+    for words in re.findall(r"`(mirrord [a-z-]+(?: [a-z]+)?)\b", COMMANDS_MD):
         assert words in ALL or " ".join(words.split()[:2]) in ALL, words
 
 

@@ -22,6 +22,7 @@ from mirrord.core.errors import Busy, Refused
 from mirrord.core.model import Role, SnapshotKind
 from mirrord.drivers.base import Driver
 from mirrord.drivers.block.volume import Volume
+from tests.support import btrfs
 from tests.support.labs import open_lab
 from tests.support.places import driver_at
 from tests.support.world import NAME, World
@@ -205,6 +206,7 @@ def main() -> int:
         while played.switches < chosen.count:
             played.switch()
         lines = len(played.acknowledged())
+    btrfs.close_shared()
     print(
         f"seed {chosen.seed}: {played.switches} switches of {chosen.kind}, {lines} acknowledged "
         f"lines, {played.refused} refusals: none lost"

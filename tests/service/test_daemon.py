@@ -364,7 +364,9 @@ def test_a_stop_ends_what_is_taken_up_at_the_start(
 
     async def check() -> None:
         daemon = Daemon(paths)
-        known = SimpleNamespace(definition=SimpleNamespace(name="home"), operation="restore")
+        known = SimpleNamespace(
+            definition=SimpleNamespace(name="home"), operation="restore", operation_ns=1
+        )
 
         async def learn() -> list[Any]:
             return [known]

@@ -1,7 +1,7 @@
 """`python -m tests.sim --seed N --mirrors 1000 --hours 24`: one simulation, and what came of it.
 
 `--alone` is the scheduler without an engine, for ten thousand mirrors. `--stories --seeds 1000
---random` plays the stories of one mirror with all verbs (story.py) from a random seed on, as a
+--random` plays the stories of one mirror with all verbs (telling.py) from a random seed on, as a
 nightly job does, and prints the shortest story that still fails.
 """
 
@@ -15,10 +15,11 @@ from collections import Counter
 
 from tests.sim.alone import AlonePlan, simulate_alone
 from tests.sim.checks import Violation
+from tests.sim.events import events_of
 from tests.sim.fleet import Plan
 from tests.sim.place import scratch
 from tests.sim.run import simulate
-from tests.sim.story import events_of, fails, shrink, tell
+from tests.sim.telling import fails, shrink, tell
 
 #: Larger fleets are looked at less often: the watch looks at all mirrors each time.
 _LARGE = 200

@@ -12,7 +12,8 @@ from mirrord.core.errors import MirrordError, TransferFailed
 from mirrord.core.model import Definition, Endpoint, Promise
 from mirrord.scheduler.clockwatch import ClockWatch
 from mirrord.scheduler.jobs import Caps, Job, Outcome
-from mirrord.scheduler.scheduler import Scheduler, Standing
+from mirrord.scheduler.scheduler import Scheduler
+from mirrord.scheduler.watched import Standing
 from mirrord.system import clock
 from tests.sim import mixture
 from tests.sim.rules import AlarmBook, Running, Slots, hold, lag_is_within, witnessed

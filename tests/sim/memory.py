@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from itertools import count
 
 from mirrord.core.errors import Busy, NotFound, Refused
 from mirrord.core.model import (
@@ -270,8 +271,8 @@ class MemoryDriver(Driver):
         body = volume.body if volume.role is Role.LIVE and not kept else None
         if kept:
             body = next((e.body for e in volume.entries.values() if e.snapshot.name == kept), None)
-        count = min(limit, body.writers) if body is not None else 0
-        return [OpenWriter(1000 + n, "writer", f"{self.location}/file{n}") for n in range(count)]
+        found = min(limit, body.writers) if body is not None else 0
+        return [OpenWriter(1000 + n, "writer", f"{self.location}/file{n}") for n in range(found)]
 
     def freeze(self) -> None:
         """Until `thaw`, `detach`, or the end of the process (`Volume.frozen` is set back then)."""
@@ -344,7 +345,9 @@ class MemoryDriver(Driver):
         if volume.role is Role.LIVE:
             steps.reached("MEMORY:ROLLBACK:SWITCH")
             volume.end_span()
-            volume.aside[keep_as] = volume.body
+            taken = {entry.snapshot.name for entry in volume.entries.values()}
+            names = (f"{keep_as}~{number}" if number > 1 else keep_as for number in count(1))
+            volume.aside[next(name for name in names if name not in taken)] = volume.body
             volume.body, volume.frozen = Body(0), False
             volume.role, volume.mirror_id, volume.shown = Role.MIRROR, mirror_id, guid
         elif (volume.mirror_id, volume.shown) != (mirror_id, guid):
@@ -352,8 +355,8 @@ class MemoryDriver(Driver):
             volume.mirror_id, volume.shown = mirror_id, guid
         for name in list(volume.aside):
             self._settle(volume, name, guid)
-        named = (e.snapshot.name for e in volume.entries.values() if e.snapshot.kind is DIVERGED)
-        return keep_as if keep_as in named else None
+        kept = [e.snapshot.name for e in volume.entries.values() if e.snapshot.kind is DIVERGED]
+        return next((n for n in reversed(kept) if n.split("~")[0] == keep_as), None)
 
     def _settle(self, volume: Volume, name: str, guid: str) -> None:
         """Keep what was set aside, or drop it when it is what a snapshot holds."""

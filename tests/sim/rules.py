@@ -7,7 +7,8 @@ from collections import Counter
 from mirrord.core.model import Definition
 from mirrord.scheduler.health import Change
 from mirrord.scheduler.jobs import Caps, Job, Queue
-from mirrord.scheduler.scheduler import Scheduler, Watched
+from mirrord.scheduler.scheduler import Scheduler
+from mirrord.scheduler.watched import Watched
 from mirrord.schedules.schedule import Schedule
 from mirrord.system import clock
 from tests.sim.checks import Violation

@@ -15,7 +15,8 @@ from mirrord.engine import report
 from mirrord.scheduler.clockwatch import ClockWatch
 from mirrord.scheduler.health import Change, Finding
 from mirrord.scheduler.jobs import Caps, Job, Outcome
-from mirrord.scheduler.scheduler import Scheduler, Standing
+from mirrord.scheduler.scheduler import Scheduler
+from mirrord.scheduler.watched import Standing
 from mirrord.schedules.lag import Run
 from mirrord.system import clock
 from tests.sim.checks import require

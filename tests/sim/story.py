@@ -1,5 +1,5 @@
 """Stories of one mirror: all verbs, people who write between their steps, crashes, lost and older
-catalogues, swapped and lost volumes, from a list of events that can be shortened.
+catalogues, swapped and lost volumes. (tests/sim/events.py has what happens, telling.py plays it.)
 
 The engine and the catalogue are the real ones, the volumes are in memory. A line that people write
 is a block of its own, so that it must be found for ever: nothing overwrites it.
@@ -14,7 +14,6 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from mirrord.catalogue.store import Catalogue
@@ -27,74 +26,17 @@ from mirrord.engine import failover, prune, recovery, restore, simple, update
 from mirrord.engine.mirror import Mirror
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.recovery import Turned
-from mirrord.system import steps
+from mirrord.system import clock, steps
 from tests.sim.checks import Violation
+from tests.sim.events import ASKED, EXPECTED, VERBS, Event
 from tests.sim.faults import Crash
 from tests.sim.memory import MemoryDriver
-from tests.sim.place import scratch
 from tests.sim.volume import Body, Disk, Volume
-from tests.sim.world import Sim
 
 NAME = "home"
 SOURCE, DESTINATION = "/source", "/destination"
-#: Verbs by which an owner says that a live volume may be set aside, or made.
-ASKED = frozenset({"break", "resync", "reverse", "restore", "resume-operation", "abort"})
-_PLAIN = frozenset({"refused", "undecided", "diverged", "damaged", "not-found"})
-#: How a verb may fail, by what was done to it.
-EXPECTED = {
-    "": _PLAIN,
-    "crash": _PLAIN | {"crash"},
-    "eio": _PLAIN | {"io", "transfer"},
-    "enospc": _PLAIN | {"io", "no-space", "transfer"},
-    "full": _PLAIN | {"no-space"},
-}
 _WAYS = 10
 _NAMED = re.compile(r"mirrord (initialize|resync|reverse|restore|break|abort|resume-operation)\b")
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One thing that happens. All that is random in it comes from its own seed, so that a story
-    can lose other events and this one stays what it is.
-    """
-
-    kind: str
-    seed: int
-
-
-#: The kinds with their weights.
-KINDS = {
-    "write": 8,
-    "verb": 12,
-    "failing verb": 14,
-    "verb with writers": 8,
-    "daemon": 5,
-    "hold": 4,
-    "held write": 5,
-    "release": 3,
-    "lose catalogue": 2,
-    "backup": 3,
-    "old catalogue": 3,
-    "old definition": 2,
-    "swap volume": 2,
-    "lose source": 1,
-    "delete shown": 2,
-    "full": 2,
-    "room": 2,
-    "calm": 6,
-}
-_VERBS = {
-    "update": 8,
-    "break": 5,
-    "break older": 2,
-    "resync": 6,
-    "reverse": 8,
-    "restore": 6,
-    "restore older": 3,
-    "abort": 2,
-    "resume-operation": 2,
-    "prune": 2,
-}
 
 
 class Over(Exception):
@@ -103,13 +45,6 @@ class Over(Exception):
 
 def _in_snapshots(volume: Volume) -> set[int]:
     return {block for entry in volume.entries.values() for block in entry.blocks}
-
-
-def events_of(seed: int, count: int) -> list[Event]:
-    """The story of a seed; it ends in peace."""
-    chance = random.Random(f"story {seed}")
-    kinds = chance.choices(list(KINDS), list(KINDS.values()), k=count)
-    return [Event(kind, chance.randrange(1 << 30)) for kind in kinds] + [Event("calm", seed)]
 
 
 class Story:
@@ -290,7 +225,7 @@ class Story:
     # Verbs
 
     def _a_verb(self) -> str:
-        return self._chance.choices(list(_VERBS), list(_VERBS.values()))[0]
+        return self._chance.choices(list(VERBS), list(VERBS.values()))[0]
 
     def _definition(self) -> Definition:
         return self.definitions.load(NAME)
@@ -299,6 +234,7 @@ class Story:
         self, verb: str, fault: str = "", at: int = 0, *, writers: bool = False, force: bool = False
     ) -> MirrordError | None:
         """Run a verb in a process of its own; the error by which it was refused."""
+        clock.sleep_s(1.0)  # names have the second in them
         asked = verb.split()[0] in ASKED
         live = {v.body.number: v for v in self.disk.volumes.values() if v.role is Role.LIVE}
         passed, met, dead = 0, False, False
@@ -547,54 +483,3 @@ class Story:
                 raise Violation("it is not recorded as mirrored")
         finally:
             catalogue.close()
-
-
-def tell(events: list[Event], folder: Path) -> Story:
-    """Play a story from its beginning. Raises `Violation` with the history of it."""
-    told: list[Story] = []
-
-    def work() -> None:
-        story = Story(folder)
-        told.append(story)
-        try:
-            for event in events:
-                story.play(event)
-        except Over:
-            story.met["given up"] += 1
-            story.check()
-
-    with Sim() as sim:
-        sim.spawn(work)
-        try:
-            sim.run(1e9)
-        except Exception as error:
-            lines = told[0].history if told else []
-            kind = "" if isinstance(error, Violation) else f"{type(error).__name__}: "
-            raise Violation("\n".join([f"{kind}{error}", *lines])) from error
-    return told[0]
-
-
-def fails(events: list[Event]) -> Violation | None:
-    """What does not hold in a story."""
-    with scratch() as folder:
-        try:
-            tell(events, folder)
-        except Violation as violation:
-            return violation
-    return None
-
-
-def shrink(events: list[Event]) -> list[Event]:
-    """A short story that still fails: events are left out, many at once, then one by one."""
-    size = max(1, len(events) // 2)
-    while True:
-        at = 0
-        while at < len(events):
-            shorter = events[:at] + events[at + size :]
-            if fails(shorter) is not None:
-                events = shorter
-            else:
-                at += size
-        if size == 1:
-            return events
-        size //= 2

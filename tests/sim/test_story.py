@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.bugs import BUGS, Bug
+from tests.sim.events import Event, events_of
 from tests.sim.place import scratch
-from tests.sim.story import Event, events_of, fails, shrink, tell
+from tests.sim.telling import fails, shrink, tell
 
 #: So many stories in each run of the tests; more at night (`python -m tests.sim --stories`).
 SEEDS = 60

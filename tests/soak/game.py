@@ -171,7 +171,12 @@ class Game:
         said = self.commands.run("update", NAME)
         heard = said.output
         while not (said.good and said.words[0] == "update"):
-            way = ("update", NAME) if said.good else self._way(said, gone)
+            died = (
+                self.commands.daemon is not None and "ended before it had answered" in said.output
+            )
+            if died:  # at the step that it was to die at
+                self.commands.stop_daemon()
+            way = ("update", NAME) if said.good or died else self._way(said, gone)
             if way is None and said.words[0] != "update":
                 way = ("update", NAME)  # that one led nowhere: perhaps another does
             if way is None and (self._swap_ends(heard) or self._undo_people(heard)):

@@ -14,7 +14,8 @@ from mirrord.core.model import Definition, Endpoint
 from mirrord.scheduler.health import Change, Finding
 from mirrord.scheduler.jobs import Caps, Job, Outcome, Queue
 from mirrord.scheduler.retries import FIRST_PAUSE_S, LONGEST_PAUSE_S, pause_s
-from mirrord.scheduler.scheduler import Scheduler, Standing, Watched
+from mirrord.scheduler.scheduler import Scheduler
+from mirrord.scheduler.watched import Standing, Watched
 from mirrord.schedules.schedule import Schedule
 from mirrord.system import clock
 from tests.unit.ticking import Hand, HandTimers, every

@@ -1,0 +1,173 @@
+"""Opening mirrors by their names, and recording how the verbs on them end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from mirrord.catalogue.store import Catalogue
+from mirrord.config.definitions import Definitions
+from mirrord.config.host import Host
+from mirrord.config.host import load as load_host
+from mirrord.core.errors import MirrordError
+from mirrord.core.model import Definition, Endpoint, Pace
+from mirrord.core.results import Result, Silent, Watcher
+from mirrord.core.states import Verb
+from mirrord.drivers.base import Driver
+from mirrord.drivers.registry import open_driver
+from mirrord.engine.mirror import Mirror, open_mirror
+from mirrord.engine.progress import RunFiles
+from mirrord.engine.recovery import Turned
+from mirrord.system.explain import explained
+from mirrord.system.paths import Paths, local_zone
+
+if TYPE_CHECKING:
+    from mirrord.engine.limits import Limits
+
+T = TypeVar("T")
+#: Results of verbs that only said what they would do.
+_NOTHING_DONE = frozenset({"needs-yes", "planned", "refused"})
+
+
+class Opener:
+    """What a verb or a report needs: the catalogue, this host's settings, and open mirrors."""
+
+    def __init__(self, paths: Paths, watcher: Watcher | None = None) -> None:
+        self.paths = paths
+        self.definitions = Definitions(paths.mirrors)
+        self._watcher = watcher or Silent()
+        self._catalogue: Catalogue | None = None
+        self._host: Host | None = None
+        self._limits: Limits | None = None
+        #: Whether a mirror's promise will break at the rate of its running transfer.
+        self.in_danger: Callable[[str], bool] = lambda _name: False
+
+    def close(self) -> None:
+        """Let go of the catalogue."""
+        if self._catalogue is not None:
+            self._catalogue.close()
+            self._catalogue = None
+
+    def share(self, host: Host, limits: Limits) -> None:
+        """Use these settings and buckets, which others use too (the daemon's workers)."""
+        self._host, self._limits = host, limits
+
+    @contextmanager
+    def watched_by(self, watcher: Watcher) -> Iterator[None]:
+        """Tell `watcher` what the verbs in this block do."""
+        before, self._watcher = self._watcher, watcher
+        try:
+            yield
+        finally:
+            self._watcher = before
+
+    @property
+    def host(self) -> Host:
+        """The settings of this host."""
+        if self._host is None:
+            self._host = load_host(self.paths.host, zone=local_zone)
+        return self._host
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The catalogue, opened when it is first needed."""
+        if self._catalogue is None:
+            self.paths.make()
+            self._catalogue = Catalogue(self.paths.catalogue)
+        return self._catalogue
+
+    def _limits_for(self, definition: Definition) -> Limits | None:
+        """The buckets, where there is anything to limit. (A start without is quicker.)"""
+        if self._limits is None:
+            host = self.host
+            if definition.pace == Pace() and not host.throttle and not host.transfer_throttle:
+                return None
+            from mirrord.engine.limits import Limits
+
+            self._limits = Limits(host)
+        return self._limits
+
+    def _open(self, definition: Definition) -> Mirror:
+        self.paths.make()
+        name = definition.name
+        return open_mirror(
+            definition,
+            definitions=self.definitions,
+            catalogue=self.catalogue,
+            run=RunFiles(self.paths.run, name),
+            watcher=self._watcher,
+            limits=self._limits_for(definition),
+            zone=self.host.zone,
+            danger=lambda: self.in_danger(name),
+            opener=self._driver,
+        )
+
+    def _driver(self, endpoint: Endpoint) -> Driver:
+        """The driver of an endpoint, wherever that is."""
+        if not endpoint.host:
+            return open_driver(endpoint)
+        from mirrord.engine.endpoints import remote_driver
+
+        return remote_driver(endpoint, self.paths)
+
+    def _with(self, name: str, work: Callable[[Mirror], T]) -> T:
+        with explained():
+            try:
+                try:
+                    return self._at(self.definitions.load(name), work)
+                except Turned:
+                    return self._at(self.definitions.load(name), work)
+            except MirrordError as error:
+                error.hint = re.sub(r"(mirrord [a-z]+) NAME\b", rf"\1 {name}", error.hint)
+                raise
+
+    def _at(self, definition: Definition, work: Callable[[Mirror], T]) -> T:
+        mirror = self._open(definition)
+        try:
+            return work(mirror)
+        finally:
+            mirror.detach()
+
+    def _verb(
+        self, verb: Verb, name: str, work: Callable[[Mirror], Result], *, kind: str = ""
+    ) -> Result:
+        """A verb, with a record of its failure until one of its kind succeeds.
+
+        By the id that the name has before: afterwards the definition may be gone.
+        """
+        with explained():
+            known = self.definitions.load(name)
+        with self._recorded(verb, known, kind) as done:
+            result = self._with(name, work)
+            done(result)
+        return result
+
+    @contextmanager
+    def _recorded(
+        self, verb: Verb, definition: Definition, kind: str = ""
+    ) -> Iterator[Callable[[Result], None]]:
+        """Record how a verb ends; what is yielded is called with its result."""
+        from mirrord.engine import failures
+
+        results: list[Result] = []
+        try:
+            yield results.append
+        except MirrordError as error:
+            try:
+                with explained():
+                    failures.failed(self.catalogue, definition.id, verb, error, kind=kind)
+            except MirrordError as second:
+                if str(second) != str(error):
+                    error.add_note(f"the failure could not be recorded: {second}")
+            raise
+        if any(result.status in _NOTHING_DONE for result in results):
+            return
+        # What was done is done, whether the failure before it can be crossed out or not.
+        with suppress(MirrordError), explained():
+            failures.succeeded(self.catalogue, definition.id, verb, kind=kind)
+
+    def look(self, name: str, work: Callable[[Mirror], T]) -> T:
+        """Do something with an opened mirror that is no verb (the daemon's own questions)."""
+        return self._with(name, work)

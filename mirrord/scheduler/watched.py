@@ -1,0 +1,99 @@
+"""All that the scheduler knows of one mirror."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from mirrord.core.model import Definition
+from mirrord.scheduler.health import Alarms, Finding
+from mirrord.schedules.lag import Run
+from mirrord.schedules.schedule import Schedule
+from mirrord.system import clock
+
+_RUNS_KEPT = 24
+
+
+class Standing(NamedTuple):
+    """What is recorded of a mirror. confirmed_ns: wall time; 0: never in step."""
+
+    mirrored: bool
+    quiesced: bool
+    confirmed_ns: int
+
+
+_UNKNOWN = Standing(False, False, 0)
+
+
+@dataclass(slots=True)
+class Watched:
+    """All that the scheduler knows of one mirror."""
+
+    definition: Definition
+    schedule: Schedule | None
+    host: str = ""
+    filesystem: str = ""
+    standing: Standing = _UNKNOWN
+    confirmed_boot_s: float = 0.0
+    #: The longest gap between runs while nothing holds them back; None without a schedule.
+    open_period_s: float | None = None
+    #: When its last run began (boot time).
+    started_boot_s: float = -math.inf
+    runs: deque[Run] = field(default_factory=lambda: deque(maxlen=_RUNS_KEPT))
+    alarms: Alarms = field(default_factory=Alarms)
+    #: What was wrong with its last run when the service before this one ended, until it runs.
+    inherited: list[Finding] = field(default_factory=list)
+    #: The run that goes on or failed last: which try it is, why it failed, whether it is over.
+    number: int = 0
+    error: str = ""
+    gives_up: bool = False
+    retry_pending: bool = False
+    base_risk: str = ""
+    #: What the last look at its ends and its records found; see `Scheduler.found`.
+    faults: tuple[Finding, ...] = ()
+    #: How many commands hold it: nothing of it begins but what was asked for.
+    held: int = 0
+    #: The cause of a run that did not begin for that, or "".
+    held_back: str = ""
+    prune_refused: str = ""
+    target: str = ""
+    #: When the running job last moved a byte (monotonic), None while none transfers.
+    moved_s: float | None = None
+
+    def lag_s(self) -> float | None:
+        """The lag by a clock that does not jump; None when it never was in step."""
+        if not self.standing.confirmed_ns:
+            return None
+        return max(0.0, clock.boottime_s() - self.confirmed_boot_s)
+
+
+def plainly_well(watched: Watched) -> bool:
+    """Whether nothing can be wrong, at a glance: thousands of mirrors are looked at all the time.
+
+    False when it takes a closer look to tell.
+    """
+    if (
+        watched.error
+        or watched.base_risk
+        or watched.faults
+        or watched.prune_refused
+        or watched.target
+    ):
+        return False
+    if watched.moved_s is not None:
+        return False
+    promise = watched.definition.promise
+    promised_s = promise.rpo_s if promise.rpo_s is not None else watched.open_period_s
+    if promised_s is None or not watched.standing.mirrored:
+        return True
+    lag_s = watched.lag_s()
+    return lag_s is None or 100 * lag_s < promise.warn * promised_s
+
+
+def is_held(watched: Watched) -> bool:
+    """Whether no run may begin by itself: a command holds the mirror, or an interrupted operation
+    waits for a decision. A run could only fail on that, each time anew.
+    """
+    return watched.held > 0 or any(fault.kind == "interrupted" for fault in watched.faults)
