@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +16,7 @@ from mirrord.core.model import Endpoint, Role, Snapshot, SnapshotKind
 from mirrord.drivers.base import Driver
 from mirrord.link.driver import RemoteDriver
 from tests.contract.flows import MIRROR, initialized, mirror
-from tests.contract.zfs import HOST, ZfsLab, zfs_lab
+from tests.contract.zfs import HOST, SIZE_BYTES, ZfsLab, zfs_lab
 from tests.zfs.conftest import Trees
 from tests.zfsvm.pools import small_pool
 
@@ -31,10 +35,6 @@ def ends(request: pytest.FixtureRequest) -> Iterator[ZfsLab]:
 def files() -> Iterator[ZfsLab]:
     with zfs_lab(volume=False, large=False) as lab:
         yield lab
-
-
-def value(lab: ZfsLab, name: str, field: str, driver: Driver) -> str:
-    return lab.guest.run("zfs", "get", "-Hpo", field, name, driver.location).strip()
 
 
 def state(lab: ZfsLab, driver: Driver) -> list[str]:
@@ -272,25 +272,35 @@ def test_what_was_set_aside_is_put_back(ends: ZfsLab) -> None:
     for _ in range(2):
         ends.destination().reinstate(KEPT)
     assert {"ZFS:ROLLBACK:FREEZE", "ZFS:SWAP:CLONE", "ZFS:SWAP:RENAME"} <= set(passed)
-    for label in passed:
+    for number, label in enumerate(passed, 2):
+        kept = f"diverged.{number}"  # (what is kept by an earlier name is not kept again)
         assert ends.destination().facts().role is Role.LIVE, label
         assert state(ends, destination) == before, label
         assert ends.content(ends.destination()) == losing, label
         fresh_agent(ends, label)
         with pytest.raises(MirrordError):
-            destination.rollback(base.guid, mirror_id=MIRROR, keep_as=KEPT)
+            destination.rollback(base.guid, mirror_id=MIRROR, keep_as=kept)
         assert "!" in labels(ends), label
-        ends.destination().reinstate(KEPT)
+        ends.destination().reinstate(kept)
     ends.change(ends.destination(), 4)
     assert ends.destination().rollback(base.guid, mirror_id=MIRROR, keep_as=KEPT) is not None
 
 
-def test_a_zvol_that_is_mounted_or_held_is_named(ends: ZfsLab) -> None:
+def ext4_of(folder: Path) -> str:
+    """A file system as large as the volume, packed; the machine has no program to make one."""
+    image = folder / "ext4"
+    with image.open("wb") as file:
+        file.truncate(SIZE_BYTES)
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+    return base64.b64encode(gzip.compress(image.read_bytes())).decode()
+
+
+def test_a_zvol_that_is_mounted_or_held_is_named(ends: ZfsLab, tmp_path: Path) -> None:
     source = ends.source()
     view = source.facts().view
     if not view.startswith("/dev/"):
         return  # a file system's writers are in the test of the freeze
-    ends.guest.run("mkfs.ext4", "-q", view)
+    ends.guest.run("sh", "-c", f"base64 -d | gunzip > {view}", given=ext4_of(tmp_path))
     folder = f"/var/tmp/{ends.name}"
     ends.guest.run("mkdir", folder)
     ends.guest.run("mount", view, folder)
@@ -305,8 +315,9 @@ def test_break_works_where_the_quota_is_reached(ends: ZfsLab) -> None:
     _source, destination, base = initialized(ends)
     before = ends.content(destination)
     parent = destination.location.rpartition("/")[0]
-    used = int(value(ends, "used", "value", destination))
-    ends.guest.run("zfs", "set", f"quota={max(used, 1 << 20)}", parent)
+    ends.guest.run("zpool", "sync", parent.partition("/")[0])
+    used = ends.guest.run("zfs", "get", "-Hpo", "value", "used", parent).strip()
+    ends.guest.run("zfs", "set", f"quota={used}", parent)
     destination.promote()
     facts = ends.destination().facts()
     assert facts.role is Role.LIVE and facts.origin == base.guid
