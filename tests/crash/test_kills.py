@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mirrord.core.errors import MirrordError
 from tests.crash.faults import killed
 from tests.crash.scenes import SCENES, WAYS_ON, WRITTEN, checked, end, own_labels, settle
 from tests.failover.switches import Game, game
@@ -49,7 +50,10 @@ def test_kill_minus_nine_under_a_program_that_writes(tmp_path: Path, kind: str, 
             else:
                 raise AssertionError(f"{label} was not met")
             _wait_for_lines(played)
-            settle(world, WAYS_ON[number % 2])
+            try:
+                settle(world, WAYS_ON[number % 2])
+            except MirrordError as error:
+                raise AssertionError(f"killed at {label}: {error}") from error
             played.check(planned=False)
             world.lab.sound(end(world, "destination"))
         checked(world)
