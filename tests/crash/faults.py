@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from mirrord.core.errors import Busy, MirrordError
 from mirrord.system import steps
+from tests.support.service import until
 from tests.support.world import World
 
 #: A label, and which of its passings.
@@ -124,7 +125,8 @@ def killed(world: World, work: Callable[[], object], label: str) -> bool:
     label; whether that was met. Locks, descriptors and files are as the kernel leaves them.
     """
     world.service.close()
-    assert threading.active_count() == 1, threading.enumerate()  # else a fork may hang
+    # A fork beside another thread may hang: that of a commit in the background ends by itself.
+    until(lambda: threading.active_count() == 1, what=f"for {threading.enumerate()}")
     child = os.fork()
     if child == 0:
         _work_until(world, work, label)

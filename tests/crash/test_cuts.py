@@ -1,13 +1,13 @@
 """A power cut at every step of the verbs that switch a live volume: both ends, the definition and
-the catalogue are on one file system, whose image is copied at each step as the disk would hold it,
-with what a program wrote until then. Each copy is mounted in its place and the mirror brought back
-to work: no acknowledged line is lost, and the file system passes its check.
+the catalogue are on two file systems, whose images are copied at each step as the disks hold them,
+with what a program wrote until then. Each pair is mounted in its place and the mirror brought back
+to work: no acknowledged line is lost, and the file systems pass their check.
 """
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -31,7 +31,7 @@ class Cut(NamedTuple):
     """What the disk held at a step, and the numbers that were acknowledged until then."""
 
     label: str
-    image: Path
+    images: tuple[Path, ...]
     written: frozenset[int]
 
 
@@ -68,26 +68,41 @@ def found(world: World) -> set[int]:
 
 
 class Machine(NamedTuple):
-    """One file system with all of a mirror on it, and the image of its disk."""
+    """All of a mirror, on two file systems."""
 
-    mount: Path
-    image: Path
+    mounts: tuple[Path, Path]
     lab: Lab
+
+    def copy(self, name: str) -> tuple[Path, ...]:
+        """What their disks hold, as it is when the power fails now."""
+        copies = []
+        for mount in self.mounts:
+            copies.append(mount.with_name(name))
+            run("cp", "--sparse=always", mount.with_name("image"), copies[-1])
+        return tuple(copies)
+
+    def mount(self, images: Sequence[Path]) -> None:
+        for image, mount in zip(images, self.mounts, strict=True):
+            run("mount", "-o", "loop,noatime", image, mount)
+
+    def unmount(self) -> None:
+        for mount in self.mounts:
+            run("umount", mount)
 
 
 @contextmanager
 def machine(kind: str) -> Iterator[Machine]:
-    """A small one, which writes to its disk only what is synced."""
-    with btrfs.filesystem(size_mib=512, options="noatime,commit=300") as mount:
-        lab: Lab
-        if kind == "btrfs":
-            for name in ("here", "there"):
-                (mount / name).mkdir()
-            lab = BtrfsLab(mount / "here", mount / "there")
-        else:
-            Volume.create(mount / "source", SIZE_BYTES).close()
-            lab = BlockLab(mount)
-        yield Machine(mount, mount.parent / "image", lab)
+    """A small one, which writes to its disks only what is synced."""
+    options = "noatime,commit=300"
+    with (
+        btrfs.filesystem(size_mib=512, options=options) as here,
+        btrfs.filesystem(size_mib=512, options=options) as there,
+    ):
+        lab: Lab = BtrfsLab(here, there)
+        if kind == "block":
+            Volume.create(here / "source", SIZE_BYTES).close()
+            lab = BlockLab(here)
+        yield Machine((here, there), lab)
 
 
 def run(*words: str | Path) -> None:
@@ -104,7 +119,8 @@ def cuts(made: Machine, world: World, verb: str) -> list[Cut]:
         world.service.break_off(NAME)
     ends = end(world, "source"), end(world, "destination")
     people.write(*ends)
-    run("sync", "-f", made.mount)
+    for mount in made.mounts:
+        run("sync", "-f", mount)
 
     def cut(label: str) -> None:
         if label not in wanted or label in {one.label for one in taken}:
@@ -112,9 +128,8 @@ def cuts(made: Machine, world: World, verb: str) -> list[Cut]:
         steps.observe(None)
         people.write(*ends)
         steps.observe(cut)
-        copy = made.image.with_name(f"cut{len(taken)}")
-        run("cp", "--sparse=always", made.image, copy)
-        taken.append(Cut(label, copy, frozenset(people.written)))
+        copies = made.copy(f"cut{len(taken)}")
+        taken.append(Cut(label, copies, frozenset(people.written)))
 
     steps.observe(cut)
     try:
@@ -130,12 +145,11 @@ def cuts(made: Machine, world: World, verb: str) -> list[Cut]:
 @pytest.mark.parametrize("kind", ["btrfs", "block"])
 def test_a_power_cut_loses_nothing(kind: str, verb: str) -> None:
     with machine(kind) as made:
-        world = World(made.lab, made.mount / "home").initialized(keep_source=3)
+        world = World(made.lab, made.mounts[0] / "mirrord").initialized(keep_source=3)
         taken = cuts(made, world, verb)
-        # A copy has the identity of the original: only one may be mounted.
-        run("umount", made.mount)
+        made.unmount()  # a copy has the identity of the original: only one may be mounted
         for number, one in enumerate(taken):
-            run("mount", "-o", "loop,noatime", one.image, made.mount)
+            made.mount(one.images)
             try:
                 world.again()
                 settle(world, WAYS_ON[number % 2])
@@ -145,7 +159,8 @@ def test_a_power_cut_loses_nothing(kind: str, verb: str) -> None:
                 world.lab.sound(end(world, "destination"))
             finally:
                 world.service.close()
-                run("umount", made.mount)
-            run("btrfs", "check", "--readonly", one.image)
-            one.image.unlink()
-        run("mount", "-o", "loop", made.image, made.mount)
+                made.unmount()
+            for image in one.images:
+                run("btrfs", "check", "--readonly", image)
+                image.unlink()
+        made.mount([mount.with_name("image") for mount in made.mounts])
