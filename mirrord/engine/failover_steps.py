@@ -110,7 +110,8 @@ def _reverse(mirror: Mirror, operation: Operation) -> Finished:
     new_source = parse_endpoint(str(arguments["new_source"]))
     new_destination = parse_endpoint(str(arguments["new_destination"]))
     if phase == "begun":
-        if arguments["planned"]:
+        # A destination that is live already has got all: what the source has since is not for it.
+        if arguments["planned"] and mirror.destination.facts().role is not Role.LIVE:
             last = _freeze_and_ship(mirror, operation)
             known: dict[str, object] = {"mark": mirror.source.mark()}
             if last is not None:

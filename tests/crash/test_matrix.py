@@ -4,12 +4,12 @@ the next command must end in a state that an undisturbed run could have reached.
 
 from __future__ import annotations
 
-import errno
+import itertools
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,90 +17,14 @@ import pytest
 from mirrord.control.api import Service
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import MirrordError
-from mirrord.core.model import SnapshotKind
+from mirrord.core.model import Role
 from mirrord.drivers.registry import open_driver
-from mirrord.system import steps
 from mirrord.system.paths import Paths
 from tests.contract.lab import Lab
+from tests.crash.faults import FAULTS, Crash, Point, attempt, broken_at, points
+from tests.crash.scenes import SCENES, checked, end, finish, kept, own_labels, sound
 from tests.support.processes import working_on
 from tests.support.world import NAME, ROOT, World
-
-
-class Crash(BaseException):
-    """Stands for the end of the process: nothing may catch it and go on."""
-
-
-def io_error(label: str) -> BaseException:
-    return OSError(errno.EIO, "injected", label)
-
-
-def full(label: str) -> BaseException:
-    return OSError(errno.ENOSPC, "injected", label)
-
-
-FAULTS: dict[str, Callable[[str], BaseException]] = {
-    "crash": Crash,
-    "io-error": io_error,
-    "disk-full": full,
-}
-
-
-Point = tuple[str, int]
-
-
-@contextmanager
-def broken_at(point: Point, fault: Callable[[str], BaseException]) -> Iterator[None]:
-    """The step of that label fails when it is passed for the given time."""
-    left = point[1]
-
-    def observer(label: str) -> None:
-        nonlocal left
-        if label == point[0]:
-            left -= 1
-            if left == 0:
-                raise fault(label)
-
-    steps.observe(observer)
-    try:
-        yield
-    finally:
-        steps.observe(None)
-
-
-def points(work: Callable[[], object]) -> list[Point]:
-    """Where the work can be broken: each label's first and last passing.
-
-    The passings between depend on the content (a step for each run of blocks that is written).
-    """
-    seen: list[str] = []
-    steps.observe(seen.append)
-    try:
-        work()
-    finally:
-        steps.observe(None)
-    found = {(label, time) for label in seen for time in (1, seen.count(label))}
-    assert len(found) >= 3, "the work passes labelled steps"
-    return sorted(found, key=lambda point: (seen.index(point[0]), point[1]))
-
-
-def attempt(world: World, work: Callable[[], object], point: Point, fault: str) -> bool:
-    """Run the work with the fault; True when it failed (it may survive one in its clean-up)."""
-    try:
-        with broken_at(point, FAULTS[fault]):
-            work()
-    except Crash:
-        world.again()
-        return True
-    except (MirrordError, OSError):
-        world.again()
-        return True
-    return False
-
-
-def sound(world: World) -> None:
-    """Both ends pass the fsck of their kind."""
-    world.lab.sound(world.lab.source())
-    world.lab.sound(world.lab.destination())
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -122,7 +46,7 @@ def test_update(world: World, fault: str) -> None:
     assert len(world.lab.source().snapshots()) <= 3, "no snapshot is left behind"
 
 
-@pytest.mark.parametrize("fault", ["crash", "io-error"])
+@pytest.mark.parametrize("fault", FAULTS)
 def test_initialize(lab: Lab, tmp_path: Path, fault: str) -> None:
     """Each try is the first transfer of another mirror of the same source."""
 
@@ -138,10 +62,11 @@ def test_initialize(lab: Lab, tmp_path: Path, fault: str) -> None:
         name = f"m{number}"
         work = fresh(name)
         try:
-            with broken_at(point, FAULTS[fault]):
+            with broken_at(point, FAULTS[fault]) as told:
                 work()
         except (Crash, MirrordError, OSError):
             failed += 1
+        assert told.met, point
         if service.status(name)[0]["state"] == "uninitialized":
             service.initialize(name)
         service.update(name)
@@ -154,88 +79,203 @@ def test_initialize(lab: Lab, tmp_path: Path, fault: str) -> None:
     assert failed >= 3
 
 
-@pytest.mark.parametrize("fault", ["crash", "io-error"])
-def test_break(world: World, fault: str) -> None:
-    world.initialized()
-    content = world.view_content()
-    for point in points(lambda: world.service.break_off(NAME)):
-        world.service.resync(NAME, yes=True)
-        attempt(world, lambda: world.service.break_off(NAME), point, fault)
-        assert world.view_content() == content, point
-        world.service.break_off(NAME)
-        assert world.status()["state"] == "broken-off", point
-        assert world.view_content() == content, point
-
-
-@pytest.mark.parametrize("fault", ["crash", "io-error"])
-def test_resync(world: World, fault: str) -> None:
-    world.initialized()
-
-    def diverge(seed: int) -> str:
-        world.service.break_off(NAME)
-        world.lab.change(world.lab.destination(), seed)
-        world.lab.change(world.lab.source(), 1000 + seed)
-        return world.view_content()
-
-    diverge(0)
-    for seed, point in enumerate(points(lambda: world.service.resync(NAME, yes=True)), 1):
-        losing = diverge(seed)
-        attempt(world, lambda: world.service.resync(NAME, yes=True), point, fault)
-        world.service.resync(NAME, yes=True)
-        assert world.in_step(), point
-        sound(world)
-        destination = world.lab.destination()
-        kept = [s for s in destination.snapshots() if s.kind is SnapshotKind.DIVERGED]
-        contents = {world.lab.snapshot_content(destination, s.guid) for s in kept}
-        assert losing in contents, f"the losing side is kept, {point}"
-        for snapshot in kept:
-            destination.delete_snapshot(snapshot.guid)
-
-
-@pytest.mark.parametrize("fault", ["crash", "io-error"])
-def test_reverse(world: World, fault: str) -> None:
-    world.initialized()
-
-    def turn(seed: int) -> tuple[str, str]:
-        """Break, and let the destination win; returns source as it is, and the winning content."""
-        world.service.break_off(NAME)
-        status = world.status()
-        winner = open_driver(parse_endpoint(status["destination"]))
-        world.lab.change(winner, seed)
-        return status["source"], world.lab.content(winner)
-
-    turn(0)
-    for seed, point in enumerate(points(lambda: world.service.reverse(NAME, yes=True)), 1):
-        before, winning = turn(seed)
-        attempt(world, lambda: world.service.reverse(NAME, yes=True), point, fault)
-        world.service.abort(NAME, hard=False)  # takes up what was left
-        if world.status()["source"] == before:
-            world.service.reverse(NAME, yes=True)
-        else:
-            world.service.update(NAME)
-        assert world.source_content() == winning == world.view_content(), point
-        sound(world)
-
-
-@pytest.mark.parametrize("fault", ["crash", "io-error"])
-def test_restore_all(world: World, fault: str) -> None:
-    world.initialized(keep_source=5)
-    wanted = world.source_content()
-    shown = world.lab.destination().facts().shown
-
-    def restore() -> object:
-        return world.service.restore_all(NAME, snapshot=shown, yes=True)
-
-    world.lab.change(world.lab.source(), 0)
-    for seed, point in enumerate(points(restore), 1):
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("older", [False, True])
+def test_break(world: World, older: bool, fault: str) -> None:
+    world.initialized(keep_source=4, keep_destination=4)
+    contents = {}
+    for seed in range(3):
         world.lab.change(world.lab.source(), seed)
-        attempt(world, restore, point, fault)
-        restore()
-        assert world.source_content() == wanted, point
-        sound(world)
-    world.lab.change(world.lab.source(), 77)
+        world.service.update(NAME)
+        contents[world.lab.destination().facts().shown or ""] = world.view_content()
+
+    def chosen() -> tuple[str | None, str]:
+        """The snapshot from which it is broken off, and its content."""
+        ours = [one for one in world.lab.destination().snapshots() if one.guid in contents]
+        picked = ours[-2] if older else ours[-1]
+        return (picked.name if older else None), contents[picked.guid]
+
+    def break_off() -> object:
+        return world.service.break_off(NAME, snapshot=chosen()[0])
+
+    for point in points(break_off):
+        world.service.resync(NAME, yes=True)
+        shown = world.view_content()
+        contents[world.lab.destination().facts().shown or ""] = shown
+        name, wanted = chosen()
+        failed = attempt(world, break_off, point, fault)
+        assert world.view_content() in (shown, wanted), point
+        broken_off = world.lab.destination().facts().role is Role.LIVE
+        world.service.break_off(NAME, snapshot=None if broken_off else name)
+        assert failed or broken_off, point
+        assert world.status()["state"] == "broken-off", point
+        assert world.view_content() == wanted, point
+    world.service.resync(NAME, yes=True)
+    sound(world)
+    checked(world)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_prune(world: World, fault: str) -> None:
+    """It deletes what it may, never the base; the next one ends what it began."""
+    world.initialized(keep_source=9, keep_destination=9)
+    file = world.service.definitions.file(NAME)
+    seeds = itertools.count()
+
+    def keep(count: int) -> None:
+        text = re.sub(r"(keep_\w+) = \d+", rf"\1 = {count}", file.read_text())
+        file.write_text(text)
+        world.again()
+
+    def grow() -> None:
+        keep(9)
+        while len(world.lab.destination().snapshots()) < 4:
+            world.lab.change(world.lab.source(), next(seeds))
+            world.service.update(NAME)
+        keep(2)
+
+    def prune() -> object:
+        return world.service.prune(NAME, dry_run=False, accept=True)
+
+    grow()
+    for point in points(prune):
+        grow()
+        base = world.lab.destination().facts().shown
+        attempt(world, prune, point, fault)
+        prune()
+        for driver in (world.lab.source(), world.lab.destination()):
+            left = driver.snapshots()
+            assert len(left) == 2 and base in {one.guid for one in left}, point
+            assert all(one.intact for one in left), point
+        assert world.in_step(), point
+    world.lab.change(world.lab.source(), next(seeds))
     world.service.update(NAME)
     assert world.in_step()
+    checked(world)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_copy_for_a_test_and_its_end(world: World, fault: str) -> None:
+    world.initialized()
+    content = world.view_content()
+
+    def begin() -> object:
+        return world.service.begin_test(NAME)
+
+    def remove() -> object:
+        return world.service.end_test(NAME)
+
+    begins, ends = points(begin), points(remove, least=2)
+    for point in begins:
+        attempt(world, begin, point, fault)
+        begin()
+        assert world.lab.destination().facts().copy, point
+        assert world.view_content() == content, point
+        remove()
+    for point in ends:
+        begin()
+        attempt(world, remove, point, fault)
+        remove()
+        assert not world.lab.destination().facts().copy, point
+        assert world.view_content() == content, point
+    world.lab.change(world.lab.source(), 1)
+    world.service.update(NAME)
+    assert world.in_step()
+    sound(world)
+    checked(world)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("verb", ["resync", "restore"])
+def test_abort_hard(world: World, verb: str, fault: str) -> None:
+    """It gives up a verb that stands half way and waits for a decision; it is itself broken."""
+    world.initialized(keep_source=4, keep_destination=8)
+    scene = SCENES[verb]
+    switched = "BTRFS:ROLLBACK:EXCHANGE" if world.lab.kind == "btrfs" else "ENGINE:SWITCH:CONFIRMED"
+    seeds = itertools.count()
+
+    def half_way() -> str:
+        goal = scene.prepare(world, next(seeds))
+        attempt(world, lambda: scene.work(world), (switched, 1), "crash")
+        return goal.losing
+
+    def abort() -> object:
+        return world.service.abort(NAME, hard=True)
+
+    def check(losing: str, point: Point | None) -> None:
+        loser = end(world, "destination" if verb == "resync" else "source")
+        assert loser.facts().role is Role.LIVE and world.lab.content(loser) == losing, point
+        scene.work(world)
+        world.service.update(NAME)
+        assert world.in_step(), point
+
+    losing = half_way()
+    found = points(abort, least=1)
+    check(losing, None)
+    for point in found:
+        losing = half_way()
+        attempt(world, abort, point, fault)
+        abort()
+        check(losing, point)
+    sound(world)
+    checked(world)
+
+
+class Kept:
+    """What each snapshot held when it was shown: it must hold that as long as it is there."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._shown: dict[str, str] = {}
+
+    def note(self, content: str) -> None:
+        """The view is that now."""
+        self._shown[end(self._world, "destination").facts().shown or ""] = content
+
+    def check(self) -> None:
+        """At both ends, by their content."""
+        compared = 0
+        for which in ("source", "destination"):
+            driver = end(self._world, which)
+            for one in driver.snapshots():
+                if one.guid in self._shown:
+                    content = self._world.lab.snapshot_content(driver, one.guid)
+                    assert content == self._shown[one.guid], (which, one.name)
+                    compared += 1
+        assert compared >= 2, "what is shown is there, at both ends"
+
+
+@pytest.mark.parametrize("fault", ["crash", "error"])
+@pytest.mark.parametrize("verb", SCENES)
+def test_switching(world: World, verb: str, fault: str) -> None:
+    """error: the verb meets an I/O error or a full disk, and the other of both when it is given
+    again.
+    """
+    world.initialized(keep_source=4, keep_destination=8)
+    scene, held = SCENES[verb], Kept(world)
+    scene.prepare(world, 0)
+    found = own_labels(world, scene)
+    for seed, label in enumerate(found, 1):
+        goal = scene.prepare(world, seed)
+        faults = ["crash"] if fault == "crash" else ["io-error", "disk-full"]
+        if seed % 2:
+            faults.reverse()
+        attempt(world, lambda: scene.work(world), (label, 1), faults[0])
+        if fault == "error" and world.status()["source"] == goal.source:
+            attempt(world, lambda: scene.work(world), (label, 1), faults[1], sure=False)
+        finish(world, scene, goal)
+        assert world.source_content() == goal.winning == world.view_content(), label
+        held.note(goal.winning)
+        left = kept(world)
+        if goal.losing:
+            assert goal.losing in {one.content for one in left}, f"the losing side, {label}"
+        for one in left:
+            one.driver.delete_snapshot(one.guid)
+        assert world.lab.destination().stagings() == [] == world.lab.source().stagings(), label
+        assert world.status()["healthy"], label
+        sound(world)
+    held.check()
+    checked(world)
 
 
 KILLER = """

@@ -14,6 +14,7 @@ from mirrord.link import connect
 from mirrord.system import steps
 from tests.failover.volumes import lose, replace
 from tests.support.places import driver_at
+from tests.support.service import until
 from tests.support.world import NAME, World
 
 CONFIRMED = "ENGINE:SWITCH:CONFIRMED"
@@ -150,6 +151,32 @@ def test_work_at_both_ends_after_half_a_reverse_is_kept(world: World) -> None:
 
 
 @pytest.mark.on_machine
+@pytest.mark.parametrize("way_on", ["resume-operation", "abort --hard"])
+def test_work_at_both_ends_after_half_a_planned_reverse_is_kept(world: World, way_on: str) -> None:
+    """The destination was made live, but that is not recorded yet."""
+    world.initialized()
+    world.lab.change(world.lab.source(), 59)
+    crash_at(world, "CATALOGUE:OPERATION:PROMOTED", lambda: world.service.reverse(NAME, yes=True))
+    old_source, new_source = world.lab.source(), world.lab.destination()
+    until(lambda: not old_source.facts().frozen)  # the freeze ends with the process
+    world.lab.change(old_source, 60)
+    world.lab.change(new_source, 61)
+    contents = world.lab.content(old_source), world.lab.content(new_source)
+    with pytest.raises(Undecided):
+        world.service.update(NAME)
+    world.again()
+    assert contents == (world.lab.content(old_source), world.lab.content(new_source))
+    if way_on == "abort --hard":
+        world.service.abort(NAME, hard=True)
+        assert contents == (world.lab.content(old_source), world.lab.content(new_source))
+        assert world.status()["state"] == "broken-off"
+        return
+    world.service.resume_operation(NAME, yes=True)
+    world.again().update(NAME)
+    assert world.lab.content(new_source) == contents[1] == world.lab.content(old_source)
+    assert kept(world, old_source) == [contents[0]]
+
+
 @pytest.mark.parametrize("verb", LOSING)
 def test_a_catalogue_of_before_is_not_obeyed(world: World, verb: str) -> None:
     """It has an operation that was settled since, and the mirror has gone on."""

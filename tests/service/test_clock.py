@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from mirrord.core.model import SnapshotKind
+from mirrord.drivers.base import Driver
 from tests.service.conftest import Served
 from tests.support.labs import open_lab
 from tests.support.service import ServiceProcess, until
@@ -113,3 +115,37 @@ def test_a_transfer_that_runs_while_the_clock_is_stepped_keeps_its_rate(stepped:
     transfer = stepped.service.history(NAME, limit=1)["transfers"][0]
     assert 5000 < transfer["duration_ms"] < 90_000
     assert stepped.in_step()
+
+
+def test_verbs_that_switch_volumes_go_by_no_clock(stepped: Stepped) -> None:
+    """What is newest is so by the volumes' own order, and what is kept has a name of its own."""
+    stepped.initialized(keep_source=5, keep_destination=5)
+    lab, service = stepped.lab, stepped.service
+    source, destination = lab.source(), lab.destination()
+
+    def kept(driver: Driver) -> list[str]:
+        found = [one for one in driver.snapshots() if one.kind is SnapshotKind.DIVERGED]
+        return [lab.snapshot_content(driver, one.guid) for one in found]
+
+    for seed, seconds in enumerate((-7200, 400 * 86400, -400 * 86400, 0)):
+        stepped.step(seconds)
+        lab.change(source, seed)
+        service.update(NAME)
+        shown = lab.content(destination)
+        lab.change(source, 100 + seed)
+        losing = lab.content(source)
+        service.restore_all(NAME, snapshot=None, yes=True)
+        assert lab.content(source) == shown and losing in kept(source), seconds
+        service.break_off(NAME)
+        lab.change(destination, 200 + seed)
+        lab.change(source, 300 + seed)
+        winning, losing = lab.content(source), lab.content(destination)
+        service.resync(NAME, yes=True)
+        assert lab.content(source) == winning == lab.content(destination), seconds
+        assert losing in kept(destination), seconds
+        for driver in (source, destination):
+            lab.change(driver, 400 + seed)
+            winning = lab.content(driver)
+            service.reverse(NAME, yes=True)
+            assert lab.content(source) == winning == lab.content(destination), seconds
+    assert len(kept(source)) == len(kept(destination)) == 4

@@ -21,7 +21,7 @@ import pytest
 from tests.support.files import change, digest, fill, reflink
 
 __all__ = ["change", "close_shared", "digest", "filesystem", "fill", "folders", "make_subvolume"]
-__all__ += ["reflink", "require_btrfs", "unmount"]
+__all__ += ["reflink", "require_btrfs", "scrub", "unmount"]
 
 _MEMORY = Path("/dev/shm")
 #: Images are kept in memory only where so much is left besides: a full test disk has 3 GiB.
@@ -121,6 +121,14 @@ def unmount(mount: Path) -> None:
     """Unmount, also when a child that was killed is still on its way out."""
     if subprocess.run(["umount", mount], check=False, capture_output=True).returncode != 0:
         subprocess.run(["umount", "--lazy", mount], check=True)
+
+
+def scrub(path: Path) -> None:
+    """Assert that each block of a file system is what its checksum says."""
+    done = subprocess.run(
+        ["btrfs", "scrub", "start", "-B", path], check=True, capture_output=True, text=True
+    )
+    assert "no errors found" in done.stdout, done.stdout
 
 
 def make_subvolume(path: Path) -> Path:

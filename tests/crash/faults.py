@@ -1,0 +1,156 @@
+"""What breaks a verb at a labelled step: the end of its process, or an error."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from mirrord.core.errors import Busy, MirrordError
+from mirrord.system import steps
+from tests.support.service import until
+from tests.support.world import World
+
+#: A label, and which of its passings.
+Point = tuple[str, int]
+#: So long a verb that is to be killed may take, seconds.
+_KILL_S = 120
+_TRIES = 200
+
+
+class Crash(BaseException):
+    """Stands for the end of the process: nothing may catch it and go on."""
+
+
+def io_error(label: str) -> BaseException:
+    return OSError(errno.EIO, "injected", label)
+
+
+def full(label: str) -> BaseException:
+    return OSError(errno.ENOSPC, "injected", label)
+
+
+FAULTS: dict[str, Callable[[str], BaseException]] = {
+    "crash": Crash,
+    "io-error": io_error,
+    "disk-full": full,
+}
+
+
+class Met:
+    """Whether a step was broken."""
+
+    def __init__(self) -> None:
+        self.met = False
+
+
+@contextmanager
+def broken_at(point: Point, fault: Callable[[str], BaseException]) -> Iterator[Met]:
+    """The step of that label fails when it is passed for the given time."""
+    left, told = point[1], Met()
+
+    def observer(label: str) -> None:
+        nonlocal left
+        if label == point[0]:
+            left -= 1
+            if left == 0:
+                told.met = True
+                raise fault(label)
+
+    steps.observe(observer)
+    try:
+        yield told
+    finally:
+        steps.observe(None)
+
+
+def labels(work: Callable[[], object]) -> list[str]:
+    """All that the work passes, in its order."""
+    seen: list[str] = []
+    steps.observe(seen.append)
+    try:
+        work()
+    finally:
+        steps.observe(None)
+    return seen
+
+
+def points(work: Callable[[], object], *, least: int = 3) -> list[Point]:
+    """Where the work can be broken: each label's first and last passing. least: so many there are.
+
+    The passings between depend on the content (a step for each run of blocks that is written).
+    """
+    seen = labels(work)
+    found = {(label, time) for label in seen for time in (1, seen.count(label))}
+    assert len(found) >= least, "the work passes labelled steps"
+    return sorted(found, key=lambda point: (seen.index(point[0]), point[1]))
+
+
+def attempt(
+    world: World, work: Callable[[], object], point: Point, fault: str, *, sure: bool = True
+) -> bool:
+    """Run the work with the fault; True when it failed (it may survive one in its clean-up).
+
+    sure: that the work passes there, so that the fault must be met.
+    """
+    failed = False
+    with broken_at(point, FAULTS[fault]) as told:
+        try:
+            work()
+        except (Crash, MirrordError, OSError):
+            failed = True
+    assert told.met or not sure, f"{fault} was not met at {point}"
+    if failed:
+        world.again()
+    return failed
+
+
+def persist(work: Callable[[], object]) -> object:
+    """A program that writes may have the volume at this moment: do it as soon as it has not."""
+    for _ in range(_TRIES):
+        try:
+            return work()
+        except Busy:
+            continue
+    raise AssertionError(f"it was busy {_TRIES} times")
+
+
+def killed(world: World, work: Callable[[], object], label: str) -> bool:
+    """Run the work in a process of its own that is ended by kill -9 at the first passing of a
+    label; whether that was met. Locks, descriptors and files are as the kernel leaves them.
+    """
+    world.service.close()
+    # A fork beside another thread may hang: that of a commit in the background ends by itself.
+    until(lambda: threading.active_count() == 1, what=f"for {threading.enumerate()}")
+    child = os.fork()
+    if child == 0:
+        _work_until(world, work, label)
+    _child, status = os.waitpid(child, 0)
+    world.again()
+    code = os.waitstatus_to_exitcode(status)
+    assert code in (0, -signal.SIGKILL), f"{label}: exit {code}"
+    return code != 0
+
+
+def _work_until(world: World, work: Callable[[], object], label: str) -> None:
+    """What the child does; never returns."""
+
+    def observer(seen: str) -> None:
+        if seen == label:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        signal.alarm(_KILL_S)
+        world.again()
+        steps.observe(observer)
+        persist(work)
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
