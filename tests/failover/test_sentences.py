@@ -25,6 +25,7 @@ TESTS: dict[str, list[tuple[str, str]]] = {
         (_SWITCHES, "test_no_acknowledged_line_is_lost"),
         (_CONTRACT, "test_a_rollback_loses_no_acknowledged_write_of_a_program"),
         (_ZFS, "test_no_acknowledged_line_is_lost_when_a_live_dataset_goes_back"),
+        ("tests/zfs/test_switches.py", "test_no_acknowledged_line_is_lost"),
         ("tests/soak/test_soak.py", "test_a_seed"),
     ],
     "S3": [
@@ -38,9 +39,10 @@ TESTS: dict[str, list[tuple[str, str]]] = {
     ],
     "S5": [
         (_CRASH, "test_break"),
-        (_CRASH, "test_resync"),
-        (_CRASH, "test_reverse"),
-        (_CRASH, "test_restore_all"),
+        (_CRASH, "test_switching"),
+        (_CRASH, "test_abort_hard"),
+        ("tests/crash/test_cuts.py", "test_a_power_cut_loses_nothing"),
+        ("tests/crash/test_kills.py", "test_kill_minus_nine_under_a_program_that_writes"),
         (_BTRFS, "test_rollback_survives_a_crash_at_every_step"),
         (_BLOCK, "test_a_rollback_can_be_broken_at_each_step"),
         (_ZFS, "test_what_was_set_aside_is_put_back"),
