@@ -62,6 +62,15 @@ def written(volume: str, base: Entry, where: str) -> int:
     return int(command.run(asked, where).strip())
 
 
+def differs(volume: str, base: Entry) -> bool:
+    """Whether files of the file system `volume` are not what its snapshot has, to be asked where
+    `written` is not 0: mounting it after O_SYNC writes clears its intent log, which counts, too.
+    What cannot be compared differs.
+    """
+    done = command.result(["zfs", "diff", "-H", base.full, volume])
+    return done.status != 0 or done.output.strip() != ""
+
+
 class Accounts(NamedTuple):
     """Bytes on disk by the pool's own books: of both snapshots, and what only the newer has."""
 

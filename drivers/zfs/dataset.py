@@ -149,12 +149,12 @@ class ZfsDataset(Driver):
             and listing.matches(one, patterns)
         ]
 
-    def _live(self, *, mounted: bool = True) -> Place:
+    def _live(self) -> Place:
         place = self._look()
         if self._role(place)[0] is not Role.LIVE:
             raise texts.not_live(str(self))
         missing = mounting.missing(place.here)
-        if mounted and missing is not None:
+        if missing is not None:
             raise missing
         return place
 

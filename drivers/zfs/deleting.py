@@ -51,7 +51,7 @@ def _refuse_later_work(found: Listing, one: Entry, where: str) -> None:
     own = [each for each in found.snapshots() if each.dataset == one.dataset]
     if own[-1].guid != one.guid or one.dataset == found.dataset:
         return
-    if compare.written(one.dataset, one, where):
+    if compare.written(one.dataset, one, where) and compare.differs(one.dataset, one):
         raise Refused(
             f"{one.dataset} was written to after it was set aside", where=where,
             why=f"it would be destroyed with its last snapshot {one.name}",

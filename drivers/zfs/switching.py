@@ -77,10 +77,10 @@ class ZfsFailover(ZfsDataset):
 
     def writers(self, kept: str = "", *, limit: int = 20) -> list[OpenWriter]:
         """See `Driver.writers`. What is kept is read-only: nobody can go on writing to it."""
-        if kept:
+        place = self._look()
+        if kept or self._role(place)[0] is not Role.LIVE or place.here is None:
             return []
-        here = self._live(mounted=False).here
-        return writers.of([here], limit) if here is not None else []
+        return writers.of([place.here], limit)
 
     def freeze(self) -> None:
         """See `Driver.freeze`."""

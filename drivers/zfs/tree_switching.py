@@ -78,9 +78,9 @@ class TreeFailover(TreeVolume):
 
     def writers(self, kept: str = "", *, limit: int = 20) -> list[OpenWriter]:
         """See `Driver.writers`. What is kept is read-only: nobody can go on writing to it."""
-        if kept:
+        if kept or self._root.facts().role is not Role.LIVE:
             return []
-        return writers.of(self._datasets(self._live(mounted=False)), limit)
+        return writers.of(self._datasets(self._look()), limit)
 
     def freeze(self) -> None:
         """See `Driver.freeze`: all members."""

@@ -107,13 +107,13 @@ class TreeVolume(Driver):
         """See `Driver.own_snapshots`: those of the whole tree (`zfs snapshot -r`)."""
         return self._root.own_snapshots(patterns)
 
-    def _live(self, *, mounted: bool = True) -> Tree:
+    def _live(self) -> Tree:
         if self._root.facts().role is not Role.LIVE:
             raise texts.not_live(str(self))
         tree = self._look()
         for name in tree.mirrored():
             missing = mounting.missing(tree.datasets[name])
-            if mounted and missing is not None:
+            if missing is not None:
                 raise missing
         return tree
 
