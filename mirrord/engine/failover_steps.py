@@ -222,7 +222,8 @@ def _transfer_back(mirror: Mirror, guid: str, base: str | None, name: str) -> No
         raise snapshot_missing(str(mirror.destination), guid)
     transfer_id = os.urandom(8).hex()
     for staging in mirror.source.stagings():
-        if staging.snapshot.guid == guid and (staging.complete or staging.checkpoint):
+        usable = staging.complete or staging.checkpoint
+        if staging.snapshot.guid == guid and usable and guid not in here:
             transfer_id = staging.transfer_id
         else:
             mirror.source.discard(staging.transfer_id)

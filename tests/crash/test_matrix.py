@@ -22,7 +22,7 @@ from mirrord.drivers.registry import open_driver
 from mirrord.system.paths import Paths
 from tests.contract.lab import Lab
 from tests.crash.faults import FAULTS, Crash, Point, attempt, broken_at, points
-from tests.crash.scenes import SCENES, checked, end, finish, kept, own_labels, sound
+from tests.crash.scenes import SCENES, WRITTEN, checked, end, finish, kept, own_labels, sound
 from tests.support.processes import working_on
 from tests.support.world import NAME, ROOT, World
 
@@ -255,6 +255,8 @@ def test_switching(world: World, verb: str, fault: str) -> None:
     scene, held = SCENES[verb], Kept(world)
     scene.prepare(world, 0)
     found = own_labels(world, scene)
+    if fault == "crash" and world.lab.kind == "btrfs" and verb in WRITTEN:
+        found = found[::3]  # test_kills.py has them all
     for seed, label in enumerate(found, 1):
         goal = scene.prepare(world, seed)
         faults = ["crash"] if fault == "crash" else ["io-error", "disk-full"]

@@ -36,7 +36,7 @@ import os, random, sys, time
 log = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 number = 0
 while True:
-    for place in sys.argv[2:]:
+    for place in random.sample(sys.argv[2:], 2):
         try:
             file = os.open(place + "/lines", os.O_WRONLY | os.O_APPEND | os.O_SYNC)
         except OSError:
@@ -59,7 +59,7 @@ from mirrord.drivers.block.volume import Volume
 log = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 number = 0
 while number < {_ROOM}:
-    for place in sys.argv[2:]:
+    for place in random.sample(sys.argv[2:], 2):
         try:
             with Volume.open(place, writable=True) as volume:
                 volume.write({_AT} + 8 * number, struct.pack("<Q", number + 1))
