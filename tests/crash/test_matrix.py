@@ -46,6 +46,12 @@ def test_update(world: World, fault: str) -> None:
     assert len(world.lab.source().snapshots()) <= 3, "no snapshot is left behind"
 
 
+#: Passed only by the first mirror of a source: what it makes serves those after it.
+ONCE = frozenset(
+    {"BTRFS:RESERVE:MAKE", "BTRFS:STORE:STORE", "BTRFS:STORE:SNAPSHOTS", "BTRFS:STORE:FOLDER"}
+)
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_initialize(lab: Lab, tmp_path: Path, fault: str) -> None:
     """Each try is the first transfer of another mirror of the same source."""
@@ -57,7 +63,7 @@ def test_initialize(lab: Lab, tmp_path: Path, fault: str) -> None:
     home = tmp_path / "home"
     paths = Paths(home / "etc", home / "state", home / "run")
     service = Service(paths)
-    failed = 0
+    failed, unmet = 0, set[str]()
     for number, point in enumerate(points(fresh("learn"))):
         name = f"m{number}"
         work = fresh(name)
@@ -66,7 +72,8 @@ def test_initialize(lab: Lab, tmp_path: Path, fault: str) -> None:
                 work()
         except (Crash, MirrordError, OSError):
             failed += 1
-        assert told.met, point
+        if not told.met:
+            unmet.add(point[0])
         if service.status(name)[0]["state"] == "uninitialized":
             service.initialize(name)
         service.update(name)
@@ -77,6 +84,7 @@ def test_initialize(lab: Lab, tmp_path: Path, fault: str) -> None:
         service.delete(name, yes=True, keep_snapshots=False)
         assert len(lab.source().snapshots()) == 1, f"only the first mirror's is left, {point}"
     assert failed >= 3
+    assert unmet <= ONCE, "each fault was met"
 
 
 @pytest.mark.parametrize("fault", FAULTS)
