@@ -51,6 +51,8 @@ def _refuse_later_work(found: Listing, one: Entry, where: str) -> None:
     own = [each for each in found.snapshots() if each.dataset == one.dataset]
     if own[-1].guid != one.guid or one.dataset == found.dataset:
         return
+    # What was acknowledged is counted when its transaction group is on disk.
+    command.run(["zpool", "sync", names.pool_of(one.dataset)], where)
     if compare.written(one.dataset, one, where) and compare.differs(one.dataset, one):
         raise Refused(
             f"{one.dataset} was written to after it was set aside", where=where,

@@ -233,7 +233,9 @@ def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[Turn, str | None]:
     common = plan.newest_common(
         mirror.source.snapshots(), mirror.destination.snapshots(), not_after=chosen.guid
     )
-    if facts.role is Role.ABSENT:
+    # (An interrupted restore may have prepared the place, and nothing has come.)
+    begun = facts.role is Role.MIRROR and facts.mirror_id == mirror.id
+    if facts.role is Role.ABSENT or (begun and not mirror.source.snapshots()):
         _check_place(mirror, facts)
         line = f"restore '{mirror.name}': {where} is made again from {chosen.name}."
         base = common.guid if common else None

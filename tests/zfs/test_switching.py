@@ -295,6 +295,21 @@ def ext4_of(folder: Path) -> str:
     return base64.b64encode(gzip.compress(image.read_bytes())).decode()
 
 
+def test_what_was_set_aside_is_not_deleted_with_later_work_in_it(files: ZfsLab) -> None:
+    _source, destination, base = initialized(files)
+    destination.promote()
+    files.change(destination, 3)
+    assert destination.rollback(base.guid, mirror_id=MIRROR, keep_as=KEPT) == KEPT
+    [one] = diverged(files, destination)
+    aside = one.path.partition("/.zfs/")[0]
+    files.guest.run("zfs", "set", "readonly=off", aside.lstrip("/"))
+    files.guest.user("write_text", f"{aside}/later", "work")
+    with destination.lock("test"), pytest.raises(Refused, match="written to after"):
+        destination.delete_snapshot(one.guid)
+    assert files.guest.user("read_text", f"{aside}/later") == "work"
+    assert diverged(files, destination) == [one]
+
+
 def test_a_zvol_that_is_mounted_or_held_is_named(ends: ZfsLab, tmp_path: Path) -> None:
     source = ends.source()
     view = source.facts().view
