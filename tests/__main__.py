@@ -26,6 +26,8 @@ AT_ONCE = 3
 #: choose may all be in other groups.
 _NOTHING = 5
 _CHOOSING = ("-k", "--deselect", "--lf", "--last-failed")
+#: Also what takes too long for every run.
+_NIGHTLY = "--nightly"
 #: So many of a group's slowest tests are named.
 _SLOWEST = 30
 #: So often it is told how far they are, seconds.
@@ -95,9 +97,14 @@ def report(run: Run, arguments: list[str]) -> bool:
 def run_one(name: str, arguments: list[str]) -> int:
     """Run a group here; what pytest returned."""
     [group] = [group for group in groups() if group.name == name]
+    marks = group.marks
+    if _NIGHTLY in arguments:
+        arguments = [word for word in arguments if word != _NIGHTLY]
+    else:
+        marks += " and not nightly"
     if group.before:
         subprocess.run([sys.executable, "-m", *group.before], cwd=TESTS.parent, check=False)
-    words = [sys.executable, "-m", "pytest", "-q", "-m", group.marks]
+    words = [sys.executable, "-m", "pytest", "-q", "-m", marks]
     words += [f"--durations={_SLOWEST}", *arguments]
     words += [str(TESTS / folder) for folder in group.folders]
     os.execv(words[0], words)

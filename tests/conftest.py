@@ -74,6 +74,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         given = [one for one in chosen.params.values() if isinstance(one, str)] if chosen else []
         if "zfs_guest" in asked or not set(MACHINE_LABS).isdisjoint(given):
             item.add_marker("zfs")
+            if item.get_closest_marker("on_machine"):
+                item.add_marker("nightly")
         # The machine is emulated, on processors that the other groups of tests use, too.
         if item.get_closest_marker("zfs") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(900))

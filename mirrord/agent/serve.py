@@ -382,7 +382,7 @@ METHODS: dict[str, Method] = {
     "writers": Method(Right.REMOVE, (str, int), _writers, "see who writes to a volume"),
     "freeze": Method(Right.REMOVE, (), _plain("freeze"), "freeze a volume", changes=True),
     "thaw": Method(Right.REMOVE, (), _plain("thaw"), "thaw a volume", changes=True),
-    "mark": Method(_ANY, (), _plain("mark"), "mark a volume", changes=True),
+    "mark": Method(Right.REMOVE, (), _plain("mark"), "mark a volume", changes=True),
     "is_marked": Method(_ANY, (str,), _plain("is_marked"), "look at a volume"),
     "begin_test": Method(Right.REMOVE, (str,), _begin_test, "make a writable copy", changes=True),
     "end_test": Method(

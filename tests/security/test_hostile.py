@@ -238,8 +238,8 @@ def test_the_client_is_bounded_too() -> None:
 #: Methods that look and change nothing, and those of the lock itself.
 LOOKING = {
     "facts", "lock", "unlock", "snapshots", "own_snapshots", "base_left", "members",
-    "changed_since", "delta", "changes", "send", "stagings", "writers", "mark", "is_marked",
-    "descends", "divergence",
+    "changed_since", "delta", "changes", "send", "stagings", "writers", "is_marked",
+    "divergence",
 }  # fmt: skip
 WORDS: dict[str, list[Any]] = {
     "take_snapshot": ["s9"], "delete_snapshot": ["0" * 32], "prepare": ["m1", False],

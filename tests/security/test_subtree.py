@@ -25,8 +25,10 @@ CALLS: dict[str, tuple[object, ...]] = {
     "changes": ("g", "h"), "delta": (None, "g", False, True),
     "send": (None, "g", None), "prepare": (MIRROR, False),
     "receive": (pack(ReceiveRequest("t1", MIRROR, None, SNAPSHOT)),), "stagings": (),
-    "commit": ("t1", True), "discard": ("t1",), "promote": (), "divergence": ("g", 9),
+    "commit": ("t1", True), "discard": ("t1",), "promote": (None,), "divergence": ("g", 9),
     "rollback": ("g", MIRROR, "kept"), "forget": (), "begin_test": ("t",), "end_test": (),
+    "writers": ("", 9), "freeze": (), "thaw": (), "mark": (), "is_marked": ("m",),
+    "reinstate": ("kept",),
 }  # fmt: skip
 
 
@@ -176,7 +178,8 @@ def test_who_may_send_changes_nothing_and_deletes_no_backup(host: Host, root: Pa
     backup = root / "backup/home"
     with host.peer("--allow", f"receive={root / 'backup'}") as peer:
         Backup(root, peer.volume(backup))
-    writing = ("prepare", "receive", "commit", "discard", "promote", "rollback", "forget")
+    writing: tuple[str, ...] = ("prepare", "receive", "commit", "discard", "promote", "rollback")
+    writing += ("forget", "writers", "freeze", "thaw", "mark", "reinstate")
     with host.peer("--allow", f"send={root}") as peer:
         there = peer.volume(backup)
         for method in writing:

@@ -7,6 +7,7 @@ all tests of a run share.
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import shutil
@@ -29,6 +30,7 @@ _MEMORY_FREE_BYTES = 12 << 30
 _SHARED_MIB = 8192
 #: Every subvolume's root has this inode number.
 _ROOT_INODE = 256
+_IOC_SYNC = 0x9408
 _numbers = itertools.count(1)
 _undo = ExitStack()
 _shared: list[Path] = []
@@ -96,6 +98,16 @@ def folders() -> Iterator[tuple[Path, Path]]:
     finally:
         for folder in (here, there):
             _clear(folder)
+            _give_back(folder.parent)
+
+
+def _give_back(mount: Path) -> None:
+    """Commit, so that what was deleted can be used again: the kernel would wait for up to 30 s."""
+    descriptor = os.open(mount, os.O_RDONLY)
+    try:
+        fcntl.ioctl(descriptor, _IOC_SYNC)
+    finally:
+        os.close(descriptor)
 
 
 def close_shared() -> None:

@@ -57,6 +57,7 @@ def played(tmp_path: Path) -> Iterator[ZfsGame]:
             world.clean_up()
 
 
+@pytest.mark.nightly
 def test_no_acknowledged_line_is_lost(played: ZfsGame) -> None:
     while played.switches < 5:
         played.switch()

@@ -258,6 +258,7 @@ def test_promote_takes_the_newest_when_the_shown_one_is_gone(ends: ZfsLab) -> No
     assert ends.content(ends.destination()) == ends.content(source)
 
 
+@pytest.mark.nightly
 def test_what_was_set_aside_is_put_back(ends: ZfsLab) -> None:
     """Wherever the rollback was broken off, and after it."""
     _source, destination, base = initialized(ends)
@@ -358,6 +359,7 @@ def test_break_works_on_a_pool_without_a_free_block(files: ZfsLab) -> None:
         files.others.close()
 
 
+@pytest.mark.nightly
 def test_a_tree_is_frozen_marked_and_put_back(trees: Trees) -> None:
     trees.mirrored()
 
