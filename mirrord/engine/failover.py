@@ -93,7 +93,7 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
         arguments = {"guid": chosen.guid if chosen else None}
         trouble += _tolerated(lambda: mirror.catalogue.begin(mirror.id, "break", arguments))
         try:
-            mirror.destination.promote(arguments["guid"])
+            failover_steps.make_live(mirror.destination, arguments["guid"])
         except (MirrordError, OSError):
             # It is not to be done later, when nobody expects it.
             _tolerated(lambda: mirror.catalogue.end(mirror.id))

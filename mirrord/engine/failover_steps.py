@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
 from mirrord.catalogue.store import Confirmed, Operation, TransferBegin
 from mirrord.core import names
 from mirrord.core.endpoint import parse_endpoint
-from mirrord.core.errors import Refused, TransferFailed
+from mirrord.core.errors import MirrordError, Refused, TransferFailed
 from mirrord.core.model import OpenWriter, Role, Snapshot
 from mirrord.core.states import Activity, State, Verb
 from mirrord.drivers.base import Driver, snapshot_missing
@@ -57,13 +57,21 @@ def held(mirror: Mirror, operation: Operation) -> Iterator[None]:
 
 
 def _break(mirror: Mirror, operation: Operation) -> Finished:
-    mirror.destination.promote(operation.arguments.get("guid"))
+    make_live(mirror.destination, operation.arguments.get("guid"))
     mirror.catalogue.end(
         mirror.id,
         state=State.BROKEN_OFF,
         event=("info", BROKEN_OFF),
     )
     return Finished(mirror)
+
+
+def make_live(destination: Driver, guid: str | None = None) -> None:
+    """Promote a destination. What it was receiving is of no use any more, and goes."""
+    destination.promote(guid)
+    with suppress(MirrordError):
+        for staging in destination.stagings():
+            destination.discard(staging.transfer_id)
 
 
 def _resync(mirror: Mirror, operation: Operation) -> Finished:
@@ -118,7 +126,7 @@ def _reverse(mirror: Mirror, operation: Operation) -> Finished:
                 known |= {"guid": last.guid, "base_name": last.name}
                 known["taken_ns"] = last.taken_at_ns
             mirror.catalogue.advance(mirror.id, "begun", **known)
-        mirror.destination.promote()
+        make_live(mirror.destination)
         mirror.catalogue.advance(mirror.id, "promoted")
         operation, phase = begun(mirror), "promoted"
     if phase == "promoted":

@@ -14,6 +14,7 @@ from mirrord.control.api import Service
 from mirrord.core.errors import MirrordError, NoSpace, Refused
 from mirrord.core.model import Role
 from mirrord.drivers.btrfs.driver import BtrfsDriver
+from mirrord.system import steps
 from mirrord.system.paths import Paths
 from tests.failover.volumes import delete_subvolume, lose
 from tests.support import btrfs
@@ -198,3 +199,26 @@ def test_on_a_full_file_system(small: Mirror, fill: Callable[[Path], None]) -> N
     os.sync()
     small.service.resync(NAME, yes=True)
     assert small.content() == "three"
+
+
+class Crash(BaseException):
+    """Stands for the end of the process."""
+
+
+def test_what_was_being_received_goes(mirror: Mirror) -> None:
+    """Also when nobody knows of it: the catalogue was lost."""
+    (mirror.source / "more").write_bytes(os.urandom(3 << 20))
+
+    def crash(label: str) -> None:
+        if label == "BTRFS:COMMIT:MOVE":
+            raise Crash(label)
+
+    steps.observe(crash)
+    with pytest.raises(Crash):
+        mirror.service.update(NAME)
+    steps.observe(None)
+    assert os.listdir(mirror.store / "staging") != []
+    mirror.service.close()
+    shutil.rmtree(mirror.paths.state)
+    mirror.again().break_off(NAME)
+    assert os.listdir(mirror.store / "staging") == [] and mirror.content() == "two"
