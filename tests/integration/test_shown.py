@@ -200,13 +200,13 @@ def test_a_source_that_is_gone_is_named_and_not_its_snapshots(disk: Disk) -> Non
 def test_a_verb_that_fails_before_it_holds_anything_is_seen_until_one_succeeds(disk: Disk) -> None:
     world = disk.world
     world.initialized()
-    # The lock of the mirror itself cannot be written.
+    # The lock of the mirror itself cannot be opened.
     lock = world.paths.run / f"{NAME}.lock"
     lock.unlink()
-    lock.symlink_to("/dev/full")
+    lock.mkdir()
     with pytest.raises(MirrordError):
         world.service.prune(NAME, dry_run=False, accept=False)
-    lock.unlink()
+    lock.rmdir()
     [failure] = world.status()["failures"]
     assert failure["verb"] == "prune"
     assert "the last prune failed" in problems(world)

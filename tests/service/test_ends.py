@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
+
 from mirrord.catalogue.store import Catalogue
+from tests.contract.lab_btrfs import BtrfsLab
 from tests.service.conftest import Served
 from tests.service.test_shown import metrics
+from tests.support import btrfs
 from tests.support.service import until
 from tests.support.world import NAME
 
@@ -23,10 +27,18 @@ def mounted(*words: str | Path) -> None:
     until(done, 20)
 
 
-def test_an_older_disk_is_found_when_it_is_mounted_and_the_right_one_too(
-    served_btrfs: Served,
-) -> None:
-    served = served_btrfs
+@pytest.fixture
+def on_disks(tmp_path: Path) -> Iterator[Served]:
+    """Both ends on file systems of their own, which can be unmounted."""
+    with btrfs.filesystem() as here, btrfs.filesystem() as there:
+        made = Served(BtrfsLab(here, there), tmp_path / "home")
+        yield made
+        if made.daemon.process is not None:
+            made.clean_up()
+
+
+def test_an_older_disk_is_found_when_it_is_mounted_and_the_right_one_too(on_disks: Served) -> None:
+    served = on_disks
     served.initialized(rpo="1h")
     there = Path(served.lab.destination().location).parent
     image, old = there.parent / "image", there.parent / "old"
@@ -79,9 +91,9 @@ def test_a_command_that_fails_is_an_alarm_until_one_of_its_kind_succeeds(served:
     served.initialized()
     lock = served.paths.run / f"{NAME}.lock"
     lock.unlink()
-    lock.symlink_to("/dev/full")
+    lock.mkdir()  # it cannot be opened
     assert served.cli("prune", NAME).returncode == 1
-    lock.unlink()
+    lock.rmdir()
     until(lambda: served.alarms() == {"verb": "error"})
     assert "the last prune failed" in served.row()["alarms"][0]["text"]
     shown = metrics_of(served)
@@ -112,12 +124,12 @@ def test_an_operation_that_waits_for_a_decision_is_not_tried_each_second(served:
     with_book(served, lambda book: book.begin(mirror_id, "resync", left))
     served.again()
     until(lambda: served.alarms().get("interrupted") == "error")
-    assert served.daemon.text().count("the interrupted resync is left") == 1
+    assert served.daemon.text().count("the interrupted resync was not recovered") == 1
     served.service.resume(NAME)
     before = attempts(served)
     time.sleep(4)
     assert attempts(served) == before
-    assert served.daemon.text().count("the interrupted resync is left") == 1
+    assert served.daemon.text().count("the interrupted resync was not recovered") == 1
     assert "waits for a decision" in "\n".join(served.row()["problems"])
     checked = served.cli("monitor")
     assert checked.returncode == 2 and "waits for a decision" in checked.stdout
