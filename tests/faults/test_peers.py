@@ -17,7 +17,7 @@ SAID = {
     "huge": "error: dr: a frame of 4294967295 bytes is longer than any may be",
     "nothing": "error: dr: mirrord does not answer there: it said nothing for 8 s",
     "nonsense": "error: block://dr/",
-    "bomb": "error: dr: a frame's body makes no sense",
+    "bomb": "error: dr: malformed frame body",
     "newer": "error: dr: the two ends speak no common version of the protocol",
     "older": "error: dr: the two ends speak no common version of the protocol",
 }
