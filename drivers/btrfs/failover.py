@@ -1,8 +1,9 @@
 """Failing over and back: the view changes between a live volume and a link to a snapshot.
 
-Both directions prepare the new view in `swap/` and exchange it with the old one in a single
-step (renameat2 RENAME_EXCHANGE), so that there is never a moment without a view. What a crash
-leaves in `swap/` says how far it came.
+Both directions prepare the new view and exchange it with the old one in a single step (renameat2
+RENAME_EXCHANGE), so that there is never a moment without a view. A volume that becomes live is
+prepared in `swap/`; the link that takes a live volume's place, beside it (`Layout.outside`), as a
+frozen one cannot leave its folder. What a crash leaves there says how far it came.
 """
 
 from __future__ import annotations
@@ -285,8 +286,8 @@ def unchanged(volume: Path, start: Kept) -> bool:
 
     Every change of a file passes its inode, and with it the subvolume's ctransid, unless a power
     cut comes between (`subvolume.last_change`); a snapshot has both of its origin, and taking one
-    changes neither. What the kernel knows in memory is
-    enough to say that it was changed; to say that it was not, what is in memory is written first.
+    changes neither. What the kernel knows in memory is enough to say that it was changed; to say
+    that it was not, what is in memory is written first.
     The volume must be what the snapshot was taken of, or have begun as the snapshot.
     """
     if ioctl.transaction_in_memory(volume) not in (None, start.info.ctransid):

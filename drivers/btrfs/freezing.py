@@ -46,7 +46,6 @@ class Freeze:
             finally:
                 os.close(volume)
             stack.callback(self._deadman.release)
-            self._held = stack
             subvolume.set_read_only("BTRFS:FREEZE:SET", place.view, True)
             files.sync_filesystem("BTRFS:FREEZE:SYNC", place.view)
             self._held = stack.pop_all()

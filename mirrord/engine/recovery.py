@@ -219,15 +219,15 @@ def _loser(mirror: Mirror, operation: Operation) -> Driver:
     return mirror.source
 
 
-def give_up(mirror: Mirror, operation: Operation) -> State | None:
+def give_up(mirror: Mirror, operation: Operation) -> None:
     """End an interrupted switch so that both ends are live, or as they were: what was set aside for
-    it is put back. Returns the mirror's new state, None when that is as it was.
+    it is put back.
     """
     with failover_steps.held(mirror, operation):
-        return _give_up(mirror, operation)
+        _give_up(mirror, operation)
 
 
-def _give_up(mirror: Mirror, operation: Operation) -> State | None:
+def _give_up(mirror: Mirror, operation: Operation) -> None:
     verb, name = Verb(operation.verb), str(operation.arguments.get("name", ""))
     state: State | None = None
     where = _loser(mirror, operation)
@@ -241,14 +241,13 @@ def _give_up(mirror: Mirror, operation: Operation) -> State | None:
             finished = failover_steps.finish(mirror, operation)
             if finished.mirror.definition is not mirror.definition:
                 raise Turned
-            return State.MIRRORED
+            return
         if verb is not Verb.RESTORE:
             state = State.BROKEN_OFF
     _thaw(mirror, where)
     mirror.catalogue.end(
         mirror.id, state=state, event=("warning", f"gave up an interrupted {operation.verb}")
     )
-    return state
 
 
 def _put_back(mirror: Mirror, operation: Operation, where: Driver, name: str) -> bool:

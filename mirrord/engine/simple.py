@@ -120,7 +120,8 @@ def _abort_held(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
 def _give_up(mirror: Mirror, operation: Operation) -> Result:
     if mirror.outdated():
         return _idle(mirror)
-    state = recovery.give_up(mirror, operation) or mirror.row().state
+    recovery.give_up(mirror, operation)
+    state = mirror.row().state
     return Result(
         "done",
         f"The interrupted {operation.verb} of '{mirror.name}' was given up: it is {state.value}. "
