@@ -188,6 +188,14 @@ def _settle(place: Layout, target: Kept | None, keep_as: str) -> str | None:
     return ours
 
 
+def keep_forgotten(place: Layout) -> None:
+    """Keep what a rollback set aside that nobody knows of any more (its record was lost): in `swap/`
+    no listing names it.
+    """
+    if _aside(place) or subvolume.is_subvolume(place.outside):
+        _settle(place, None, "diverged.unfinished")
+
+
 def _free_name(place: Layout, name: str) -> str:
     """`name`, or with a number behind it when that is taken."""
     free = name

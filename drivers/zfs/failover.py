@@ -318,10 +318,11 @@ def _keep(volume: Dataset, found: Listing, keep_as: str, where: str) -> str:
     """
     name = names.check_snapshot(keep_as, where)
     for number in itertools.count(2):
-        there = found.named(name)
-        if there is None:
+        # (Also what was set aside before has one of that name, perhaps.)
+        if all(one.name != name for one in found.snapshots()):
             break
-        if there.mark is not None and there.mark.kind is SnapshotKind.DIVERGED:
+        there = found.named(name)
+        if there and there.mark is not None and there.mark.kind is SnapshotKind.DIVERGED:
             written = command.run(
                 ["zfs", "get", "-Hp", "-o", "value", f"written@{name}", volume.name], where
             )

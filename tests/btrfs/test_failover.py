@@ -209,6 +209,31 @@ def test_what_an_abandoned_rollback_set_aside_is_kept_by_the_next(pair: Pair) ->
     assert btrfs.digest(Path(kept.path)) == losing
 
 
+@pytest.mark.parametrize("label", ["BTRFS:ROLLBACK:FOLDER", "BTRFS:ROLLBACK:KEEP"])
+def test_what_was_set_aside_is_listed_even_when_nobody_ends_the_rollback(
+    pair: Pair, label: str
+) -> None:
+    """The record of the verb was lost; the mirror goes on."""
+    base = pair.initialize()
+    pair.destination.promote()
+    btrfs.change(pair.view, 1)
+    losing = btrfs.digest(pair.view)
+
+    def crash(seen: str) -> None:
+        if seen == label:
+            raise Crash(seen)
+
+    steps.observe(crash)
+    with pytest.raises(Crash):
+        pair.destination.rollback(base.guid, mirror_id=MIRROR, keep_as="lost")
+    steps.observe(None)
+    btrfs.change(pair.home, 2)
+    pair.update(base, "next")
+    [kept] = [s for s in pair.destination.snapshots() if s.kind is SnapshotKind.DIVERGED]
+    assert btrfs.digest(Path(kept.path)) == losing
+    assert os.listdir(store_of(pair.view) / "swap") == []
+
+
 def test_a_break_never_leaves_a_moment_without_a_view(pair: Pair) -> None:
     base = pair.initialize()
     stop, missing = threading.Event(), []
