@@ -189,8 +189,8 @@ def _settle(place: Layout, target: Kept | None, keep_as: str) -> str | None:
 
 
 def keep_forgotten(place: Layout) -> None:
-    """Keep what a rollback set aside that nobody knows of any more (its record was lost): in `swap/`
-    no listing names it.
+    """Keep what a rollback set aside and nobody knows of any more, since its record was lost: no
+    listing names what is in `swap/`.
     """
     if _aside(place) or subvolume.is_subvolume(place.outside):
         _settle(place, None, "diverged.unfinished")

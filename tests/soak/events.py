@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -260,12 +261,18 @@ def damage(game: Game) -> None:
     store = view.parent / ".mirrord" / view.name
     shown = view.resolve() if view.is_symlink() else None
     what = game.chance.choice(("view", "mirror.json", "transfer.json", "shown"))
+    stores = [path.parent / ".mirrord" / path.name / "snapshots" for path in (game.home, game.view)]
+    common = [set(os.listdir(each)) if each.is_dir() else set() for each in stores]
+    if what in ("transfer.json", "shown") and len(common[0] & common[1]) < 2:
+        return  # without the only common one there would be no way but to mirror anew
     if what == "view" and view.is_symlink():
         view.unlink()
     elif what == "mirror.json" and (store / what).exists():
         (store / what).write_text(game.chance.choice(("", "{", json.dumps({"id": "x"}))))
     elif what == "transfer.json" and shown is not None and (shown.parent / what).exists():
-        (shown.parent / what).write_text(game.chance.choice(("", "{}")))
+        record = shown.parent / what
+        game.damaged.append((record, record.read_text()))
+        record.write_text(game.chance.choice(("", "{}")))
     elif what == "shown" and shown is not None and shown.is_dir():
         call("btrfs", "subvolume", "delete", shown)
     else:

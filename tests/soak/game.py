@@ -52,6 +52,8 @@ class Game:
         self.backups: list[Path] = []
         #: Volumes that were moved away at the source, by the path they came from.
         self.moved: Path | None = None
+        #: Records that people damaged, and what they held.
+        self.damaged: list[tuple[Path, str]] = []
 
     @property
     def definition(self) -> Path:
@@ -210,7 +212,14 @@ class Game:
         return True
 
     def _undo_people(self, heard: str) -> bool:
-        """Put back what people moved away; whether there was anything."""
+        """Put back what people damaged or moved away; whether there was anything."""
+        if self.damaged:
+            for record, text in self.damaged:
+                if record.parent.is_dir():
+                    record.write_text(text)
+            self.damaged.clear()
+            self.history.add("people put damaged records back from a backup", heard)
+            return True
         if self.moved is None:
             return False
         other = self.home.with_name(f"other{self.events}.{time.monotonic_ns()}")

@@ -124,6 +124,10 @@ def _clear(folder: Path) -> None:
         for name in names
         if os.lstat(os.path.join(at, name)).st_ino == _ROOT_INODE
     ]
+    for one in inner:  # (what holds another one, and is read-only, would not let it go)
+        if any(one in other.parents for other in inner):
+            words: list[str | Path] = ["btrfs", "property", "set", "-f", "-ts", one, "ro", "false"]
+            subprocess.run(words, check=True)
     if inner:
         subprocess.run(["btrfs", "-q", "subvolume", "delete", *inner], check=True)
     shutil.rmtree(folder)
