@@ -18,8 +18,6 @@ from typing import IO, NamedTuple
 #: What deals with other hosts waits the most.
 LINKED = ("agent", "faults", "link", "security", "transport")
 TESTS = Path(__file__).parent
-#: What is broken on purpose in the machine that has OpenZFS, and what is only there.
-BROKEN = ("crash", "zfs", "zfsvm")
 #: So many groups run at the same time: more would make each other's waits time out.
 AT_ONCE = 3
 #: What pytest returns when nothing was selected: no group may be empty, but what `-k` and its like
@@ -58,11 +56,8 @@ def groups() -> list[Group]:
     folders = sorted(path.parent.name for path in TESTS.glob("*/test_*.py"))
     every = tuple(dict.fromkeys(folders))
     local = tuple(name for name in every if name not in LINKED)
-    whole = tuple(name for name in every if name not in BROKEN)
-    build = ("tests.zfsvm", "build")
     return [
-        Group("OpenZFS that breaks", "zfs", BROKEN, build),
-        Group("OpenZFS", "zfs", whole, build),
+        Group("OpenZFS", "zfs", every, before=("tests.zfsvm", "build")),
         Group("this host", "not zfs", local),
         Group("other hosts", "not zfs", LINKED),  # the shortest: it begins when one has ended
     ]

@@ -34,6 +34,13 @@ AWAY = {"push": "destination", "pull": "source"}
 #: ZFS file systems those also go by SSH; all else is bridged to the machine's agents.
 ONE_WAY = {"lab_btrfs": "push", "lab_block": "pull"}
 
+#: An emulated machine is slow: what of the life cycle runs on OpenZFS each time. The rest, and what
+#: is with its volumes, which differ from its file systems in the driver alone, is `nightly` but for
+#: some of the contract.
+ON_MACHINE = ("test_life_cycle.py",)
+WITH_VOLUMES = ("test_conformance.py", "test_switching.py")
+VOLUMES = {"lab_remote_zvol", "volume"}
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "lab" not in metafunc.fixturenames:
@@ -74,11 +81,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         given = [one for one in chosen.params.values() if isinstance(one, str)] if chosen else []
         if "zfs_guest" in asked or not set(MACHINE_LABS).isdisjoint(given):
             item.add_marker("zfs")
-            if item.get_closest_marker("on_machine"):
+            if item.get_closest_marker("on_machine") or _takes_long(item, given):
                 item.add_marker("nightly")
         # The machine is emulated, on processors that the other groups of tests use, too.
         if item.get_closest_marker("zfs") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(900))
+
+
+def _takes_long(item: pytest.Item, given: list[str]) -> bool:
+    """Whether a test on the emulated machine is one of those that are not in every run."""
+    name = item.path.name
+    if item.path.parent.name == "integration" and name not in ON_MACHINE:
+        return True
+    return not VOLUMES.isdisjoint(given) and name not in WITH_VOLUMES
 
 
 @pytest.fixture

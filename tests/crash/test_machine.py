@@ -27,6 +27,7 @@ Work = Callable[[], object]
 #: killed: the agent's process, and the client finds another one. gone: the whole machine cannot be
 #: reached from then on, until the command has failed.
 FAULTS = {"killed": "crash", "gone": "crash", "io-error": "EIO", "disk-full": "ENOSPC"}
+_EACH = [pytest.param(name, marks=[pytest.mark.nightly] * (name != "killed")) for name in FAULTS]
 
 
 class Matrix:
@@ -98,7 +99,7 @@ def matrix(
 only_filesystem = pytest.mark.parametrize("matrix", ["filesystem"], indirect=True)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", _EACH)
 def test_update(matrix: Matrix, fault: str) -> None:
     world, lab = matrix.world, matrix.lab
 
@@ -122,6 +123,7 @@ def test_update(matrix: Matrix, fault: str) -> None:
     assert len(lab.source().snapshots()) <= 3, "no snapshot is left behind"
 
 
+@pytest.mark.nightly
 @only_filesystem
 def test_break_and_resync(matrix: Matrix) -> None:
     """A broken break, then a broken resync of what has diverged."""
@@ -166,6 +168,7 @@ def test_break_and_resync(matrix: Matrix) -> None:
     assert met >= 3
 
 
+@pytest.mark.nightly
 @only_filesystem
 def test_initialize(matrix: Matrix) -> None:
     """Each try is the first transfer of another mirror of the same source."""

@@ -86,6 +86,7 @@ def test_a_transfer_that_broke_off_can_be_dropped_by_the_user(ends: Ends) -> Non
     mirror(ends.source, ends.destination, None, "two")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("without", ["snapshot", "userprop", "hold", "send"])
 def test_what_the_source_lacks_is_named(ends: Ends, without: str) -> None:
     ends.allow("source", without=without)
@@ -97,6 +98,7 @@ def test_what_the_source_lacks_is_named(ends: Ends, without: str) -> None:
     assert f"zfs allow -u {USER} " in caught.value.hint and without in caught.value.hint
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("without", ["receive", "create", "mount", "userprop", "readonly"])
 def test_what_the_destination_lacks_is_named(ends: Ends, without: str) -> None:
     ends.allow("source")

@@ -11,7 +11,7 @@ from mirrord.system import clock
 from tests.support.world import NAME
 from tests.zfs.conftest import Trouble
 
-pytestmark = pytest.mark.zfs
+pytestmark = [pytest.mark.zfs, pytest.mark.nightly]
 
 #: A dataset has one snapshot in a transaction group, and so 10,000 take minutes to make: by
 #: MIRRORD_TEST_SNAPSHOTS=10000. What takes long with so many is seen with fewer, too.

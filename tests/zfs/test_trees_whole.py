@@ -16,7 +16,7 @@ from tests.zfs.conftest import Trees
 from tests.zfsvm.agents import guest_agents
 from tests.zfsvm.guest import Guest
 
-pytestmark = pytest.mark.zfs
+pytestmark = [pytest.mark.zfs, pytest.mark.nightly]
 
 KEY = "0123456789abcdef0123456789abcdef"
 USER = "tester"

@@ -62,6 +62,7 @@ def pair(zfs_guest: Guest, tmp_path: Path) -> Iterator[Pair]:
             other.user("clean", f"there/{name}")
 
 
+@pytest.mark.nightly
 def test_the_life_of_a_mirror_between_two_machines(pair: Pair) -> None:
     service, home, backup = pair.service, f"/here/{pair.name}/home", f"/there/{pair.name}/backup"
     service.initialize(NAME)
@@ -84,6 +85,7 @@ def test_the_life_of_a_mirror_between_two_machines(pair: Pair) -> None:
     assert service.update(NAME).status == "done" and pair.in_step()
 
 
+@pytest.mark.nightly
 def test_a_machine_whose_kernel_has_no_zfs_says_so_and_goes_on_later(pair: Pair) -> None:
     service, second = pair.service, pair.second
     service.initialize(NAME)
