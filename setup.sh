@@ -20,6 +20,8 @@ missing=
 need() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'ok installed' || missing="$missing $1"; }
 for package in btrfs-progs libbtrfsutil-dev gcc libc6-dev pkg-config rsync kmod util-linux curl \
     openssh-server openssh-client iproute2; do need "$package"; done
+# For names in every locale.
+need locales
 # A browser, in which the reports of the analysis are looked at by tests.
 need chromium
 # For the virtual machine in which OpenZFS is tested (tests/zfsvm; QEMU itself goes into the cache).

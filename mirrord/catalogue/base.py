@@ -13,6 +13,8 @@ from mirrord.catalogue.schema import APPLICATION_ID, MIGRATIONS
 from mirrord.core.errors import Busy, Damaged, IoFailed, NoSpace
 from mirrord.system import steps
 
+#: The path of a catalogue that is in no file, and gone when it is closed.
+IN_MEMORY = Path(":memory:")
 _CACHE_KIB = 256
 #: How long another process may take to record something.
 _OTHERS_S = 30.0
@@ -38,7 +40,7 @@ class Store:
     # Opening
 
     def _open(self) -> sqlite3.Connection:
-        fresh = not self.path.exists()
+        fresh = self.path != IN_MEMORY and not self.path.exists()
         with self._explained():
             db = sqlite3.connect(
                 self.path, timeout=_OTHERS_S, isolation_level=None, check_same_thread=False

@@ -21,6 +21,9 @@ from mirrord.control.places import check_places
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import (
     ConfigError,
+    Damaged,
+    IoFailed,
+    NoSpace,
     NotFound,
     Refused,
     UsageError,
@@ -29,11 +32,12 @@ from mirrord.core.model import Definition, Pace, Promise, Timing
 from mirrord.core.names import check_mirror_name
 from mirrord.core.results import Result
 from mirrord.core.states import State, Verb
-from mirrord.engine.mirror import Mirror
+from mirrord.engine.mirror import Mirror, one_line
 from mirrord.engine.recovery import Turned
 from mirrord.system.explain import explained
 
 _TEST = "break --test"
+_NOT_RECORDED = "the break was not recorded there, and will be found from the destination"
 
 
 class Service(Opener):
@@ -149,12 +153,24 @@ class Service(Opener):
         return self._verb(Verb.RESUME, name, simple.resume)
 
     def break_off(self, name: str, *, snapshot: str | None = None) -> Result:
-        """See `mirrord.engine.failover.break_off`."""
+        """See `mirrord.engine.failover.break_off`. A catalogue that cannot be used is no hindrance:
+        the state is found from the ends, and again when there is a catalogue that can be used.
+        """
         from mirrord.engine import failover
 
-        return self._verb(
-            Verb.BREAK, name, lambda mirror: failover.break_off(mirror, snapshot=snapshot)
-        )
+        def work(mirror: Mirror) -> Result:
+            return failover.break_off(mirror, snapshot=snapshot)
+
+        try:
+            return self._verb(Verb.BREAK, name, work)
+        except (Damaged, IoFailed, NoSpace) as error:
+            if error.where != str(self.paths.catalogue):
+                raise
+            with self.without_catalogue():
+                result = self._verb(Verb.BREAK, name, work)
+            warning = f"{one_line(error)}; {_NOT_RECORDED}"
+            data = {**result.data, "warnings": [*result.data.get("warnings", []), warning]}
+            return Result(result.status, f"{result.text}\nWarning: {warning}", data)
 
     def begin_test(self, name: str, *, place: str = "") -> Result:
         """See `mirrord.engine.failover.begin_test`."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
+from mirrord.catalogue.base import IN_MEMORY
 from mirrord.catalogue.store import Catalogue
 from mirrord.config.definitions import Definitions
 from mirrord.config.host import Host
@@ -49,6 +50,16 @@ class Opener:
         if self._catalogue is not None:
             self._catalogue.close()
             self._catalogue = None
+
+    @contextmanager
+    def without_catalogue(self) -> Iterator[None]:
+        """In this block a fresh catalogue stands in for one that cannot be used; it is not kept."""
+        self.close()
+        self._catalogue = Catalogue(IN_MEMORY)
+        try:
+            yield
+        finally:
+            self.close()
 
     def share(self, host: Host, limits: Limits) -> None:
         """Use these settings and buckets, which others use too (the daemon's workers)."""

@@ -121,6 +121,73 @@ def test_with_our_own_records_damaged(mirror: Mirror, damage: str, catalogue: st
     assert mirror.content() == "three"
 
 
+def _scribble(m: Mirror) -> None:
+    with m.paths.catalogue.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xaa" * 40_000)
+
+
+def _own_state(m: Mirror) -> None:
+    content = m.paths.catalogue.read_bytes()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", m.paths.state], check=True)
+    m.paths.catalogue.write_bytes(content)
+
+
+def _full_state(m: Mirror) -> None:
+    _own_state(m)
+    try:
+        (m.paths.state / "fill").write_bytes(bytes(2 << 20))
+    except OSError:
+        pass
+
+
+def _read_only_state(m: Mirror) -> None:
+    _own_state(m)
+    subprocess.run(["mount", "-o", "remount,ro", m.paths.state], check=True)
+
+
+#: What happens to the catalogue's file, and what is done about it afterwards.
+UNUSABLE: dict[str, tuple[Callable[[Mirror], object], Callable[[Mirror], object]]] = {
+    "random bytes": (
+        lambda m: m.paths.catalogue.write_bytes(os.urandom(40_000)),
+        lambda m: m.paths.catalogue.unlink(),
+    ),
+    "cut short": (
+        lambda m: os.truncate(m.paths.catalogue, 60_000),
+        lambda m: m.paths.catalogue.unlink(),
+    ),
+    "overwritten in the middle": (_scribble, lambda m: m.paths.catalogue.unlink()),
+    "its file system full": (_full_state, lambda m: (m.paths.state / "fill").unlink()),
+    "its file system read-only": (
+        _read_only_state,
+        lambda m: subprocess.run(["mount", "-o", "remount,rw", m.paths.state], check=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNUSABLE)
+def test_with_a_catalogue_that_cannot_be_used(mirror: Mirror, what: str) -> None:
+    hurt, mend = UNUSABLE[what]
+    mirror.service.close()
+    try:
+        hurt(mirror)
+        result = mirror.again().break_off(NAME)
+        assert result.status == "done" and str(mirror.paths.catalogue) in result.text
+        (mirror.view / "file").write_text("in the emergency")
+        mirror.service.close()
+        mend(mirror)
+        with pytest.raises(MirrordError, match=r"broken off|writable"):
+            mirror.again().update(NAME)
+        assert mirror.service.status(NAME)[0]["state"] == "broken-off"
+        assert mirror.content() == "in the emergency"
+        mirror.service.resync(NAME, yes=True)
+        assert mirror.content() == "two"
+    finally:
+        mirror.service.close()
+        if os.path.ismount(mirror.paths.state):
+            subprocess.run(["umount", mirror.paths.state], check=True)
+
+
 def test_a_break_that_fails_is_not_done_later(mirror: Mirror) -> None:
     """Something of somebody's lies where the view was."""
     mirror.view.unlink()

@@ -49,6 +49,7 @@ TESTS: dict[str, list[tuple[str, str]]] = {
     ],
     "B1": [
         (_BREAK, "test_without_source_and_catalogue"),
+        (_BREAK, "test_with_a_catalogue_that_cannot_be_used"),
         (_STOPPED, "test_the_source_dies_during_its_restore_and_the_destination_is_needed"),
     ],
     "B2": [

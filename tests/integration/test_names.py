@@ -24,9 +24,7 @@ def locales(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("locales")
     for name in LOCALES[3:]:
         words = ["localedef", "-i", "en_US", "-f", name.partition(".")[2], str(folder / name)]
-        made = subprocess.run(words, capture_output=True, text=True)
-        if made.returncode != 0:
-            pytest.skip(f"no locale can be made here: {made.stderr.strip()[:200]}")
+        subprocess.run(words, check=True, capture_output=True)
     return folder
 
 
