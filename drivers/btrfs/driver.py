@@ -326,7 +326,7 @@ class BtrfsDriver(Driver):
             here = store.find(place, request.base)
             if here is None or not here.snapshot.intact:
                 raise base.base_missing(str(self), request.base)
-            store.require_sound_copies(here, str(self))
+            store.taken_for(here, str(self))  # refused here rather than after the transfer
         return receive.BtrfsReceiver(place, request, here, str(self))
 
     @guarded

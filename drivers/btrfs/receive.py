@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING
 from mirrord.core.errors import Damaged, MirrordError, TransferFailed, Unsupported
 from mirrord.core.model import ReceiveRequest, Staging
 from mirrord.drivers import base
-from mirrord.drivers.btrfs import layout, spool, staging, subvolume
+from mirrord.drivers.btrfs import layout, spool, staging, store, subvolume
 from mirrord.drivers.btrfs.alone import alone
 from mirrord.drivers.btrfs.ioctl import guarded
 from mirrord.drivers.btrfs.layout import Layout, Record
@@ -294,7 +294,11 @@ class BtrfsReceiver(Receiver):
             raise base.stream_damaged(
                 self._where, f"what arrived is {info.guid}, not {self._request.snapshot.guid}"
             )
-        if self._base is not None and info.parent_uuid != self._base.info.uuid:
+        if (
+            self._base is not None
+            and info.parent_uuid != self._base.info.uuid
+            and info.parent_uuid != store.taken_for(self._base, self._where).uuid
+        ):
             raise Damaged(
                 "the update was applied to another snapshot than its base",
                 where=self._where,

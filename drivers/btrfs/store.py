@@ -235,25 +235,24 @@ def require_base(place: Layout, guid: str, where: str) -> Kept:
     return one
 
 
-def require_sound_copies(here: Kept, where: str) -> None:
-    """Refuse to receive where `btrfs receive` would clone from another copy of the base.
+def taken_for(here: Kept, where: str) -> subvolume.Info:
+    """The subvolume that `btrfs receive` takes for this base: the base itself, or a copy of it.
 
-    It looks for the source of a reflink by the identity that was received, and takes the first
-    subvolume of the file system that has it. When that is not ours, it must be one whose record
-    says that it is intact: else wrong data would be taken for right.
+    It looks for what a stream starts from, and for the source of a reflink, by the identity that
+    was received, and takes the first subvolume of the file system that has it. When that is not
+    ours (both ends are on one file system, say), its record must say that it is intact: else wrong
+    data would be taken for right.
     """
-    if not here.info.received_uuid:
-        return
-    copies = ioctl.received_as(here.path, here.info.received_uuid)
+    copies = ioctl.received_as(here.path, here.info.received_uuid or here.info.uuid)
     if not copies or copies[0] == here.info.id:
-        return
+        return here.info
     top = topmost_mount(here.path)
     for name, info in subvolume.below_with_info(top):
         if info.id != copies[0]:
             continue
         other = in_wrapper((top / name).parent, SnapshotKind.REFERENCE)
         if other is not None and other.info.id == info.id and other.snapshot.intact:
-            return
+            return info
         raise _unsound(str(top / name), where)
     raise _unsound(f"the subvolume with the id {copies[0]}", where)
 
