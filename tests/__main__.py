@@ -17,6 +17,8 @@ from typing import IO, NamedTuple
 
 #: What deals with other hosts waits the most.
 LINKED = ("agent", "faults", "link", "security", "transport")
+#: Verbs that are killed, refused a disk, or cut: they wait for disks.
+BROKEN = ("block", "btrfs", "crash", "failover", "soak")
 TESTS = Path(__file__).parent
 #: So many groups run at the same time: more would make each other's waits time out.
 AT_ONCE = 3
@@ -53,12 +55,12 @@ class Run(NamedTuple):
 
 def groups() -> list[Group]:
     """Each test is in one of them."""
-    folders = sorted(path.parent.name for path in TESTS.glob("*/test_*.py"))
-    every = tuple(dict.fromkeys(folders))
-    local = tuple(name for name in every if name not in LINKED)
+    every = tuple(sorted({path.parent.name for path in TESTS.glob("*/test_*.py")}))
+    local = tuple(name for name in every if name not in LINKED + BROKEN)
     return [
         Group("OpenZFS", "zfs", every, before=("tests.zfsvm", "build")),
         Group("this host", "not zfs", local),
+        Group("what is broken", "not zfs", BROKEN),
         Group("other hosts", "not zfs", LINKED),  # the shortest: it begins when one has ended
     ]
 

@@ -34,11 +34,19 @@ AWAY = {"push": "destination", "pull": "source"}
 #: ZFS file systems those also go by SSH; all else is bridged to the machine's agents.
 ONE_WAY = {"lab_btrfs": "push", "lab_block": "pull"}
 
-#: An emulated machine is slow: what of the life cycle runs on OpenZFS each time. The rest, and what
-#: is with its volumes, which differ from its file systems in the driver alone, is `nightly` but for
-#: some of the contract.
-ON_MACHINE = ("test_life_cycle.py",)
-WITH_VOLUMES = ("test_conformance.py", "test_switching.py")
+#: An emulated machine is slow. On OpenZFS each run has these of the contract and of the life cycle,
+#: with file systems. The rest is `nightly`, and so are volumes, which differ in the driver alone.
+ON_MACHINE = (
+    "test_conformance.py",
+    "test_switching.py",
+    "test_transfer.py",
+    "test_a_lost_catalogue_is_found_anew_from_the_ends",
+    "test_break_write_and_resync_keeps_the_losing_side",
+    "test_initialize_and_updates_keep_the_destination_in_step",
+    "test_restore_all_brings_the_source_back",
+    "test_reverse_after_a_break_and_back_again",
+    "test_reverse_of_a_working_mirror_carries_the_last_changes_first",
+)
 VOLUMES = {"lab_remote_zvol", "volume"}
 
 
@@ -81,19 +89,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         given = [one for one in chosen.params.values() if isinstance(one, str)] if chosen else []
         if "zfs_guest" in asked or not set(MACHINE_LABS).isdisjoint(given):
             item.add_marker("zfs")
-            if item.get_closest_marker("on_machine") or _takes_long(item, given):
-                item.add_marker("nightly")
+        if not item.get_closest_marker("zfs"):
+            continue
+        if item.get_closest_marker("on_machine") or _takes_long(item, given):
+            item.add_marker("nightly")
         # The machine is emulated, on processors that the other groups of tests use, too.
-        if item.get_closest_marker("zfs") and not item.get_closest_marker("timeout"):
+        if not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(900))
 
 
 def _takes_long(item: pytest.Item, given: list[str]) -> bool:
     """Whether a test on the emulated machine is one of those that are not in every run."""
-    name = item.path.name
-    if item.path.parent.name == "integration" and name not in ON_MACHINE:
-        return True
-    return not VOLUMES.isdisjoint(given) and name not in WITH_VOLUMES
+    names = {item.path.name, item.name.partition("[")[0]}
+    general = item.path.parent.name in ("contract", "integration")
+    return not VOLUMES.isdisjoint(given) or (general and names.isdisjoint(ON_MACHINE))
 
 
 @pytest.fixture

@@ -193,6 +193,7 @@ def test_initialize(matrix: Matrix) -> None:
     assert met >= 3
 
 
+@pytest.mark.nightly
 @only_filesystem
 def test_reverse(matrix: Matrix) -> None:
     world, lab = matrix.world, matrix.lab

@@ -73,7 +73,7 @@ def test_a_copy_of_the_base_that_was_changed_is_not_started_from(both: Both) -> 
     [copy] = [path for path in store.glob("*/*") if path.is_dir()]
     before = btrfs.digest(both.end("destination"))
     for value in ("false", "true"):
-        words = ["btrfs", "property", "set", "-f", "-ts", copy, "ro", value]
+        words = ["btrfs", "property", "set", "-f", "-ts", str(copy), "ro", value]
         subprocess.run(words, check=True)
         if value == "false":
             (copy / "foreign").write_text("changed")

@@ -75,6 +75,7 @@ def test_a_user_mirrors_with_the_listed_permissions_and_nothing_else(ends: Ends)
     )
 
 
+@pytest.mark.nightly
 def test_a_transfer_that_broke_off_can_be_dropped_by_the_user(ends: Ends) -> None:
     ends.allow("source")
     ends.allow("destination")

@@ -31,6 +31,7 @@ def test_an_old_or_unknown_one_is_refused(said: str, why: str) -> None:
         parse(said, "zfs:X")
 
 
+@pytest.mark.nightly
 def test_an_old_pool_is_refused_with_the_way_out(zfs_guest: Guest) -> None:
     zfs_guest.run("truncate", "-s", "100M", "/var/tmp/features.image")
     zfs_guest.run("zpool", "create", "-f", "-d", "oldpool", "/var/tmp/features.image")

@@ -32,6 +32,7 @@ def pools(zfs_guest: Guest) -> Iterator[Guest]:
             zfs_guest.run("rm", f"/var/tmp/{pool}.guide")
 
 
+@pytest.mark.nightly
 def test_the_chapters_commands_do_what_it_says(pools: Guest) -> None:
     chapter = GUIDE.read_text(encoding="utf-8").partition("\n## ZFS\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"^```sh zfs\n(.*?)^```$", chapter, re.MULTILINE | re.DOTALL)

@@ -99,6 +99,7 @@ def name(zfs_guest: Guest) -> Iterator[str]:
         yield made
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["filesystem", "volume"])
 def test_an_update_takes_fewer_commands_than_syncoid(
     zfs_guest: Guest, name: str, kind: str

@@ -22,6 +22,7 @@ from tests.zfsvm.guest import Guest
 INTERVAL_S, INTERVALS = 10.0, 4
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("volume", [True, False], ids=["volume", "files"])
 def test_a_recording_foretells_a_longer_update(
     zfs_guest: Guest, tmp_path: Path, volume: bool
