@@ -340,7 +340,7 @@ class BtrfsDriver(Driver):
         place = self._mirror_place()
         done = staging.commit(place, transfer_id, show=show, where=str(self))
         reserve.keep(place)
-        failover.keep_forgotten(place)
+        failover.tidy(place)
         return done
 
     @guarded

@@ -42,10 +42,7 @@ def promote(place: Layout, start: Kept | None, where: str) -> None:
             )
         _refuse_mounted(place, where)
         layout.make_store("BTRFS:PROMOTE", place, public=True)
-        if subvolume.is_subvolume(ready):  # of an earlier try, perhaps of an older snapshot
-            subvolume.delete("BTRFS:PROMOTE:LEFTOVER", ready)
-        elif ready.is_symlink():
-            files.remove_file("BTRFS:PROMOTE:LEFTOVER", ready)
+        sweep(place)  # of an earlier try, perhaps of an older snapshot
         subvolume.snapshot("BTRFS:PROMOTE:SNAPSHOT", start.path, ready, read_only=False)
         if os.path.lexists(place.view):
             files.exchange("BTRFS:PROMOTE:EXCHANGE", place.view, ready)
@@ -113,7 +110,9 @@ def rollback(
             layout.write_mirror_id("BTRFS:ROLLBACK:MIRROR", place, mirror_id)
         if place.shown_wrapper() != target.wrapper.name:
             files.switch_link("BTRFS:ROLLBACK:SHOW", link, place.view)
-    return _settle(place, target, keep_as)
+    kept = _settle(place, target, keep_as)
+    sweep(place)
+    return kept
 
 
 def _mirror_id(place: Layout) -> str:
@@ -188,10 +187,11 @@ def _settle(place: Layout, target: Kept | None, keep_as: str) -> str | None:
     return ours
 
 
-def keep_forgotten(place: Layout) -> None:
-    """Keep what a rollback set aside and nobody knows of any more, since its record was lost: no
-    listing names what is in `swap/`.
+def tidy(place: Layout) -> None:
+    """End what nobody knows of any more, since its record was lost: what a rollback set aside is
+    kept, as no listing names what is in `swap/`; what never was live goes.
     """
+    sweep(place)
     if _aside(place) or subvolume.is_subvolume(place.outside):
         _settle(place, None, "diverged.unfinished")
 
@@ -283,10 +283,13 @@ def divergence(place: Layout, start: Kept, *, limit: int, where: str) -> Diverge
 
 
 def sweep(place: Layout) -> None:
-    """Remove what a comparison that was interrupted left."""
-    path = place.swap / _COMPARED
-    if subvolume.is_subvolume(path):
-        subvolume.delete("BTRFS:DIVERGENCE:LEFTOVER", path)
+    """Remove what an interrupted comparison or promotion left: it never was live."""
+    for name in (_COMPARED, _PROMOTING):
+        path = place.swap / name
+        if subvolume.is_subvolume(path):
+            subvolume.delete("BTRFS:SWAP:LEFTOVER", path)
+        elif path.is_symlink():
+            files.remove_file("BTRFS:SWAP:LEFTOVER", path)
 
 
 def unchanged(volume: Path, start: Kept) -> bool:

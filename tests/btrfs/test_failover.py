@@ -234,6 +234,28 @@ def test_what_was_set_aside_is_listed_even_when_nobody_ends_the_rollback(
     assert os.listdir(store_of(pair.view) / "swap") == []
 
 
+@pytest.mark.parametrize("label", ["BTRFS:PROMOTE:EXCHANGE", "BTRFS:PROMOTE:LINK"])
+def test_a_promotion_that_nobody_ends_leaves_nothing(pair: Pair, label: str) -> None:
+    base = pair.initialize()
+
+    def crash(seen: str) -> None:
+        if seen == label:
+            raise Crash(seen)
+
+    steps.observe(crash)
+    with pytest.raises(Crash):
+        pair.destination.promote()
+    steps.observe(None)
+    assert os.listdir(store_of(pair.view) / "swap") == ["promoting"]
+    if label == "BTRFS:PROMOTE:LINK":
+        assert pair.destination.rollback(base.guid, mirror_id=MIRROR, keep_as="lost") is None
+    else:
+        btrfs.change(pair.home, 2)
+        pair.update(base, "next")
+    swap = store_of(pair.view) / "swap"
+    assert not swap.exists() or os.listdir(swap) == []
+
+
 def test_a_break_never_leaves_a_moment_without_a_view(pair: Pair) -> None:
     base = pair.initialize()
     stop, missing = threading.Event(), []

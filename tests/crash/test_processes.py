@@ -24,7 +24,7 @@ from tests.support.world import NAME, ROOT, World
 BIG_BYTES = 384 << 20
 DEADLINE_S = 120.0
 #: At that rate the big change takes half a minute: whoever is to come in its middle, comes in time.
-RATE = "12MiB/s"
+RATE = "6MiB/s"
 
 
 class BigBlockLab(BlockLab):
