@@ -12,6 +12,7 @@ import fcntl
 import os
 import sys
 
+from mirrord.core.errors import Refused
 from mirrord.drivers import base
 from mirrord.drivers.btrfs import layout, subvolume
 from mirrord.drivers.btrfs.layout import Layout
@@ -32,9 +33,15 @@ class Freeze:
     """A freeze that this process holds. It ends with the process, however that ends."""
 
     def __init__(self, place: Layout, where: str) -> None:
+        live = subvolume.info(place.view)
+        if live.read_only and layout.read_frozen(place) != live.uuid:
+            raise Refused(  # a thaw would make it writable, which its owner did not want
+                "the volume is read-only", where=where, why="it was not mirrord that made it so",
+                hint=f"Make it writable first: btrfs property set -ts {place.view} ro false",
+            )  # fmt: skip
         layout.make_store("BTRFS:FREEZE", place, public=False)
         with contextlib.ExitStack() as stack:
-            layout.write_frozen("BTRFS:FREEZE:RECORD", place, subvolume.info(place.view).uuid)
+            layout.write_frozen("BTRFS:FREEZE:RECORD", place, live.uuid)
             held = os.open(place.frozen_file, os.O_RDONLY | os.O_CLOEXEC)
             stack.callback(os.close, held)
             _claim(held, where)

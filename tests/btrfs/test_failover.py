@@ -13,6 +13,7 @@ import pytest
 
 from mirrord.core.errors import Refused
 from mirrord.core.model import Role, SnapshotKind
+from mirrord.drivers.btrfs import subvolume
 from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.system import steps
 from tests.btrfs.pair import MIRROR, Pair, request, same, stream_of, update
@@ -378,3 +379,14 @@ def test_forgetting_a_source_leaves_nothing_but_snapshots(pair: Pair) -> None:
     pair.source.forget()
     assert not (pair.home.parent / ".mirrord").exists()
     assert pair.source.facts().role is Role.LIVE
+
+
+def test_a_volume_that_its_owner_made_read_only_is_not_frozen_and_thawed(pair: Pair) -> None:
+    pair.initialize()
+    words = ["btrfs", "property", "set", "-ts", str(pair.home), "ro", "true"]
+    subprocess.run(words, check=True)
+    source = pair.source
+    with pytest.raises(Refused, match="read-only"):
+        source.freeze()
+    source.thaw()
+    assert subvolume.info(pair.home).read_only
