@@ -1,8 +1,9 @@
-"""A reserve of metadata: on a file system that is full, a view cannot even be renamed. Then the
-reserve is given up, which makes room for what must still work there: break, rollback, deleting.
+"""A reserve: on a file system that is full, a view cannot even be renamed, nor a record written.
+Then the reserve is given up, which makes room for what must still work there: break, rollback,
+deleting.
 
-It is one file with extended attributes, which lie in the metadata, and whose removal the kernel
-allows on a full file system. (Data would not help: they are another kind of space.)
+It is one file, whose removal the kernel allows on a full file system. Its extended attributes lie
+in the metadata; its data, a little, are for records: the kernel wants room for those as data.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ T = TypeVar("T")
 
 _BYTES = 8 << 20
 _ATTRIBUTE_BYTES = 8000
+_DATA_BYTES = 1 << 20
 #: On a smaller file system, or a fuller one, it would be in the way.
 _FREE_BYTES_LEAST = 16 * _BYTES
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -37,6 +39,7 @@ def keep(place: Layout) -> None:
     with contextlib.suppress(OSError):  # all works without
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
+            os.posix_fallocate(descriptor, 0, _DATA_BYTES)
             for number in range(_BYTES // _ATTRIBUTE_BYTES):
                 os.setxattr(descriptor, b"user.%d" % number, bytes(_ATTRIBUTE_BYTES))
         finally:

@@ -105,7 +105,7 @@ class Store:
                 "the catalogue cannot be used",
                 where=where,
                 why=text,
-                hint="Check that the folder is there and writable.",
+                hint="Check that the folder is there and writable, and that its disk is not full.",
             ) from error
         except sqlite3.DatabaseError as error:
             raise Damaged(

@@ -210,11 +210,7 @@ class Service(Opener):
 
         def work(mirror: Mirror) -> Result:
             if mirror.definition.source != before:
-                return Result(
-                    "done",
-                    f"An interrupted reverse of '{name}' was finished: {mirror.source} is the "
-                    "source now.",
-                )
+                return failover.turned(mirror)
             return failover.reverse(mirror, yes=yes, force=force)
 
         return self._verb(Verb.REVERSE, name, work)

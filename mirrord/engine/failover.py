@@ -265,6 +265,8 @@ def reverse(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
     """
     with mirror.hold(Verb.REVERSE, activity=Activity.RESYNCING):
         recovered = recovery.recover(mirror)
+        if recovered.finished == Verb.REVERSE.value:
+            return turned(mirror)  # this was that command again: it does not turn it back
         mirror.permit(Verb.REVERSE)
         planned = mirror.row().state is State.MIRRORED
         turn = _plan_reverse(mirror, planned=planned)
@@ -287,6 +289,15 @@ def reverse(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
             begin_turn(mirror, turn, mirror.source, arguments)
             finished = carry_out(mirror)
         return _then_update(finished, turn)
+
+
+def turned(mirror: Mirror) -> Result:
+    """What is said when an interrupted reverse was finished first."""
+    return Result(
+        "done",
+        f"An interrupted reverse of '{mirror.name}' was finished: {mirror.source} is the source "
+        "now.",
+    )
 
 
 def _plan_reverse(mirror: Mirror, *, planned: bool) -> Turn:

@@ -268,6 +268,16 @@ def test_on_a_full_file_system(small: Mirror, fill: Callable[[Path], None]) -> N
     assert small.content() == "three"
 
 
+def test_a_resync_on_a_file_system_that_is_full_of_data(small: Mirror) -> None:
+    small.service.break_off(NAME)
+    (small.view / "file").write_text("in the emergency")
+    fill_data(small.there.parent / "full")
+    small.service.resync(NAME, yes=True)
+    assert small.content() == "two" and small.view.is_symlink()
+    [kept] = (small.store / "diverged").iterdir()
+    assert (kept / kept.name / "file").read_text() == "in the emergency"
+
+
 class Crash(BaseException):
     """Stands for the end of the process."""
 

@@ -177,10 +177,25 @@ def test_work_at_both_ends_after_half_a_planned_reverse_is_kept(world: World, wa
     assert kept(world, old_source) == [contents[0]]
 
 
+def test_the_same_command_again_finishes_a_reverse_and_does_not_turn_it_back(world: World) -> None:
+    """It failed after the definition was swapped: its disk was full, say."""
+    world.initialized()
+    source, work = begin_reverse(world)
+    before = world.status()[source]
+    crash_at(world, "CATALOGUE:OPERATION:END", work)
+    now = world.status()["source"]
+    result = world.service.reverse(NAME, yes=True)
+    assert "was finished" in result.text
+    assert world.status()["source"] == now != before
+    assert world.status()["state"] == "mirrored"
+
+
 @pytest.mark.parametrize("verb", LOSING)
 def test_a_catalogue_of_before_is_not_obeyed(world: World, verb: str) -> None:
-    """It has an operation that was settled since, and the mirror has gone on."""
-    world.initialized()
+    """It has an operation that was settled since, and the mirror has gone on; the base of that is
+    still at both ends.
+    """
+    world.initialized(keep_source=9, keep_destination=9)
     _losing, work = LOSING[verb](world)
     crash_at(world, CONFIRMED, work)
     world.service.close()

@@ -101,6 +101,23 @@ def test_nothing_begins_between_the_end_of_a_run_and_the_break(
     assert served.row()["state"] == "broken-off"
 
 
+@pytest.mark.parametrize("verb", ["break", "abort"])
+def test_it_ends_a_slow_transfer_while_the_next_is_due(served: Served, verb: str) -> None:
+    """The daemon is in the middle of it, and the schedule has long called for another one."""
+    served.lab.change(served.lab.source(), 0)
+    served.initialized(schedule=EVERY_SECOND, throttle="60kB/s")
+    served.lab.change(served.lab.source(), 1)
+    until(lambda: (served.row()["running"] or {}).get("activity") == "transferring")
+    time.sleep(2.5)
+    began_s = time.monotonic()
+    if verb == "break":
+        assert served.service.break_off(NAME).status == "done"
+        assert served.row()["state"] == "broken-off"
+    else:
+        assert served.service.abort(NAME, hard=False).status == "done"
+    assert time.monotonic() - began_s < 10
+
+
 def test_an_abort_ends_a_hook_that_hangs(served: Served, tmp_path: Path) -> None:
     marker, script = tmp_path / "begun", tmp_path / "hangs"
     script.write_text(f"#!/bin/sh\ntouch {marker}\nsleep 50\n")
