@@ -1,8 +1,7 @@
-"""One attacked host and one btrfs file system for all of them; fresh folders for each test."""
+"""One attacked host for all of them; fresh folders on btrfs for each test."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,19 +10,11 @@ import pytest
 from tests.security.world import Host
 from tests.support import btrfs
 
-_number = itertools.count()
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "tests/security" in str(item.path) and "filesystem" in getattr(item, "fixturenames", ()):
+        if "tests/security" in str(item.path) and "root" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.platform)
-
-
-@pytest.fixture(scope="session")
-def filesystem() -> Iterator[Path]:
-    with btrfs.filesystem(size_mib=1024) as mount:
-        yield mount
 
 
 @pytest.fixture(scope="session")
@@ -34,15 +25,15 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 
 
 @pytest.fixture
-def root(filesystem: Path) -> Path:
+def root() -> Iterator[Path]:
     """A folder on btrfs with `backup` (what peers are given), `private` (what they are not), and
     the subvolume `home`.
     """
-    made = filesystem / f"test{next(_number)}"
-    for name in ("backup", "private"):
-        (made / name).mkdir(parents=True)
-    (made / "private/secret").write_text("nobody's business")
-    (made / "private/secret").chmod(0o600)
-    btrfs.make_subvolume(made / "home")
-    (made / "home/file").write_text("first")
-    return made
+    with btrfs.folders() as (made, _):
+        for name in ("backup", "private"):
+            (made / name).mkdir()
+        (made / "private/secret").write_text("nobody's business")
+        (made / "private/secret").chmod(0o600)
+        btrfs.make_subvolume(made / "home")
+        (made / "home/file").write_text("first")
+        yield made

@@ -142,7 +142,7 @@ def test_the_key_gets_the_agent_and_nothing_else(host: Host, root: Path) -> None
 
 
 @breaks("K3")
-@pytest.mark.usefixtures("filesystem")  # it needs root as that does
+@pytest.mark.usefixtures("root")  # it needs root as that does
 def test_another_user_cannot_use_the_services_sockets(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     service = ServiceProcess(tmp_path / "home").start()

@@ -67,6 +67,7 @@ def test_children_come_go_move_and_are_made_anew(trees: Trees) -> None:
     assert again.status == "unchanged", (again, written)
 
 
+@pytest.mark.nightly
 def test_break_resync_and_reverse_of_a_tree(trees: Trees) -> None:
     trees.mirrored()
     base = trees.digests(trees.source)
@@ -125,6 +126,7 @@ def points(trees: Trees, work: Callable[[], object]) -> list[Point]:
     return sorted(own, key=lambda point: (seen.index(point[0]), point[1]))
 
 
+@pytest.mark.nightly
 def test_a_crash_in_an_update_leaves_a_tree_that_goes_on(trees: Trees) -> None:
     """At each step of an update in which a child came, one went and one moved."""
     trees.mirrored()
@@ -153,6 +155,7 @@ def test_a_crash_in_an_update_leaves_a_tree_that_goes_on(trees: Trees) -> None:
     assert met == len(found)
 
 
+@pytest.mark.nightly
 def test_a_crash_in_a_resync_leaves_a_tree_that_goes_on(trees: Trees) -> None:
     """Nothing of what the losing side had is lost, wherever it was broken."""
     trees.mirrored()
