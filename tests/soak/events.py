@@ -270,11 +270,13 @@ def damage(game: Game) -> None:
     if what == "view" and view.is_symlink():
         view.unlink()
     elif what == "mirror.json" and (store / what).exists():
-        (store / what).write_text(game.chance.choice(("", "{", json.dumps({"id": "x"}))))
+        with suppress(OSError):  # (its disk may be full: then it is empty)
+            (store / what).write_text(game.chance.choice(("", "{", json.dumps({"id": "x"}))))
     elif what == "transfer.json" and shown is not None and (shown.parent / what).exists():
         record = shown.parent / what
         game.damaged.append((record, record.read_text()))
-        record.write_text(game.chance.choice(("", "{}")))
+        with suppress(OSError):
+            record.write_text(game.chance.choice(("", "{}")))
     elif what == "shown" and shown is not None and shown.is_dir():
         call("btrfs", "subvolume", "delete", shown)
     else:
