@@ -12,7 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +84,11 @@ def test_a_base_that_is_gone_is_an_alarm_before_the_next_update_needs_it(served:
 
 def children_of(pid: int) -> list[int]:
     """What any of its threads has started and still runs."""
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    return [int(word) for each in threads for word in (each / "children").read_text().split()]
+    found = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # (it may have ended meanwhile)
+            found += [int(word) for word in (thread / "children").read_text().split()]
+    return found
 
 
 def test_a_stalled_transfer_is_an_alarm_and_clears(served_btrfs: Served) -> None:
