@@ -59,6 +59,7 @@ TESTS: dict[str, list[tuple[str, str]]] = {
     ],
     "B3": [
         (_BREAK, "test_on_a_full_file_system"),
+        (_BREAK, "test_a_resync_on_a_file_system_that_is_full_of_data"),
         (_BLOCK, "test_a_full_file_system_is_not_in_the_way_of_a_switch"),
         (_ZFS, "test_break_works_on_a_pool_without_a_free_block"),
         (_ZFS, "test_break_works_where_the_quota_is_reached"),
@@ -153,6 +154,7 @@ TESTS: dict[str, list[tuple[str, str]]] = {
     "U4": [(_ZFS, "test_a_source_that_is_not_mounted_is_refused")],
     "F1": [
         (_BREAK, "test_on_a_full_file_system"),
+        (_BREAK, "test_a_resync_on_a_file_system_that_is_full_of_data"),
         (_BLOCK, "test_a_full_file_system_is_not_in_the_way_of_a_switch"),
     ],
     "F2": [(_BREAK, "test_on_a_full_file_system")],
