@@ -34,8 +34,8 @@ AWAY = {"push": "destination", "pull": "source"}
 #: ZFS file systems those also go by SSH; all else is bridged to the machine's agents.
 ONE_WAY = {"lab_btrfs": "push", "lab_block": "pull"}
 
-#: An emulated machine is slow. On OpenZFS each run has these of the contract and of the life cycle,
-#: with file systems. The rest is `nightly`, and so are volumes, which differ in the driver alone.
+#: An emulated machine is slow: of the contract and of the life cycle each run has these on the file
+#: systems of OpenZFS. The rest is `nightly`, and so are volumes, which differ in the driver alone.
 ON_MACHINE = (
     "test_conformance.py",
     "test_switching.py",

@@ -8,6 +8,7 @@ frozen one cannot leave its folder. What a crash leaves there says how far it ca
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import stat
@@ -189,11 +190,13 @@ def _settle(place: Layout, target: Kept | None, keep_as: str) -> str | None:
 
 def tidy(place: Layout) -> None:
     """End what nobody knows of any more, since its record was lost: what a rollback set aside is
-    kept, as no listing names what is in `swap/`; what never was live goes.
+    kept, as no listing names what is in `swap/`; what never was live goes. What cannot be done now
+    (the disk is full, say) stays as it is, for the next time.
     """
-    sweep(place)
-    if _aside(place) or subvolume.is_subvolume(place.outside):
-        _settle(place, None, "diverged.unfinished")
+    with contextlib.suppress(OSError):
+        sweep(place)
+        if _aside(place) or subvolume.is_subvolume(place.outside):
+            _settle(place, None, "diverged.unfinished")
 
 
 def _free_name(place: Layout, name: str) -> str:

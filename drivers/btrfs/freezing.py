@@ -36,9 +36,11 @@ class Freeze:
         live = subvolume.info(place.view)
         if live.read_only and layout.read_frozen(place) != live.uuid:
             raise Refused(  # a thaw would make it writable, which its owner did not want
-                "the volume is read-only", where=where, why="it was not mirrord that made it so",
+                "the volume is read-only",
+                where=where,
+                why="mirrord did not make it read-only",
                 hint=f"Make it writable first: btrfs property set -ts {place.view} ro false",
-            )  # fmt: skip
+            )
         layout.make_store("BTRFS:FREEZE", place, public=False)
         with contextlib.ExitStack() as stack:
             layout.write_frozen("BTRFS:FREEZE:RECORD", place, live.uuid)

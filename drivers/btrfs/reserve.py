@@ -3,7 +3,8 @@ Then the reserve is given up, which makes room for what must still work there: b
 deleting.
 
 It is one file, whose removal the kernel allows on a full file system. Its extended attributes lie
-in the metadata; its data, a little, are for records: the kernel wants room for those as data.
+in the metadata. Its data make room for records: the kernel reserves data space for the smallest
+file, even where that ends in the metadata.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ def keep(place: Layout) -> None:
     with contextlib.suppress(OSError):  # all works without
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, _DATA_BYTES)
             for number in range(_BYTES // _ATTRIBUTE_BYTES):
                 os.setxattr(descriptor, b"user.%d" % number, bytes(_ATTRIBUTE_BYTES))
+            os.posix_fallocate(descriptor, 0, _DATA_BYTES)
         finally:
             os.close(descriptor)
 

@@ -236,7 +236,8 @@ def require_base(place: Layout, guid: str, where: str) -> Kept:
 
 
 def taken_for(here: Kept, where: str) -> subvolume.Info:
-    """The subvolume that `btrfs receive` takes for this base: the base itself, or a copy of it.
+    """The subvolume that `btrfs receive` takes for this base: the base itself, or an intact copy
+    of it; `Diverged` when it would take another one.
 
     It looks for what a stream starts from, and for the source of a reflink, by the identity that
     was received, and takes the first subvolume of the file system that has it. When that is not

@@ -317,9 +317,9 @@ def _keep(volume: Dataset, found: Listing, keep_as: str, where: str) -> str:
     an earlier try; another one stays, and this one gets a number.
     """
     name = names.check_snapshot(keep_as, where)
+    taken = {one.name for one in found.snapshots()}  # those of volumes set aside before, too
     for number in itertools.count(2):
-        # (Also what was set aside before has one of that name, perhaps.)
-        if all(one.name != name for one in found.snapshots()):
+        if name not in taken:
             break
         there = found.named(name)
         if there and there.mark is not None and there.mark.kind is SnapshotKind.DIVERGED:

@@ -37,7 +37,7 @@ from mirrord.engine.recovery import Turned
 from mirrord.system.explain import explained
 
 _TEST = "break --test"
-_NOT_RECORDED = "the break was not recorded there, and will be found from the destination"
+_NOT_RECORDED = "the break is recorded at the destination only"
 
 
 class Service(Opener):
@@ -153,8 +153,8 @@ class Service(Opener):
         return self._verb(Verb.RESUME, name, simple.resume)
 
     def break_off(self, name: str, *, snapshot: str | None = None) -> Result:
-        """See `mirrord.engine.failover.break_off`. A catalogue that cannot be used is no hindrance:
-        the state is found from the ends, and again when there is a catalogue that can be used.
+        """See `mirrord.engine.failover.break_off`. It does not need the catalogue: where that
+        cannot be used, the state is found from the ends, now and once it can be used again.
         """
         from mirrord.engine import failover
 

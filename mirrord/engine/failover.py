@@ -266,7 +266,7 @@ def reverse(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
     with mirror.hold(Verb.REVERSE, activity=Activity.RESYNCING):
         recovered = recovery.recover(mirror)
         if recovered.finished == Verb.REVERSE.value:
-            return turned(mirror)  # this was that command again: it does not turn it back
+            return turned(mirror)  # the same command again does not reverse it a second time
         mirror.permit(Verb.REVERSE)
         planned = mirror.row().state is State.MIRRORED
         turn = _plan_reverse(mirror, planned=planned)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 import os
 import subprocess
 import sys
@@ -53,6 +55,19 @@ def crash_at_every_step(
     return seen
 
 
+def crash_at(label: str, act: Callable[[], object]) -> None:
+    """The process ends where `act` passes that step."""
+
+    def observer(seen: str) -> None:
+        if seen == label:
+            raise Crash(label)
+
+    steps.observe(observer)
+    with pytest.raises(Crash):
+        act()
+    steps.observe(None)
+
+
 def store_of(view: Path) -> Path:
     return view.parent / ".mirrord" / view.name
 
@@ -78,14 +93,7 @@ def test_promote_survives_a_crash_at_every_step(pair: Pair) -> None:
 def test_a_promote_that_crashed_does_not_come_back_with_old_content(pair: Pair) -> None:
     base = pair.initialize()
 
-    def crash(label: str) -> None:
-        if label == "BTRFS:PROMOTE:EXCHANGE":
-            raise Crash(label)
-
-    steps.observe(crash)
-    with pytest.raises(Crash):
-        pair.destination.promote()
-    steps.observe(None)
+    crash_at("BTRFS:PROMOTE:EXCHANGE", lambda: pair.destination.promote())
     btrfs.change(pair.home, 1)
     pair.update(base, "next")
     pair.destination.promote()
@@ -196,14 +204,10 @@ def test_what_an_abandoned_rollback_set_aside_is_kept_by_the_next(pair: Pair) ->
     btrfs.change(pair.view, 1)
     losing = btrfs.digest(pair.view)
 
-    def crash(label: str) -> None:
-        if label == "BTRFS:ROLLBACK:KEEP":
-            raise Crash(label)
-
-    steps.observe(crash)
-    with pytest.raises(Crash):
-        pair.destination.rollback(base.guid, mirror_id=MIRROR, keep_as="lost")
-    steps.observe(None)
+    crash_at(
+        "BTRFS:ROLLBACK:KEEP",
+        lambda: pair.destination.rollback(base.guid, mirror_id=MIRROR, keep_as="lost"),
+    )
     pair.destination.promote()
     assert pair.destination.rollback(base.guid, mirror_id=MIRROR, keep_as="later") is None
     [kept] = [s for s in pair.destination.snapshots() if s.kind is SnapshotKind.DIVERGED]
@@ -220,14 +224,7 @@ def test_what_was_set_aside_is_listed_even_when_nobody_ends_the_rollback(
     btrfs.change(pair.view, 1)
     losing = btrfs.digest(pair.view)
 
-    def crash(seen: str) -> None:
-        if seen == label:
-            raise Crash(seen)
-
-    steps.observe(crash)
-    with pytest.raises(Crash):
-        pair.destination.rollback(base.guid, mirror_id=MIRROR, keep_as="lost")
-    steps.observe(None)
+    crash_at(label, lambda: pair.destination.rollback(base.guid, mirror_id=MIRROR, keep_as="lost"))
     btrfs.change(pair.home, 2)
     pair.update(base, "next")
     [kept] = [s for s in pair.destination.snapshots() if s.kind is SnapshotKind.DIVERGED]
@@ -235,18 +232,36 @@ def test_what_was_set_aside_is_listed_even_when_nobody_ends_the_rollback(
     assert os.listdir(store_of(pair.view) / "swap") == []
 
 
+def test_what_cannot_be_kept_now_is_no_failure_of_the_update(pair: Pair) -> None:
+    """It stays where it is, and the next update keeps it."""
+    base = pair.initialize()
+    pair.destination.promote()
+    btrfs.change(pair.view, 1)
+    losing = btrfs.digest(pair.view)
+    rollback = functools.partial(pair.destination.rollback, base.guid, mirror_id=MIRROR)
+    crash_at("BTRFS:ROLLBACK:KEEP", lambda: rollback(keep_as="lost"))
+
+    def full(seen: str) -> None:
+        if seen == "BTRFS:ROLLBACK:KEEP":
+            raise OSError(errno.ENOSPC, "injected", seen)
+
+    btrfs.change(pair.home, 2)
+    steps.observe(full)
+    following = pair.update(base, "next")
+    steps.observe(None)
+    assert same(pair.view, pair.home)
+    assert os.listdir(store_of(pair.view) / "swap") == ["lost"]
+    btrfs.change(pair.home, 3)
+    pair.update(following, "last")
+    [kept] = [s for s in pair.destination.snapshots() if s.kind is SnapshotKind.DIVERGED]
+    assert btrfs.digest(Path(kept.path)) == losing
+
+
 @pytest.mark.parametrize("label", ["BTRFS:PROMOTE:EXCHANGE", "BTRFS:PROMOTE:LINK"])
 def test_a_promotion_that_nobody_ends_leaves_nothing(pair: Pair, label: str) -> None:
     base = pair.initialize()
 
-    def crash(seen: str) -> None:
-        if seen == label:
-            raise Crash(seen)
-
-    steps.observe(crash)
-    with pytest.raises(Crash):
-        pair.destination.promote()
-    steps.observe(None)
+    crash_at(label, lambda: pair.destination.promote())
     assert os.listdir(store_of(pair.view) / "swap") == ["promoting"]
     if label == "BTRFS:PROMOTE:LINK":
         assert pair.destination.rollback(base.guid, mirror_id=MIRROR, keep_as="lost") is None

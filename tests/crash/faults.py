@@ -141,10 +141,8 @@ def killed(world: World, work: Callable[[], object], label: str) -> bool:
 
 def _others() -> list[threading.Thread]:
     """The threads beside this one that may hold a lock which the product needs."""
-    return [
-        one for one in threading.enumerate()
-        if one is not threading.current_thread() and one.name != _IDLE
-    ]  # fmt: skip
+    here = threading.current_thread()
+    return [one for one in threading.enumerate() if one is not here and one.name != _IDLE]
 
 
 def _work_until(world: World, work: Callable[[], object], label: str) -> None:

@@ -23,7 +23,7 @@ from tests.support.world import NAME, ROOT, World
 
 BIG_BYTES = 384 << 20
 DEADLINE_S = 120.0
-#: At that rate the big change takes half a minute: whoever is to come in its middle, comes in time.
+#: At that rate the big change takes a minute: whoever is to come in its middle, comes in time.
 RATE = "6MiB/s"
 
 

@@ -274,7 +274,7 @@ def damage(game: Game) -> None:
             (store / what).write_text(game.chance.choice(("", "{", json.dumps({"id": "x"}))))
     elif what == "transfer.json" and shown is not None and (shown.parent / what).exists():
         record = shown.parent / what
-        game.damaged.append((record, record.read_text()))
+        game.damaged.setdefault(record, record.read_text())
         with suppress(OSError):
             record.write_text(game.chance.choice(("", "{}")))
     elif what == "shown" and shown is not None and shown.is_dir():

@@ -52,8 +52,8 @@ class Game:
         self.backups: list[Path] = []
         #: Volumes that were moved away at the source, by the path they came from.
         self.moved: Path | None = None
-        #: Records that people damaged, and what they held.
-        self.damaged: list[tuple[Path, str]] = []
+        #: Records that people damaged, and what they held before.
+        self.damaged: dict[Path, str] = {}
 
     @property
     def definition(self) -> Path:
@@ -214,7 +214,7 @@ class Game:
     def _undo_people(self, heard: str) -> bool:
         """Put back what people damaged or moved away; whether there was anything."""
         if self.damaged:
-            for record, text in self.damaged:
+            for record, text in self.damaged.items():
                 if record.parent.is_dir():
                     with suppress(OSError):  # (its disk may be full)
                         record.write_text(text)

@@ -5,6 +5,7 @@
 //! at every command: nothing counts as whole that has not come to its END command.
 
 pub const MAGIC: &[u8; 13] = b"btrfs-stream\0";
+const AGAIN: &str = "it begins again in its middle: the sender was stopped meanwhile";
 pub(crate) const STREAM_HEADER: usize = 17;
 pub(crate) const COMMAND_HEADER: usize = 10;
 /// The kernel's own limit is 144 KiB (192 KiB with large pages).
@@ -120,6 +121,10 @@ pub(crate) fn checksum(header: &[u8], payload: &[u8]) -> u32 {
     !crc32c::crc32c_append(crc, payload)
 }
 
+fn has_magic(data: &[u8]) -> bool {
+    data.windows(MAGIC.len()).any(|part| part == MAGIC)
+}
+
 /// What the first command says: which snapshot this is, and from which one it starts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Beginning {
@@ -156,11 +161,15 @@ impl Scanner {
 
     /// Check the next piece and show each whole command to `sink`. After an error: only errors.
     pub fn feed(&mut self, data: &[u8], sink: &mut dyn FnMut(&Command)) -> Result<(), String> {
-        let result = self.advance(data, sink);
-        if result.is_err() {
+        let past_its_beginning = &data[usize::from(self.bytes == 0).min(data.len())..];
+        self.advance(data, sink).map_err(|why| {
             self.state = State::Broken;
-        }
-        result
+            // The kernel begins again wherever it stood, usually within a command.
+            if has_magic(past_its_beginning) {
+                return AGAIN.into();
+            }
+            why
+        })
     }
 
     fn advance(&mut self, mut data: &[u8], sink: &mut dyn FnMut(&Command)) -> Result<(), String> {
@@ -201,7 +210,7 @@ impl Scanner {
         }
         let known = data.len().min(MAGIC.len());
         if known >= 4 && data[..known] == MAGIC[..known] {
-            return Err("it begins again in its middle: the sender was stopped meanwhile".into());
+            return Err(AGAIN.into());
         }
         let Some(length) = le32(data, 0) else {
             return Ok(COMMAND_HEADER);
@@ -230,6 +239,9 @@ impl Scanner {
         let (header, payload) = unit.split_at(COMMAND_HEADER);
         let number = self.commands + 1;
         if le32(header, 6) != Some(checksum(header, payload)) {
+            if has_magic(unit) {
+                return Err(AGAIN.into());
+            }
             return Err(format!("the checksum of command {number} is wrong"));
         }
         let kind = le16(header, 4).unwrap_or(0);
@@ -392,6 +404,23 @@ pub mod tests {
         let mut again = stream[..stream.len() - 10].to_vec();
         again.extend_from_slice(&stream);
         assert!(scan(&again, 64).err().unwrap().contains("begins again"));
+        let end = stream.len();
+        for stopped in (STREAM_HEADER..200)
+            .chain((200..end).step_by(997))
+            .chain(end - 99..end)
+        {
+            let again = [&stream[..stopped], &stream[..]].concat();
+            for piece in [stopped, stopped + 40, again.len()] {
+                assert_eq!(
+                    scan(&again, piece).err().unwrap(),
+                    AGAIN,
+                    "{stopped} {piece}"
+                );
+            }
+        }
+        let mut damaged = stream.clone();
+        damaged[40] ^= 1;
+        assert!(scan(&damaged, 4096).err().unwrap().contains("checksum"));
         let mut long = stream.clone();
         long.push(0);
         assert!(scan(&long, 64).err().unwrap().contains("follows its end"));
