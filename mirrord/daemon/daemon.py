@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from mirrord.config.host import Host
@@ -15,8 +15,9 @@ from mirrord.control.methods import METHODS
 from mirrord.core.errors import Aborted, MirrordError, Refused, UsageError
 from mirrord.core.results import Result, Watcher
 from mirrord.core.states import Activity
-from mirrord.daemon import watch
+from mirrord.daemon import outcomes
 from mirrord.daemon.board import Board
+from mirrord.daemon.clockguard import ClockGuard
 from mirrord.daemon.journal import say
 from mirrord.daemon.known import (
     WELL,
@@ -28,9 +29,13 @@ from mirrord.daemon.known import (
     read_one,
     standing_of,
 )
+from mirrord.daemon.ledger import Ledger
 from mirrord.daemon.metrics import Metrics
+from mirrord.daemon.poller import Poller
 from mirrord.daemon.running import Running
+from mirrord.daemon.tasks import Tasks
 from mirrord.daemon.timers import ApTimers
+from mirrord.daemon.watch import Watch
 from mirrord.daemon.workers import Workers
 from mirrord.engine.limits import Limits
 from mirrord.engine.progress import RunFiles
@@ -65,20 +70,27 @@ class Daemon:
         self.limits = Limits(self.host)
         self.workers = Workers(paths, self.host, self.limits, self.in_danger)
         self.timers = ApTimers(asyncio.get_running_loop())
+        self._tasks = Tasks()
+        self.background = self._tasks.begin
         self.scheduler = Scheduler(
-            self.timers, self._start, caps=_caps(self.host), told=self._alarm
+            self.timers,
+            self._start,
+            caps=_caps(self.host),
+            told=lambda name, change: self.ledger.tell(name, change),
         )
         self.board = Board(self.scheduler)
+        self.ledger = Ledger(self.scheduler, self.workers, lambda: self.host, self.background)
         self.numbers = Metrics(
-            self.scheduler, self.board, lambda: self.watch.host_alarms.up.values()
+            self.scheduler, self.board, lambda: self.ledger.host_alarms.up.values()
         )
-        self.watch = watch.Watch(self)
+        self._guard = ClockGuard(self.host, self.ledger, self.timers, self.numbers.jumps.inc)
+        poller = Poller(self.scheduler, self.refresh, self.background)
+        self._watch = Watch(self.scheduler, self._guard, self.ledger, poller, self.background)
         #: Set once all mirrors are known: until then who asks has to wait.
         self.ready = asyncio.Event()
         self._asked: dict[str, _Asked] = {}
         #: Counts what changed a mirror: what was read before a change is not true after it.
         self._changes: Counter[str] = Counter()
-        self._tasks: set[asyncio.Task[Any]] = set()
         self._recovering: set[str] = set()
         #: The interrupted operations that were tried to finish: once each.
         self._tried: dict[str, int] = {}
@@ -96,10 +108,10 @@ class Daemon:
             if self.scheduler.stopping:
                 return
             known = await self._learn()
-        await self.watch.begin()
+        await self._watch.begin()
         self.timers.start()
         self._define(known)
-        self.watch.start()
+        self._watch.start()
         self.ready.set()
 
     async def _recover(self, each: Known) -> None:
@@ -140,7 +152,7 @@ class Daemon:
                 filesystem=each.row["filesystem"], runs=each.runs,
             )  # fmt: skip
             watched.base_risk, watched.faults = each.row["base_risk"], faults_of(each.row)
-            self.watch.adopt(name)
+            self.ledger.adopt(name)
         self._answer_forsaken()
 
     def _answer_forsaken(self) -> None:
@@ -179,7 +191,7 @@ class Daemon:
         """Start nothing more; let what runs finish, or reach a checkpoint."""
         self.scheduler.stopping = True
         self.timers.stop()
-        self.watch.stop()
+        self._watch.stop()
         for asked in self._asked.values():
             if not asked.answer.done():
                 asked.answer.set_exception(MirrordError("the service is stopping"))
@@ -192,19 +204,12 @@ class Daemon:
             RunFiles(self.paths.run, name).request_abort("the end of the service")
         while self._at_work():
             await asyncio.sleep(0.05)
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=10)
+        await self._tasks.ended(timeout_s=10)
         await asyncio.to_thread(self.workers.close)
 
     def _at_work(self) -> set[str]:
         """The mirrors that run, or whose interrupted verb is taken up."""
         return {*self.scheduler.queue.running, *self._recovering}
-
-    def background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Let a coroutine run beside all else; its failure is a line in the log."""
-        task = asyncio.get_running_loop().create_task(_guarded(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # Jobs
 
@@ -244,7 +249,7 @@ class Daemon:
         self._changes[job.name] += 1
         self.scheduler.finished(job.name, outcome)
         self.numbers.count(job, outcome)
-        self.watch.report(job, outcome)
+        outcomes.report(job, outcome)
         try:
             await self._after(job, outcome)
         finally:
@@ -259,7 +264,7 @@ class Daemon:
         """Keep the board true: cheaply after a success, by looking after all else."""
         error = outcome.error
         if error is not None:
-            await self.workers.house(lambda service: watch.record_attempt(service, job, error))
+            await self.workers.house(lambda service: outcomes.record_attempt(service, job, error))
         watched = self.scheduler.mirrors.get(job.name)
         if watched is None or watched.definition.id != job.mirror_id:
             await self.refresh(job.name)
@@ -332,9 +337,6 @@ class Daemon:
             return False
         return lag_s + left_s > _DANGER * promise_s
 
-    def _alarm(self, name: str, change: Any) -> None:
-        self.watch.tell(name, change)
-
     # The API (mirrord.control.server.Backend)
 
     async def call(
@@ -357,7 +359,7 @@ class Daemon:
         before = self._changes[name]
         value = await self._dispatched(crew, method, words, arguments, watcher)
         if method == "alarms":
-            return self.watch.shown(value)
+            return self.ledger.shown(value)
         if method == "status":
             [row] = value
             watched = self.scheduler.mirrors.get(name)
@@ -370,7 +372,8 @@ class Daemon:
                 self._saw(name, row)
             return [self.board.overlaid(row)]
         if method == "accept_clock":
-            self.watch.clock_accepted()
+            self._guard.accept()
+            self.ledger.judge_host(self._guard.findings())
         elif METHODS[method].access == "act" and name:
             if method == "prune" and isinstance(value, Result) and value.status == "done":
                 self.scheduler.pruned(name)
@@ -440,15 +443,6 @@ class Daemon:
     def metrics(self) -> tuple[bytes, str]:
         """What Prometheus reads."""
         return self.numbers.text()
-
-
-async def _guarded(work: Coroutine[Any, Any, None]) -> None:
-    try:
-        await work
-    except MirrordError as error:
-        say("error", str(error))
-    except (Exception, Panic) as bug:
-        say("error", f"unexpected: {type(bug).__name__}: {bug}")
 
 
 def _caps(host: Host) -> Caps:

@@ -1,0 +1,80 @@
+"""Whether this host's clock can be believed: jumps move timers, and keep calendar rules from
+pruning until the owner has accepted the new time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mirrord.config.host import Host
+from mirrord.control.api import Service
+from mirrord.core.units import format_duration
+from mirrord.daemon.journal import say
+from mirrord.daemon.ledger import Ledger
+from mirrord.daemon.timers import ApTimers
+from mirrord.scheduler.clockwatch import ClockWatch
+from mirrord.scheduler.health import Finding
+from mirrord.system import clock
+
+_STEP_S = 0.5  # timers that are off by so much are set anew
+
+
+class ClockGuard:
+    """counted: called at each jump."""
+
+    def __init__(
+        self, host: Host, ledger: Ledger, timers: ApTimers, counted: Callable[[], None]
+    ) -> None:
+        self._tolerance_s = host.clock_jump_s
+        self._ledger, self._timers, self._counted = ledger, timers, counted
+        self._watch = ClockWatch(clock.now_ns(), clock.boottime_s(), tolerance_s=self._tolerance_s)
+        self._doubt = ""
+
+    async def begin(self, doubt: str, seen_ns: int) -> None:
+        """Go on from the service before: its doubt, and the last time that it saw."""
+        self._doubt = doubt
+        back_s = (seen_ns - clock.now_ns()) / 1e9
+        if back_s > self._tolerance_s:
+            await self._doubts(f"it went back by {format_duration(back_s)} while no service ran")
+
+    async def look(self) -> None:
+        """Compare it with the clock that counts since boot."""
+        by_s = self._watch.look(clock.now_ns(), clock.boottime_s())
+        slept_s = self._watch.slept(clock.boottime_s(), clock.monotonic_s())
+        if abs(by_s) > _STEP_S:
+            self._timers.retime()
+        elif slept_s > _STEP_S:
+            self._timers.wake()
+        jump = self._watch.judge(by_s)
+        if jump is None:
+            return
+        self._counted()
+        say("warning", f"the clock of this host jumped: {jump.text}")
+        if jump.over:
+            self._doubt = ""
+            await self._ledger.write(lambda service: service.accept_clock())
+        else:
+            await self._doubts(jump.text)
+
+    async def _doubts(self, text: str) -> None:
+        self._doubt = text
+        fact = {"text": text, "at_ns": clock.now_ns()}
+
+        def work(service: Service) -> None:
+            service.catalogue.set_fact("clock_doubt", fact)
+
+        await self._ledger.write(work)
+
+    def accept(self) -> None:
+        """The owner says that the clock is right."""
+        self._doubt, self._watch.away_s = "", 0.0
+
+    def findings(self) -> list[Finding]:
+        """What there is to be said of it."""
+        if not self._doubt:
+            return []
+        text = (
+            f"the clock of this host jumped: {self._doubt}; no snapshot is pruned by calendar "
+            "rules until 'mirrord alarms --accept-clock' says that it is right"
+        )
+        return [Finding("clock", "error", text)]

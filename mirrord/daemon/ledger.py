@@ -1,0 +1,156 @@
+"""Alarms: which are up, who is told of them, and their record in the catalogue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from mirrord.catalogue.watchbook import AlarmRow
+from mirrord.config.host import Host
+from mirrord.control.api import Service
+from mirrord.core.errors import MirrordError
+from mirrord.daemon.journal import say
+from mirrord.daemon.tasks import Background
+from mirrord.daemon.tellers import deliver
+from mirrord.daemon.workers import Workers
+from mirrord.scheduler.health import Alarms, Change, Finding
+from mirrord.scheduler.scheduler import Scheduler
+from mirrord.system import clock
+
+
+class Ledger:
+    """host: as it is configured now. background: runs a coroutine beside all else."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        workers: Workers,
+        host: Callable[[], Host],
+        background: Background,
+    ) -> None:
+        self._scheduler, self._workers = scheduler, workers
+        self._host, self._background = host, background
+        self.host_alarms = Alarms()
+        #: Why the catalogue cannot be written, or "".
+        self._trouble = ""
+        self._up: dict[str | None, list[Finding]] = {}
+        #: What is not (or cannot be) written to the catalogue yet, with its time.
+        self._unrecorded: dict[tuple[str | None, str], tuple[Change, int]] = {}
+        #: Records are written one after the other: an alarm's end never before its beginning.
+        self._recording = asyncio.Lock()
+
+    async def begin(self) -> tuple[str, int]:
+        """Take up the alarms that the service before this one left: they are up still. Returns the
+        clock's doubt that it left, or "", and the last time that it saw, or 0.
+        """
+        try:
+            rows, doubt, seen_ns = await self._workers.house(_left_behind)
+        except MirrordError as error:
+            self._trouble = str(error)
+            return "", 0
+        for row in rows:
+            self._up.setdefault(row.mirror_id, []).append(Finding(row.kind, row.level, row.text))
+        self.host_alarms = Alarms(self._up.pop(None, []))
+        return str(doubt["text"]) if doubt else "", seen_ns
+
+    def adopt(self, name: str) -> None:
+        """Alarms of this mirror that were up before the start are up still, until it is judged."""
+        watched = self._scheduler.mirrors.get(name)
+        if watched is not None:
+            self._scheduler.inherit(name, self._up.pop(watched.definition.id, []))
+
+    async def write(self, work: Callable[[Service], object]) -> bool:
+        """Let the catalogue be written; that it cannot be is an alarm, no failure."""
+        try:
+            await self._workers.house(work)
+        except MirrordError as error:
+            self._trouble = str(error)
+            return False
+        return True
+
+    async def heartbeat(self) -> None:
+        """Prove that the catalogue can be written, and record what could not be before. The time
+        that is written shows later whether the clock went back.
+        """
+        now_ns = clock.now_ns()
+        if not await self.write(lambda service: service.catalogue.set_fact("seen_ns", now_ns)):
+            return
+        self._trouble = ""
+        for (mirror_id, _), (change, _) in list(self._unrecorded.items()):
+            await self._record(mirror_id, change)
+
+    def judge_host(self, findings: list[Finding]) -> None:
+        """Raise and clear the alarms that are of no mirror."""
+        if self._trouble:
+            text = f"the catalogue cannot be written: {self._trouble}"
+            findings = [*findings, Finding("state", "error", text)]
+        for change in self.host_alarms.update(findings):
+            self.tell("", change)
+
+    def tell(self, name: str, change: Change) -> None:
+        """An alarm was raised or cleared: log, catalogue, and whoever is to be told."""
+        finding, watched = change.finding, self._scheduler.mirrors.get(name)
+        where = f"{name}: " if name else ""
+        word = "ALARM" if change.raised else "cleared"
+        level = finding.level if change.raised else "info"
+        say(level, f"{where}{word} {finding.kind}: {finding.text}", mirror=name, kind=finding.kind)
+        mirror_id = watched.definition.id if watched else None
+        if name and mirror_id is None:
+            return
+        self._unrecorded[mirror_id, finding.kind] = (change, clock.now_ns())
+        self._background(self._record(mirror_id, change))
+        targets = self._host().alarms
+        if targets.program or targets.webhook:
+            alarm = {
+                "mirror": name,
+                "kind": finding.kind,
+                "level": finding.level,
+                "text": finding.text,
+                "state": "raised" if change.raised else "cleared",
+                "at_ns": clock.now_ns(),
+            }
+            self._workers.tell(lambda: deliver(targets, alarm))
+
+    async def _record(self, mirror_id: str | None, change: Change) -> None:
+        finding, key = change.finding, (mirror_id, change.finding.kind)
+
+        def work(service: Service) -> None:
+            book = service.catalogue
+            if change.raised:
+                book.raise_alarm(mirror_id, finding.kind, finding.level, finding.text)
+            else:
+                book.clear_alarm(mirror_id, finding.kind)
+
+        async with self._recording:
+            written = await self.write(work)
+        if written and self._unrecorded.get(key, (None, 0))[0] is change:
+            del self._unrecorded[key]
+
+    def shown(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Recorded alarms as they are now, after those that are not recorded yet."""
+        names = {w.definition.id: name for name, w in self._scheduler.mirrors.items()}
+        known = {(row["mirror_id"], row["kind"]) for row in rows if row["cleared_ns"] is None}
+        late = [
+            {
+                **AlarmRow(0, mirror_id, *change.finding, at_ns, None)._asdict(),
+                "mirror": names.get(mirror_id or "", ""),
+            }
+            for (mirror_id, kind), (change, at_ns) in self._unrecorded.items()
+            if change.raised and (mirror_id, kind) not in known
+        ]
+        return [self._as_it_is_now(row) for row in late + rows]
+
+    def _as_it_is_now(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A recorded alarm that is up, with its level and text of this moment."""
+        watched = self._scheduler.mirrors.get(row["mirror"])
+        alarms = watched.alarms if watched else self.host_alarms
+        now = alarms.up.get(row["kind"])
+        if row["cleared_ns"] is not None or now is None:
+            return row
+        return row | {"level": now.level, "text": now.text}
+
+
+def _left_behind(service: Service) -> tuple[list[AlarmRow], Any, int]:
+    book = service.catalogue
+    return book.alarms(up=True), book.fact("clock_doubt"), int(book.fact("seen_ns") or 0)

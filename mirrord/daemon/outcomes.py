@@ -1,0 +1,51 @@
+"""What is said and kept of a run that has ended."""
+
+from __future__ import annotations
+
+from mirrord.control.api import Service
+from mirrord.core.errors import MirrordError
+from mirrord.core.units import format_duration, format_size
+from mirrord.daemon.journal import say
+from mirrord.scheduler.jobs import Job, Outcome
+
+
+def report(job: Job, outcome: Outcome) -> None:
+    """Say what happened, in one line."""
+    facts = {"mirror": job.name, "verb": job.verb, "cause": job.cause, "try": job.number}
+    duration = format_duration(outcome.duration_s)
+    if outcome.error is not None:
+        again = f" (try {job.number})" if job.number > 1 else ""
+        say(
+            "error" if outcome.error.code != "aborted" else "info",
+            f"{job.name}: {job.verb} failed after {duration}{again}: {outcome.error}",
+            **facts, code=outcome.error.code,
+        )  # fmt: skip
+        return
+    if "stream_bytes" not in outcome.data:
+        if job.verb != "update":
+            say("info", f"{job.name}: {job.verb} {outcome.status} in {duration}", **facts)
+        return
+    size, data = int(outcome.data["stream_bytes"]), outcome.data
+    waited = data.get("throttled_s", 0.0)
+    throttled = f", {format_duration(waited)} of it throttled" if waited > 0.1 else ""
+    resumed = f", after {format_size(data['resumed_bytes'])} of an earlier try" if data.get(
+        "resumed_bytes") else ""  # fmt: skip
+    say(
+        "info",
+        f"{job.name}: {job.verb} ({job.cause}) done: {format_size(size)} in {duration}"
+        f"{throttled}{resumed}, now shows {data.get('snapshot', '')}",
+        **facts, bytes=size, duration_s=round(outcome.duration_s, 3),
+    )  # fmt: skip
+
+
+def record_attempt(service: Service, job: Job, error: MirrordError) -> None:
+    """Keep a try that failed, with its reason."""
+    if job.name not in service.definitions.names():
+        return
+    definition = service.definitions.load(job.name)
+    if service.catalogue.mirror(definition.id) is None:
+        return
+    service.catalogue.add_attempt(
+        definition.id, verb=job.verb, cause=job.cause, number=job.number, code=error.code,
+        error=str(error),
+    )  # fmt: skip
