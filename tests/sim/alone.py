@@ -138,7 +138,7 @@ class Alone:
             hold(said_s <= true_s + slack_s, name, f"lag {said_s:.3f} s, really {true_s:.3f} s")
 
     def _beat(self) -> None:
-        """As mirrord/daemon/poller.py does, and the rules that hold at any time."""
+        """As the service's watch does, and the rules that hold at any time."""
         by_s = self._clock.look(clock.now_ns(), clock.boottime_s())
         slept_s = self._clock.slept(clock.boottime_s(), clock.monotonic_s())
         if abs(by_s) > _STEP_S:
