@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 import mirrord
-from mirrord.agent.serve import METHODS
 from mirrord.core.errors import Busy, LinkLost, MirrordError, ProtocolError
 from mirrord.core.model import Endpoint, ReceiveRequest, Snapshot, SnapshotKind
 from mirrord.drivers.block.driver import BlockDriver
@@ -34,6 +33,7 @@ from mirrord.link.session import CALLS_MAX, Session
 from mirrord.system.native import StreamChecksum
 from mirrord.transport.fds import FdStream
 from mirrord.wire.frames import CHUNK_BYTES, Type, control, header
+from mirrord.wire.methods import METHODS
 from tests.security.sentences import breaks
 from tests.support.agents import Agents, agents
 from tests.support.service import PATIENCE_S, until
@@ -380,7 +380,7 @@ def test_numbers_in_a_block_stream_size_nothing(tmp_path: Path, what: str) -> No
     entry = entry_of(guid, **BAD_HEADS.get(what, {}))
     snapshot = Snapshot(guid, "s1", SnapshotKind.REFERENCE, 1, 1)
     with agents(tmp_path / "home") as others:
-        there = RemoteDriver(Endpoint("block", str(volume), "there"), others)
+        there = RemoteDriver.of(Endpoint("block", str(volume), "there"), others)
         there.prepare("m1")
         pid = others.processes[0].pid
         descriptors = len(os.listdir(f"/proc/{pid}/fd"))

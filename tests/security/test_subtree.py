@@ -33,7 +33,7 @@ CALLS: dict[str, tuple[object, ...]] = {
 
 
 def test_every_method_is_tried() -> None:
-    from mirrord.agent.serve import METHODS
+    from mirrord.wire.methods import METHODS
 
     assert CALLS.keys() == METHODS.keys()
 
