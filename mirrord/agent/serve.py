@@ -212,7 +212,7 @@ def _run(method: Method, opened: _Opened, exchange: Exchange, said: dict[str, An
         target = opened
     elif method.role is Clones:
         target = clones_of(opened.driver)
-    if not method.carries:
+    if method.result not in (SendStream, Receiver):
         return method.call(target, said)
     with waiting.heeding(exchange.check), method.call(target, said) as stream:
         exchange.opened()

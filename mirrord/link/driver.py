@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from mirrord.core.endpoint import split_host
 from mirrord.core.errors import Aborted, LinkLost, MirrordError, Unreachable
-from mirrord.core.model import Endpoint, ReceiveRequest, Snapshot, Staging, VolumeFacts
+from mirrord.core.model import Endpoint, Snapshot, Staging, VolumeFacts
 from mirrord.drivers.contract import Capability, Clones, Driver
 from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.link.exchange import Cancelled, Exchange
@@ -142,11 +142,16 @@ class RemoteDriver(Driver, Clones):
 
     def _call(self, name: str, *arguments: Any, **named: Any) -> Any:
         method = METHODS[name]
-        words, timeout_s = method.words(*arguments, **named), _QUICK_S if method.quick else None
+        words = method.words(*arguments, **named)
+        if method.result is SendStream:
+            return _RemoteSend(*self._begin(name, words), self._placed)
+        if method.result is Receiver:
+            return _RemoteReceiver(*self._begin(name, words), self._placed)
+        timeout_s = _QUICK_S if method.quick else None
         answer = self._try(
             lambda session, number: session.call(name, number, *words, timeout_s=timeout_s)
         )
-        return method.result(answer)
+        return None if method.result is None else unpack(method.result, answer)
 
     def _begin(self, method: str, words: list[Any]) -> tuple[Session, Exchange]:
         """A call with data, once the other end has begun it."""
@@ -226,22 +231,6 @@ class RemoteDriver(Driver, Clones):
         """See `Source.own_snapshots`."""
         listed: list[Snapshot] = self._call("own_snapshots", patterns) if patterns else []
         return listed
-
-    def send(
-        self,
-        base: str | None,
-        incremental: str,
-        *,
-        checkpoint: dict[str, int | str] | None = None,
-    ) -> SendStream:
-        """See `Source.send`."""
-        words = METHODS["send"].words(base, incremental, checkpoint=checkpoint)
-        return _RemoteSend(*self._begin("send", words), self._placed)
-
-    def receive(self, request: ReceiveRequest) -> Receiver:
-        """See `Destination.receive`."""
-        words = METHODS["receive"].words(request)
-        return _RemoteReceiver(*self._begin("receive", words), self._placed)
 
 
 _Placed = Callable[[MirrordError], MirrordError]

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mirrord.drivers.contract import Clones, Destination, Failover, Source, Volume
-from mirrord.drivers.streams import Receiver, SendStream
-from mirrord.wire.values import pack, unpack
+from mirrord.wire.values import pack
 
 
 class Right(enum.Flag):
@@ -82,9 +81,9 @@ class Method:
         return {name: one.annotation for name, one in self.signature.parameters.items()}
 
     @property
-    def carries(self) -> bool:
-        """Whether a stream of data belongs to it: to the client, or from there."""
-        return self.signature.return_annotation in (SendStream, Receiver)
+    def result(self) -> Any:
+        """The type of what it returns; for a `SendStream` or `Receiver` the call carries data."""
+        return self.signature.return_annotation
 
     def words(self, *arguments: Any, **named: Any) -> list[Any]:
         """The words of a call with these arguments."""
@@ -96,11 +95,6 @@ class Method:
         """Call it at `target` with all of its arguments, by name."""
         bound = inspect.BoundArguments(self.signature, OrderedDict(arguments))
         return getattr(target, self.name)(*bound.args, **bound.kwargs)
-
-    def result(self, answer: Any) -> Any:
-        """What the other end answered, as the type that the method returns; `ProtocolError`."""
-        kind = self.signature.return_annotation
-        return None if kind is None else unpack(kind, answer)
 
 
 _S, _R, _REMOVE = Right.SEND, Right.RECEIVE, Right.REMOVE

@@ -36,6 +36,7 @@ from mirrord.wire.frames import CHUNK_BYTES, Type, control, header
 from mirrord.wire.methods import METHODS
 from tests.security.sentences import breaks
 from tests.support.agents import Agents, agents
+from tests.support.calls import CALLS
 from tests.support.service import PATIENCE_S, until
 
 MIB = 1 << 20
@@ -241,12 +242,6 @@ LOOKING = {
     "changed_since", "delta", "changes", "send", "stagings", "writers", "is_marked",
     "divergence",
 }  # fmt: skip
-WORDS: dict[str, list[Any]] = {
-    "take_snapshot": ["s9"], "delete_snapshot": ["0" * 32], "prepare": ["m1", False],
-    "commit": ["t1", True], "discard": ["t1"], "promote": [None], "begin_test": [""],
-    "rollback": ["0" * 32, "m1", "aside"], "reinstate": ["aside"],
-    "receive": [["t1", "m1", None, ["0" * 32, "s9", "reference", 1, 1]]],
-}  # fmt: skip
 
 
 @breaks("S5")
@@ -263,7 +258,7 @@ def test_nothing_changes_a_volume_that_another_has_locked(tmp_path: Path, method
         number = session.call("open", "block", str(volume))[0]
         with BlockDriver(str(volume)).lock("mine"):
             with pytest.raises(Busy):
-                session.call(method, number, *WORDS.get(method, []), timeout_s=PATIENCE_S)
+                session.call(method, number, *CALLS[method], timeout_s=PATIENCE_S)
             assert (volume / "root").read_bytes() == before
             assert not (volume / "staging").exists()
 
