@@ -12,14 +12,16 @@ import pytest
 from mirrord.agent.rules import Rules, rights_at
 from mirrord.agent.serve import Agent
 from mirrord.core.errors import Busy, MirrordError, Refused, Untrusted
-from mirrord.core.model import Name
+from mirrord.core.model import Endpoint, Name
 from mirrord.drivers.block.driver import BlockDriver
 from mirrord.drivers.block.owner import Volume as BlockVolume
+from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.drivers.contract import Clones, Destination, Driver, Failover, Source, Volume
 from mirrord.link.driver import RemoteDriver
 from mirrord.link.session import Session
 from mirrord.wire.methods import METHODS, PeerLock
 from tests.link.test_session import pair
+from tests.support.agents import agents
 from tests.support.calls import CALLS
 from tests.support.service import PATIENCE_S
 
@@ -147,3 +149,14 @@ def test_a_name_is_no_path(volume: Path, name: str, word: str) -> None:
         pytest.raises(Refused, match="invalid name"),
     ):
         client.call(name, number, *words, timeout_s=PATIENCE_S)
+
+
+@pytest.mark.parametrize("append_only", [False, True])
+def test_a_peer_knows_that_it_may_only_append(tmp_path: Path, append_only: bool) -> None:
+    """It prunes nothing there. What the driver can do is no other thing than on its own host."""
+    allow = ["--allow", f"receive={tmp_path}", *(["--append-only"] if append_only else [])]
+    with agents(tmp_path / "home", *allow) as others:
+        there = RemoteDriver.of(Endpoint("btrfs", str(tmp_path / "copy"), "there"), others)
+        assert there.append_only is append_only
+        assert there.capabilities == BtrfsDriver.capabilities
+    assert not BtrfsDriver(str(tmp_path / "copy")).append_only
