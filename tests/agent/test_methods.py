@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mirrord.agent.rules import Rules, rights_at
-from mirrord.agent.serve import Agent
+from mirrord.agent.serve import _GUARDS, Agent
 from mirrord.core.errors import Busy, MirrordError, Refused, Untrusted
 from mirrord.core.model import Endpoint, Name
 from mirrord.drivers.block.driver import BlockDriver
@@ -56,6 +56,7 @@ def test_each_entry_is_a_method_of_its_role() -> None:
         assert name == method.name
         assert method.role in ROLES
         assert inspect.isfunction(vars(method.role)[name])
+    assert _GUARDS.keys() <= METHODS.keys()
 
 
 def test_each_method_of_the_contract_is_in_the_table() -> None:
