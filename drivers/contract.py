@@ -49,9 +49,9 @@ from mirrord.drivers.refusals import no_clones
 from mirrord.drivers.streams import Receiver, SendStream
 
 
-class Capability(enum.Flag):
+class Capability(enum.Flag, boundary=enum.CONFORM):
     """What a driver can do beyond what each must. The numbers travel (docs/wire.md): a new one is
-    added, none is used again.
+    added, none is used again, and those of a newer peer that are not known here are passed over.
     """
 
     NONE = 0

@@ -20,7 +20,6 @@ from mirrord.system import waiting
 from mirrord.wire.methods import METHODS, Method, Opened
 from mirrord.wire.values import unpack
 
-_EVERY = sum(each.value for each in Capability)
 #: Pauses before a call over a broken connection is tried again over a new one.
 _PAUSES_S = (0.0, 0.5, 2.0)
 #: What only looks must not wait for a disk that hangs.
@@ -82,9 +81,7 @@ class RemoteDriver(Driver, Clones):
         self._session: Session | None = None
         #: The one that was tried last, attached or not.
         self._used: Session | None = None
-        self._handle = 0
-        self._capabilities = Capability.NONE
-        self._append_only = False
+        self._opened = Opened(0, 0, append_only=False)
         self._purpose: str | None = None
 
     @classmethod
@@ -101,7 +98,13 @@ class RemoteDriver(Driver, Clones):
     def capabilities(self) -> Capability:  # type: ignore[override]
         """As the other end says."""
         self._attached()
-        return self._capabilities
+        return Capability(self._opened.capabilities)
+
+    @property
+    def append_only(self) -> bool:
+        """As the other end says: who may not delete there does not prune there."""
+        self._attached()
+        return self._opened.append_only
 
     # The connection
 
@@ -117,36 +120,32 @@ class RemoteDriver(Driver, Clones):
                 opened: Opened = unpack(Opened, answer)
                 if self._purpose is not None:
                     session.call("lock", opened.number, self._purpose, timeout_s=_QUICK_S)
-                self._session, self._handle = session, opened.number
-                # A newer peer may have some that are not known here.
-                self._capabilities = Capability(opened.capabilities & _EVERY)
-                self._append_only = opened.append_only
-            return session, self._handle
+                self._session, self._opened = session, opened
+            return session, self._opened.number
 
     def _try(self, work: Callable[[Session, int], Any]) -> Any:
         """Do it, and once more over a new connection when the old one breaks."""
         known = self._session is not None
-        for pause_s in _PAUSES_S:
-            waiting.sleep_s(pause_s)
-            try:
-                return work(*self._attached())
-            except (LinkLost, Unreachable) as error:
-                failure: MirrordError = error
-                # A connection that broke is made anew; one that could not be made is told at once.
-                known = known or (self._used is not None and self._used.answered)
-                if not known or waiting.one_try():
-                    break
-            except MirrordError as error:
-                raise self._placed(error) from error
-        raise self._placed(failure) from failure
+        with self.placing():
+            for pause_s in _PAUSES_S:
+                waiting.sleep_s(pause_s)
+                try:
+                    return work(*self._attached())
+                except (LinkLost, Unreachable) as error:
+                    failure: MirrordError = error
+                    # One that broke is made anew; one that could not be made is told at once.
+                    known = known or (self._used is not None and self._used.answered)
+                    if not known or waiting.one_try():
+                        break
+            raise failure
 
     def _call(self, name: str, *arguments: Any, **named: Any) -> Any:
         method = METHODS[name]
         words = method.words(*arguments, **named)
         if method.result is SendStream:
-            return _RemoteSend(*self._begin(name, words), self._placed)
+            return _RemoteSend(self, *self._begin(name, words))
         if method.result is Receiver:
-            return _RemoteReceiver(*self._begin(name, words), self._placed)
+            return _RemoteReceiver(self, *self._begin(name, words))
         timeout_s = _QUICK_S if method.quick else None
         answer = self._try(
             lambda session, number: session.call(name, number, *words, timeout_s=timeout_s)
@@ -168,18 +167,21 @@ class RemoteDriver(Driver, Clones):
         begun: tuple[Session, Exchange] = self._try(begin)
         return begun
 
-    def _placed(self, error: MirrordError) -> MirrordError:
-        """The error, which says at which end it was."""
-        where = error.where
-        if isinstance(error, Aborted):
-            return error  # somebody here wished it
-        if where in ("", f"{self.kind}:{self.location}"):
-            error.where = str(self)
-        elif where == split_host(self._endpoint.host, what="the endpoint")[1]:
-            error.where = self._endpoint.host
-        elif self._endpoint.host not in where:
-            error.where = f"{self._endpoint.host}: {where}"
-        return error
+    @contextmanager
+    def placing(self) -> Iterator[None]:
+        """What is raised in here says at which end it was."""
+        try:
+            yield
+        except Aborted:
+            raise  # somebody here wished it
+        except MirrordError as error:
+            if error.where in ("", f"{self.kind}:{self.location}"):
+                error.where = str(self)
+            elif error.where == split_host(self._endpoint.host, what="the endpoint")[1]:
+                error.where = self._endpoint.host
+            elif self._endpoint.host not in error.where:
+                error.where = f"{self._endpoint.host}: {error.where}"
+            raise
 
     def detach(self) -> None:
         """Give up the number in the session: the mirror is done with this end."""
@@ -187,7 +189,7 @@ class RemoteDriver(Driver, Clones):
             session, self._session = self._session, None
         if session is not None and session.alive:
             try:
-                session.forget(session.begin("close", self._handle))
+                session.forget(session.begin("close", self._opened.number))
             except MirrordError:
                 return  # the session ends, and with it what it had open
 
@@ -207,17 +209,11 @@ class RemoteDriver(Driver, Clones):
             session = self._session
             if session is not None and session.alive:
                 try:
-                    session.call("unlock", self._handle, timeout_s=_QUICK_S)
+                    session.call("unlock", self._opened.number, timeout_s=_QUICK_S)
                 except LinkLost:
                     pass  # a session that ended holds nothing
 
     # The contract, where it is more than a call
-
-    @property
-    def append_only(self) -> bool:
-        """As the other end says: who may not delete there does not prune there."""
-        self._attached()
-        return self._append_only
 
     def facts(self) -> VolumeFacts:
         """See `Volume.facts`; with the host, and what there is to be known of the connection."""
@@ -233,75 +229,65 @@ class RemoteDriver(Driver, Clones):
         return listed
 
 
-_Placed = Callable[[MirrordError], MirrordError]
+class _Carried:
+    """Data that belong to a call, with what the two kinds of stream have in common."""
 
-
-class _RemoteSend(SendStream):
-    """A stream that the other end sends."""
-
-    def __init__(self, session: Session, exchange: Exchange, placed: _Placed) -> None:
-        self._session, self._exchange, self._placed = session, exchange, placed
+    def __init__(self, driver: RemoteDriver, session: Session, exchange: Exchange) -> None:
+        self._driver, self._session, self._exchange = driver, session, exchange
         self._closed = False
+
+    def close(self) -> None:
+        """See `SendStream.close` and `Receiver.close`."""
+        if self._closed:
+            return
+        self._closed = True
+        if not self._exchange.settled:
+            self._end()
+        self._session.forget(self._exchange)
+
+    def _end(self) -> None:
+        self._exchange.cancel()
+
+
+class _RemoteSend(_Carried, SendStream):
+    """A stream that the other end sends."""
 
     def read(self) -> bytes | memoryview:
         """The next piece; b"" when all of it has come and its digest is right."""
-        try:
+        with self._driver.placing():
             data = self._exchange.read()
             if not data:
                 self._exchange.result(_QUICK_S)
             return data
-        except MirrordError as error:
-            raise self._placed(error) from error
-
-    def close(self) -> None:
-        """See `SendStream.close`."""
-        if self._closed:
-            return
-        self._closed = True
-        if not self._exchange.settled:
-            self._exchange.cancel()
-        self._session.forget(self._exchange)
 
 
-class _RemoteReceiver(Receiver):
+class _RemoteReceiver(_Carried, Receiver):
     """A receiver at the other end."""
-
-    def __init__(self, session: Session, exchange: Exchange, placed: _Placed) -> None:
-        self._session, self._exchange, self._placed = session, exchange, placed
-        self._closed = False
 
     def write(self, chunk: bytes | memoryview) -> None:
         """See `Receiver.write`."""
-        try:
-            self._exchange.send(chunk)
-        except Cancelled:
-            raise self._placed(LinkLost("the other end takes no more")) from None
-        except MirrordError as error:
-            raise self._placed(error) from error
+        with self._driver.placing():
+            try:
+                self._exchange.send(chunk)
+            except Cancelled:
+                raise LinkLost("the other end takes no more") from None
 
     def finish(self) -> Staging:
         """See `Receiver.finish`."""
-        try:
+        with self._driver.placing():
             self._exchange.end()
             done: Staging = unpack(Staging, self._exchange.result())
             return done
-        except MirrordError as error:
-            raise self._placed(error) from error
 
-    def close(self) -> None:
-        """End it, and wait until the other end has kept what it keeps."""
-        if self._closed:
-            return
-        self._closed = True
-        if not self._exchange.settled:
-            # A host that does not answer now does not keep us: it notices by itself.
-            told = self._exchange.cancel()
-            try:
-                if self._session.probe(
-                    waiting.HURRY_S if told else 0.0, quiet_s=_STALLED_S if told else _UNTOLD_S
-                ):
-                    with waiting.at_most(_CLOSE_S):
-                        self._exchange.result()
-            except MirrordError:
-                pass  # why it ended is known, or does not matter
-        self._session.forget(self._exchange)
+    def _end(self) -> None:
+        """Wait until the other end has kept what it keeps."""
+        # A host that does not answer now does not keep us: it notices by itself.
+        told = self._exchange.cancel()
+        try:
+            if self._session.probe(
+                waiting.HURRY_S if told else 0.0, quiet_s=_STALLED_S if told else _UNTOLD_S
+            ):
+                with waiting.at_most(_CLOSE_S):
+                    self._exchange.result()
+        except MirrordError:
+            pass  # why it ended is known, or does not matter

@@ -16,7 +16,15 @@ from mirrord.core.model import Endpoint, Name
 from mirrord.drivers.block.driver import BlockDriver
 from mirrord.drivers.block.owner import Volume as BlockVolume
 from mirrord.drivers.btrfs.driver import BtrfsDriver
-from mirrord.drivers.contract import Clones, Destination, Driver, Failover, Source, Volume
+from mirrord.drivers.contract import (
+    Capability,
+    Clones,
+    Destination,
+    Driver,
+    Failover,
+    Source,
+    Volume,
+)
 from mirrord.link.driver import RemoteDriver
 from mirrord.link.session import Session
 from mirrord.wire.methods import METHODS, PeerLock
@@ -161,3 +169,15 @@ def test_a_peer_knows_that_it_may_only_append(tmp_path: Path, append_only: bool)
         assert there.append_only is append_only
         assert there.capabilities == BtrfsDriver.capabilities
     assert not BtrfsDriver(str(tmp_path / "copy")).append_only
+
+
+def test_the_numbers_of_capabilities_stay() -> None:
+    """They travel: a number that changes is another capability to a peer of another version."""
+    assert {one.name: one.value for one in Capability} == {
+        "RESUME": 1,
+        "FILES": 2,
+        "BLOCK_FOR_BLOCK": 4,
+        "SPOOL": 8,
+        "COPY": 32,
+    }
+    assert Capability(1 << 40 | 16 | 2) is Capability.FILES  # of a newer peer
