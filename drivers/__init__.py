@@ -1,1 +1,1 @@
-"""Drivers: one folder for each kind of volume. `mirrord.drivers.base` is their contract."""
+"""Drivers: one folder for each kind of volume. `mirrord.drivers.contract` is their contract."""

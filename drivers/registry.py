@@ -6,7 +6,7 @@ from types import ModuleType
 
 from mirrord.core.errors import UsageError
 from mirrord.core.model import Endpoint
-from mirrord.drivers.base import Driver
+from mirrord.drivers.contract import Driver
 
 
 def open_driver(endpoint: Endpoint) -> Driver:

@@ -1,4 +1,4 @@
-"""The two stream objects of the driver contract (base.py): what `send` and `receive` return."""
+"""The two stream objects of the driver contract (contract.py): what `send` and `receive` return."""
 
 from __future__ import annotations
 

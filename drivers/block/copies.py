@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mirrord.core.errors import Refused
 from mirrord.core.model import Role
-from mirrord.drivers import base
+from mirrord.drivers import refusals
 from mirrord.drivers.block import rootrecord
 from mirrord.drivers.block.place import foreign_content, is_volume
 from mirrord.drivers.block.rootrecord import RootRecord
@@ -38,16 +38,16 @@ def begin(path: Path, record: RootRecord, segment: int, wanted: str, where: str)
     if there is not None and wanted in ("", str(there)):
         return there
     if there is not None:
-        raise base.other_copy(where, str(there))
+        raise refusals.other_copy(where, str(there))
     entry = record.entry(record.shown) if record.shown else None
     if entry is None:
-        raise base.nothing_shown(where)
+        raise refusals.nothing_shown(where)
     copy = Path(wanted) if wanted else path.with_name(f"{path.name}-test")
     if _unfinished(path) == copy:
         _remove(copy)
     found = foreign_content(copy)
     if found is not None:
-        raise base.not_empty(str(copy), f"it holds {found}")
+        raise refusals.not_empty(str(copy), f"it holds {found}")
     identity = uuid.uuid4().hex
     _write(path, copy, identity)
     made = replace(
@@ -72,7 +72,7 @@ def _copy(source: Path, target: Path, where: str) -> None:
             size, used = os.fstat(old.fileno()).st_size, os.fstat(old.fileno()).st_blocks * 512
             free = shutil.disk_usage(target.parent).free
             if used > free:
-                raise base.no_space(
+                raise refusals.no_space(
                     where, f"the copy takes {used} bytes, {free} are free"
                 ) from None
             _copy_blocks(old.fileno(), new.fileno(), size)

@@ -1,4 +1,4 @@
-"""The block driver: the contract of drivers/base.py over block volumes."""
+"""The block driver: the contract of drivers/contract.py over block volumes."""
 
 from __future__ import annotations
 
@@ -23,18 +23,6 @@ from mirrord.core.model import (
     Staging,
     VolumeFacts,
 )
-from mirrord.drivers.base import (
-    Capability,
-    Driver,
-    base_missing,
-    not_a_mirror,
-    not_empty,
-    not_live,
-    nothing_shown,
-    other_mirror,
-    snapshot_missing,
-    staging_missing,
-)
 from mirrord.drivers.block import copies, roles, rootrecord, staging
 from mirrord.drivers.block.content import changed_blocks
 from mirrord.drivers.block.format import BLOCK_BYTES, Root
@@ -57,11 +45,22 @@ from mirrord.drivers.block.volume import (
     write_first_record,
     writer_of,
 )
+from mirrord.drivers.contract import Capability, Clones, Driver
+from mirrord.drivers.refusals import (
+    base_missing,
+    not_a_mirror,
+    not_empty,
+    not_live,
+    nothing_shown,
+    other_mirror,
+    snapshot_missing,
+    staging_missing,
+)
 from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.system import locks
 
 
-class BlockDriver(Driver):
+class BlockDriver(Driver, Clones):
     """A block volume in the directory `location`, an absolute path."""
 
     kind = "block"

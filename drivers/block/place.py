@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from mirrord.core.errors import PermissionMissing
-from mirrord.drivers.base import permission_missing
 from mirrord.drivers.block import rootrecord
+from mirrord.drivers.refusals import permission_missing
 
 #: What a preparation that was cut short may leave in a directory that is still fit to be used.
 _LEFTOVERS = frozenset(

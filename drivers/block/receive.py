@@ -13,7 +13,6 @@ from pathlib import Path
 
 from mirrord.core.errors import Damaged, Refused, TransferFailed
 from mirrord.core.model import SnapshotKind, Staging
-from mirrord.drivers.base import stream_damaged
 from mirrord.drivers.block import staging
 from mirrord.drivers.block.activemap import MapView, Run
 from mirrord.drivers.block.format import (
@@ -40,6 +39,7 @@ from mirrord.drivers.block.stream import (
 )
 from mirrord.drivers.block.verify import verify_added
 from mirrord.drivers.block.volume import Volume
+from mirrord.drivers.refusals import stream_damaged
 from mirrord.drivers.streams import Receiver
 from mirrord.system.native import Panic, StreamChecksum
 

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mirrord.core.errors import Damaged, IoFailed, MirrordError
-from mirrord.drivers.base import no_space
 from mirrord.drivers.block.format import (
     BLOCK_BYTES,
     Pointer,
@@ -24,6 +23,7 @@ from mirrord.drivers.block.format import (
     number_of,
     segment_of,
 )
+from mirrord.drivers.refusals import no_space
 from mirrord.system import files, steps
 from mirrord.system.native import block_checksums
 

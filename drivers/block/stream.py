@@ -23,11 +23,11 @@ from typing import Any
 
 from mirrord.core.errors import MirrordError, TransferFailed
 from mirrord.core.model import BlockStates, Changes, Delta
-from mirrord.drivers.base import stream_damaged
 from mirrord.drivers.block.activemap import Run, added_runs
 from mirrord.drivers.block.format import BLOCK_BYTES, Root, number_of, segment_of, sum_of
 from mirrord.drivers.block.rootrecord import Entry
 from mirrord.drivers.block.store import BlockStore
+from mirrord.drivers.refusals import stream_damaged
 from mirrord.drivers.streams import SendStream
 from mirrord.system.native import StreamChecksum
 

@@ -24,7 +24,6 @@ from typing import Self
 
 from mirrord.core.errors import Busy, Damaged, NoSpace, Refused, UsageError
 from mirrord.core.model import Role, Snapshot, SnapshotKind
-from mirrord.drivers.base import snapshot_missing
 from mirrord.drivers.block import rootrecord, writerlock
 from mirrord.drivers.block.activemap import MapView, differing_chunks
 from mirrord.drivers.block.content import read_bytes
@@ -35,6 +34,7 @@ from mirrord.drivers.block.reclaim import give_back, reclaim_snapshots, reclaim_
 from mirrord.drivers.block.rootrecord import Entry, RootRecord, content_digest
 from mirrord.drivers.block.store import BlockStore, io_errors
 from mirrord.drivers.block.tree import RadixTree
+from mirrord.drivers.refusals import snapshot_missing
 from mirrord.system import clock, files, locks
 
 #: Blocks written before the memory that changed nodes take is looked at: 4 MiB.

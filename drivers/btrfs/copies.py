@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from mirrord.core.errors import Refused
-from mirrord.drivers import base
+from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import layout, store, subvolume
 from mirrord.drivers.btrfs.layout import Layout
 from mirrord.system import files
@@ -23,13 +23,13 @@ def begin(place: Layout, wanted: str, where: str) -> Path:
     if there is not None and wanted in ("", str(there)):
         return there
     if there is not None:
-        raise base.other_copy(where, str(there))
+        raise refusals.other_copy(where, str(there))
     shown = store.shown(place)
     if shown is None:
-        raise base.nothing_shown(where)
+        raise refusals.nothing_shown(where)
     path = Path(wanted) if wanted else place.view.with_name(f"{place.view.name}-test")
     if os.path.lexists(path):
-        raise base.not_empty(str(path), "something is there already")
+        raise refusals.not_empty(str(path), "something is there already")
     if not path.parent.is_dir():
         raise Refused(
             "there is no folder for the copy", where=str(path), why=f"{path.parent} is not there"

@@ -26,8 +26,7 @@ from mirrord.core.model import (
     Staging,
     VolumeFacts,
 )
-from mirrord.drivers import base
-from mirrord.drivers.base import Capability, Driver
+from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import (
     copies,
     failover,
@@ -47,13 +46,14 @@ from mirrord.drivers.btrfs.ioctl import guarded
 from mirrord.drivers.btrfs.layout import Layout
 from mirrord.drivers.btrfs.store import Kept
 from mirrord.drivers.btrfs.stream import BtrfsSendStream, Checkpoint, Sending
+from mirrord.drivers.contract import Capability, Clones, Driver
 from mirrord.system import files, locks
 from mirrord.system.openers import writers_on
 
 _NESTED_WATCHED_MAX = 1000
 
 
-class BtrfsDriver(Driver):
+class BtrfsDriver(Driver, Clones):
     """One subvolume, or the place where one is mirrored to.
 
     stream_version: of the streams that `send` makes: 2 carries compressed extents as they are,
@@ -93,7 +93,7 @@ class BtrfsDriver(Driver):
     def _find_place(self) -> Layout:
         subvolume.require_support()
         if os.geteuid() != 0:
-            raise base.permission_missing(str(self), "btrfs snapshots and streams need root")
+            raise refusals.permission_missing(str(self), "btrfs snapshots and streams need root")
         path = Path(self.location)
         if not layout.on_btrfs(path):
             kind = layout.filesystem_kind(path)
@@ -132,7 +132,7 @@ class BtrfsDriver(Driver):
     def _live_place(self) -> Layout:
         place = self._place()
         if not place.live:
-            raise base.not_live(str(self))
+            raise refusals.not_live(str(self))
         return place
 
     def _make_live_store(self, place: Layout) -> None:
@@ -168,7 +168,7 @@ class BtrfsDriver(Driver):
         place = self._live_place()
         self._make_live_store(place)
         if self._listed not in ("", subvolume.info(place.view).uuid):
-            raise base.replaced(str(self), "it was replaced just now")
+            raise refusals.replaced(str(self), "it was replaced just now")
         wrapper = place.snapshots / layout.component(name, str(self))
         there = store.in_wrapper(wrapper, SnapshotKind.REFERENCE)
         if there is None:
@@ -209,7 +209,7 @@ class BtrfsDriver(Driver):
         place = self._live_place()
         one = store.find_to_send(place, guid)
         if one is None:
-            raise base.snapshot_missing(str(self), guid)
+            raise refusals.snapshot_missing(str(self), guid)
         return not failover.unchanged(place.view, one)
 
     # Source
@@ -222,7 +222,7 @@ class BtrfsDriver(Driver):
         place = self._place()
         newer = store.find_to_send(place, incremental)
         if newer is None:
-            raise base.snapshot_missing(str(self), incremental)
+            raise refusals.snapshot_missing(str(self), incremental)
         if not newer.snapshot.intact:
             raise Diverged(
                 "the snapshot was changed after it was taken",
@@ -292,9 +292,9 @@ class BtrfsDriver(Driver):
         owner = layout.read_mirror_id(place)
         if role in (Role.LIVE, Role.FOREIGN):
             found = "it is a live volume" if role is Role.LIVE else notes[0]
-            raise base.not_empty(str(self), found)
+            raise refusals.not_empty(str(self), found)
         if role is Role.MIRROR and owner != mirror_id:
-            raise base.other_mirror(str(self), owner)
+            raise refusals.other_mirror(str(self), owner)
         if not place.location.parent.is_dir():
             raise Refused(
                 "the folder above the destination is not there",
@@ -311,7 +311,7 @@ class BtrfsDriver(Driver):
     def _mirror_place(self) -> Layout:
         place = self._place()
         if standing.role(place)[0] is not Role.MIRROR:
-            raise base.not_a_mirror(str(self))
+            raise refusals.not_a_mirror(str(self))
         return place
 
     @guarded
@@ -320,12 +320,12 @@ class BtrfsDriver(Driver):
         place = self._mirror_place()
         owner = layout.read_mirror_id(place)
         if owner != request.mirror_id:
-            raise base.other_mirror(str(self), owner)
+            raise refusals.other_mirror(str(self), owner)
         here = None
         if request.base is not None:
             here = store.find(place, request.base)
             if here is None or not here.snapshot.intact:
-                raise base.base_missing(str(self), request.base)
+                raise refusals.base_missing(str(self), request.base)
             store.taken_for(here, str(self))  # refused here rather than after the transfer
         return receive.BtrfsReceiver(place, request, here, str(self))
 
@@ -362,9 +362,9 @@ class BtrfsDriver(Driver):
             return
         start = failover.to_promote(place, guid, str(self)) if place.store.is_dir() else None
         if start is None and standing.role(place)[0] is not Role.MIRROR:
-            raise base.not_a_mirror(str(self))
+            raise refusals.not_a_mirror(str(self))
         if os.path.lexists(place.view) and place.shown_wrapper() is None:
-            raise base.not_empty(str(place.view), "it is not a view of mirrord's")
+            raise refusals.not_empty(str(place.view), "it is not a view of mirrord's")
         reserve.use(place, lambda: failover.promote(place, start, str(self)))
 
     @guarded
@@ -427,7 +427,7 @@ class BtrfsDriver(Driver):
         """See `Driver.begin_test`: a writable snapshot."""
         here = self._place()
         if standing.role(here)[0] is not Role.MIRROR:
-            raise base.not_a_mirror(str(self))
+            raise refusals.not_a_mirror(str(self))
         return BtrfsDriver(str(copies.begin(here, place, str(self)))).facts()
 
     @guarded
@@ -448,10 +448,10 @@ class BtrfsDriver(Driver):
         place = self._place()
         lost = not os.path.lexists(place.view)  # a live volume that somebody deleted
         if not place.live and not lost and place.shown_wrapper() is None:
-            raise base.not_a_mirror(str(self))
+            raise refusals.not_a_mirror(str(self))
         target = store.find(place, guid)
         if target is None or not target.snapshot.intact:
-            raise base.base_missing(str(self), guid)
+            raise refusals.base_missing(str(self), guid)
         if target.snapshot.kind is SnapshotKind.DIVERGED:
             raise Refused("a diverged snapshot cannot be the base of a mirror", where=str(self))
         roll_back = functools.partial(

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mirrord.core.errors import Damaged, NotFound, Refused
 from mirrord.core.model import Divergence, Snapshot, SnapshotKind
-from mirrord.drivers import base
+from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import ioctl, layout, store, subvolume, walk
 from mirrord.drivers.btrfs.layout import Layout, Record
 from mirrord.drivers.btrfs.store import Kept
@@ -65,7 +65,7 @@ def to_promote(place: Layout, guid: str | None, where: str) -> Kept | None:
     if guid is not None:
         one = store.find(place, guid)
         if one is None or not _usable(one):
-            raise base.base_missing(where, guid)
+            raise refusals.base_missing(where, guid)
         return one
     kept = [one for one in store.kept(place) if one.snapshot.kind is SnapshotKind.REFERENCE]
     shown = store.shown(place)

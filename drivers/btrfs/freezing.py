@@ -13,7 +13,7 @@ import os
 import sys
 
 from mirrord.core.errors import Refused
-from mirrord.drivers import base
+from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import layout, subvolume
 from mirrord.drivers.btrfs.layout import Layout
 from mirrord.system import files
@@ -89,4 +89,4 @@ def _claim(held: int, where: str) -> None:
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise base.frozen_elsewhere(where) from None
+        raise refusals.frozen_elsewhere(where) from None

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ParamSpec, Protocol, TypeVar
 
 from mirrord.core.errors import IoFailed, MirrordError, Refused
-from mirrord.drivers import base
+from mirrord.drivers import refusals
 from mirrord.system.native import BtrfsBlocks, BtrfsExtents
 
 SEND_NO_FILE_DATA = 0x1
@@ -298,9 +298,9 @@ def as_mirrord_error(error: OSError, where: str) -> MirrordError:
     if error.filename:
         why = f"{os.fsdecode(error.filename)}: {why}"
     if error.errno in (errno.EPERM, errno.EACCES):
-        return base.permission_missing(where, f"{why}; btrfs snapshots and streams need root")
+        return refusals.permission_missing(where, f"{why}; btrfs snapshots and streams need root")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return base.no_space(where, why)
+        return refusals.no_space(where, why)
     if error.errno == errno.EROFS:
         return Refused(
             "the file system is mounted read-only",

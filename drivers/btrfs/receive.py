@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING
 
 from mirrord.core.errors import Damaged, MirrordError, TransferFailed, Unsupported
 from mirrord.core.model import ReceiveRequest, Staging
-from mirrord.drivers import base
+from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import layout, spool, staging, store, subvolume
 from mirrord.drivers.btrfs.alone import alone
 from mirrord.drivers.btrfs.ioctl import guarded
@@ -201,7 +201,7 @@ class BtrfsReceiver(Receiver):
         try:
             self._scanner.feed(chunk)
         except ValueError as error:
-            raise base.stream_damaged(self._where, str(error)) from error
+            raise refusals.stream_damaged(self._where, str(error)) from error
         self._pass_on(chunk)
 
     def _changed_beginning(self, data: bytes) -> bytes | None:
@@ -218,7 +218,7 @@ class BtrfsReceiver(Receiver):
             path = os.fsencode(self._wrapper.name)
             return btrfs_rewrite_beginning(data, path=path, parent_uuid=parent)
         except ValueError as error:
-            raise base.stream_damaged(self._where, str(error)) from error
+            raise refusals.stream_damaged(self._where, str(error)) from error
 
     def _check_announced(self, data: bytes) -> None:
         scanner = BtrfsStreamScanner()
@@ -226,14 +226,14 @@ class BtrfsReceiver(Receiver):
         assert scanner.beginning is not None
         uuid, ctransid, parent = scanner.beginning
         if f"{uuid}:{ctransid}" != self._request.snapshot.guid:
-            raise base.stream_damaged(
+            raise refusals.stream_damaged(
                 self._where,
                 f"it holds the snapshot {uuid}:{ctransid}, not the announced "
                 f"{self._request.snapshot.guid}",
             )
         if (parent is None) != (self._base is None):
             kind = "a whole snapshot" if parent is None else "changes to another snapshot"
-            raise base.stream_damaged(self._where, f"it holds {kind}, which was not announced")
+            raise refusals.stream_damaged(self._where, f"it holds {kind}, which was not announced")
 
     def _pass_on(self, chunk: bytes | memoryview) -> None:
         try:
@@ -266,7 +266,7 @@ class BtrfsReceiver(Receiver):
     def _finish(self) -> None:
         self._catch_up(None)
         if not self._scanner.ended:
-            raise base.stream_damaged(self._where, "it ends early")
+            raise refusals.stream_damaged(self._where, "it ends early")
         os.close(self._writing)
         self._writing = -1
         child = self._child
@@ -285,13 +285,13 @@ class BtrfsReceiver(Receiver):
 
     def _verified(self) -> subvolume.Info:
         if os.listdir(self._wrapper) != [self._wrapper.name]:
-            raise base.stream_damaged(self._where, "it did not make the announced snapshot")
+            raise refusals.stream_damaged(self._where, "it did not make the announced snapshot")
         try:
             info = subvolume.info(self._subvolume)
         except OSError as error:
-            raise base.stream_damaged(self._where, "it made no snapshot") from error
+            raise refusals.stream_damaged(self._where, "it made no snapshot") from error
         if info.guid != self._request.snapshot.guid or not info.read_only:
-            raise base.stream_damaged(
+            raise refusals.stream_damaged(
                 self._where, f"what arrived is {info.guid}, not {self._request.snapshot.guid}"
             )
         if (
@@ -362,12 +362,12 @@ def explain(why: str, where: str, base_guid: str | None) -> MirrordError:
     """The error behind what `btrfs receive` said."""
     lower = why.lower()
     if "no space left" in lower or "quota exceeded" in lower:
-        return base.no_space(where, why)
+        return refusals.no_space(where, why)
     if "operation not permitted" in lower or "permission denied" in lower:
-        return base.permission_missing(where, why)
+        return refusals.permission_missing(where, why)
     unreachable = "not reachable from inside" in lower or "default subvolume" in lower
     if unreachable or "cannot find parent" in lower or "did not find source subvol" in lower:
-        error = base.base_missing(where, base_guid or "")
+        error = refusals.base_missing(where, base_guid or "")
         error.why = f"'btrfs receive' cannot reach it ({why})"
         if unreachable:
             error.why += "; the file system is mounted at a subvolume that does not contain it"
@@ -396,5 +396,5 @@ def explain(why: str, where: str, base_guid: str | None) -> MirrordError:
             "destination with a shorter path.",
         )
     if "crc32 mismatch" in lower or "unexpected eof" in lower or "invalid" in lower:
-        return base.stream_damaged(where, why)
+        return refusals.stream_damaged(where, why)
     return TransferFailed("the destination could not apply the stream", where=where, why=why)

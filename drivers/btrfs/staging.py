@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mirrord.core.errors import Damaged
 from mirrord.core.model import Snapshot, SnapshotKind, Staging
-from mirrord.drivers import base
+from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import layout, spool, store, subvolume
 from mirrord.drivers.btrfs.layout import Layout
 from mirrord.drivers.btrfs.store import Kept
@@ -116,11 +116,11 @@ def commit(place: Layout, transfer_id: str, *, show: bool, where: str) -> Snapsh
             files.rename("BTRFS:COMMIT:MOVE", wrappers[0], target, leaving=True)
         done = store.in_wrapper(target, SnapshotKind.REFERENCE)
     elif wrappers:
-        raise base.staging_missing(where, transfer_id)
+        raise refusals.staging_missing(where, transfer_id)
     else:
         done = committed(place, transfer_id)
     if done is None or done.wrapper is None:
-        raise base.staging_missing(where, transfer_id)
+        raise refusals.staging_missing(where, transfer_id)
     if show:
         _show(place, done, again=not wrappers)
     spool.remove("BTRFS:COMMIT:SPOOL", spool.path_of(place, transfer_id, where))

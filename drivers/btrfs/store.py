@@ -10,7 +10,7 @@ from typing import NamedTuple
 from mirrord.core.errors import Damaged, Diverged, Refused
 from mirrord.core.model import Snapshot, SnapshotKind
 from mirrord.core.text import escaped
-from mirrord.drivers import base
+from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import ioctl, layout, subvolume
 from mirrord.drivers.btrfs.layout import Layout, Record
 from mirrord.system import files, steps
@@ -231,7 +231,7 @@ def require_base(place: Layout, guid: str, where: str) -> Kept:
     """The intact snapshot that something starts from; `Diverged` when there is none."""
     one = find_to_send(place, guid)
     if one is None or not one.snapshot.intact:
-        raise base.base_missing(where, guid)
+        raise refusals.base_missing(where, guid)
     return one
 
 

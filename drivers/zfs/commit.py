@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mirrord.core.model import ReceiveRequest
-from mirrord.drivers.base import staging_missing, stream_damaged
+from mirrord.drivers.refusals import staging_missing, stream_damaged
 from mirrord.drivers.zfs import (
     cache,
     command,

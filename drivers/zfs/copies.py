@@ -7,7 +7,7 @@ snapshot that it began as is destroyed only when the copy is gone (`zfs destroy 
 from __future__ import annotations
 
 from mirrord.core.errors import Refused
-from mirrord.drivers import base
+from mirrord.drivers import refusals
 from mirrord.drivers.zfs import cache, command, failover, marks, mounting, names
 from mirrord.drivers.zfs.listing import Listing
 from mirrord.drivers.zfs.marks import Mark
@@ -21,14 +21,14 @@ def begin(place: Place, found: Listing, wanted: str, where: str) -> str:
         mounting.mount("ZFS:COPY:MOUNT", _dataset(there, where))
         return there
     if there:
-        raise base.other_copy(where, there)
+        raise refusals.other_copy(where, there)
     guid = failover.shown(place, found)
     shown = found.find(guid) if guid else None
     if shown is None:
-        raise base.nothing_shown(where)
+        raise refusals.nothing_shown(where)
     name = check_place(place.location, wanted, where)
     if look(name, where).here is not None:
-        error = base.not_empty(where, f"there is a dataset {name}")
+        error = refusals.not_empty(where, f"there is a dataset {name}")
         error.hint = "Give the name of a dataset that does not exist yet."
         raise error
     remember(place, name, where)

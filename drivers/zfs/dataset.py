@@ -12,8 +12,8 @@ from mirrord.core.model import (
     SnapshotKind,
     VolumeFacts,
 )
-from mirrord.drivers import base as texts
-from mirrord.drivers.base import Driver
+from mirrord.drivers import refusals as texts
+from mirrord.drivers.contract import Clones, Driver
 from mirrord.drivers.zfs import (
     cache,
     command,
@@ -38,7 +38,7 @@ from mirrord.drivers.zfs.sight import Sight
 from mirrord.system import clock, locks
 
 
-class ZfsDataset(Driver):
+class ZfsDataset(Driver, Clones):
     """One dataset, or the place where one is mirrored to. location: `pool/dataset`."""
 
     def __init__(self, location: str) -> None:

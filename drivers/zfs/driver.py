@@ -1,4 +1,4 @@
-"""The OpenZFS driver: the contract of drivers/base.py over datasets.
+"""The OpenZFS driver: the contract of drivers/contract.py over datasets.
 
 dataset.py has the facts and snapshots, switching.py what makes a volume live or turns it back, and
 this module what is sent and received. marks.py says what is remembered where, running.py how an
@@ -20,8 +20,8 @@ from mirrord.core.model import (
     Snapshot,
     Staging,
 )
-from mirrord.drivers import base as texts
-from mirrord.drivers.base import Capability
+from mirrord.drivers import refusals as texts
+from mirrord.drivers.contract import Capability
 from mirrord.drivers.zfs import (
     command,
     commit,
@@ -46,7 +46,7 @@ from mirrord.drivers.zfs.switching import ZfsFailover
 
 
 class ZfsDriver(ZfsFailover):
-    """See `drivers.base.Driver`. location: `pool/dataset`."""
+    """See `drivers.contract.Driver`. location: `pool/dataset`."""
 
     kind: ClassVar[str] = "zfs"
     capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME | Capability.COPY

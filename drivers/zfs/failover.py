@@ -22,7 +22,7 @@ import re
 from mirrord.core.errors import MirrordError, Refused
 from mirrord.core.model import SnapshotKind
 from mirrord.core.units import format_few
-from mirrord.drivers.base import other_mirror
+from mirrord.drivers.refusals import other_mirror
 from mirrord.drivers.zfs import (
     below,
     command,

@@ -11,7 +11,7 @@ import tempfile
 from mirrord.core.errors import CheckpointUseless, MirrordError, TransferFailed
 from mirrord.core.model import ReceiveRequest, Snapshot, Staging
 from mirrord.core.units import format_few
-from mirrord.drivers import base
+from mirrord.drivers import refusals
 from mirrord.drivers.streams import Receiver
 from mirrord.drivers.zfs import cache, command, marks, names, record, running, tokens
 from mirrord.drivers.zfs.listing import Listing
@@ -74,7 +74,7 @@ class ZfsReceiver(Receiver):
         try:
             passed = self._scanner.feed(chunk)
         except ValueError as error:
-            raise base.stream_damaged(self._where, str(error)) from error
+            raise refusals.stream_damaged(self._where, str(error)) from error
         if self._running is None:
             self._waiting += [bytes(piece) for piece in passed]
             if self._scanner.begin is None:
@@ -89,12 +89,12 @@ class ZfsReceiver(Receiver):
         """The stream is the announced one: make ready for it and start `zfs recv`."""
         request = self._request
         if str(begin.toguid) != request.snapshot.guid:
-            raise base.stream_damaged(
+            raise refusals.stream_damaged(
                 self._where,
                 f"it holds the snapshot {begin.toguid}, not the announced {request.snapshot.guid}",
             )
         if (str(begin.fromguid) if begin.fromguid else None) != request.base:
-            raise base.stream_damaged(
+            raise refusals.stream_damaged(
                 self._where, f"it starts from {begin.fromguid or 'nothing'}, not from the base"
             )
         if not self._present:
@@ -173,7 +173,7 @@ class ZfsReceiver(Receiver):
         if self._staging is not None:
             return self._staging
         if not self._scanner.ended:
-            raise base.stream_damaged(self._where, "it ends early")
+            raise refusals.stream_damaged(self._where, "it ends early")
         assert self._running is not None
         if not self._running.drained():
             raise self._running.failure()
@@ -290,7 +290,7 @@ def refuse_foreign(listing: Listing, base_guid: str, where: str) -> MirrordError
     theirs = [one.name for one in later if one.mark is None]
     if not theirs:
         return None
-    error = base.base_missing(where, base_guid)
+    error = refusals.base_missing(where, base_guid)
     error.what = "snapshots were taken of the copy by somebody else"
     error.why = f"{format_few(theirs)}: a stream can only follow the newest snapshot"
     error.hint = (

@@ -7,7 +7,7 @@ uses that asks ZFS for the identity in the same breath.
 
 from __future__ import annotations
 
-from mirrord.drivers import base as texts
+from mirrord.drivers import refusals as texts
 from mirrord.drivers.zfs import cache, listing, receive
 from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.place import Place, look

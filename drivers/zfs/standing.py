@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mirrord.core.errors import MirrordError, Refused
 from mirrord.core.model import Role, VolumeFacts
-from mirrord.drivers import base as texts
+from mirrord.drivers import refusals as texts
 from mirrord.drivers.zfs import failover, freezing, listing, marks, mounting, names
 from mirrord.drivers.zfs.listing import Listing
 from mirrord.drivers.zfs.place import Dataset, Place

@@ -13,7 +13,7 @@ from mirrord.core.model import (
     SnapshotKind,
     VolumeFacts,
 )
-from mirrord.drivers import base as texts
+from mirrord.drivers import refusals as texts
 from mirrord.drivers.zfs import (
     command,
     compare,

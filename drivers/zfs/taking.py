@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mirrord.core.errors import Refused
 from mirrord.core.model import SnapshotKind
-from mirrord.drivers.base import snapshot_missing
+from mirrord.drivers.refusals import snapshot_missing
 from mirrord.drivers.zfs import (
     cache,
     command,

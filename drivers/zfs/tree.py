@@ -30,8 +30,8 @@ from mirrord.core.model import (
     Snapshot,
     Staging,
 )
-from mirrord.drivers import base as texts
-from mirrord.drivers.base import Capability
+from mirrord.drivers import refusals as texts
+from mirrord.drivers.contract import Capability
 from mirrord.drivers.zfs import (
     cache,
     command,
@@ -60,7 +60,7 @@ from mirrord.drivers.zfs.tree_volume import check_count
 
 
 class TreeDriver(TreeFailover):
-    """See `drivers.base.Driver`. location: `pool/dataset`, the root of the tree."""
+    """See `drivers.contract.Driver`. location: `pool/dataset`, the root of the tree."""
 
     kind: ClassVar[str] = "zfs-tree"
     capabilities: ClassVar[Capability] = Capability.RESUME | Capability.COPY

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from mirrord.core.model import Snapshot
-from mirrord.drivers.base import staging_missing, stream_damaged
+from mirrord.drivers.refusals import staging_missing, stream_damaged
 from mirrord.drivers.zfs import (
     command,
     marks,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirrord.core.errors import Refused
-from mirrord.drivers import base
+from mirrord.drivers import refusals
 from mirrord.drivers.zfs import command, copies, mounting, tree_look
 from mirrord.drivers.zfs.driver import ZfsDriver
 from mirrord.drivers.zfs.tree_look import Tree
@@ -14,16 +14,16 @@ def begin(tree: Tree, root: ZfsDriver, wanted: str, where: str) -> str:
     place = tree.place(tree.root)
     noted = place.mark.copy
     if noted and wanted not in ("", noted):
-        raise base.other_copy(where, noted)
+        raise refusals.other_copy(where, noted)
     shown = root.facts().shown
     entry = tree.root_entry(shown) if shown else None
     if entry is None:
-        raise base.nothing_shown(where)
+        raise refusals.nothing_shown(where)
     name = copies.check_place(tree.root, wanted or noted, where)
     there = tree_look.load(name, where)
     if not noted:
         if there.datasets:
-            raise base.not_empty(where, f"there is a dataset {name}")
+            raise refusals.not_empty(where, f"there is a dataset {name}")
         copies.remember(place, name, where)
     members = tree.together(entry)
     for one in sorted(members, key=lambda one: (one.count("/"), one)):

@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 
 from mirrord.core.errors import Refused
 from mirrord.core.model import Divergence, FileChange, SnapshotKind
-from mirrord.drivers.base import base_missing
+from mirrord.drivers.refusals import base_missing
 from mirrord.drivers.zfs import (
     command,
     compare,

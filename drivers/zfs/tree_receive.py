@@ -7,7 +7,7 @@ from collections.abc import Callable
 from mirrord.core.errors import PartLost, TransferFailed
 from mirrord.core.model import ReceiveRequest, Staging
 from mirrord.core.units import format_few
-from mirrord.drivers import base
+from mirrord.drivers import refusals
 from mirrord.drivers.streams import Receiver
 from mirrord.drivers.zfs import receive, running, tree_look, tree_record
 from mirrord.drivers.zfs.receive import ZfsReceiver
@@ -65,7 +65,7 @@ class TreeReceiver(Receiver):
             if found.manifest is not None:
                 self._begin(parse_manifest(found.manifest, self._root))
         except ValueError as error:
-            raise base.stream_damaged(self._where, str(error)) from error
+            raise refusals.stream_damaged(self._where, str(error)) from error
         for piece in found.pieces:
             if piece is None:
                 self._end_member()
@@ -91,14 +91,14 @@ class TreeReceiver(Receiver):
     def _member(self) -> ZfsReceiver:
         if self._current is None:
             if self._tree is None or not self._left:
-                raise base.stream_damaged(self._where, "it has more than its members")
+                raise refusals.stream_damaged(self._where, "it has more than its members")
             self._current = self._open(self._tree, self._left[0])
         return self._current
 
     def _open(self, tree: Tree, member: Member) -> ZfsReceiver:
         location = location_of(tree, member)
         if location is None:
-            raise base.base_missing(f"{self._where}/{member.path}", str(member.base))
+            raise refusals.base_missing(f"{self._where}/{member.path}", str(member.base))
         request, listed = request_of(self._request, member), tree.listings.get(location)
         where = f"zfs:{location}"
         running.drop(location)
@@ -127,7 +127,7 @@ class TreeReceiver(Receiver):
         """See `Receiver.finish`."""
         if self._staging is None:
             if not self._parser.ended or self._left or self._current is not None:
-                raise base.stream_damaged(self._where, "it ends early")
+                raise refusals.stream_damaged(self._where, "it ends early")
             self._staging = Staging(
                 self._request.transfer_id, self._request.base, self._request.snapshot,
                 complete=True, received_bytes=self._received_bytes,

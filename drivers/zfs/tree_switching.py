@@ -12,7 +12,7 @@ from mirrord.core.model import (
     Role,
     VolumeFacts,
 )
-from mirrord.drivers import base as texts
+from mirrord.drivers import refusals as texts
 from mirrord.drivers.zfs import (
     failover,
     freezing,

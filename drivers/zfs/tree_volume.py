@@ -13,8 +13,8 @@ from mirrord.core.model import (
     VolumeFacts,
 )
 from mirrord.core.units import format_few
-from mirrord.drivers import base as texts
-from mirrord.drivers.base import Driver
+from mirrord.drivers import refusals as texts
+from mirrord.drivers.contract import Clones, Driver
 from mirrord.drivers.zfs import (
     cache,
     command,
@@ -38,7 +38,7 @@ from mirrord.system import clock, locks
 _TRIES = 3
 
 
-class TreeVolume(Driver):
+class TreeVolume(Driver, Clones):
     """A dataset and all below it. location: `pool/dataset`, the root of the tree."""
 
     def __init__(self, location: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import os
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,22 +9,11 @@ from typing import NamedTuple
 from mirrord.core.endpoint import NAMED_KINDS, is_dataset
 from mirrord.core.errors import Untrusted, UsageError
 from mirrord.core.names import nearest
+from mirrord.wire.methods import Right
 
 _STORE = ".mirrord"
 #: In the names of datasets that the ZFS driver keeps for itself, beside a volume.
 _KEPT = ".mirrord-"
-
-
-class Right(enum.Flag):
-    """Kinds of use. Every method of the agent needs one of them."""
-
-    NONE = 0
-    #: Read a volume and its changes; take reference snapshots of it and delete those.
-    SEND = enum.auto()
-    #: Keep a copy here: make, fill and show it.
-    RECEIVE = enum.auto()
-    #: Delete what was committed, turn it back, or make it writable.
-    REMOVE = enum.auto()
 
 
 class Rules(NamedTuple):

@@ -7,30 +7,29 @@ and its right to use the volume in that way (rules.py).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple, NewType
+from typing import Any
 
-from mirrord.agent.rules import Right, Rules, demand, rights_at
+from mirrord.agent.rules import Rules, demand, rights_at
 from mirrord.core.endpoint import KINDS
 from mirrord.core.errors import NotFound, ProtocolError, Refused, Unsupported, Untrusted
-from mirrord.core.model import Endpoint, ReceiveRequest, Role, SnapshotKind, Staging
+from mirrord.core.model import Endpoint, Name, ReceiveRequest, Role, SnapshotKind, Staging
 from mirrord.core.text import can_name, harmless
-from mirrord.drivers.base import Capability, Driver
+from mirrord.drivers.contract import Capability, Clones, Driver, clones_of
 from mirrord.drivers.registry import open_driver
+from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.link.exchange import Exchange
 from mirrord.system import waiting
 from mirrord.system.explain import explained
+from mirrord.wire.methods import METHODS, Method, Opened, PeerLock, Right
 from mirrord.wire.values import pack, unpack
-
-#: Among the types of a method's words: a string that is to name something at this end.
-Name = NewType("Name", str)
 
 _HANDLES_MAX = 4096
 _NAME_BYTES_MAX = 200
 
 
-class _Opened:
+class _Opened(PeerLock):
     """A driver that a peer uses, and what it holds of the volume's lock.
 
     A call that changes the volume runs under the lock: the one that the peer holds, or one of its
@@ -48,18 +47,17 @@ class _Opened:
         self._changing = 0
 
     def lock(self, purpose: str) -> bool:
-        """Hold it for the peer; False: there is no place for a lock yet. A lock that is taken while
-        the peer leaves is not kept.
-        """
+        """See `PeerLock.lock`. A lock that is taken while the peer leaves is not kept."""
         with self._guard:
-            self._take(purpose)
+            # It is shown to whoever finds the volume locked, on a terminal.
+            self._take(harmless(purpose[:200]))
             self._wanted = True
             held = self.driver.locked
             self._release()
         return held
 
     def unlock(self) -> None:
-        """The peer does not want it any more."""
+        """See `PeerLock.unlock`."""
         with self._guard:
             self._wanted = False
             self._release()
@@ -102,21 +100,6 @@ class _Opened:
             stack.close()
 
 
-class Method(NamedTuple):
-    """rights: one of them is needed. kinds: of its words. run: does it. what: for a refusal.
-    changes: it changes the volume or what is kept of it, and runs under the volume's lock.
-    """
-
-    rights: Right
-    kinds: tuple[Any, ...]
-    run: Callable[..., Any]
-    what: str
-    changes: bool = False
-
-
-_ANY = Right.SEND | Right.RECEIVE
-
-
 class Agent:
     """What one session may ask for. `handle` is the session's handler."""
 
@@ -156,13 +139,16 @@ class Agent:
         kind, location = opened.driver.kind, opened.driver.location
         opened.rights = rights_at(self._rules, location, kind=kind)
         demand(self._rules, opened.rights, found.rights, found.what, str(opened.driver))
-        checked = _checked(found.kinds, words[1:], str(opened.driver))
+        checked = _checked(found.kinds.values(), words[1:], str(opened.driver))
+        said = dict(zip(found.kinds, checked, strict=True))
         with explained(), ExitStack() as stack:
             if found.changes:
                 stack.enter_context(opened.changing(f"a peer, to {found.what}"))
-            return pack(found.run(opened, exchange, *checked))
+            if method in _GUARDS:
+                _GUARDS[method](opened, said)
+            return pack(_run(found, opened, exchange, said))
 
-    def _open(self, kind: str, location: str) -> list[Any]:
+    def _open(self, kind: str, location: str) -> Any:
         if kind not in KINDS:
             raise Unsupported(f"the other end has no driver for volumes of the kind '{kind}'")
         rights = rights_at(self._rules, location, kind=kind)
@@ -182,8 +168,7 @@ class Agent:
             self._opened[self._last] = _Opened(driver, rights, self._rules)
             number = self._last
         # A peer that may not delete must know: it does not prune here then.
-        keeps = self._rules.append_only
-        return [number, driver.capabilities.value, keeps]
+        return pack(Opened(number, driver.capabilities.value, self._rules.append_only))
 
     def _close(self, number: int) -> None:
         with self._guard:
@@ -199,15 +184,15 @@ class Agent:
         return one
 
 
-def _checked(kinds: tuple[Any, ...], words: list[Any], where: str = "") -> list[Any]:
+def _checked(kinds: Collection[Any], words: list[Any], where: str = "") -> list[Any]:
     if len(kinds) != len(words):
         raise ProtocolError("a call has another number of words than its method takes")
     return [_word(kind, word, where) for kind, word in zip(kinds, words, strict=True)]
 
 
 def _word(kind: Any, word: Any, where: str) -> Any:
-    value = unpack(str if kind is Name else kind, word)
-    names = [value] if kind is Name else []
+    value = unpack(kind, word)
+    names = [value] if kind == Name else []
     if isinstance(value, ReceiveRequest):
         names = [value.transfer_id, value.mirror_id, value.snapshot.name]
     for name in names:
@@ -221,32 +206,55 @@ def _check_name(name: str, where: str) -> None:
         raise Refused(f"invalid name: {name[:100]!r}", where=where)
 
 
-# The methods
+def _run(method: Method, opened: _Opened, exchange: Exchange, said: dict[str, Any]) -> Any:
+    target: object = opened.driver
+    if method.role is PeerLock:
+        target = opened
+    elif method.role is Clones:
+        target = clones_of(opened.driver)
+    if method.result not in (SendStream, Receiver):
+        return method.call(target, said)
+    with waiting.heeding(exchange.check), method.call(target, said) as stream:
+        exchange.opened()
+        if isinstance(stream, SendStream):
+            return _send(stream, exchange)
+        return _receive(stream, exchange)
 
 
-def _lock(opened: _Opened, _exchange: Exchange, purpose: str) -> bool:
-    """False: there is no place for a lock yet (`prepare` makes one), and nothing is held."""
-    # It is shown to whoever finds the volume locked, on a terminal.
-    return opened.lock(harmless(purpose[:200]))
+def _send(stream: SendStream, exchange: Exchange) -> None:
+    while stream.skip():
+        exchange.check()
+    while chunk := stream.read():
+        exchange.send(chunk)
+    exchange.end()
 
 
-def _unlock(opened: _Opened, _exchange: Exchange) -> None:
-    opened.unlock()
+def _receive(receiver: Receiver, exchange: Exchange) -> Staging:
+    """Nothing reaches the driver but pieces that were checked, and it finishes only a stream
+    whose digest both ends agree on.
+    """
+    while receiver.catch_up():
+        exchange.check()
+    while chunk := exchange.read():
+        receiver.write(chunk)
+    return receiver.finish()
 
 
-def _delete_snapshot(opened: _Opened, _exchange: Exchange, guid: str) -> None:
-    if not opened.rights & Right.REMOVE:
-        _demand_own(opened, guid)
-    opened.driver.delete_snapshot(guid)
+# The guards: what is checked of a call beside the types of its words and the peer's rights. Each
+# raises, or puts another value into what was said.
+
+_Guard = Callable[[_Opened, dict[str, Any]], None]
 
 
-def _demand_own(opened: _Opened, guid: str) -> None:
+def _demand_own(opened: _Opened, said: dict[str, Any]) -> None:
     """Who may only send may drop the reference snapshots of a live volume that were taken there,
     and nothing else: what was received is somebody's backup.
     """
+    if opened.rights & Right.REMOVE:
+        return
     why = "it was received there"
     listed = {one.guid: one for one in opened.driver.snapshots()}
-    one = listed.get(guid)
+    one = listed.get(said["guid"])
     if one is None:
         return
     facts = opened.driver.facts()
@@ -265,135 +273,47 @@ def _demand_own(opened: _Opened, guid: str) -> None:
     )  # fmt: skip
 
 
-def _send(
-    opened: _Opened, exchange: Exchange, base: str | None, incremental: str,
-    checkpoint: dict[str, int | str] | None,
-) -> None:  # fmt: skip
-    with (
-        waiting.heeding(exchange.check),
-        opened.driver.send(base, incremental, checkpoint=checkpoint) as stream,
-    ):
-        exchange.opened()
-        while stream.skip():
-            exchange.check()
-        while chunk := stream.read():
-            exchange.send(chunk)
-        exchange.end()
-
-
-def _receive(opened: _Opened, exchange: Exchange, request: ReceiveRequest) -> Staging:
-    """Nothing reaches the driver but pieces that were checked, and it finishes only a stream
-    whose digest both ends agree on.
+def _demand_forward(opened: _Opened, said: dict[str, Any]) -> None:
+    """Who may only append may not show a snapshot that is there already, older than what is shown:
+    it would turn the view back.
     """
-    with waiting.heeding(exchange.check), opened.driver.receive(request) as receiver:
-        exchange.opened()
-        while receiver.catch_up():
-            exchange.check()
-        while chunk := exchange.read():
-            receiver.write(chunk)
-        return receiver.finish()
-
-
-def _plain(name: str) -> Callable[..., Any]:
-    def run(opened: _Opened, _exchange: Exchange, *words: Any) -> Any:
-        return getattr(opened.driver, name)(*words)
-
-    return run
-
-
-def _delta(opened: _Opened, _e: Exchange, base: str | None, incremental: str,
-           states: bool, files: bool) -> Any:  # fmt: skip
-    return opened.driver.delta(base, incremental, states=states, files=files)
-
-
-def _prepare(opened: _Opened, _e: Exchange, mirror_id: str, in_place: bool) -> None:
-    opened.driver.prepare(mirror_id, in_place=in_place)
-
-
-def _commit(opened: _Opened, _e: Exchange, transfer_id: str, show: bool) -> Any:
-    if show and opened.rules.append_only:
-        _demand_forward(opened, transfer_id)
-    return opened.driver.commit(transfer_id, show=show)
-
-
-def _demand_forward(opened: _Opened, transfer_id: str) -> None:
-    """A snapshot that is there already, older than what is shown, would turn the view back."""
+    if not said["show"] or not opened.rules.append_only:
+        return
     listed = {one.guid: one for one in opened.driver.snapshots()}
     shown = listed.get(opened.driver.facts().shown or "")
     for staging in opened.driver.stagings():
         there = listed.get(staging.snapshot.guid)
-        if staging.transfer_id == transfer_id and shown and there and there.order < shown.order:
+        if staging.transfer_id != said["transfer_id"] or not shown or not there:
+            continue
+        if there.order < shown.order:
             demand(opened.rules, opened.rights, Right.REMOVE, "turn a view back", there.name)
 
 
-def _divergence(opened: _Opened, _e: Exchange, guid: str, limit: int) -> Any:
-    return opened.driver.divergence(guid, limit=max(0, min(limit, 10_000)))
+def _clamp(most: int) -> _Guard:
+    def guard(_opened: _Opened, said: dict[str, Any]) -> None:
+        said["limit"] = max(0, min(said["limit"], most))
+
+    return guard
 
 
-def _rollback(opened: _Opened, _e: Exchange, guid: str, mirror_id: str, keep_as: str) -> str | None:
-    return opened.driver.rollback(guid, mirror_id=mirror_id, keep_as=keep_as)
+def _demand_kept_name(opened: _Opened, said: dict[str, Any]) -> None:
+    """The name of what was kept, or none."""
+    if said["kept"]:
+        _check_name(said["kept"], str(opened.driver))
+    _clamp(1000)(opened, said)
 
 
-def _writers(opened: _Opened, _e: Exchange, kept: str, limit: int) -> Any:
-    if kept:
-        _check_name(kept, str(opened.driver))
-    return opened.driver.writers(kept, limit=max(0, min(limit, 1000)))
-
-
-def _begin_test(opened: _Opened, _e: Exchange, place: str) -> Any:
+def _demand_place(opened: _Opened, said: dict[str, Any]) -> None:
     """The copy must be where the peer might have its destination, too."""
-    if place:
+    if place := said["place"]:
         rights = rights_at(opened.rules, place, kind=opened.driver.kind)
         demand(opened.rules, rights, Right.RECEIVE, "make a writable copy", place)
-    return opened.driver.begin_test(place)
 
 
-_MAYBE = str | None
-_CHECKPOINT = dict[str, int | str] | None
-_S, _R = Right.SEND, Right.RECEIVE
-
-METHODS: dict[str, Method] = {
-    "facts": Method(_ANY, (), _plain("facts"), "look at a volume"),
-    "lock": Method(_ANY, (str,), _lock, "lock a volume"),
-    "unlock": Method(_ANY, (), _unlock, "unlock a volume"),
-    "snapshots": Method(_ANY, (), _plain("snapshots"), "list snapshots"),
-    "own_snapshots": Method(
-        _S, (tuple[str, ...],), _plain("own_snapshots"), "list the owner's snapshots"
-    ),
-    "take_snapshot": Method(_S, (Name,), _plain("take_snapshot"), "take snapshots", changes=True),
-    "delete_snapshot": Method(
-        _S | Right.REMOVE, (str,), _delete_snapshot, "delete snapshots", changes=True
-    ),
-    "reclaim": Method(_ANY, (), _plain("reclaim"), "reclaim space", changes=True),
-    "base_left": Method(_S, (str,), _plain("base_left"), "look for what is left of a base"),
-    "members": Method(_ANY, (str,), _plain("members"), "look at a snapshot"),
-    "changed_since": Method(_ANY, (str,), _plain("changed_since"), "compare snapshots"),
-    "delta": Method(_S, (_MAYBE, str, bool, bool), _delta, "compute deltas"),
-    "changes": Method(_S, (str, str), _plain("changes"), "compute deltas"),
-    "send": Method(_S, (_MAYBE, str, _CHECKPOINT), _send, "send from a volume"),
-    "prepare": Method(_R, (Name, bool), _prepare, "make a destination", changes=True),
-    "receive": Method(_R, (ReceiveRequest,), _receive, "receive into a volume", changes=True),
-    "stagings": Method(_ANY, (), _plain("stagings"), "look at transfers"),
-    "commit": Method(_R, (Name, bool), _commit, "commit a transfer", changes=True),
-    "discard": Method(_R, (Name,), _plain("discard"), "discard a transfer", changes=True),
-    "promote": Method(
-        Right.REMOVE, (_MAYBE,), _plain("promote"), "make a destination writable", changes=True
-    ),
-    "writers": Method(Right.REMOVE, (str, int), _writers, "see who writes to a volume"),
-    "freeze": Method(Right.REMOVE, (), _plain("freeze"), "freeze a volume", changes=True),
-    "thaw": Method(Right.REMOVE, (), _plain("thaw"), "thaw a volume", changes=True),
-    "mark": Method(Right.REMOVE, (), _plain("mark"), "mark a volume", changes=True),
-    "is_marked": Method(_ANY, (str,), _plain("is_marked"), "look at a volume"),
-    "begin_test": Method(Right.REMOVE, (str,), _begin_test, "make a writable copy", changes=True),
-    "end_test": Method(
-        Right.REMOVE, (), _plain("end_test"), "remove a writable copy", changes=True
-    ),
-    "divergence": Method(_ANY, (str, int), _divergence, "compare snapshots"),
-    "rollback": Method(
-        Right.REMOVE, (str, Name, Name), _rollback, "turn a volume back", changes=True
-    ),
-    "reinstate": Method(
-        Right.REMOVE, (Name,), _plain("reinstate"), "turn a volume back", changes=True
-    ),
-    "forget": Method(Right.REMOVE, (), _plain("forget"), "forget a mirror", changes=True),
+_GUARDS: dict[str, _Guard] = {
+    "delete_snapshot": _demand_own,
+    "commit": _demand_forward,
+    "writers": _demand_kept_name,
+    "divergence": _clamp(10_000),
+    "begin_test": _demand_place,
 }

@@ -16,7 +16,7 @@ from mirrord.core.errors import MirrordError
 from mirrord.core.model import Definition, Endpoint, Pace
 from mirrord.core.results import Result, Silent, Watcher
 from mirrord.core.states import Verb
-from mirrord.drivers.base import Driver
+from mirrord.drivers.contract import Driver
 from mirrord.drivers.registry import open_driver
 from mirrord.engine.mirror import Mirror, open_mirror
 from mirrord.engine.progress import RunFiles

@@ -6,7 +6,7 @@ import os
 
 from mirrord.core.errors import Refused
 from mirrord.core.model import Role, VolumeFacts
-from mirrord.drivers.base import not_empty, other_mirror
+from mirrord.drivers.refusals import not_empty, other_mirror
 from mirrord.engine.mirror import Mirror, check_source
 
 

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import Aborted, MirrordError, UsageError
 from mirrord.core.model import Endpoint, Role, VolumeFacts
-from mirrord.drivers.base import Capability, Driver, not_live
+from mirrord.drivers.contract import Capability, Driver
+from mirrord.drivers.refusals import not_live
 from mirrord.drivers.registry import open_driver
 from mirrord.engine.endpoints import remote_driver
 from mirrord.engine.recording import Pace, Recorded, Recorder

@@ -9,6 +9,8 @@ from typing import Annotated, NamedTuple
 #: The path of a file of the volume's users: bytes, of which each that is not UTF-8 is one lone
 #: surrogate (mirrord.core.text). To be escaped before it is shown.
 FileName = Annotated[str, "bytes on the wire"]
+#: What is to name something at the volume's end: part of a path there. A peer's is checked first.
+Name = Annotated[str, "no path"]
 
 
 class Role(enum.Enum):

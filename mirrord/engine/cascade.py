@@ -11,7 +11,7 @@ from mirrord.core.errors import Diverged, Refused
 from mirrord.core.model import Endpoint, Role, Snapshot
 from mirrord.core.results import Result
 from mirrord.core.states import Verb
-from mirrord.drivers.base import Driver
+from mirrord.drivers.contract import Driver
 from mirrord.engine import plan, recovery
 from mirrord.engine.mirror import Mirror, check_source
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mirrord.config.hosts import Hosts
 from mirrord.core.model import Endpoint
-from mirrord.drivers.base import Driver
+from mirrord.drivers.contract import Driver
 from mirrord.link.connect import link_to
 from mirrord.link.driver import RemoteDriver
 from mirrord.system.paths import Paths
@@ -14,4 +14,4 @@ def remote_driver(endpoint: Endpoint, paths: Paths) -> Driver:
     """The driver of a volume on another host, over that host's one connection. `ConfigError`."""
     hosts = Hosts(paths.hosts)
     host = hosts.find(endpoint.host)
-    return RemoteDriver(endpoint, link_to(host, hosts.jumps(host)))
+    return RemoteDriver.of(endpoint, link_to(host, hosts.jumps(host)))

@@ -16,7 +16,8 @@ from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.text import escaped
 from mirrord.core.units import format_size
-from mirrord.drivers.base import Driver, nothing_shown
+from mirrord.drivers.contract import Driver, clones_of
+from mirrord.drivers.refusals import nothing_shown
 from mirrord.engine import failover_steps, plan, preempt, recovery
 from mirrord.engine.failover_steps import Finished
 from mirrord.engine.mirror import (
@@ -155,7 +156,7 @@ def begin_test(mirror: Mirror, place: str) -> Result:
         if place:
             kind = mirror.definition.destination.kind
             place = parse_endpoint(f"{kind}:{place}", what="the copy's place").location
-        made = mirror.destination.begin_test(place)
+        made = clones_of(mirror.destination).begin_test(place)
         if status == "done":
             mirror.catalogue.add_event(mirror.id, "info", f"made the copy {made.location}")
     where = made.view or made.location
@@ -171,7 +172,7 @@ def end_test(mirror: Mirror) -> Result:
     """Remove the writable copy, with all that was written to it."""
     with mirror.hold(Verb.BREAK):
         where = mirror.destination.facts().copy
-        if not mirror.destination.end_test():
+        if not clones_of(mirror.destination).end_test():
             return Result("already_gone", f"'{mirror.name}' has no writable copy.")
         mirror.catalogue.add_event(mirror.id, "info", f"removed the copy {where}")
     return Result("done", f"The writable copy {where} of '{mirror.name}' is removed.")

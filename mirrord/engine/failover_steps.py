@@ -15,7 +15,8 @@ from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import MirrordError, Refused, TransferFailed
 from mirrord.core.model import OpenWriter, Role, Snapshot
 from mirrord.core.states import Activity, State, Verb
-from mirrord.drivers.base import Driver, snapshot_missing
+from mirrord.drivers.contract import Driver
+from mirrord.drivers.refusals import snapshot_missing
 from mirrord.engine.mirror import Mirror
 from mirrord.engine.transfer import carry
 from mirrord.system import clock

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from mirrord.core.errors import MirrordError, TransferFailed, copy_of
 from mirrord.core.model import Snapshot
-from mirrord.drivers.base import Driver
+from mirrord.drivers.contract import Driver
 from mirrord.drivers.streams import SendStream
 from mirrord.system import clock
 from mirrord.system.native import Panic

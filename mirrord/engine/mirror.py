@@ -14,7 +14,8 @@ from mirrord.core.errors import Busy, Damaged, MirrordError, Refused
 from mirrord.core.model import Definition, Endpoint, Role, Snapshot, VolumeFacts
 from mirrord.core.results import Watcher
 from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
-from mirrord.drivers.base import Driver, other_mirror
+from mirrord.drivers.contract import Driver
+from mirrord.drivers.refusals import other_mirror
 from mirrord.drivers.registry import open_driver
 from mirrord.engine import fanout, preempt
 from mirrord.engine.progress import RunFiles

@@ -15,7 +15,7 @@ from mirrord.core.model import Role, Snapshot, SnapshotKind
 from mirrord.core.results import Result
 from mirrord.core.states import Verb
 from mirrord.core.units import format_size
-from mirrord.drivers.base import Capability, Driver
+from mirrord.drivers.contract import Driver
 from mirrord.engine import plan, recovery
 from mirrord.engine.mirror import Mirror, one_line
 from mirrord.system import clock
@@ -58,7 +58,7 @@ def prune(mirror: Mirror, here: list[Snapshot], there: list[Snapshot], *, shown:
         ]
         for end in ends:
             doubts += [f"at the {end.name}: {doubt}" for doubt in end.doubts]
-            if not end.doubts and not keeps_all(end.driver):
+            if not end.doubts and not end.driver.append_only:
                 _delete(mirror, end)
         left = {
             s.guid for end in ends for s in (end.kept if not end.doubts else end.kept + end.gone)
@@ -69,11 +69,6 @@ def prune(mirror: Mirror, here: list[Snapshot], there: list[Snapshot], *, shown:
     except (MirrordError, OSError) as error:
         mirror.catalogue.add_event(mirror.id, "warning", f"pruning failed: {error}")
     return "; ".join(doubts)
-
-
-def keeps_all(driver: Driver) -> bool:
-    """Whether that end refuses to delete from afar: it looks after its snapshots itself."""
-    return driver.remote and Capability.APPEND_ONLY in driver.capabilities
 
 
 def look(

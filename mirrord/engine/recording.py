@@ -19,7 +19,7 @@ from typing import NamedTuple
 from mirrord.core.errors import MirrordError
 from mirrord.core.model import Snapshot
 from mirrord.core.names import snapshot_name
-from mirrord.drivers.base import Driver
+from mirrord.drivers.contract import Driver
 from mirrord.engine.recording_batches import AddressBook, records_of
 from mirrord.engine.recording_journal import Journal, delete_named, volume_locked
 from mirrord.system import clock

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from mirrord.core.errors import Busy, MirrordError
 from mirrord.core.model import SnapshotKind
-from mirrord.drivers.base import Driver
+from mirrord.drivers.contract import Driver
 from mirrord.system import clock, files, locks
 
 FOLDER = "recordings"

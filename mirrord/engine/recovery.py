@@ -44,7 +44,7 @@ from mirrord.core.errors import (
 from mirrord.core.model import Role, Snapshot, SnapshotKind, Staging
 from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_size
-from mirrord.drivers.base import Capability, Driver
+from mirrord.drivers.contract import Capability, Driver
 from mirrord.engine import failover_steps
 from mirrord.engine.mirror import Mirror, one_line
 from mirrord.system import clock

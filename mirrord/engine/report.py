@@ -15,7 +15,7 @@ from mirrord.core.errors import MirrordError, NotFound
 from mirrord.core.model import Delta, Role, Snapshot, VolumeFacts
 from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_duration
-from mirrord.drivers.base import Driver
+from mirrord.drivers.contract import Driver
 from mirrord.engine import plan, recovery, shown
 from mirrord.engine.failures import UPDATE
 from mirrord.engine.mirror import Mirror, live_source, one_line

@@ -13,7 +13,7 @@ from mirrord.core.results import Result
 from mirrord.core.states import Activity, Verb
 from mirrord.core.text import escaped
 from mirrord.core.units import format_few
-from mirrord.drivers.base import Capability
+from mirrord.drivers.contract import Capability
 from mirrord.engine import failover_steps, places, plan, recovery
 from mirrord.engine.failover import (
     Turn,

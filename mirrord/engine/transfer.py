@@ -20,7 +20,7 @@ from mirrord.core.model import Delta, ReceiveRequest, Snapshot, Staging
 from mirrord.core.results import Watcher
 from mirrord.core.states import Activity
 from mirrord.core.units import format_size
-from mirrord.drivers.base import Capability, Driver
+from mirrord.drivers.contract import Capability, Driver
 from mirrord.engine import fanout
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.throttle import Throttle

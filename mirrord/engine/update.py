@@ -29,8 +29,8 @@ from mirrord.core.model import BlockStates, Role, Snapshot, SnapshotKind, Volume
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_duration, format_size
-from mirrord.drivers import base as drivers
-from mirrord.drivers.base import not_a_mirror
+from mirrord.drivers import refusals
+from mirrord.drivers.refusals import not_a_mirror
 from mirrord.engine import cascade, hooks, places, plan, prune, recovery
 from mirrord.engine.mirror import Mirror, check_destination, check_source
 from mirrord.engine.recovery import Pending, Recovered
@@ -190,7 +190,7 @@ def check_descent(mirror: Mirror, here: list[Snapshot], common: set[str]) -> Non
     """`Diverged` when the live volume at the source is not the one that is mirrored."""
     why = strange(mirror, here, common)
     if why:
-        raise drivers.replaced(str(mirror.source), why)
+        raise refusals.replaced(str(mirror.source), why)
 
 
 def strange(mirror: Mirror, here: list[Snapshot], common: set[str]) -> str:

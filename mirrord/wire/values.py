@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from mirrord.core.errors import ProtocolError
-from mirrord.core.model import FileChange, OpenWriter
+from mirrord.core.model import FileChange, FileName, OpenWriter
 
 Reader = Callable[[Any], Any]
 
@@ -73,8 +73,10 @@ def _reader(kind: Any) -> Reader:
         return functools.partial(_exactly, kind)
     if kind is float:
         return _real
-    if origin is Annotated:
+    if kind == FileName:
         return _file_name
+    if origin is Annotated:
+        return _reader(inner[0])
     if origin in (typing.Union, types.UnionType):
         return functools.partial(_one_of, tuple(_reader(one) for one in inner))
     if origin in (tuple, list):

@@ -89,7 +89,7 @@ def block(folder: Path, name: str) -> Path:
 
 
 def remote(others: Agents, path: Path) -> RemoteDriver:
-    return RemoteDriver(Endpoint("block", str(path), "there"), others)
+    return RemoteDriver.of(Endpoint("block", str(path), "there"), others)
 
 
 def test_the_agent_ends_with_its_client(tmp_path: Path) -> None:

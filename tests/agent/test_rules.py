@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.agent.rules import Right, Rules, parse_rules, rights_at
+from mirrord.agent.rules import Rules, parse_rules, rights_at
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import (
     Diverged,
@@ -22,6 +22,7 @@ from mirrord.core.model import Endpoint, ReceiveRequest
 from mirrord.drivers.block.owner import Volume
 from mirrord.drivers.registry import open_driver
 from mirrord.link.driver import RemoteDriver
+from mirrord.wire.methods import Right
 from tests.support.agents import Agents, agents
 from tests.support.service import PATIENCE_S
 
@@ -83,7 +84,7 @@ def volume(path: Path) -> Path:
 
 
 def driver(others: Agents, path: Path) -> RemoteDriver:
-    return RemoteDriver(Endpoint("block", str(path), "there"), others)
+    return RemoteDriver.of(Endpoint("block", str(path), "there"), others)
 
 
 def test_who_may_send_cannot_write(tmp_path: Path) -> None:

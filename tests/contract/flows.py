@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirrord.core.model import ReceiveRequest, Snapshot, Staging
-from mirrord.drivers.base import Driver
+from mirrord.drivers.contract import Driver
 from mirrord.drivers.streams import CHUNK_BYTES_MAX
 from tests.contract.lab import Lab
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from mirrord.drivers.base import Driver
+from mirrord.drivers.contract import Driver
 
 
 class Lab(Protocol):

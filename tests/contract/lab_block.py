@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from mirrord.drivers.base import Driver
 from mirrord.drivers.block.check import check_volume
 from mirrord.drivers.block.driver import BlockDriver
 from mirrord.drivers.block.volume import Volume
+from mirrord.drivers.contract import Driver
 from tests.contract.lab import Lab
 from tests.support.processes import freeze_and_die, writer
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from mirrord.drivers.base import Driver
 from mirrord.drivers.btrfs.driver import BtrfsDriver
+from mirrord.drivers.contract import Driver
 from tests.contract.lab import Lab
 from tests.support import btrfs, files
 from tests.support.processes import FILE_WRITER, freeze_and_die, writer

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mirrord.core.errors import Busy
 from mirrord.core.model import Role
-from mirrord.drivers.base import Driver
+from mirrord.drivers.contract import Driver
 from tests.contract.lab import Lab
 from tests.sim.memory import MemoryDriver
 from tests.sim.stream import Geometry

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from mirrord.core.model import Endpoint
-from mirrord.drivers.base import Driver
+from mirrord.drivers.contract import Driver
 from mirrord.link.driver import RemoteDriver
 from tests.contract.lab import Lab
 from tests.support.agents import Agents, agents
@@ -23,7 +23,7 @@ class RemoteLab:
         self.others = others
 
     def _remote(self, local: Driver) -> Driver:
-        return RemoteDriver(Endpoint(local.kind, local.location, "there"), self.others)
+        return RemoteDriver.of(Endpoint(local.kind, local.location, "there"), self.others)
 
     def source(self) -> Driver:
         return self._remote(self._inner.source())

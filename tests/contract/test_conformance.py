@@ -1,4 +1,4 @@
-"""The driver contract (drivers/base.py), claim by claim: facts, locks, snapshots, delta."""
+"""The driver contract (drivers/contract.py), claim by claim: facts, locks, snapshots, delta."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import pytest
 
 from mirrord.core.errors import Refused, Unsupported
 from mirrord.core.model import Endpoint, Role
-from mirrord.drivers.base import Capability, Driver
+from mirrord.drivers.contract import Capability, Driver, clones_of
 from mirrord.link.driver import RemoteDriver
 from tests.contract.flows import MIRROR, initialized, mirror
 from tests.contract.lab import Lab
@@ -15,7 +15,7 @@ from tests.contract.lab import Lab
 def volume_at(lab: Lab, like: Driver, location: str) -> Driver:
     """A driver on a further place, where `like` is."""
     if isinstance(like, RemoteDriver):
-        return RemoteDriver(Endpoint(like.kind, location, "there"), lab.others)  # type: ignore[attr-defined]
+        return RemoteDriver.of(Endpoint(like.kind, location, "there"), lab.others)  # type: ignore[attr-defined]
     return type(like)(location)
 
 
@@ -24,7 +24,7 @@ def can_copy(driver: Driver) -> bool:
     if Capability.COPY in driver.capabilities:
         return True
     with pytest.raises(Unsupported):
-        driver.begin_test()
+        clones_of(driver).begin_test()
     return False
 
 
@@ -33,9 +33,9 @@ def test_a_writable_copy_leaves_the_mirror_as_it_is(lab: Lab) -> None:
     if not can_copy(destination):
         return
     shown = lab.content(destination)
-    made = destination.begin_test()
+    made = clones_of(destination).begin_test()
     assert made.role is Role.LIVE
-    assert lab.destination().begin_test().location == made.location
+    assert clones_of(lab.destination()).begin_test().location == made.location
     facts = lab.destination().facts()
     assert (facts.role, facts.shown, facts.copy) == (Role.MIRROR, base.guid, made.location)
     copy = volume_at(lab, destination, made.location)
@@ -51,8 +51,8 @@ def test_a_writable_copy_leaves_the_mirror_as_it_is(lab: Lab) -> None:
     lab.destination().delete_snapshot(base.guid)
     assert base.guid not in {one.guid for one in lab.destination().snapshots()}
     assert lab.content(copy) == changed
-    assert lab.destination().end_test()
-    assert not lab.destination().end_test()
+    assert clones_of(lab.destination()).end_test()
+    assert not clones_of(lab.destination()).end_test()
     assert lab.destination().facts().copy == ""
     gone = volume_at(lab, destination, made.location)
     assert gone.facts().role is Role.ABSENT
@@ -64,17 +64,17 @@ def test_a_copy_outlives_a_break_and_what_is_its_own_is_not_removed(lab: Lab) ->
     _source, destination, _base = initialized(lab)
     if not can_copy(destination):
         return
-    made = destination.begin_test(f"{destination.location}-mine")
+    made = clones_of(destination).begin_test(f"{destination.location}-mine")
     assert made.location == f"{destination.location}-mine"
     with pytest.raises(Refused, match="copy already"):
-        destination.begin_test(f"{destination.location}-other")
+        clones_of(destination).begin_test(f"{destination.location}-other")
     destination.promote()
     assert lab.destination().facts().copy == made.location
     copy = volume_at(lab, destination, made.location)
     lab.change(lab.destination(), 8)
     lab.change(copy, 9)
     assert lab.content(copy) != lab.content(lab.destination())
-    assert lab.destination().end_test()
+    assert clones_of(lab.destination()).end_test()
 
 
 def test_nothing_that_is_there_is_taken_for_a_copy(lab: Lab) -> None:
@@ -82,16 +82,16 @@ def test_nothing_that_is_there_is_taken_for_a_copy(lab: Lab) -> None:
     if not can_copy_empty(destination):
         return
     with pytest.raises(Refused):
-        destination.begin_test()
+        clones_of(destination).begin_test()
     destination.prepare(MIRROR)
     with pytest.raises(Refused):
-        lab.destination().begin_test()
+        clones_of(lab.destination()).begin_test()
     _source, destination, _base = initialized(lab)
     foreign = lab.foreign()
     with pytest.raises(Refused):
-        destination.begin_test(foreign.location)
+        clones_of(destination).begin_test(foreign.location)
     assert lab.destination().facts().copy == ""
-    assert not lab.destination().end_test()
+    assert not clones_of(lab.destination()).end_test()
 
 
 def can_copy_empty(driver: Driver) -> bool:

@@ -14,7 +14,7 @@ import pytest
 
 from mirrord.core.errors import CheckpointUseless, Damaged, LinkLost, MirrordError
 from mirrord.core.model import Snapshot, Staging
-from mirrord.drivers.base import Capability, Driver
+from mirrord.drivers.contract import Capability, Driver
 from tests.contract.flows import initialized, request, stage, whole_stream
 from tests.contract.lab import Lab
 from tests.contract.remote import RemoteLab

@@ -6,7 +6,7 @@ import pytest
 
 from mirrord.core.errors import Busy, MirrordError, NotFound
 from mirrord.core.model import Role, SnapshotKind
-from mirrord.drivers.base import Driver
+from mirrord.drivers.contract import Driver
 from mirrord.system import clock
 from tests.contract.flows import MIRROR, initialized, mirror
 from tests.contract.lab import Lab

@@ -6,7 +6,7 @@ import pytest
 
 from mirrord.core.errors import Diverged, MirrordError, NotFound, Refused
 from mirrord.core.model import Snapshot, SnapshotKind
-from mirrord.drivers.base import Capability
+from mirrord.drivers.contract import Capability
 from mirrord.system import steps
 from tests.contract.flows import MIRROR, initialized, mirror, request, stage
 from tests.contract.lab import Lab

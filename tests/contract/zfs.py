@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from mirrord.core.model import Endpoint, RemoteHost
-from mirrord.drivers.base import Driver
+from mirrord.drivers.contract import Driver
 from mirrord.link.driver import RemoteDriver
 from tests.support.files import WRITTEN
 from tests.zfsvm import session
@@ -57,7 +57,7 @@ class ZfsLab:
 
     def driver(self, location: str) -> Driver:
         """A fresh driver object on a dataset."""
-        return RemoteDriver(Endpoint(self.kind, location, HOST), self.others)
+        return RemoteDriver.of(Endpoint(self.kind, location, HOST), self.others)
 
     def source(self) -> Driver:
         return self.driver(self._source)

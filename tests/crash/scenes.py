@@ -9,7 +9,7 @@ from typing import NamedTuple
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import Undecided
 from mirrord.core.model import Role, SnapshotKind
-from mirrord.drivers.base import Driver
+from mirrord.drivers.contract import Driver
 from mirrord.drivers.registry import open_driver
 from tests.crash.faults import labels, persist
 from tests.failover.volumes import lose

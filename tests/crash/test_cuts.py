@@ -16,8 +16,8 @@ import pytest
 
 from mirrord.core.errors import MirrordError
 from mirrord.core.model import Role, SnapshotKind
-from mirrord.drivers.base import Driver
 from mirrord.drivers.block.volume import Volume
+from mirrord.drivers.contract import Driver
 from mirrord.system import steps
 from tests.contract.lab import Lab
 from tests.contract.lab_block import SIZE_BYTES, BlockLab

@@ -14,6 +14,7 @@ from mirrord.config.schedules import Schedules
 from mirrord.control.methods import METHODS
 from mirrord.scheduler.health import KINDS
 from mirrord.schedules.named import KEYS
+from tests.docs import wire_methods
 from tests.support.unit import ROOT
 
 
@@ -100,6 +101,10 @@ def test_every_method_is_documented_with_its_socket() -> None:
     assert found == {
         name: "status" if method.access == "read" else "control" for name, method in METHODS.items()
     }
+
+
+def test_every_method_of_the_wire_is_documented() -> None:
+    assert wire_methods.documented() == wire_methods.table(), "python -m tests.docs.wire_methods"
 
 
 def test_every_table_is_documented() -> None:

@@ -20,8 +20,8 @@ from pathlib import Path
 from mirrord.control.api import Service
 from mirrord.core.errors import Busy, Refused
 from mirrord.core.model import Role, SnapshotKind
-from mirrord.drivers.base import Driver
 from mirrord.drivers.block.volume import Volume
+from mirrord.drivers.contract import Driver
 from tests.support import btrfs
 from tests.support.labs import open_lab
 from tests.support.places import driver_at

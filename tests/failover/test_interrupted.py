@@ -9,7 +9,7 @@ import pytest
 
 from mirrord.core.errors import Diverged, MirrordError, Undecided
 from mirrord.core.model import Role, SnapshotKind
-from mirrord.drivers.base import Driver
+from mirrord.drivers.contract import Driver
 from mirrord.link import connect
 from mirrord.system import steps
 from tests.failover.volumes import lose, replace

@@ -11,7 +11,7 @@ import pytest
 from mirrord.core.errors import Busy, Refused
 from mirrord.core.model import Role, SnapshotKind
 from mirrord.core.results import Result
-from mirrord.drivers.base import Driver
+from mirrord.drivers.contract import Driver
 from tests.failover.test_break import Mirror, mirror
 from tests.failover.test_interrupted import end
 from tests.support.world import NAME, World

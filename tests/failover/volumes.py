@@ -6,8 +6,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from mirrord.drivers.base import Driver
 from mirrord.drivers.block.volume import Volume
+from mirrord.drivers.contract import Driver
 from tests.contract.lab import Lab
 from tests.contract.lab_block import SIZE_BYTES
 from tests.contract.zfs import ZfsLab

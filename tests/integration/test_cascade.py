@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mirrord.core.errors import Refused
-from mirrord.drivers.base import Driver
+from mirrord.drivers.contract import Driver
 from tests.contract.lab import Lab
 from tests.support.places import beside, driver_at
 from tests.support.world import NAME, World

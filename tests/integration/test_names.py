@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mirrord.core.text import escaped
-from mirrord.drivers.base import Capability
+from mirrord.drivers.contract import Capability
 from tests.contract.zfs import ZvolLab
 from tests.support.files import DEEP, HOSTILE
 from tests.support.world import NAME, ROOT, World

@@ -24,7 +24,7 @@ def test_a_transfer_that_breaks_off_leaves_no_thread(tmp_path: Path, ending: str
     before = sending()
     snapshot = Snapshot("f" * 32, "one", SnapshotKind.REFERENCE, 1, 1)
     with agents(tmp_path / "home") as others:
-        driver = RemoteDriver(Endpoint("block", str(tmp_path / "copy"), "there"), others)
+        driver = RemoteDriver.of(Endpoint("block", str(tmp_path / "copy"), "there"), others)
         driver.prepare("m")
         request = ReceiveRequest("t", "m", None, snapshot, resumable=True)
         with pytest.raises(MirrordError), driver.receive(request) as receiver:

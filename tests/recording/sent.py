@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from mirrord.drivers.base import Driver
+from mirrord.drivers.contract import Driver
 
 _WRITE, _ENCODED_WRITE, _END = 15, 25, 21
 _PATH, _OFFSET, _DATA = 15, 18, 19

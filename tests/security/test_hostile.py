@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 import mirrord
-from mirrord.agent.serve import METHODS
 from mirrord.core.errors import Busy, LinkLost, MirrordError, ProtocolError
 from mirrord.core.model import Endpoint, ReceiveRequest, Snapshot, SnapshotKind
 from mirrord.drivers.block.driver import BlockDriver
@@ -34,8 +33,10 @@ from mirrord.link.session import CALLS_MAX, Session
 from mirrord.system.native import StreamChecksum
 from mirrord.transport.fds import FdStream
 from mirrord.wire.frames import CHUNK_BYTES, Type, control, header
+from mirrord.wire.methods import METHODS
 from tests.security.sentences import breaks
 from tests.support.agents import Agents, agents
+from tests.support.calls import CALLS
 from tests.support.service import PATIENCE_S, until
 
 MIB = 1 << 20
@@ -241,12 +242,6 @@ LOOKING = {
     "changed_since", "delta", "changes", "send", "stagings", "writers", "is_marked",
     "divergence",
 }  # fmt: skip
-WORDS: dict[str, list[Any]] = {
-    "take_snapshot": ["s9"], "delete_snapshot": ["0" * 32], "prepare": ["m1", False],
-    "commit": ["t1", True], "discard": ["t1"], "promote": [None], "begin_test": [""],
-    "rollback": ["0" * 32, "m1", "aside"], "reinstate": ["aside"],
-    "receive": [["t1", "m1", None, ["0" * 32, "s9", "reference", 1, 1]]],
-}  # fmt: skip
 
 
 @breaks("S5")
@@ -263,7 +258,7 @@ def test_nothing_changes_a_volume_that_another_has_locked(tmp_path: Path, method
         number = session.call("open", "block", str(volume))[0]
         with BlockDriver(str(volume)).lock("mine"):
             with pytest.raises(Busy):
-                session.call(method, number, *WORDS.get(method, []), timeout_s=PATIENCE_S)
+                session.call(method, number, *CALLS[method], timeout_s=PATIENCE_S)
             assert (volume / "root").read_bytes() == before
             assert not (volume / "staging").exists()
 
@@ -380,7 +375,7 @@ def test_numbers_in_a_block_stream_size_nothing(tmp_path: Path, what: str) -> No
     entry = entry_of(guid, **BAD_HEADS.get(what, {}))
     snapshot = Snapshot(guid, "s1", SnapshotKind.REFERENCE, 1, 1)
     with agents(tmp_path / "home") as others:
-        there = RemoteDriver(Endpoint("block", str(volume), "there"), others)
+        there = RemoteDriver.of(Endpoint("block", str(volume), "there"), others)
         there.prepare("m1")
         pid = others.processes[0].pid
         descriptors = len(os.listdir(f"/proc/{pid}/fd"))

@@ -9,32 +9,16 @@ from pathlib import Path
 import pytest
 
 from mirrord.core.errors import MirrordError, Refused, Untrusted
-from mirrord.core.model import ReceiveRequest, Snapshot, SnapshotKind
+from mirrord.core.model import ReceiveRequest
 from mirrord.drivers.btrfs.driver import BtrfsDriver
-from mirrord.wire.values import pack
+from mirrord.wire.methods import METHODS
 from tests.security.sentences import breaks
 from tests.security.world import MIRROR, Backup, Host, Peer, deliver, listing, stream_of
 from tests.support import btrfs
-
-SNAPSHOT = Snapshot("0" * 32 + ":1", "s1", SnapshotKind.REFERENCE, 1, 1)
-#: Every method with words that fit.
-CALLS: dict[str, tuple[object, ...]] = {
-    "facts": (), "lock": ("x",), "unlock": (), "snapshots": (), "own_snapshots": (["*"],),
-    "take_snapshot": ("s1",), "delete_snapshot": ("g",), "reclaim": (), "changed_since": ("g",),
-    "base_left": ("g",), "members": ("g",),
-    "changes": ("g", "h"), "delta": (None, "g", False, True),
-    "send": (None, "g", None), "prepare": (MIRROR, False),
-    "receive": (pack(ReceiveRequest("t1", MIRROR, None, SNAPSHOT)),), "stagings": (),
-    "commit": ("t1", True), "discard": ("t1",), "promote": (None,), "divergence": ("g", 9),
-    "rollback": ("g", MIRROR, "kept"), "forget": (), "begin_test": ("t",), "end_test": (),
-    "writers": ("", 9), "freeze": (), "thaw": (), "mark": (), "is_marked": ("m",),
-    "reinstate": ("kept",),
-}  # fmt: skip
+from tests.support.calls import CALLS
 
 
 def test_every_method_is_tried() -> None:
-    from mirrord.agent.serve import METHODS
-
     assert CALLS.keys() == METHODS.keys()
 
 

@@ -67,7 +67,7 @@ class Peer:
         return int(answer[0])
 
     def volume(self, path: Path, kind: str = "btrfs") -> RemoteDriver:
-        return RemoteDriver(Endpoint(kind, str(path), "dr"), self.link)
+        return RemoteDriver.of(Endpoint(kind, str(path), "dr"), self.link)
 
 
 def stream_of(source: BtrfsDriver, snapshot: Snapshot, base: Snapshot | None = None) -> bytes:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mirrord.core.model import SnapshotKind
-from mirrord.drivers.base import Driver
+from mirrord.drivers.contract import Driver
 from tests.service.conftest import Served
 from tests.support.labs import open_lab
 from tests.support.service import ServiceProcess, until

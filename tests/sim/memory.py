@@ -1,4 +1,4 @@
-"""A driver over volumes in memory that keeps the whole contract of drivers/base.py.
+"""A driver over volumes in memory that keeps the whole contract of drivers/contract.py.
 
 The volumes and their stagings (volume.py) stand for what is on disk, and survive a crash; drivers
 and streams are what a process has in its memory, and do not.
@@ -24,9 +24,8 @@ from mirrord.core.model import (
     Staging,
     VolumeFacts,
 )
-from mirrord.drivers.base import (
-    Capability,
-    Driver,
+from mirrord.drivers.contract import Capability, Driver
+from mirrord.drivers.refusals import (
     base_missing,
     no_space,
     not_a_mirror,

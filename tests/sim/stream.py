@@ -16,7 +16,7 @@ import zlib
 from typing import NamedTuple
 
 from mirrord.core.errors import TransferFailed
-from mirrord.drivers.base import stream_damaged
+from mirrord.drivers.refusals import stream_damaged
 from mirrord.drivers.streams import SendStream
 from tests.sim.link import Link
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mirrord.core.endpoint import parse_endpoint
-from mirrord.drivers.base import Driver
+from mirrord.drivers.contract import Driver
 from mirrord.drivers.registry import open_driver
 from tests.contract.lab import Lab
 from tests.contract.zfs import ZfsLab

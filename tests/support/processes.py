@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mirrord.drivers.base import Driver
+from mirrord.drivers.contract import Driver
 
 #: A program that appends numbers to the file that it is given, which it has open all the time.
 FILE_WRITER = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirrord.agent.rules import Right, parse_rules, rights_at
+from mirrord.agent.rules import parse_rules, rights_at
 from mirrord.core.endpoint import is_dataset, parse_endpoint
 from mirrord.core.errors import CheckpointUseless, Refused, Untrusted, UsageError
 from mirrord.core.model import Endpoint, ReceiveRequest, Snapshot, SnapshotKind
@@ -12,6 +12,7 @@ from mirrord.drivers.zfs import listing, marks, names, place
 from mirrord.drivers.zfs.driver import ZfsDriver
 from mirrord.drivers.zfs.marks import Mark, SnapshotMark
 from mirrord.drivers.zfs.stream import Sending, check_token
+from mirrord.wire.methods import Right
 
 SNAPSHOT = Snapshot("123", "mirrord.a b", SnapshotKind.OWN, 7, 1_795_000_000_000_000_001)
 SENDING = Sending("tank/home@a", "1", "tank/home@b", "2", raw=False)

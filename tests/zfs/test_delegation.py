@@ -10,7 +10,7 @@ import pytest
 
 from mirrord.core.errors import PermissionMissing
 from mirrord.core.model import Endpoint
-from mirrord.drivers.base import Driver
+from mirrord.drivers.contract import Driver
 from mirrord.drivers.zfs.delegation import allow_command
 from mirrord.drivers.zfs.permissions import DESTINATION, FAILOVER, SOURCE
 from mirrord.link.driver import RemoteDriver
@@ -47,7 +47,7 @@ def ends(zfs_guest: Guest) -> Iterator[Ends]:
         zfs_guest.user("fill", f"/{home}", 0)
 
         def driver(location: str) -> Driver:
-            return RemoteDriver(Endpoint("zfs", location, "there"), others)
+            return RemoteDriver.of(Endpoint("zfs", location, "there"), others)
 
         yield Ends(zfs_guest, home, backup, driver(home), driver(backup))
 

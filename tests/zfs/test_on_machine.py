@@ -115,7 +115,7 @@ def test_a_delta_means_what_it_means_on_btrfs(zfs_guest: Guest, name: str) -> No
     for each, size in (("stays", 3 * MIB), ("goes", 2 * MIB), ("over", 4 * MIB), ("mode", MIB)):
         random_to(zfs_guest, f"/{home}/{each}", size)
     with guest_agents(zfs_guest) as others:
-        driver = RemoteDriver(Endpoint("zfs", home, "there"), others)
+        driver = RemoteDriver.of(Endpoint("zfs", home, "there"), others)
         base = driver.take_snapshot("one")
         random_to(zfs_guest, f"/{home}/over", MIB)
         random_to(zfs_guest, f"/{home}/new", 5 * MIB)
@@ -194,7 +194,7 @@ def test_an_encrypted_dataset_is_mirrored_without_its_key(zfs_guest: Guest, name
     wanted = zfs_guest.user("digest", f"/{home}")
     with guest_agents(zfs_guest) as others:
         source, destination = (
-            RemoteDriver(Endpoint("zfs", each, "there"), others) for each in (home, backup)
+            RemoteDriver.of(Endpoint("zfs", each, "there"), others) for each in (home, backup)
         )
         base = source.take_snapshot("one")
         zfs_guest.run("zfs", "unmount", home)
@@ -233,7 +233,7 @@ def test_a_token_of_something_else_is_refused_with_the_reason(zfs_guest: Guest, 
         f"zfs snapshot here/{name}/other@one",
     )
     with guest_agents(zfs_guest) as others:
-        driver = RemoteDriver(Endpoint("zfs", home, "there"), others)
+        driver = RemoteDriver.of(Endpoint("zfs", home, "there"), others)
         one = driver.take_snapshot("one")
         shell(zfs_guest, f"head -c 1000000 /dev/urandom > /{home}/y")
         two = driver.take_snapshot("two")

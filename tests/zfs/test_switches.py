@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.drivers.base import Driver
+from mirrord.drivers.contract import Driver
 from tests.contract.zfs import zfs_lab
 from tests.failover.switches import Game
 from tests.zfsvm.bridge import Bridged

@@ -13,7 +13,7 @@ import pytest
 
 from mirrord.core.errors import MirrordError, NotFound, Refused
 from mirrord.core.model import Endpoint, Role, Snapshot, SnapshotKind
-from mirrord.drivers.base import Driver
+from mirrord.drivers.contract import Driver
 from mirrord.link.driver import RemoteDriver
 from tests.contract.flows import MIRROR, initialized, mirror
 from tests.contract.zfs import HOST, SIZE_BYTES, ZfsLab, zfs_lab
@@ -364,7 +364,7 @@ def test_a_tree_is_frozen_marked_and_put_back(trees: Trees) -> None:
     trees.mirrored()
 
     def driver() -> Driver:
-        return RemoteDriver(Endpoint("zfs-tree", trees.place, HOST), trees.lab.others)
+        return RemoteDriver.of(Endpoint("zfs-tree", trees.place, HOST), trees.lab.others)
 
     mirror_id, base = driver().facts().mirror_id, driver().snapshots()[-1]
     asked = ["-t", "filesystem,volume", "-o", "name,property,value,source"]

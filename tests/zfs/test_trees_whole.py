@@ -142,7 +142,7 @@ def delegated(zfs_guest: Guest) -> Iterator[tuple[Guest, RemoteDriver, RemoteDri
         zfs_guest.run(*allow_command(backup, "destination", USER, failover=True).split())
 
         def driver(location: str) -> RemoteDriver:
-            return RemoteDriver(Endpoint("zfs-tree", location, "there"), others)
+            return RemoteDriver.of(Endpoint("zfs-tree", location, "there"), others)
 
         yield zfs_guest, driver(home), driver(backup)
 

@@ -2,7 +2,10 @@
 
 A driver speaks for one volume at one location. The engine holds two of them, one for each end
 of a mirror, and never knows what is behind: local and remote drivers look the same, so no method
-takes or returns anything but plain values, byte chunks and the two small stream objects below.
+takes or returns anything but plain values, byte chunks and two small stream objects (streams.py).
+The contract is split by role; a driver has all of them but `Clones`, which not every kind has.
+A new method gets its line in `mirrord/wire/methods.py`, too: by that table it is called on another
+host, with the types that its signature has here.
 
 Rules that every driver keeps (tests/contract runs them all on each driver):
 
@@ -16,7 +19,7 @@ Rules that every driver keeps (tests/contract runs them all on each driver):
     not writable by them. A crash leaves the old view or the new one.
 4.  *Durable.* What a method has done when it returns survives a power cut.
 5.  *Refuse.* Anything found that the driver did not make (a destination that is not empty, a
-    snapshot made writable) is refused with the shared texts below, never overwritten.
+    snapshot made writable) is refused with the shared texts (refusals.py), never overwritten.
 6.  *Steps.* Each effect on stored state passes `mirrord.system.steps.reached("KIND:VERB:WHAT")`
     first, so that the crash matrix can break it there.
 7.  *Clean.* `close()` of a stream ends all that it started: threads, processes, descriptors.
@@ -30,53 +33,47 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import ClassVar
 
-from mirrord.core.errors import (
-    Busy,
-    Damaged,
-    Diverged,
-    MirrordError,
-    NoSpace,
-    NotFound,
-    PermissionMissing,
-    Refused,
-    Unsupported,
-)
+from mirrord.core.errors import Unsupported
 from mirrord.core.model import (
     Changes,
     Delta,
     Divergence,
+    Name,
     OpenWriter,
     ReceiveRequest,
     Snapshot,
     Staging,
     VolumeFacts,
 )
+from mirrord.drivers.refusals import no_clones
 from mirrord.drivers.streams import Receiver, SendStream
 
 
-class Capability(enum.Flag):
-    """What a driver can do beyond what each must."""
+class Capability(enum.Flag, boundary=enum.CONFORM):
+    """What a driver can do beyond what each must. The numbers travel (docs/wire.md): a new one is
+    added, none is used again, and those of a newer peer that are not known here are passed over.
+    """
 
     NONE = 0
     #: A receive that is `resumable` leaves a checkpoint from which a new send goes on, whatever
     #: ends it: at most 8 MiB of what was written are lost; when the power fails and much came in a
     #: short time, at most what the last 30 s brought.
-    RESUME = enum.auto()
+    RESUME = 1
     #: Snapshots are directories of files (`Snapshot.path`): single files can be restored.
-    FILES = enum.auto()
+    FILES = 2
     #: The destination must have a source's snapshot set: older ones go when their blocks do.
-    BLOCK_FOR_BLOCK = enum.auto()
+    BLOCK_FOR_BLOCK = 4
     #: What a `resumable` receive keeps is the stream itself, beside what it applies: until the end
     #: it needs room for both, and what it kept before does not make what is applied less.
-    SPOOL = enum.auto()
-    #: The other end refuses to delete or turn back what was committed: nothing is pruned there.
-    APPEND_ONLY = enum.auto()
-    #: A writable copy of what a destination shows can be made (`begin_test`).
-    COPY = enum.auto()
+    SPOOL = 8
+    #: It has the role `Clones`.
+    COPY = 32
 
 
-class Driver(abc.ABC):
-    """One volume at one location; cheap to make, does nothing until asked."""
+class Volume(abc.ABC):
+    """One volume at one location; cheap to make, does nothing until asked. What a volume of every
+    role has: facts, a lock, snapshots.
+    """
 
     kind: ClassVar[str]
     capabilities: ClassVar[Capability]
@@ -89,6 +86,11 @@ class Driver(abc.ABC):
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.location}"
+
+    @property
+    def append_only(self) -> bool:
+        """Whether the host of the volume refuses us to delete or turn back what was committed."""
+        return False
 
     def detach(self) -> None:  # noqa: B027 - most hold nothing
         """Whoever made this driver is done with it. It may be used again."""
@@ -127,38 +129,11 @@ class Driver(abc.ABC):
     def _exclusive(self, purpose: str) -> AbstractContextManager[bool]:
         """Take the volume's lock once; yields False when there is no place for one yet."""
 
-    # Snapshots
-
     @abc.abstractmethod
     def snapshots(self) -> list[Snapshot]:
         """The committed snapshots in this volume's keeping, oldest first by `order`: kinds
         REFERENCE and DIVERGED (and OWN that were received).
         """
-
-    @abc.abstractmethod
-    def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
-        """The owner's own snapshots of the live volume whose names match one of the globs,
-        oldest first, kind OWN.
-        """
-
-    @abc.abstractmethod
-    def take_snapshot(self, name: str) -> Snapshot:
-        """A read-only snapshot of the live volume as of now, durable. One of that name that is
-        there already (an earlier try) is returned as it is. Raises `NoSpace`.
-        """
-
-    @abc.abstractmethod
-    def delete_snapshot(self, guid: str) -> None:
-        """Delete one that `snapshots()` lists (never the one shown: `Refused`)."""
-
-    def reclaim(self) -> None:  # noqa: B027 - most have nothing to hasten
-        """Let the file system give back now what deleted snapshots held, where it would dawdle."""
-
-    def base_left(self, guid: str) -> Snapshot | None:
-        """What is left of a snapshot of the live volume that is gone, when an incremental can still
-        begin from it: it may then be the base of `delta` and `send`, and of `changed_since`.
-        """
-        return None
 
     def members(self, guid: str) -> dict[str, str]:
         """The snapshots that are this one: the identity of each with its path in the volume. It is
@@ -172,7 +147,34 @@ class Driver(abc.ABC):
         that not a byte was written since, also not one that is still on its way to disk.
         """
 
-    # Source
+    @abc.abstractmethod
+    def delete_snapshot(self, guid: str) -> None:
+        """Delete one that `snapshots()` lists (never the one shown: `Refused`)."""
+
+    def reclaim(self) -> None:  # noqa: B027 - most have nothing to hasten
+        """Let the file system give back now what deleted snapshots held, where it would dawdle."""
+
+
+class Source(Volume):
+    """A volume that is mirrored."""
+
+    @abc.abstractmethod
+    def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
+        """The owner's own snapshots of the live volume whose names match one of the globs,
+        oldest first, kind OWN.
+        """
+
+    @abc.abstractmethod
+    def take_snapshot(self, name: Name) -> Snapshot:
+        """A read-only snapshot of the live volume as of now, durable. One of that name that is
+        there already (an earlier try) is returned as it is. Raises `NoSpace`.
+        """
+
+    def base_left(self, guid: str) -> Snapshot | None:
+        """What is left of a snapshot of the live volume that is gone, when an incremental can still
+        begin from it: it may then be the base of `delta` and `send`, and of `changed_since`.
+        """
+        return None
 
     @abc.abstractmethod
     def delta(
@@ -208,10 +210,12 @@ class Driver(abc.ABC):
         the stream, when that is not where this stream would have come by.
         """
 
-    # Destination
+
+class Destination(Volume):
+    """A volume that a mirror is made in."""
 
     @abc.abstractmethod
-    def prepare(self, mirror_id: str, *, in_place: bool = False) -> None:
+    def prepare(self, mirror_id: Name, *, in_place: bool = False) -> None:
         """Make an ABSENT place the MIRROR of that id, empty, showing nothing. `Refused` when
         something is there already that is not this mirror's.
 
@@ -231,17 +235,19 @@ class Driver(abc.ABC):
         """What earlier transfers left uncommitted, complete or not."""
 
     @abc.abstractmethod
-    def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
+    def commit(self, transfer_id: Name, *, show: bool) -> Snapshot:
         """Make a complete staging a snapshot of this volume and, with `show`, the view, in one
         step. Called again after it succeeded: returns that snapshot. `NotFound` when there is
         no such staging and it was never committed.
         """
 
     @abc.abstractmethod
-    def discard(self, transfer_id: str) -> None:
+    def discard(self, transfer_id: Name) -> None:
         """Remove a staging and all of its traces; nothing when there is none."""
 
-    # Failing over and back
+
+class Failover(Volume):
+    """A volume that is made live, frozen and turned back."""
 
     @abc.abstractmethod
     def promote(self, guid: str | None = None) -> None:
@@ -251,14 +257,15 @@ class Driver(abc.ABC):
         copied. Snapshots newer than `guid` stay. Nothing when it is LIVE already.
         """
 
+    @abc.abstractmethod
     def writers(self, kept: str = "", *, limit: int = 20) -> list[OpenWriter]:
         """Who has files of the LIVE volume open for writing, at most `limit` of them: descriptors,
         shared writable mappings, loop devices, swap files; also through another mount of it.
 
         kept: of the DIVERGED snapshot of that name instead, where such a writer is not stopped.
         """
-        return []
 
+    @abc.abstractmethod
     def freeze(self) -> None:
         """Make every new write to the LIVE volume fail, and what was acknowledged durable. A writer
         that `writers` names may go on where the file system cannot stop it (btrfs).
@@ -266,47 +273,30 @@ class Driver(abc.ABC):
         The freeze ends by `thaw`, `detach`, and by itself when this process ends, however it does:
         who is killed leaves no volume frozen. After a power cut `thaw` is needed.
         """
-        raise Unsupported("a volume of this kind cannot be frozen", where=str(self))
 
+    @abc.abstractmethod
     def thaw(self) -> None:
         """End a freeze, whoever began it; nothing when the LIVE volume is not frozen by mirrord."""
-        raise Unsupported("a volume of this kind cannot be frozen", where=str(self))
 
+    @abc.abstractmethod
     def mark(self) -> str:
         """Remember what the place is now; the text is for `is_marked`, also after a restart. A
         driver may leave a mark at the volume; the next `mark` replaces it, `forget` removes it.
         """
-        raise Unsupported("a volume of this kind cannot be marked", where=str(self))
 
+    @abc.abstractmethod
     def is_marked(self, mark: str) -> bool:
         """Whether the place is what it was at `mark`: the same role and the same volume, showing
         the same snapshot, and not a byte was written since, also not one that is still on its way
         to disk. False when in doubt.
         """
-        raise Unsupported("a volume of this kind cannot be marked", where=str(self))
-
-    def begin_test(self, place: str = "") -> VolumeFacts:
-        """Make a writable copy of what a MIRROR shows, a LIVE volume of its own that shares what
-        it can; the mirror goes on as it is. One copy at a time; called again, it returns that one.
-
-        place: its location; "" for one beside this volume's. Returns its facts. Raises `Refused`
-        when something else is there, `NoSpace`.
-        """
-        raise Unsupported("a volume of this kind has no writable copies", where=str(self))
-
-    def end_test(self) -> bool:
-        """Remove that copy, with all that was written to it; whether there was one.
-
-        Raises `Refused` when the copy has snapshots or volumes of its own, `Busy` when it is used.
-        """
-        raise Unsupported("a volume of this kind has no writable copies", where=str(self))
 
     @abc.abstractmethod
     def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
         """What `rollback(guid)` would take from the live volume's users."""
 
     @abc.abstractmethod
-    def rollback(self, guid: str, *, mirror_id: str, keep_as: str) -> str | None:
+    def rollback(self, guid: str, *, mirror_id: Name, keep_as: Name) -> str | None:
         """LIVE (lost, or a MIRROR whose newer snapshots must go) to MIRROR of `mirror_id`, showing
         snapshot `guid`. Snapshots newer than `guid` stay.
 
@@ -317,144 +307,43 @@ class Driver(abc.ABC):
         What such writers still write goes into what is kept, or fails.
         """
 
-    def reinstate(self, name: str) -> None:
+    @abc.abstractmethod
+    def reinstate(self, name: Name) -> None:
         """Undo an unfinished `rollback(keep_as=name)`: what was set aside is LIVE again, writable,
         in the place of the view. Nothing when it is LIVE already; `NotFound` when nothing is kept.
         """
-        raise Unsupported("a volume of this kind cannot be put back", where=str(self))
 
     @abc.abstractmethod
     def forget(self) -> None:
         """The mirror is no more: drop its marks, lock and stagings. Snapshots and view stay."""
 
 
-# The texts that all drivers share, so that all say the same thing.
+class Clones(Volume):
+    """A destination of which writable copies can be made; not every kind of volume can be one."""
+
+    @abc.abstractmethod
+    def begin_test(self, place: str = "") -> VolumeFacts:
+        """Make a writable copy of what a MIRROR shows, a LIVE volume of its own that shares what
+        it can; the mirror goes on as it is. One copy at a time; called again, it returns that one.
+
+        place: its location; "" for one beside this volume's. Returns its facts. Raises `Refused`
+        when something else is there, `NoSpace`.
+        """
+
+    @abc.abstractmethod
+    def end_test(self) -> bool:
+        """Remove that copy, with all that was written to it; whether there was one.
+
+        Raises `Refused` when the copy has snapshots or volumes of its own, `Busy` when it is used.
+        """
 
 
-def replaced(where: str, why: str) -> MirrordError:
-    """The live volume at the source is not the one that is mirrored."""
-    return Diverged(
-        "another volume has taken the place of the source",
-        where=where,
-        why=why,
-        hint="Nothing was transferred, and every copy is kept. Put the volume back in its place; "
-        "or 'mirrord change-source NAME ENDPOINT' if it was moved; or, if this one is to be "
-        "mirrored from now on, 'mirrord resync NAME'.",
-    )
+class Driver(Source, Destination, Failover):
+    """A volume that can be either end of a mirror: what the engine holds."""
 
 
-def frozen_elsewhere(where: str) -> MirrordError:
-    """Another process of mirrord is about to switch the volume."""
-    return Busy(
-        "the volume is frozen by another mirrord process",
-        where=where,
-        why="it is about to switch the volume",
-        hint="Wait for it to end.",
-    )
-
-
-def base_missing(where: str, guid: str) -> MirrordError:
-    """The base is not there (any more)."""
-    return Diverged(
-        "the base snapshot is not there",
-        where=where,
-        why=f"no intact snapshot with the identity {guid}: it was deleted or made writable",
-        hint="'mirrord explain NAME' shows which snapshots both ends still have; 'mirrord resync "
-        "NAME' goes on from the newest of them.",
-    )
-
-
-def snapshot_missing(where: str, guid: str) -> MirrordError:
-    """A snapshot was asked for that is not in this volume's keeping."""
-    return NotFound("no such snapshot", where=where, why=f"none has the identity {guid}")
-
-
-def staging_missing(where: str, transfer_id: str) -> MirrordError:
-    """A commit of something that was never received."""
-    return NotFound("nothing is staged", where=where, why=f"transfer {transfer_id} is not known")
-
-
-def not_live(where: str) -> MirrordError:
-    """An operation on the live volume of a place that has none."""
-    return Refused(
-        "there is no live volume here",
-        where=where,
-        why="it is a destination that only shows snapshots, or nothing at all",
-        hint="Name the source volume, or make the destination live with 'mirrord break NAME'.",
-    )
-
-
-def not_a_mirror(where: str) -> MirrordError:
-    """A destination operation on a place that is not a destination."""
-    return Refused(
-        "this is not the destination of a mirror",
-        where=where,
-        why="it was never initialized, or it was made live by 'mirrord break'",
-        hint="Use 'mirrord initialize NAME', or 'mirrord resync NAME' after a break.",
-    )
-
-
-def not_empty(where: str, found: str) -> MirrordError:
-    """The destination is something that is not ours; found: what, as a clause ("it holds 'x'")."""
-    return Refused(
-        "the destination is not empty",
-        where=where,
-        why=f"{found}; mirrord did not make that and will not touch it",
-        hint="Give a path that does not exist yet, or an empty directory.",
-    )
-
-
-def nothing_shown(where: str) -> MirrordError:
-    """There is no complete update yet."""
-    return Refused(
-        "the destination shows nothing yet", where=where,
-        hint="Run 'mirrord initialize NAME' to its end first.",
-    )  # fmt: skip
-
-
-def other_copy(where: str, there: str) -> MirrordError:
-    """A second writable copy was asked for."""
-    return Refused(
-        "there is a writable copy already", where=where, why=f"it is {there}",
-        hint="Remove that first: 'mirrord break NAME --end-test'.",
-    )  # fmt: skip
-
-
-def other_mirror(where: str, mirror_id: str) -> MirrordError:
-    """The destination belongs to another mirror."""
-    return Refused(
-        "the destination belongs to another mirror",
-        where=where,
-        why=f"it was prepared for the mirror with the id {mirror_id}",
-        hint="Give each mirror a destination of its own.",
-    )
-
-
-def no_space(where: str, why: str) -> MirrordError:
-    """The file system is full."""
-    return NoSpace(
-        "no space is left on the file system",
-        where=where,
-        why=why,
-        hint="Free space there and run the same command again; nothing that was committed is lost.",
-    )
-
-
-def stream_damaged(where: str, why: str) -> MirrordError:
-    """A stream that does not hold what it should."""
-    return Damaged(
-        "the stream is damaged",
-        where=where,
-        why=why,
-        hint="Nothing was applied; run the same command again.",
-    )
-
-
-def permission_missing(where: str, what: str) -> MirrordError:
-    """A privilege is missing."""
-    return PermissionMissing(
-        "permission is missing",
-        where=where,
-        why=what,
-        hint="Run it as root (or with sudo).",
-    )
+def clones_of(driver: Driver) -> Clones:
+    """The driver as one that makes writable copies; `Unsupported`."""
+    if not isinstance(driver, Clones):
+        raise no_clones(str(driver))
+    return driver

@@ -1,0 +1,138 @@
+"""What an agent can be asked about a volume: the one table of methods, which both ends work by.
+
+The words of a call, and what it returns, are what the signature of the method in the driver
+contract says, in its order. The table adds what a signature cannot say.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+import functools
+import inspect
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mirrord.drivers.contract import Clones, Destination, Failover, Source, Volume
+from mirrord.wire.values import pack
+
+
+class Right(enum.Flag):
+    """Kinds of use. Every method needs one of them."""
+
+    NONE = 0
+    #: Read a volume and its changes; take reference snapshots of it and delete those.
+    SEND = enum.auto()
+    #: Keep a copy here: make, fill and show it.
+    RECEIVE = enum.auto()
+    #: Delete what was committed, turn it back, or make it writable.
+    REMOVE = enum.auto()
+
+
+class Opened(NamedTuple):
+    """A volume at the other end: its number in the session, what its driver can do (the numbers of
+    `Capability`), and whether the peer may only append.
+    """
+
+    number: int
+    capabilities: int
+    append_only: bool
+
+
+class PeerLock(abc.ABC):
+    """A volume's lock at an agent: it has no beginning and end in one call, as a driver's has."""
+
+    @abc.abstractmethod
+    def lock(self, purpose: str) -> bool:
+        """Hold it until `unlock`, `close` or the end of the session. False: there is no place for a
+        lock yet (`prepare` makes one), and nothing is held.
+        """
+
+    @abc.abstractmethod
+    def unlock(self) -> None:
+        """Give it back; a call that needs it keeps it until it ends."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """role, name: the method of the contract. rights: one of them is needed. what: it does, for a
+    refusal. changes: it changes the volume or what is kept of it, and runs under the volume's lock.
+    quick: it only looks, and must not wait for a disk that hangs.
+    """
+
+    role: type
+    name: str
+    rights: Right
+    what: str
+    changes: bool = False
+    quick: bool = False
+
+    @functools.cached_property
+    def signature(self) -> inspect.Signature:
+        """With types instead of their names, and without `self`."""
+        found = inspect.signature(getattr(self.role, self.name), eval_str=True)
+        return found.replace(parameters=list(found.parameters.values())[1:])
+
+    @functools.cached_property
+    def kinds(self) -> dict[str, Any]:
+        """The types of its words, by the names of the arguments."""
+        return {name: one.annotation for name, one in self.signature.parameters.items()}
+
+    @property
+    def result(self) -> Any:
+        """The type of what it returns; for a `SendStream` or `Receiver` the call carries data."""
+        return self.signature.return_annotation
+
+    def words(self, *arguments: Any, **named: Any) -> list[Any]:
+        """The words of a call with these arguments."""
+        bound = self.signature.bind(*arguments, **named)
+        bound.apply_defaults()
+        return [pack(value) for value in bound.arguments.values()]
+
+    def call(self, target: object, arguments: Mapping[str, Any]) -> Any:
+        """Call it at `target` with all of its arguments, by name."""
+        bound = inspect.BoundArguments(self.signature, OrderedDict(arguments))
+        return getattr(target, self.name)(*bound.args, **bound.kwargs)
+
+
+_S, _R, _REMOVE = Right.SEND, Right.RECEIVE, Right.REMOVE
+_ANY = _S | _R
+
+METHODS: Mapping[str, Method] = {
+    method.name: method
+    for method in (
+        Method(Volume, "facts", _ANY, "look at a volume", quick=True),
+        Method(PeerLock, "lock", _ANY, "lock a volume", quick=True),
+        Method(PeerLock, "unlock", _ANY, "unlock a volume", quick=True),
+        Method(Volume, "snapshots", _ANY, "list snapshots", quick=True),
+        Method(Volume, "members", _ANY, "look at a snapshot"),
+        Method(Volume, "changed_since", _ANY, "compare snapshots"),
+        Method(Volume, "delete_snapshot", _S | _REMOVE, "delete snapshots", changes=True),
+        Method(Volume, "reclaim", _ANY, "reclaim space", changes=True),
+        Method(Source, "own_snapshots", _S, "list the owner's snapshots"),
+        Method(Source, "take_snapshot", _S, "take snapshots", changes=True),
+        Method(Source, "base_left", _S, "look for what is left of a base"),
+        Method(Source, "delta", _S, "compute deltas"),
+        Method(Source, "changes", _S, "compute deltas"),
+        Method(Source, "send", _S, "send from a volume"),
+        Method(Destination, "prepare", _R, "make a destination", changes=True),
+        Method(Destination, "receive", _R, "receive into a volume", changes=True),
+        Method(Destination, "stagings", _ANY, "look at transfers", quick=True),
+        Method(Destination, "commit", _R, "commit a transfer", changes=True),
+        Method(Destination, "discard", _R, "discard a transfer", changes=True),
+        Method(Failover, "promote", _REMOVE, "make a destination writable", changes=True),
+        Method(Failover, "writers", _REMOVE, "see who writes to a volume"),
+        Method(Failover, "freeze", _REMOVE, "freeze a volume", changes=True),
+        Method(Failover, "thaw", _REMOVE, "thaw a volume", changes=True),
+        Method(Failover, "mark", _REMOVE, "mark a volume", changes=True),
+        Method(Failover, "is_marked", _ANY, "look at a volume"),
+        Method(Failover, "divergence", _ANY, "compare snapshots"),
+        Method(Failover, "rollback", _REMOVE, "turn a volume back", changes=True),
+        Method(Failover, "reinstate", _REMOVE, "turn a volume back", changes=True),
+        Method(Failover, "forget", _REMOVE, "forget a mirror", changes=True),
+        Method(Clones, "begin_test", _REMOVE, "make a writable copy", changes=True),
+        Method(Clones, "end_test", _REMOVE, "remove a writable copy", changes=True),
+    )
+}
