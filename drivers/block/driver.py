@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -23,6 +23,7 @@ from mirrord.core.model import (
     Staging,
     VolumeFacts,
 )
+from mirrord.drivers import pins
 from mirrord.drivers.base import (
     Capability,
     Driver,
@@ -126,7 +127,8 @@ class BlockDriver(Driver):
         """From the table of the root record."""
         if not is_volume(self._path):
             return []
-        return [one.snapshot() for one in self._record().snapshots if not _is_owners(one)]
+        record = self._record()
+        return [record.snapshot(one) for one in record.snapshots if not _is_owners(one)]
 
     def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
         """Those that `Volume.snapshot` made."""
@@ -158,7 +160,19 @@ class BlockDriver(Driver):
                     where=str(self),
                     hint="It can be deleted once a newer one is shown.",
                 )
+            if entry is not None:
+                pins.demand_free(volume.record.pins, [guid], entry.name, str(self))
             volume.drop_snapshots({guid})
+
+    def pin(self, mirror_id: str, guids: Sequence[str]) -> None:
+        """One root record."""
+        if not is_volume(self._path):
+            return
+        before = self._record().pins
+        wanted = pins.replaced(before, mirror_id, guids, str(self))
+        if wanted != before:
+            with self._managed("pinning snapshots") as volume:
+                volume.commit("BLOCK:PIN:ROOT", lambda old: replace(old, pins=wanted))
 
     def changed_since(self, guid: str) -> bool:
         """Whether the live content's root differs; a writer of another process may always."""

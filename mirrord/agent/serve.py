@@ -265,6 +265,16 @@ def _demand_own(opened: _Opened, guid: str) -> None:
     )  # fmt: skip
 
 
+def _pin(opened: _Opened, _e: Exchange, mirror_id: str, guids: tuple[str, ...]) -> None:
+    """The mirror that has the volume as its destination may with RECEIVE, all others with SEND."""
+    if not opened.rules.free:
+        owner = opened.driver.facts().mirror_id
+        needed = Right.RECEIVE if mirror_id == owner else Right.SEND
+        what = f"pin snapshots for the mirror {mirror_id}"
+        demand(opened.rules, opened.rights, needed, what, str(opened.driver))
+    opened.driver.pin(mirror_id, guids)
+
+
 def _send(
     opened: _Opened, exchange: Exchange, base: str | None, incremental: str,
     checkpoint: dict[str, int | str] | None,
@@ -364,6 +374,7 @@ METHODS: dict[str, Method] = {
     "delete_snapshot": Method(
         _S | Right.REMOVE, (str,), _delete_snapshot, "delete snapshots", changes=True
     ),
+    "pin": Method(_ANY, (Name, tuple[str, ...]), _pin, "pin snapshots", changes=True),
     "reclaim": Method(_ANY, (), _plain("reclaim"), "reclaim space", changes=True),
     "base_left": Method(_S, (str,), _plain("base_left"), "look for what is left of a base"),
     "members": Method(_ANY, (str,), _plain("members"), "look at a snapshot"),

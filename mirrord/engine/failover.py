@@ -17,7 +17,7 @@ from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.text import escaped
 from mirrord.core.units import format_size
 from mirrord.drivers.base import Driver, nothing_shown
-from mirrord.engine import failover_steps, plan, preempt, recovery
+from mirrord.engine import failover_steps, pinning, plan, preempt, recovery
 from mirrord.engine.failover_steps import Finished
 from mirrord.engine.mirror import (
     Mirror,
@@ -221,6 +221,8 @@ def begin_turn(mirror: Mirror, turn: Turn, loser: Driver, arguments: dict[str, o
         "taken_ns": turn.base.taken_at_ns,
         "mark": loser.mark(),
     }
+    needed = {turn.base.guid, str(arguments.get("base"))}
+    pinning.add(mirror, [mirror.destination, mirror.source], needed)
     moment_ns = clock.now_ns()
     mirror.catalogue.begin(
         mirror.id,

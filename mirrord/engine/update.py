@@ -31,7 +31,7 @@ from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_duration, format_size
 from mirrord.drivers import base as drivers
 from mirrord.drivers.base import not_a_mirror
-from mirrord.engine import cascade, hooks, places, plan, prune, recovery
+from mirrord.engine import cascade, hooks, pinning, places, plan, prune, recovery
 from mirrord.engine.mirror import Mirror, check_destination, check_source
 from mirrord.engine.recovery import Pending, Recovered
 from mirrord.engine.transfer import Outcome, carry
@@ -86,6 +86,7 @@ def initialize(mirror: Mirror) -> Result:
     with mirror.hold(Verb.INITIALIZE) as stack:
         recovered = recovery.recover(mirror)
         if recovered.finished == Verb.INITIALIZE.value:
+            pinning.renew(mirror)
             return Result(
                 "done", f"'{mirror.name}' is initialized: an interrupted transfer was complete."
             )
@@ -124,6 +125,7 @@ def _transfer_all(
     if pending is not None:
         _finish_pending(mirror, verb, pending, why_whole, total)
         if pending.show and verb is Verb.INITIALIZE:
+            pinning.renew(mirror)
             return _done(mirror, pending.snapshot, total, started_s)
     shown = _shown(mirror)
     there, here = mirror.destination.snapshots(), mirror.source.snapshots()
@@ -144,6 +146,8 @@ def _transfer_all(
             mirror.definition.keep_destination, there
         ):
             total.prune_refused = prune.prune(mirror, here, there, shown=base.guid)
+        else:
+            pinning.settle(mirror, here, there)
         if total.transfers:
             return _done(mirror, base, total, started_s)
         mirror.catalogue.set_confirmed(mirror.id, Confirmed(base.guid, asked_ns))
@@ -160,6 +164,9 @@ def _transfer_all(
     with hooks.around(mirror, "snapshot") as told, total.timing("snapshot"):
         incremental, sequence = _take(mirror, verb, {s.guid for s in there})
         told["snapshot"] = incremental.name
+    if any(one.guid == incremental.guid for one in here):
+        # Another mirror's, passed on: it must stay until it has arrived.
+        pinning.add(mirror, [mirror.source], [incremental.guid])
     steps = plan.plan_steps(base, incremental, own, {s.guid for s in there})
     try:
         with hooks.around(mirror, "transfer", snapshot=incremental.name) as told:

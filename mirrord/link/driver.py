@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
@@ -220,6 +220,10 @@ class RemoteDriver(Driver):
     def delete_snapshot(self, guid: str) -> None:
         """See `Driver.delete_snapshot`."""
         self._call("delete_snapshot", guid)
+
+    def pin(self, mirror_id: str, guids: Sequence[str]) -> None:
+        """See `Driver.pin`."""
+        self._call("pin", mirror_id, list(guids))
 
     def reclaim(self) -> None:
         """See `Driver.reclaim`."""
