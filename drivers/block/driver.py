@@ -128,7 +128,7 @@ class BlockDriver(Driver):
         if not is_volume(self._path):
             return []
         record = self._record()
-        return [record.snapshot(one) for one in record.snapshots if not _is_owners(one)]
+        return [record.snapshot(one) for one in record.snapshots if not one.owners]
 
     def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
         """Those that `Volume.snapshot` made."""
@@ -137,7 +137,7 @@ class BlockDriver(Driver):
         return [
             one.snapshot()
             for one in self._record().snapshots
-            if _is_owners(one) and any(fnmatchcase(one.name, glob) for glob in patterns)
+            if one.owners and any(fnmatchcase(one.name, glob) for glob in patterns)
         ]
 
     def take_snapshot(self, name: str) -> Snapshot:
@@ -152,7 +152,7 @@ class BlockDriver(Driver):
             return
         with self._managed("deleting a snapshot") as volume:
             entry = volume.record.entry(guid)
-            if entry is not None and _is_owners(entry):
+            if entry is not None and entry.owners:
                 raise Refused("the snapshot is the owner's own", where=str(self), why=entry.name)
             if volume.record.role is Role.MIRROR and volume.record.shown == guid:
                 raise Refused(
@@ -486,10 +486,6 @@ class BlockDriver(Driver):
 
         volume.commit("BLOCK:COMMIT:ROOT", switch)
         return volume.entry(entry.guid)
-
-
-def _is_owners(entry: Entry) -> bool:
-    return entry.kind is SnapshotKind.OWN and not entry.received
 
 
 def _not_intact(where: str, entry: Entry) -> MirrordError:

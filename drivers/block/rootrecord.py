@@ -62,6 +62,11 @@ class Entry:
         """Whether the entry still holds the root that was taken."""
         return self.digest == content_digest(self.guid, self.root)
 
+    @property
+    def owners(self) -> bool:
+        """Whether the volume's owner took it here."""
+        return self.kind is SnapshotKind.OWN and not self.received
+
     def snapshot(self) -> Snapshot:
         """As the engine sees it."""
         return Snapshot(

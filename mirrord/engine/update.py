@@ -142,12 +142,7 @@ def _transfer_all(
     asked_ns = clock.now_ns()
     back = base is not None and base.guid != shown
     if base is not None and not back and not _news(mirror, base, own, {s.guid for s in there}):
-        if _left_over(mirror.definition.keep_source, here) or _left_over(
-            mirror.definition.keep_destination, there
-        ):
-            total.prune_refused = prune.prune(mirror, here, there, shown=base.guid)
-        else:
-            pinning.settle(mirror, here, there)
+        total.prune_refused = _tidied(mirror, base, here, there)
         if total.transfers:
             return _done(mirror, base, total, started_s)
         mirror.catalogue.set_confirmed(mirror.id, Confirmed(base.guid, asked_ns))
@@ -164,9 +159,6 @@ def _transfer_all(
     with hooks.around(mirror, "snapshot") as told, total.timing("snapshot"):
         incremental, sequence = _take(mirror, verb, {s.guid for s in there})
         told["snapshot"] = incremental.name
-    if any(one.guid == incremental.guid for one in here):
-        # Another mirror's, passed on: it must stay until it has arrived.
-        pinning.add(mirror, [mirror.source], [incremental.guid])
     steps = plan.plan_steps(base, incremental, own, {s.guid for s in there})
     try:
         with hooks.around(mirror, "transfer", snapshot=incremental.name) as told:
@@ -219,6 +211,15 @@ def _live_source(mirror: Mirror) -> VolumeFacts:
         places.check_mounted(mirror, facts)
     check_source(facts, str(mirror.source), mirror.id)
     return facts
+
+
+def _tidied(mirror: Mirror, base: Snapshot, here: list[Snapshot], there: list[Snapshot]) -> str:
+    """Do what an update may have left undone, without looking at what need not be looked at."""
+    definition = mirror.definition
+    if _left_over(definition.keep_source, here) or _left_over(definition.keep_destination, there):
+        return prune.prune(mirror, here, there, shown=base.guid)
+    pinning.settle(mirror, here, there)
+    return ""
 
 
 def _left_over(keep: int | str, snapshots: list[Snapshot]) -> bool:
@@ -351,6 +352,8 @@ def _take(mirror: Mirror, verb: Verb, there: set[str]) -> tuple[Snapshot, int]:
             snapshot, passed_on = _taken(mirror, str(arguments["name"]))
             if passed_on and snapshot.guid in there:
                 raise cascade.went_back(mirror, snapshot)
+            if passed_on:  # it is another mirror's, and must stay until it has arrived
+                pinning.add(mirror, [mirror.source], [snapshot.guid])
         except BaseException as error:
             _settle(mirror, error)
             raise

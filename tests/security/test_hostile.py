@@ -244,7 +244,7 @@ LOOKING = {
 WORDS: dict[str, list[Any]] = {
     "take_snapshot": ["s9"], "delete_snapshot": ["0" * 32], "prepare": ["m1", False],
     "commit": ["t1", True], "discard": ["t1"], "promote": [None], "begin_test": [""],
-    "rollback": ["0" * 32, "m1", "aside"], "reinstate": ["aside"],
+    "rollback": ["0" * 32, "m1", "aside"], "reinstate": ["aside"], "pin": ["m1", ["0" * 32]],
     "receive": [["t1", "m1", None, ["0" * 32, "s9", "reference", 1, 1]]],
 }  # fmt: skip
 
