@@ -266,10 +266,13 @@ def _demand_own(opened: _Opened, guid: str) -> None:
 
 
 def _pin(opened: _Opened, _e: Exchange, mirror_id: str, guids: tuple[str, ...]) -> None:
-    """The mirror that has the volume as its destination may with RECEIVE, all others with SEND."""
+    """The mirror that has the volume as its destination may with RECEIVE, all others with SEND.
+    Once it is live it may be that mirror's source, after a reverse: then with either.
+    """
     if not opened.rules.free:
-        owner = opened.driver.facts().mirror_id
-        needed = Right.RECEIVE if mirror_id == owner else Right.SEND
+        facts, needed = opened.driver.facts(), Right.SEND
+        if mirror_id == facts.mirror_id:
+            needed = Right.RECEIVE if facts.role is Role.MIRROR else _ANY
         what = f"pin snapshots for the mirror {mirror_id}"
         demand(opened.rules, opened.rights, needed, what, str(opened.driver))
     opened.driver.pin(mirror_id, guids)
