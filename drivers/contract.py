@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import ClassVar
 
@@ -149,7 +149,20 @@ class Volume(abc.ABC):
 
     @abc.abstractmethod
     def delete_snapshot(self, guid: str) -> None:
-        """Delete one that `snapshots()` lists (never the one shown: `Refused`)."""
+        """Delete one that `snapshots()` lists; `Refused`: it is shown, or pinned by any mirror."""
+
+    @abc.abstractmethod
+    def pin(self, mirror_id: Name, guids: Sequence[str]) -> None:
+        """From now on that mirror has pinned these snapshots of the volume, and no others: whoever
+        deletes snapshots here, on whichever host, leaves them. One that is not here is no matter.
+
+        One step replaces what the mirror had pinned; no guids: nothing is. Nothing is written when
+        it is so already. `Refused`: more than `pins.GUIDS_MAX`, or too many mirrors.
+        """
+
+    def pins(self) -> dict[str, tuple[str, ...]]:
+        """The pinned snapshots by guid, each with the ids of the mirrors that have pinned it."""
+        return {one.guid: one.pinned for one in self.snapshots() if one.pinned}
 
     def reclaim(self) -> None:  # noqa: B027 - most have nothing to hasten
         """Let the file system give back now what deleted snapshots held, where it would dawdle."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -23,6 +23,7 @@ from mirrord.core.model import (
     Staging,
     VolumeFacts,
 )
+from mirrord.drivers import pins
 from mirrord.drivers.block import copies, roles, rootrecord, staging
 from mirrord.drivers.block.content import changed_blocks
 from mirrord.drivers.block.format import BLOCK_BYTES, Root
@@ -125,7 +126,8 @@ class BlockDriver(Driver, Clones):
         """From the table of the root record."""
         if not is_volume(self._path):
             return []
-        return [one.snapshot() for one in self._record().snapshots if not _is_owners(one)]
+        record = self._record()
+        return [record.snapshot(one) for one in record.snapshots if not one.owners]
 
     def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
         """Those that `Volume.snapshot` made."""
@@ -134,7 +136,7 @@ class BlockDriver(Driver, Clones):
         return [
             one.snapshot()
             for one in self._record().snapshots
-            if _is_owners(one) and any(fnmatchcase(one.name, glob) for glob in patterns)
+            if one.owners and any(fnmatchcase(one.name, glob) for glob in patterns)
         ]
 
     def take_snapshot(self, name: str) -> Snapshot:
@@ -149,7 +151,7 @@ class BlockDriver(Driver, Clones):
             return
         with self._managed("deleting a snapshot") as volume:
             entry = volume.record.entry(guid)
-            if entry is not None and _is_owners(entry):
+            if entry is not None and entry.owners:
                 raise Refused("the snapshot is the owner's own", where=str(self), why=entry.name)
             if volume.record.role is Role.MIRROR and volume.record.shown == guid:
                 raise Refused(
@@ -157,7 +159,19 @@ class BlockDriver(Driver, Clones):
                     where=str(self),
                     hint="It can be deleted once a newer one is shown.",
                 )
+            if entry is not None:
+                pins.demand_free(volume.record.pins, [guid], entry.name, str(self))
             volume.drop_snapshots({guid})
+
+    def pin(self, mirror_id: str, guids: Sequence[str]) -> None:
+        """One root record."""
+        if not is_volume(self._path):
+            return
+        before = self._record().pins
+        wanted = pins.replaced(before, mirror_id, guids, str(self))
+        if wanted != before:
+            with self._managed("pinning snapshots") as volume:
+                volume.commit("BLOCK:PIN:ROOT", lambda old: replace(old, pins=wanted))
 
     def changed_since(self, guid: str) -> bool:
         """Whether the live content's root differs; a writer of another process may always."""
@@ -471,10 +485,6 @@ class BlockDriver(Driver, Clones):
 
         volume.commit("BLOCK:COMMIT:ROOT", switch)
         return volume.entry(entry.guid)
-
-
-def _is_owners(entry: Entry) -> bool:
-    return entry.kind is SnapshotKind.OWN and not entry.received
 
 
 def _not_intact(where: str, entry: Entry) -> MirrordError:

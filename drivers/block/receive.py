@@ -39,6 +39,7 @@ from mirrord.drivers.block.stream import (
 )
 from mirrord.drivers.block.verify import verify_added
 from mirrord.drivers.block.volume import Volume
+from mirrord.drivers.pins import of_snapshot
 from mirrord.drivers.refusals import stream_damaged
 from mirrord.drivers.streams import Receiver
 from mirrord.system.native import Panic, StreamChecksum
@@ -299,6 +300,8 @@ class Collisions:
             return "the base of this transfer"
         if entry.guid == self._record.shown:
             return "which the destination shows"
+        if pinned := of_snapshot(self._record.pins, entry.guid):
+            return f"which the mirror with the id {pinned[0]} has pinned"
         if entry.kind is SnapshotKind.DIVERGED:
             return "which keeps the losing side of a resync"
         return ""

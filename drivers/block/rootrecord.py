@@ -26,6 +26,7 @@ from mirrord.core.errors import Damaged, NotFound, Unsupported
 from mirrord.core.model import Role, Snapshot, SnapshotKind
 from mirrord.drivers.block.format import Root, checksum_text
 from mirrord.drivers.block.store import io_errors
+from mirrord.drivers.pins import Pins, of_snapshot
 from mirrord.system import files
 
 MAGIC = "mirrord-block-volume"
@@ -60,6 +61,11 @@ class Entry:
     def intact(self) -> bool:
         """Whether the entry still holds the root that was taken."""
         return self.digest == content_digest(self.guid, self.root)
+
+    @property
+    def owners(self) -> bool:
+        """Whether the volume's owner took it here."""
+        return self.kind is SnapshotKind.OWN and not self.received
 
     def snapshot(self) -> Snapshot:
         """As the engine sees it."""
@@ -104,6 +110,7 @@ class RootRecord:
     identity: of this volume, for ever. live: the image that users see.
     segment: where the live volume allocates. chunk, grown: where its allocator stood.
     origin: guid of the snapshot that it began as when it was promoted.
+    pins: the snapshots that mirrors need (drivers/pins.py).
     """
 
     identity: str
@@ -117,10 +124,15 @@ class RootRecord:
     origin: str | None = None
     next_order: int = 1
     snapshots: tuple[Entry, ...] = field(default=())
+    pins: Pins = field(default_factory=dict)
 
     def entry(self, guid: str) -> Entry | None:
         """The snapshot with that identity."""
         return next((one for one in self.snapshots if one.guid == guid), None)
+
+    def snapshot(self, entry: Entry) -> Snapshot:
+        """One of its own as the engine sees it."""
+        return entry.snapshot()._replace(pinned=of_snapshot(self.pins, entry.guid))
 
     def with_snapshot(self, entry: Entry) -> RootRecord:
         """The record with one more snapshot, which gets the next order."""
@@ -152,6 +164,7 @@ def encode(record: RootRecord) -> bytes:
         "origin": record.origin,
         "next_order": record.next_order,
         "snapshots": len(record.snapshots),
+        "pins": dict(record.pins),
     }
     body = "\n".join([json.dumps(head), *map(_line, record.snapshots), ""]).encode()
     return f"{MAGIC} {VERSION} {checksum_text(body)} {len(body)}\n".encode() + body
@@ -177,6 +190,7 @@ def decode(data: bytes, where: str) -> RootRecord:
     try:
         lines = body.decode().splitlines()
         head = json.loads(lines[0])
+        pins = head.get("pins", {})
         entries = tuple(Entry.from_dict(json.loads(line)) for line in lines[1:])
         return RootRecord(
             identity=str(head["identity"]),
@@ -190,8 +204,9 @@ def decode(data: bytes, where: str) -> RootRecord:
             origin=head["origin"],
             next_order=int(head["next_order"]),
             snapshots=entries,
+            pins={str(one): tuple(map(str, guids)) for one, guids in pins.items()},
         )
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise record_damaged(where, f"it makes no sense ({error})") from error
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -33,6 +33,7 @@ from mirrord.drivers.btrfs import (
     freezing,
     ioctl,
     layout,
+    pinning,
     receive,
     reserve,
     spool,
@@ -197,6 +198,11 @@ class BtrfsDriver(Driver, Clones):
                 hint="It goes when a newer one is shown.",
             )
         reserve.use(place, lambda: store.delete(place, one, str(self)))
+
+    @guarded
+    def pin(self, mirror_id: str, guids: Sequence[str]) -> None:
+        """See `Driver.pin`."""
+        pinning.pin(self._place(), mirror_id, guids, str(self))
 
     @guarded
     def reclaim(self) -> None:

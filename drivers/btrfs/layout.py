@@ -10,6 +10,7 @@
         spool/<transfer>                  the stream of a transfer that may go on (spool.py)
         swap/                             what is about to change places with V
         mirror.json                       the mirror that a destination belongs to
+        pins/<mirror id>.json             the snapshots that a mirror needs (pins.py)
         reserve                           room for when the file system is full (reserve.py)
         frozen.json                       of a live volume that is frozen (freezing.py)
         lock
@@ -24,7 +25,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,6 +95,11 @@ class Layout(NamedTuple):
     def mirror_file(self) -> Path:
         """The file that makes a place the destination of a mirror."""
         return self.store / "mirror.json"
+
+    @property
+    def pins(self) -> Path:
+        """The folder of what each mirror has pinned; for root only."""
+        return self.store / "pins"
 
     @property
     def copy_file(self) -> Path:
@@ -232,8 +238,8 @@ def make_store(op: str, layout: Layout, *, public: bool) -> None:
 
 def remove_empty_store(op: str, layout: Layout) -> None:
     """Remove the store as far as nothing is in it."""
-    folders = (layout.staging, layout.spool, layout.swap, layout.diverged, layout.snapshots)
-    for folder in (*folders, layout.store, layout.store.parent):
+    folders = (layout.staging, layout.spool, layout.swap, layout.diverged, layout.pins)
+    for folder in (*folders, layout.snapshots, layout.store, layout.store.parent):
         if folder.is_dir() and not os.listdir(folder):
             if subvolume.is_subvolume(folder):
                 subvolume.delete(op, folder)
@@ -297,6 +303,20 @@ def read_copy(layout: Layout) -> tuple[str, str] | None:
 def write_copy(op: str, layout: Layout, path: str, uuid: str) -> None:
     """Note where the writable copy is going to be; durable."""
     _write(op, layout.copy_file, {"format": _FORMAT, "path": path, "uuid": uuid})
+
+
+def read_pins(path: Path) -> tuple[str, ...]:
+    """The guids that a mirror's file of pins names; `Damaged`."""
+    document = _read(path)
+    guids = [] if document is None else document.get("guids")
+    if not isinstance(guids, list) or not all(isinstance(guid, str) for guid in guids):
+        raise _damaged(path, "it has other fields than it should")
+    return tuple(guids)
+
+
+def write_pins(op: str, path: Path, guids: Sequence[str]) -> None:
+    """Replace a mirror's pins; durable."""
+    _write(op, path, {"format": _FORMAT, "guids": list(guids)})
 
 
 def read_record(wrapper: Path) -> Record | None:

@@ -11,8 +11,9 @@ from mirrord.core.errors import Damaged, Diverged, Refused
 from mirrord.core.model import Snapshot, SnapshotKind
 from mirrord.core.text import escaped
 from mirrord.drivers import refusals
-from mirrord.drivers.btrfs import ioctl, layout, subvolume
+from mirrord.drivers.btrfs import ioctl, layout, pinning, subvolume
 from mirrord.drivers.btrfs.layout import Layout, Record
+from mirrord.drivers.pins import demand_free, of_snapshot
 from mirrord.system import files, steps
 
 
@@ -39,6 +40,14 @@ def kept(place: Layout) -> list[Kept]:
             kind = SnapshotKind.REFERENCE if folder == place.snapshots else SnapshotKind.DIVERGED
             hints[one.snapshot.guid] = one.wrapper, kind
     _found[place.store] = hints
+    pinned = pinning.legible(place)
+    if pinned:
+        found = [
+            one._replace(
+                snapshot=one.snapshot._replace(pinned=of_snapshot(pinned, one.snapshot.guid))
+            )
+            for one in found
+        ]
     return sorted(found, key=lambda one: (one.snapshot.order, one.info.id))
 
 
@@ -130,6 +139,9 @@ def delete(place: Layout, one: Kept, where: str) -> None:
     """Delete a snapshot of the store and its folder; durable."""
     if one.wrapper is None:
         raise Refused("the snapshot is its owner's", where=where, why=str(one.path))
+    # (One that was changed since has another identity than it was pinned by.)
+    guids = {one.snapshot.guid, one.info.guid}
+    demand_free(pinning.load(place), guids, one.snapshot.name, where)
     nested = nested_names(one.path, limit=1)
     if nested:
         raise Refused(

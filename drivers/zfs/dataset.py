@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mirrord.core.errors import MirrordError, Refused
 from mirrord.core.model import (
@@ -14,6 +14,7 @@ from mirrord.core.model import (
 )
 from mirrord.drivers import refusals as texts
 from mirrord.drivers.contract import Clones, Driver
+from mirrord.drivers.pins import Pins, demand_free, of_snapshot
 from mirrord.drivers.zfs import (
     cache,
     command,
@@ -27,6 +28,7 @@ from mirrord.drivers.zfs import (
     locking,
     mounting,
     names,
+    pinning,
     proof,
     standing,
     taking,
@@ -36,6 +38,8 @@ from mirrord.drivers.zfs.marks import SnapshotMark
 from mirrord.drivers.zfs.place import Place
 from mirrord.drivers.zfs.sight import Sight
 from mirrord.system import clock, locks
+
+_NONE: Pins = {}
 
 
 class ZfsDataset(Driver, Clones):
@@ -115,12 +119,13 @@ class ZfsDataset(Driver, Clones):
 
     # Snapshots
 
-    def _snapshot(self, one: Entry, place: Place) -> Snapshot:
+    def _snapshot(self, one: Entry, place: Place, pinned: Pins = _NONE) -> Snapshot:
         volume = place.volume
         folder = mounting.folder_of(volume)
         if volume is not None and one.dataset != volume.name:
             folder = mounting.folder_aside(volume, one.dataset)
-        return listing.snapshot_of(one, folder)
+        found = listing.snapshot_of(one, folder)
+        return found._replace(pinned=of_snapshot(pinned, one.guid)) if pinned else found
 
     def snapshots(self) -> list[Snapshot]:
         """See `Driver.snapshots`."""
@@ -129,8 +134,9 @@ class ZfsDataset(Driver, Clones):
             return []
         found = self._list(place)
         past = found.history()
+        pinned = place.volume.pins if place.volume else _NONE
         return [
-            self._snapshot(one, place)._replace(aside=one.order > past.get(one.dataset, -1))
+            self._snapshot(one, place, pinned)._replace(aside=one.order > past.get(one.dataset, -1))
             for one in found.ours()
         ]
 
@@ -185,6 +191,8 @@ class ZfsDataset(Driver, Clones):
             return
         if one.mark is None:
             raise Refused("the snapshot is its owner's", where=where, why=one.full)
+        seen = self._look()  # under the lock, nobody pins meanwhile
+        demand_free(seen.volume.pins if seen.volume else _NONE, [guid], one.name, where)
         if place.mark.role == "mirror" and failover.shown(place, found) == guid:
             raise Refused(
                 "the snapshot is what the destination shows", where=where, why=one.name,
@@ -196,6 +204,16 @@ class ZfsDataset(Driver, Clones):
         self._sight.gone(guid)
         if place.mark.kept:
             self._sight.forget()
+
+    def pin(self, mirror_id: str, guids: Sequence[str]) -> None:
+        """See `Driver.pin`."""
+        here = self._look().volume
+        if here is not None:
+            now = pinning.pin(here, mirror_id, guids, str(self))
+            if now.name == self.location:
+                self._sight.pinned(now)
+            else:
+                self._sight.forget()
 
     def changed_since(self, guid: str) -> bool:
         """See `Driver.changed_since`."""

@@ -347,7 +347,9 @@ def copied(volume: Dataset, mark: Mark, where: str) -> list[str]:
     hides = volume.mounted and below.names(volume.mountpoint)  # it was mounted over files
     over = "overlay=on" if hides or volume.local("overlay") == "on" else "overlay=off"
     own = ["readonly=on"] + ([] if volume.is_zvol else ["canmount=noauto", over])
-    return [*pairs, *own, f"{marks.MARK}={mark.text()}"]
+    pins = volume.local(marks.PINS)
+    pinned = [] if pins is None else [f"{marks.PINS}={pins}"]
+    return [*pairs, *own, f"{marks.MARK}={mark.text()}", *pinned]
 
 
 def rename(label: str, volume: Dataset, name: str, where: str) -> None:

@@ -5,6 +5,7 @@
 | mirrord:mark | the dataset, locally | role, mirror, what is shown, what was set aside (`Mark`) |
 | mirrord:staging | the dataset, locally | the transfer that was begun last (`ReceiveRequest`) |
 | mirrord:frozen | the dataset, locally | who froze it, and what it was before (`Frozen`) |
+| mirrord:pins | the dataset, locally | which snapshots each mirror needs (drivers/pins.py) |
 | mirrord:prepared:… | the dataset above | the mirror that a dataset is going to be made for |
 | mirrord:snapshot | a snapshot | kind, transfer, when it was taken (`SnapshotMark`) |
 
@@ -19,10 +20,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from mirrord.core.model import ReceiveRequest, Snapshot, SnapshotKind
+from mirrord.drivers.pins import Pins
 
 MARK = "mirrord:mark"
 STAGING = "mirrord:staging"
 FROZEN = "mirrord:frozen"
+PINS = "mirrord:pins"
 SNAPSHOT = "mirrord:snapshot"
 #: The tag of the holds on snapshots that mirrord needs.
 HOLD = "mirrord"
@@ -81,6 +84,25 @@ def parse_mark(value: str | None) -> Mark | None:
         kept=tuple(kept),
         **maybe,
     )
+
+
+def pins_text(pins: Pins) -> str | None:
+    """All pins of a volume as the property's value; None: it has no room for them."""
+    text = json.dumps({"v": _VERSION, "pins": dict(pins)}, separators=(",", ":"))
+    return text if len(text) <= _VALUE_BYTES_MAX else None
+
+
+def parse_pins(value: str | None) -> Pins:
+    """The pins; none when there are none that make sense."""
+    found = _read(value)
+    pins = found.get("pins") if found is not None and found.get("v") == _VERSION else None
+    if not isinstance(pins, dict):
+        return {}
+    return {
+        name: tuple(guid for guid in guids if isinstance(guid, str))
+        for name, guids in pins.items()
+        if isinstance(guids, list)
+    }
 
 
 def staging_text(request: ReceiveRequest) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from mirrord.drivers.pins import Pins
 from mirrord.drivers.zfs import command, marks, names
 from mirrord.drivers.zfs.marks import Mark
 
@@ -28,6 +29,7 @@ _PROPERTIES = (
     marks.MARK,
     marks.STAGING,
     marks.FROZEN,
+    marks.PINS,
 )
 _NOT_THERE = ("dataset does not exist", "no such pool", "no such dataset")
 
@@ -78,6 +80,11 @@ class Dataset(NamedTuple):
     def token(self) -> str:
         """Where a receive that broke off can go on, or ""."""
         return self.get("receive_resume_token")
+
+    @property
+    def pins(self) -> Pins:
+        """The snapshots that mirrors need."""
+        return marks.parse_pins(self.local(marks.PINS))
 
     @property
     def mark(self) -> Mark | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from mirrord.drivers import refusals as texts
 from mirrord.drivers.zfs import cache, listing, receive
 from mirrord.drivers.zfs.listing import Entry, Listing
-from mirrord.drivers.zfs.place import Place, look
+from mirrord.drivers.zfs.place import Dataset, Place, look
 
 
 class Sight:
@@ -40,6 +40,11 @@ class Sight:
             self._place = look(self._location, self._where)
             self._true = self._trusted
         return self._place
+
+    def pinned(self, here: Dataset) -> None:
+        """Other snapshots of the dataset are pinned than were; all else is as it was seen."""
+        if self._place is not None:
+            self._place = self._place._replace(here=here)
 
     def listing(self, place: Place, *, certain: bool = False) -> Listing:
         """Its snapshots; nothing where there is no volume. certain: see `cache`."""

@@ -23,7 +23,8 @@ _WAITING = f"{names.MARKER}tree-"
 _PROPERTIES = (
     "type", "guid", "written", "mountpoint", "mounted", "readonly", "canmount", "overlay",
     "used", "available", "origin", "inconsistent", "volblocksize", "receive_resume_token",
-    "encryption", "keystatus", marks.MARK, marks.STAGING, marks.FROZEN, EXCLUDE,
+    "encryption", "keystatus", marks.MARK, marks.STAGING, marks.FROZEN, marks.PINS,
+    EXCLUDE,
 )  # fmt: skip
 
 

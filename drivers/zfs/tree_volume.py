@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mirrord.core.errors import MirrordError, Refused
 from mirrord.core.model import (
@@ -15,6 +15,7 @@ from mirrord.core.model import (
 from mirrord.core.units import format_few
 from mirrord.drivers import refusals as texts
 from mirrord.drivers.contract import Clones, Driver
+from mirrord.drivers.pins import demand_free
 from mirrord.drivers.zfs import (
     cache,
     command,
@@ -168,9 +169,14 @@ class TreeVolume(Driver, Clones):
             )  # fmt: skip
         found = list(tree.together(entry).values())
         root = tree.datasets.get(self.location)
+        demand_free(root.pins if root else {}, [guid], entry.name, where)
         mark = root.mark if root else None
         cache.drop(self.location)
         deleting.delete_all([*found[1:], found[0]], mark.copy if mark else "", where)
+
+    def pin(self, mirror_id: str, guids: Sequence[str]) -> None:
+        """See `Driver.pin`: the root's snapshot stands for all of them."""
+        self._root.pin(mirror_id, guids)
 
     def members(self, guid: str) -> dict[str, str]:
         """See `Driver.members`."""

@@ -273,6 +273,19 @@ def _demand_own(opened: _Opened, said: dict[str, Any]) -> None:
     )  # fmt: skip
 
 
+def _demand_pins(opened: _Opened, said: dict[str, Any]) -> None:
+    """The mirror that has the volume as its destination may with RECEIVE, all others with SEND.
+    Once it is live it may be that mirror's source, after a reverse: then with either.
+    """
+    if opened.rules.free:
+        return
+    facts, needed = opened.driver.facts(), Right.SEND
+    if said["mirror_id"] == facts.mirror_id:
+        needed = Right.RECEIVE if facts.role is Role.MIRROR else Right.SEND | Right.RECEIVE
+    what = f"pin snapshots for the mirror {said['mirror_id']}"
+    demand(opened.rules, opened.rights, needed, what, str(opened.driver))
+
+
 def _demand_forward(opened: _Opened, said: dict[str, Any]) -> None:
     """Who may only append may not show a snapshot that is there already, older than what is shown:
     it would turn the view back.
@@ -312,6 +325,7 @@ def _demand_place(opened: _Opened, said: dict[str, Any]) -> None:
 
 _GUARDS: dict[str, _Guard] = {
     "delete_snapshot": _demand_own,
+    "pin": _demand_pins,
     "commit": _demand_forward,
     "writers": _demand_kept_name,
     "divergence": _clamp(10_000),

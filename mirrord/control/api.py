@@ -286,13 +286,16 @@ class Service(Opener):
             {"throttle": now, "before": before},
         )
 
-    def prune(self, name: str, *, dry_run: bool, accept: bool) -> Result:
-        """See `mirrord.engine.prune.prune_now`."""
+    def prune(self, name: str, *, dry_run: bool, accept: bool, unpin: str = "") -> Result:
+        """See `mirrord.engine.prune.prune_now`, and with a mirror's id `unpin`."""
         from mirrord.engine import prune
 
-        return self._verb(
-            Verb.PRUNE, name, lambda mirror: prune.prune_now(mirror, dry_run=dry_run, accept=accept)
-        )
+        def work(mirror: Mirror) -> Result:
+            if unpin:
+                return prune.unpin(mirror, unpin)
+            return prune.prune_now(mirror, dry_run=dry_run, accept=accept)
+
+        return self._verb(Verb.PRUNE, name, work)
 
     def recover(self, name: str) -> str:
         """Settle what a crash left of a verb on this mirror; returns that verb, or ""."""

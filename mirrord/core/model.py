@@ -40,7 +40,7 @@ class Snapshot(NamedTuple):
     taken_at_ns: when the source took it, by the source's clock; shown, never decided upon.
     path: where its files can be read, or "" when the driver has no such place.
     intact: read-only and not modified since it was taken or received.
-    held_by: tags of the holds on it (drivers with `Capability.HOLD`).
+    pinned: ids of the mirrors that have pinned it (`Driver.pin`), this volume's only.
     unrelated: the LIVE volume here is neither the one that it was taken of, nor did it begin as a
         snapshot in this volume's keeping: another volume has taken the place of that one.
     aside: the volume went back to before it, and no incremental of the volume as it is now can
@@ -54,7 +54,7 @@ class Snapshot(NamedTuple):
     taken_at_ns: int
     path: str = ""
     intact: bool = True
-    held_by: tuple[str, ...] = ()
+    pinned: tuple[str, ...] = ()
     aside: bool = False
     unrelated: bool = False
 

@@ -12,8 +12,9 @@ from mirrord.core.model import Endpoint, Role, Snapshot
 from mirrord.core.results import Result
 from mirrord.core.states import Verb
 from mirrord.drivers.contract import Driver
-from mirrord.engine import plan, recovery
+from mirrord.engine import pinning, plan, recovery
 from mirrord.engine.mirror import Mirror, check_source
+from mirrord.link import waiting
 
 
 def passed_on(mirror: Mirror) -> Snapshot | None:
@@ -59,15 +60,20 @@ def change_source(mirror: Mirror, endpoint: Endpoint, source: Driver) -> Result:
             )  # fmt: skip
         if pending is not None:
             recovery.drop(mirror, pending)
+        with source.lock(f"mirrord {Verb.CHANGE_SOURCE.value} {mirror.name}"):
+            source.pin(mirror.id, [base.guid])
         before = mirror.definition.source
         mirror.definitions.swap(mirror.name, endpoint, mirror.definition.destination)
         mirror.catalogue.add_event(
             mirror.id, "info", f"the source is {endpoint} now; before: {before}"
         )
+        # The one before is often lost: nobody waits for it long.
+        with waiting.hurried(waiting.LOOK_S):
+            trouble = pinning.give_up(mirror, mirror.source) if before != endpoint else ""
         return Result(
             "done",
             f"'{mirror.name}' goes on from {endpoint}: the base {base.name} is there.\n"
-            f"Next: 'mirrord update {mirror.name}'.",
+            f"{trouble}{trouble and chr(10)}Next: 'mirrord update {mirror.name}'.",
             {"source": str(endpoint), "before": str(before), "base": base.name},
         )
 

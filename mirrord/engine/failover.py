@@ -18,7 +18,7 @@ from mirrord.core.text import escaped
 from mirrord.core.units import format_size
 from mirrord.drivers.contract import Driver, clones_of
 from mirrord.drivers.refusals import nothing_shown
-from mirrord.engine import failover_steps, plan, preempt, recovery
+from mirrord.engine import failover_steps, pinning, plan, preempt, recovery
 from mirrord.engine.failover_steps import Finished
 from mirrord.engine.mirror import (
     Mirror,
@@ -222,6 +222,8 @@ def begin_turn(mirror: Mirror, turn: Turn, loser: Driver, arguments: dict[str, o
         "taken_ns": turn.base.taken_at_ns,
         "mark": loser.mark(),
     }
+    needed = {turn.base.guid, str(arguments.get("base"))}
+    pinning.add(mirror, [mirror.destination, mirror.source], needed)
     moment_ns = clock.now_ns()
     mirror.catalogue.begin(
         mirror.id,

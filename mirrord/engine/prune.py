@@ -16,7 +16,7 @@ from mirrord.core.results import Result
 from mirrord.core.states import Verb
 from mirrord.core.units import format_size
 from mirrord.drivers.contract import Driver
-from mirrord.engine import plan, recovery
+from mirrord.engine import pinning, plan, recovery
 from mirrord.engine.mirror import Mirror, one_line
 from mirrord.system import clock
 
@@ -43,23 +43,30 @@ class End(NamedTuple):
 
 
 def prune(mirror: Mirror, here: list[Snapshot], there: list[Snapshot], *, shown: str) -> str:
-    """Delete reference snapshots beyond what the definition keeps; never the base.
+    """Pin at both ends what the next update needs (pinning.py); then delete reference snapshots
+    beyond what the definition keeps, never the base.
 
     here, there: what source and destination have, oldest first. Returns why it was refused, or
     "". A failure here is an event, not an error: the update is committed and the next one prunes.
     """
-    protected = {shown: "it is the base of the next update"}
-    protected |= dict.fromkeys(_bases_of_others(mirror), "another mirror goes on from it")
+    base = {shown: "it is the base of the next update"}
+    others = _bases_of_others(mirror)
     doubts: list[str] = []
     try:
         ends = [
-            look(mirror, "destination", there, protected=protected),
-            look(mirror, "source", here, protected=protected),
-        ]
+            look(
+                mirror, "destination", there,
+                protected=others | pinning.reasons(mirror, there, here) | base,
+            ),
+            look(
+                mirror, "source", here,
+                protected=others | pinning.reasons(mirror, here, there) | base,
+            ),
+        ]  # fmt: skip
         for end in ends:
             doubts += [f"at the {end.name}: {doubt}" for doubt in end.doubts]
-            if not end.doubts and not end.driver.append_only:
-                _delete(mirror, end)
+        certain = [end for end in ends if not end.doubts and not end.driver.append_only]
+        _delete(mirror, certain, here, there)
         left = {
             s.guid for end in ends for s in (end.kept if not end.doubts else end.kept + end.gone)
         }
@@ -137,27 +144,44 @@ def _by_rules(
     return gone, {verdict.item.guid: verdict.why for verdict in verdicts}, doubts
 
 
-def _delete(mirror: Mirror, end: End) -> None:
-    if not end.gone:
-        return
-    if end.name == "destination":
-        for snapshot in end.gone:
-            end.driver.delete_snapshot(snapshot.guid)
-        return
-    if mirror.source.facts().role is not Role.LIVE:
-        # A cascade: those are the snapshots of the mirror before, which prunes them itself.
-        mirror.catalogue.remove_snapshots(mirror.id, [s.guid for s in end.gone])
-        return
-    with mirror.source_locked():
-        # One that several mirrors have taken together goes with the last of them.
-        others = mirror.catalogue.others(
-            mirror.id, str(mirror.source), [snapshot.guid for snapshot in end.gone]
-        )
-        for snapshot in end.gone:
-            if snapshot.guid not in others:
-                end.driver.delete_snapshot(snapshot.guid)
-        gone = [snapshot.guid for snapshot in end.gone if snapshot.guid in others]
-        mirror.catalogue.remove_snapshots(mirror.id, gone)
+def _delete(
+    mirror: Mirror, ends: Sequence[End], here: Sequence[Snapshot], there: Sequence[Snapshot]
+) -> None:
+    """Pin at both ends what is needed from now on; then delete what goes at some of them."""
+    gone = {end.name: end.gone for end in ends}
+    from_source, from_destination = gone.get("source", []), gone.get("destination", [])
+    pins = pinning.wanted(mirror, here, there)
+    pinning.replace(mirror, mirror.destination, there, pins.destination)
+    if from_source or pinning.differs(mirror, here, pins.source):
+        with mirror.source_locked():
+            live = mirror.source.facts().role is Role.LIVE
+            pinning.replace(mirror, mirror.source, here, pins.source)
+            if live:
+                _delete_at_source(mirror, from_source, pins.source)
+            else:
+                # A cascade: those are the snapshots of the mirror before, which prunes them itself.
+                mirror.catalogue.remove_snapshots(mirror.id, [s.guid for s in from_source])
+    _delete_at(mirror, mirror.destination, from_destination, pins.destination)
+
+
+def _delete_at_source(mirror: Mirror, gone: Sequence[Snapshot], pinned: Sequence[str]) -> None:
+    guids = [snapshot.guid for snapshot in gone]
+    # One that several mirrors have taken together goes with the last of them.
+    others = mirror.catalogue.others(mirror.id, str(mirror.source), guids)
+    alone = [snapshot for snapshot in gone if snapshot.guid not in others]
+    _delete_at(mirror, mirror.source, alone, pinned)
+    mirror.catalogue.remove_snapshots(mirror.id, [guid for guid in guids if guid in others])
+
+
+def _delete_at(
+    mirror: Mirror, driver: Driver, gone: Sequence[Snapshot], pinned: Sequence[str]
+) -> None:
+    """pinned: what the mirror has pinned there; of that it may keep less than is pinned."""
+    guids = {snapshot.guid for snapshot in gone}
+    if not guids.isdisjoint(pinned):
+        driver.pin(mirror.id, [guid for guid in pinned if guid not in guids])
+    for snapshot in gone:
+        driver.delete_snapshot(snapshot.guid)
 
 
 def make_room(mirror: Mirror, need_bytes: int, *, base: str | None) -> None:
@@ -166,11 +190,13 @@ def make_room(mirror: Mirror, need_bytes: int, *, base: str | None) -> None:
     The file system may give space back only a while after a deletion, so this waits for it.
     """
     facts = mirror.destination.facts()
-    protected = {guid: "it is the base" for guid in (base, facts.shown) if guid}
-    end = look(mirror, "destination", mirror.destination.snapshots(), protected=protected)
+    there = mirror.destination.snapshots()
+    protected = _bases_of_others(mirror) | pinning.reasons(mirror, there, ())
+    protected |= {guid: "it is the base" for guid in (base, facts.shown) if guid}
+    end = look(mirror, "destination", there, protected=protected)
     if not end.gone or end.doubts:
         return
-    _delete(mirror, end)
+    _delete_at(mirror, mirror.destination, end.gone, pinning.own(mirror, there))
     mirror.catalogue.add_event(
         mirror.id, "info",
         f"pruned {len(end.gone)} snapshots first: {format_size(need_bytes)} are needed, "
@@ -194,20 +220,25 @@ def prune_now(mirror: Mirror, *, dry_run: bool, accept: bool) -> Result:
         recovery.recover(mirror)
         _check_there(mirror)
         here, there = mirror.source.snapshots(), mirror.destination.snapshots()
+        names = _names(mirror)
         protected = _protected(mirror, here, there)
         ends = [
-            look(mirror, "source", here, protected=protected),
-            look(mirror, "destination", there, protected=protected),
-        ]
+            look(
+                mirror, "source", here,
+                protected=pinning.reasons(mirror, here, there, names) | protected,
+            ),
+            look(
+                mirror, "destination", there,
+                protected=pinning.reasons(mirror, there, here, names) | protected,
+            ),
+        ]  # fmt: skip
         data = {"dry_run": dry_run, "ends": {end.name: _end_dict(end) for end in ends}}
         lines = [line for end in ends for line in _end_lines(end)]
         count = sum(len(end.gone) for end in ends)
         if dry_run:
             return Result("planned", "\n".join([*lines, f"{_count(count)} would go."]), data)
         refused = [end for end in ends if end.doubts and not accept]
-        for end in ends:
-            if end not in refused:
-                _delete(mirror, end)
+        _delete(mirror, [end for end in ends if end not in refused], here, there)
         left = {s.guid for s in (*mirror.source.snapshots(), *mirror.destination.snapshots())}
         mine = mirror.catalogue.snapshots(mirror.id)
         mirror.catalogue.remove_snapshots(mirror.id, [guid for guid in mine if guid not in left])
@@ -225,9 +256,39 @@ def prune_now(mirror: Mirror, *, dry_run: bool, accept: bool) -> Result:
         return Result("refused" if refused else "done", "\n".join(lines), data)
 
 
-def _bases_of_others(mirror: Mirror) -> set[str]:
-    """What mirrors further down a cascade (or beside this one) have as their base."""
-    return mirror.catalogue.bases_of_others(mirror.id)
+def unpin(mirror: Mirror, mirror_id: str) -> Result:
+    """Remove what a mirror that is no more has pinned at both ends."""
+    with mirror.hold(Verb.PRUNE):
+        name = _names(mirror).get(mirror_id)
+        if name is not None:
+            raise Refused(
+                f"the mirror with the id {mirror_id} is still defined", where=f"mirror '{name}'",
+                why="it needs what it has pinned, and would pin it again",
+                hint=f"'mirrord release {name}' or 'mirrord delete {name}' removes its pins.",
+            )  # fmt: skip
+        found = {
+            str(driver): pinning.remove(mirror, driver, mirror_id)
+            for driver in (mirror.source, mirror.destination)
+        }
+        count = sum(found.values())
+        if count:
+            text = f"removed the pins of the mirror {mirror_id}"
+            mirror.catalogue.add_event(mirror.id, "info", text)
+        lines = [f"{where}: {_count(number)} unpinned." for where, number in found.items()]
+        return Result("done", "\n".join(lines), {"unpinned": found})
+
+
+def _names(mirror: Mirror) -> dict[str, str]:
+    return {one.id: one.name for one in mirror.definitions.all()}
+
+
+def _bases_of_others(mirror: Mirror) -> dict[str, str]:
+    """What mirrors further down a cascade (or beside this one) have as their base, as far as this
+    host's catalogue knows: of a mirror that has pinned nothing yet, only that does.
+    """
+    return dict.fromkeys(
+        mirror.catalogue.bases_of_others(mirror.id), "another mirror goes on from it"
+    )
 
 
 def _check_there(mirror: Mirror) -> None:
@@ -245,7 +306,8 @@ def _check_there(mirror: Mirror) -> None:
 def _protected(
     mirror: Mirror, here: Sequence[Snapshot], there: Sequence[Snapshot]
 ) -> dict[str, str]:
-    protected = dict.fromkeys(_bases_of_others(mirror), "another mirror goes on from it")
+    pinned = {one.guid for one in (*here, *there) if set(one.pinned) - {mirror.id}}
+    protected = {guid: why for guid, why in _bases_of_others(mirror).items() if guid not in pinned}
     common = plan.newest_common(here, there)
     if common is not None:
         protected[common.guid] = "it is the base of the next update"

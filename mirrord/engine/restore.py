@@ -14,7 +14,7 @@ from mirrord.core.states import Activity, Verb
 from mirrord.core.text import escaped
 from mirrord.core.units import format_few
 from mirrord.drivers.contract import Capability
-from mirrord.engine import failover_steps, places, plan, recovery
+from mirrord.engine import failover_steps, pinning, places, plan, recovery
 from mirrord.engine.failover import (
     Turn,
     begin_turn,
@@ -215,6 +215,7 @@ def restore_all(mirror: Mirror, *, snapshot: str | None, yes: bool, force: bool 
         with mirror.source_locked():
             begin_turn(mirror, turn, mirror.source, {"chosen": chosen.name, "base": base})
             finished = carry_out(mirror)
+            pinning.renew(mirror)
         lines = [f"{mirror.source.facts().view} is as it was at {chosen.name}."]
         if finished.kept:
             lines.append(f"What it had beyond that is kept as {finished.kept}.")

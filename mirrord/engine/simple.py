@@ -17,7 +17,8 @@ from mirrord.core.model import Role, SnapshotKind
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.units import format_size
-from mirrord.engine import failover_steps, preempt, recovery
+from mirrord.drivers.contract import Driver
+from mirrord.engine import failover_steps, pinning, preempt, recovery
 from mirrord.engine.mirror import Mirror, one_line
 from mirrord.link import waiting
 
@@ -187,6 +188,7 @@ def release(mirror: Mirror) -> Result:
         mirror.permit(Verb.RELEASE)
         if pending is not None:
             recovery.drop(mirror, pending)
+        trouble = _unpin(mirror, mirror.source, mirror.destination)
         count = _drop_references(mirror)
         mirror.catalogue.end(
             mirror.id, state=State.UNINITIALIZED,
@@ -197,7 +199,7 @@ def release(mirror: Mirror) -> Result:
             f"'{mirror.name}' is released: {count} reference snapshot{'' if count == 1 else 's'} "
             "deleted at the source. The destination stays as it is.\n"
             f"To begin anew: 'mirrord delete {mirror.name}', then create a mirror with another "
-            "destination.",
+            f"destination.{trouble}",
             {"deleted": count},
         )
 
@@ -216,6 +218,12 @@ def delete(mirror: Mirror, *, yes: bool, keep_snapshots: bool) -> Result:
             raise
         trouble = f" It could not be told: {one_line(error)}."
     with mirror.hold_here(Verb.DELETE):
+        why = "the other end does not answer"
+        for driver in (mirror.source, mirror.destination):
+            if driver.remote:
+                trouble += f" {pinning.left_pinned(str(driver), mirror.id, why)}"
+            else:
+                trouble += _unpin(mirror, driver)
         count = 0
         if not keep_snapshots:
             try:
@@ -243,7 +251,7 @@ def _delete_held(mirror: Mirror, *, yes: bool, keep_snapshots: bool) -> Result:
             mirror.permit(Verb.DELETE)
         if pending is not None:
             recovery.drop(mirror, pending)
-        count, trouble = 0, ""
+        count, trouble = 0, _unpin(mirror, mirror.source, mirror.destination)
         if not keep_snapshots:
             try:
                 count = _drop_references(mirror)
@@ -252,11 +260,16 @@ def _delete_held(mirror: Mirror, *, yes: bool, keep_snapshots: bool) -> Result:
                     if isinstance(error, MirrordError):
                         error.hint = "With --yes the mirror is deleted all the same. " + error.hint
                     raise
-                trouble = f" Snapshots stay at the source: {one_line(error)}."
+                trouble += f" Snapshots stay at the source: {one_line(error)}."
         facts = mirror.destination.facts()
         if facts.role in (Role.MIRROR, Role.LIVE) and facts.mirror_id in ("", mirror.id):
             mirror.destination.forget()
         return _deleted(mirror, count, trouble)
+
+
+def _unpin(mirror: Mirror, *drivers: Driver) -> str:
+    """The mirror needs nothing any more; what is to be said of an end that cannot be told."""
+    return "".join(f" {text}" for one in drivers if (text := pinning.give_up(mirror, one)))
 
 
 def _drop_references(mirror: Mirror) -> int:
@@ -274,7 +287,8 @@ def _drop_references(mirror: Mirror) -> int:
         for guid in mirror.catalogue.others(mirror.id, str(mirror.source), mine):
             del mine[guid]  # it goes with the last mirror that has it
         for snapshot in mirror.source.snapshots():
-            if snapshot.kind is SnapshotKind.REFERENCE and snapshot.guid in mine:
+            pinned = set(snapshot.pinned) - {mirror.id}  # others go on from it
+            if snapshot.kind is SnapshotKind.REFERENCE and snapshot.guid in mine and not pinned:
                 mirror.source.delete_snapshot(snapshot.guid)
                 count += 1
     return count

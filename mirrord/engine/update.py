@@ -31,7 +31,7 @@ from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_duration, format_size
 from mirrord.drivers import refusals
 from mirrord.drivers.refusals import not_a_mirror
-from mirrord.engine import cascade, hooks, places, plan, prune, recovery
+from mirrord.engine import cascade, hooks, pinning, places, plan, prune, recovery
 from mirrord.engine.mirror import Mirror, check_destination, check_source
 from mirrord.engine.recovery import Pending, Recovered
 from mirrord.engine.transfer import Outcome, carry
@@ -86,6 +86,7 @@ def initialize(mirror: Mirror) -> Result:
     with mirror.hold(Verb.INITIALIZE) as stack:
         recovered = recovery.recover(mirror)
         if recovered.finished == Verb.INITIALIZE.value:
+            pinning.renew(mirror)
             return Result(
                 "done", f"'{mirror.name}' is initialized: an interrupted transfer was complete."
             )
@@ -124,6 +125,7 @@ def _transfer_all(
     if pending is not None:
         _finish_pending(mirror, verb, pending, why_whole, total)
         if pending.show and verb is Verb.INITIALIZE:
+            pinning.renew(mirror)
             return _done(mirror, pending.snapshot, total, started_s)
     shown = _shown(mirror)
     there, here = mirror.destination.snapshots(), mirror.source.snapshots()
@@ -140,10 +142,7 @@ def _transfer_all(
     asked_ns = clock.now_ns()
     back = base is not None and base.guid != shown
     if base is not None and not back and not _news(mirror, base, own, {s.guid for s in there}):
-        if _left_over(mirror.definition.keep_source, here) or _left_over(
-            mirror.definition.keep_destination, there
-        ):
-            total.prune_refused = prune.prune(mirror, here, there, shown=base.guid)
+        total.prune_refused = _tidied(mirror, base, here, there)
         if total.transfers:
             return _done(mirror, base, total, started_s)
         mirror.catalogue.set_confirmed(mirror.id, Confirmed(base.guid, asked_ns))
@@ -212,6 +211,15 @@ def _live_source(mirror: Mirror) -> VolumeFacts:
         places.check_mounted(mirror, facts)
     check_source(facts, str(mirror.source), mirror.id)
     return facts
+
+
+def _tidied(mirror: Mirror, base: Snapshot, here: list[Snapshot], there: list[Snapshot]) -> str:
+    """Do what an update may have left undone, without looking at what need not be looked at."""
+    definition = mirror.definition
+    if _left_over(definition.keep_source, here) or _left_over(definition.keep_destination, there):
+        return prune.prune(mirror, here, there, shown=base.guid)
+    pinning.settle(mirror, here, there)
+    return ""
 
 
 def _left_over(keep: int | str, snapshots: list[Snapshot]) -> bool:
@@ -344,6 +352,8 @@ def _take(mirror: Mirror, verb: Verb, there: set[str]) -> tuple[Snapshot, int]:
             snapshot, passed_on = _taken(mirror, str(arguments["name"]))
             if passed_on and snapshot.guid in there:
                 raise cascade.went_back(mirror, snapshot)
+            if passed_on:  # it is another mirror's, and must stay until it has arrived
+                pinning.add(mirror, [mirror.source], [snapshot.guid])
         except BaseException as error:
             _settle(mirror, error)
             raise

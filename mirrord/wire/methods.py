@@ -110,6 +110,7 @@ METHODS: Mapping[str, Method] = {
         Method(Volume, "members", _ANY, "look at a snapshot"),
         Method(Volume, "changed_since", _ANY, "compare snapshots"),
         Method(Volume, "delete_snapshot", _S | _REMOVE, "delete snapshots", changes=True),
+        Method(Volume, "pin", _ANY, "pin snapshots", changes=True),
         Method(Volume, "reclaim", _ANY, "reclaim space", changes=True),
         Method(Source, "own_snapshots", _S, "list the owner's snapshots"),
         Method(Source, "take_snapshot", _S, "take snapshots", changes=True),

@@ -6,7 +6,7 @@ import enum
 import functools
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from mirrord.core.errors import ProtocolError
@@ -79,8 +79,8 @@ def _reader(kind: Any) -> Reader:
         return _reader(inner[0])
     if origin in (typing.Union, types.UnionType):
         return functools.partial(_one_of, tuple(_reader(one) for one in inner))
-    if origin in (tuple, list):
-        made = tuple if origin is tuple else list
+    if origin in (tuple, list, Sequence):
+        made = list if origin is list else tuple
         return functools.partial(_many, made, _reader(inner[0]))
     if origin in (dict, Mapping) or getattr(origin, "__name__", "") == "Mapping":
         return functools.partial(_mapping, _reader(inner[1]))

@@ -35,7 +35,7 @@ from tests.support.service import PATIENCE_S
 
 ROLES = (Volume, Source, Destination, Failover, Clones, PeerLock)
 #: What a driver has for those who hold it, and what no other end is asked for.
-LOCAL = {(Volume, name) for name in ("append_only", "detach", "lock", "locked")}
+LOCAL = {(Volume, name) for name in ("append_only", "detach", "lock", "locked", "pins")}
 #: Rules that leave out some right, with a kind of volume that such a peer can open.
 LIMITED = {
     "send": (Rules(send=("/",)), "block"),
@@ -43,6 +43,7 @@ LIMITED = {
     "append": (Rules(receive=("/",), append_only=True), "btrfs"),
 }
 NAMES = {
+    ("pin", "mirror_id"),
     ("take_snapshot", "name"),
     ("prepare", "mirror_id"),
     ("commit", "transfer_id"),
@@ -121,9 +122,14 @@ def record(volume: Path) -> bytes:
 
 
 def test_what_changes_is_forbidden_to_somebody() -> None:
-    """But to give space back, which whoever may delete anything may do."""
+    """But to give space back, which whoever may delete anything may do; and to pin, which depends
+    on the mirror (tests/security/test_subtree.py).
+    """
     forbidden = {name for _rule, name in FORBIDDEN}
-    assert {name for name, method in METHODS.items() if method.changes} - forbidden == {"reclaim"}
+    assert {name for name, method in METHODS.items() if method.changes} - forbidden == {
+        "pin",
+        "reclaim",
+    }
 
 
 @pytest.mark.parametrize(("rule", "name"), FORBIDDEN)

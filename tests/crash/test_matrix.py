@@ -48,7 +48,13 @@ def test_update(world: World, fault: str) -> None:
 
 #: Passed only by the first mirror of a source: what it makes serves those after it.
 ONCE = frozenset(
-    {"BTRFS:RESERVE:MAKE", "BTRFS:STORE:STORE", "BTRFS:STORE:SNAPSHOTS", "BTRFS:STORE:FOLDER"}
+    {
+        "BTRFS:RESERVE:MAKE",
+        "BTRFS:STORE:STORE",
+        "BTRFS:STORE:SNAPSHOTS",
+        "BTRFS:STORE:FOLDER",
+        "BTRFS:PIN:FOLDER",
+    }
 )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import types
 import typing
+from collections.abc import Sequence
 from typing import Any
 
 from mirrord.core.model import Name
@@ -31,7 +32,7 @@ def type_of(kind: Any) -> str:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is types.UnionType:
         return " or ".join(type_of(one) for one in inner)
-    if origin in (list, tuple):
+    if origin in (list, tuple, Sequence):
         return f"list of {type_of(inner[0])}"
     if origin is dict:
         return f"map of {type_of(inner[0])} to {type_of(inner[1])}"

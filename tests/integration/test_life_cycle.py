@@ -13,6 +13,7 @@ from mirrord.core.errors import Diverged, MirrordError, NotFound, Refused
 from mirrord.core.model import SnapshotKind
 from mirrord.system import clock, locks, steps
 from tests.support.places import away
+from tests.support.snapshots import delete_by_force
 from tests.support.world import NAME, World
 
 
@@ -157,7 +158,7 @@ def test_resync_goes_on_when_the_base_was_deleted_at_the_source(world: World) ->
     world.lab.change(world.lab.source(), 1)
     world.service.update(NAME)
     source = world.lab.source()
-    source.delete_snapshot(source.snapshots()[-1].guid)
+    delete_by_force(source, source.snapshots()[-1].guid)
     world.lab.change(world.lab.source(), 2)
     before = world.view_content()
     with pytest.raises(Diverged, match="not at the source") as caught:
@@ -174,7 +175,7 @@ def test_without_any_common_snapshot_nothing_is_sent_silently(world: World) -> N
     world.initialized()
     source = world.lab.source()
     for snapshot in source.snapshots():
-        source.delete_snapshot(snapshot.guid)
+        delete_by_force(source, snapshot.guid)
     world.lab.change(world.lab.source(), 1)
     before = world.view_content()
     with pytest.raises(Diverged) as caught:

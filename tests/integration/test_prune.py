@@ -21,6 +21,7 @@ from mirrord.system import clock
 from mirrord.system.paths import Paths
 from tests.support import btrfs
 from tests.support.labs import open_lab
+from tests.support.snapshots import delete_by_force
 from tests.support.world import NAME, World
 
 HOUR_S = 3600.0
@@ -202,7 +203,7 @@ def test_nothing_is_pruned_by_hand_while_an_end_is_not_there(block: World) -> No
         world.service.update(NAME)
     source = world.lab.source()
     for snapshot in source.snapshots()[1:]:
-        source.delete_snapshot(snapshot.guid)
+        delete_by_force(source, snapshot.guid)
     file = world.paths.mirrors / f"{NAME}.toml"
     file.write_text(file.read_text().replace("keep_destination = 9", "keep_destination = 1"))
     place = Path(str(source).removeprefix("block:"))

@@ -10,6 +10,7 @@ import pytest
 
 from mirrord.core.errors import MirrordError, Refused, Untrusted
 from mirrord.core.model import ReceiveRequest
+from mirrord.drivers import pins
 from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.wire.methods import METHODS
 from tests.security.sentences import breaks
@@ -215,3 +216,58 @@ def test_who_may_send_also_reads_the_owners_snapshots_elsewhere(host: Host, root
             assert b"since deleted" in b"".join(iter(stream.read, b""))
         with pytest.raises(MirrordError):
             peer.volume(kept).facts()
+
+
+@breaks("V5")
+def test_a_peer_pins_for_its_own_mirrors_only(host: Host, root: Path) -> None:
+    """What is a mirror's destination is pinned for that mirror by who may receive, and for those
+    that go on from there by who may send.
+    """
+    folder, mine, theirs = root / "backup", "0a1b2c3d", "4e5f6a7b"
+    with host.peer("--allow", f"receive={folder}") as peer:
+        there = peer.volume(folder / "home")
+        backup = Backup(root, there)
+        there.pin(MIRROR, [backup.one.guid])
+        for name in (mine, theirs):
+            with pytest.raises(Untrusted, match="pin snapshots"):
+                there.pin(name, [backup.one.guid])
+        here = BtrfsDriver(str(folder / "home"))
+        here.pin(theirs, [backup.one.guid])
+        for guids in ([], [backup.two.guid]):
+            with pytest.raises(Untrusted):
+                there.pin(theirs, guids)
+        there.pin(MIRROR, [])
+        with pytest.raises(Refused, match=theirs):
+            there.delete_snapshot(backup.one.guid)
+        here.promote()  # a mirror that is broken off gives up what it has pinned
+        there.pin(MIRROR, [backup.two.guid])
+        there.pin(MIRROR, [])
+        here.rollback(backup.two.guid, mirror_id=MIRROR, keep_as="kept")
+    with host.peer("--allow", f"send={folder}") as peer:
+        there = peer.volume(folder / "home")
+        there.pin(mine, [backup.two.guid])
+        with pytest.raises(Untrusted):
+            there.pin(MIRROR, [])
+        for name in ("../mine", "a/b", "", "x" * 300):
+            with pytest.raises(Refused):
+                there.pin(name, [backup.two.guid])
+        with pytest.raises(Refused, match="16"):
+            there.pin(mine, [f"{number}" for number in range(17)])
+        assert there.pins() == {backup.one.guid: (theirs,), backup.two.guid: (mine,)}
+        there.pin(mine, [])
+    with host.peer("--allow", f"receive={folder}", "--append-only") as peer:
+        peer.volume(folder / "home").pin(MIRROR, [backup.two.guid])
+    assert here.pins() == {backup.one.guid: (theirs,), backup.two.guid: (MIRROR,)}
+
+
+@breaks("V5")
+def test_so_many_mirrors_pin_snapshots_of_a_volume(host: Host, root: Path) -> None:
+    with host.peer("--allow", f"send={root}") as peer:
+        there = peer.volume(root / "home")
+        guid = there.take_snapshot("s1").guid
+        for number in range(pins.MIRRORS_MAX):
+            there.pin(f"{number:08x}", [guid])
+        with pytest.raises(Refused, match="too many mirrors"):
+            there.pin("ffffffff", [guid])
+        there.pin("00000000", [])
+        there.pin("ffffffff", [guid])

@@ -22,6 +22,7 @@ from mirrord.config.host import AlarmTargets
 from mirrord.daemon.tellers import deliver
 from tests.service.conftest import Served
 from tests.support.service import until
+from tests.support.snapshots import delete_by_force
 from tests.support.world import NAME
 
 QUICK = "stall = '1s'"
@@ -67,7 +68,7 @@ def test_a_base_that_is_gone_is_an_alarm_before_the_next_update_needs_it(served:
     served.lab.change(served.lab.source(), 1)
     served.service.update(NAME)
     source = served.lab.source()
-    source.delete_snapshot(source.snapshots()[-1].guid)
+    delete_by_force(source, source.snapshots()[-1].guid)
     # A look at the ends (every ten minutes, or after any command) finds it.
     served.service.quiesce(NAME)
     until(lambda: served.alarms().get("base") == "error")

@@ -6,7 +6,7 @@ and streams are what a process has in its memory, and do not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from itertools import count
@@ -24,6 +24,7 @@ from mirrord.core.model import (
     Staging,
     VolumeFacts,
 )
+from mirrord.drivers import pins
 from mirrord.drivers.contract import Capability, Driver
 from mirrord.drivers.refusals import (
     base_missing,
@@ -101,7 +102,8 @@ class MemoryDriver(Driver):
             entry.snapshot._replace(
                 unrelated=live
                 and entry.snapshot.kind is SnapshotKind.REFERENCE
-                and not volume.is_related(entry)
+                and not volume.is_related(entry),
+                pinned=pins.of_snapshot(volume.pins, entry.snapshot.guid),
             )
             for entry in volume.entries.values()
             if not entry.owners
@@ -148,8 +150,19 @@ class MemoryDriver(Driver):
             raise Refused("the snapshot is the owner's own", where=str(self))
         if volume.role is Role.MIRROR and volume.shown == guid:
             raise Refused("the destination shows this snapshot", where=str(self))
+        pins.demand_free(volume.pins, [guid], entry.snapshot.name, str(self))
         steps.reached("MEMORY:SNAPSHOT:DELETE")
         del volume.entries[guid]
+
+    def pin(self, mirror_id: str, guids: Sequence[str]) -> None:
+        """One entry of the table."""
+        volume = self._disk.volumes.get(self.location)
+        if volume is None:
+            return
+        after = pins.replaced(volume.pins, mirror_id, guids, str(self))
+        if after != volume.pins:
+            steps.reached("MEMORY:PIN:SET")
+            volume.pins = after
 
     def changed_since(self, guid: str) -> bool:
         """Compares the contents."""

@@ -18,5 +18,5 @@ CALLS: dict[str, tuple[object, ...]] = {
     "commit": ("t1", True), "discard": ("t1",), "promote": (None,), "divergence": (GUID, 9),
     "rollback": (GUID, "m1", "kept"), "forget": (), "begin_test": ("",), "end_test": (),
     "writers": ("", 9), "freeze": (), "thaw": (), "mark": (), "is_marked": ("m",),
-    "reinstate": ("kept",),
+    "reinstate": ("kept",), "pin": ("m1", [GUID]),
 }  # fmt: skip

@@ -22,10 +22,18 @@ def prune(
     accept: Annotated[
         bool, typer.Option("--accept", help="Prune also what was refused for a doubt.")
     ] = False,
+    unpin: Annotated[
+        str,
+        typer.Option(
+            metavar="ID",
+            help="Remove what the mirror with that id, which is no more, has pinned at both ends; "
+            "nothing is deleted.",
+        ),
+    ] = "",
     as_json: Json = False,
 ) -> int:
     """Delete the reference snapshots that no rule keeps, at both ends."""
     with service(quiet=True) as built:
-        result = built.prune(name, dry_run=dry_run, accept=accept)
+        result = built.prune(name, dry_run=dry_run, accept=accept, unpin=unpin)
     show(result, as_json=as_json)
     return 1 if result.status == "refused" else 0
