@@ -249,6 +249,7 @@ class Collisions:
         self._store = store
         self._path = path
         self._base = state.base
+        self._mirror_id = state.mirror_id
         self._guid = state.snapshot.guid
         self._at: tuple[int, int] | None = None
         self._bits = 0
@@ -300,8 +301,9 @@ class Collisions:
             return "the base of this transfer"
         if entry.guid == self._record.shown:
             return "which the destination shows"
-        if pinned := of_snapshot(self._record.pins, entry.guid):
-            return f"which the mirror with the id {pinned[0]} has pinned"
+        pinned = {*of_snapshot(self._record.pins, entry.guid)} - {self._mirror_id}
+        if pinned:  # by another one: of its own a mirror needs the base
+            return f"which the mirror with the id {min(pinned)} has pinned"
         if entry.kind is SnapshotKind.DIVERGED:
             return "which keeps the losing side of a resync"
         return ""

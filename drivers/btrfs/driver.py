@@ -202,7 +202,8 @@ class BtrfsDriver(Driver, Clones):
     @guarded
     def pin(self, mirror_id: str, guids: Sequence[str]) -> None:
         """See `Driver.pin`."""
-        pinning.pin(self._place(), mirror_id, guids, str(self))
+        place = self._place()
+        reserve.use(place, lambda: pinning.pin(place, mirror_id, guids, str(self)))
 
     @guarded
     def reclaim(self) -> None:
@@ -487,14 +488,8 @@ class BtrfsDriver(Driver, Clones):
             staging.remove_staging(folder)
         for kept in spool.held(place).values():
             spool.remove("BTRFS:FORGET:SPOOL", kept.path)
-        own = (
-            place.mirror_file,
-            place.copy_file,
-            place.frozen_file,
-            place.reserve_file,
-            place.lock_file,
-        )
-        for path in own:
+        own = (place.mirror_file, place.copy_file, place.frozen_file, place.reserve_file)
+        for path in (*own, place.lock_file):
             if path.exists():
                 files.remove_file("BTRFS:FORGET:MARK", path)
         layout.remove_empty_store("BTRFS:FORGET:STORE", place)

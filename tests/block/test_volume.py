@@ -26,6 +26,7 @@ from mirrord.core.errors import (
     Refused,
     UsageError,
 )
+from mirrord.core.model import Snapshot
 from mirrord.drivers.block import owner
 from mirrord.drivers.block.check import check_volume
 from mirrord.drivers.block.driver import BlockDriver
@@ -330,6 +331,28 @@ def test_a_snapshot_whose_blocks_the_source_reused_goes_the_base_never(tmp_path:
         )
         assert same
     assert 1 <= len(destination.snapshots()) < 9
+
+
+def test_nor_one_that_another_mirror_has_pinned(tmp_path: Path) -> None:
+    with Volume.create(tmp_path / "s", SIZE) as opened:
+        opened.write(0, os.urandom(SIZE))
+    source, destination = BlockDriver(str(tmp_path / "s")), BlockDriver(str(tmp_path / "d"))
+    destination.prepare(MIRROR)
+    base = first = mirror(source, destination, None, "n0")
+    destination.pin("0a1b2c3d", [first.guid])
+
+    def updates(base: Snapshot) -> None:
+        for number in range(1, 9):
+            with Volume.open(tmp_path / "s", writable=True) as opened:
+                opened.write(0, os.urandom(SIZE // 2))
+            old, base = base, mirror(source, destination, base, f"n{number}")
+            destination.pin(MIRROR, [base.guid])
+            source.delete_snapshot(old.guid)
+
+    with pytest.raises(Refused, match="0a1b2c3d has pinned"):
+        updates(base)
+    assert first.guid in {one.guid for one in destination.snapshots() if one.intact}
+    assert check_volume(tmp_path / "d").findings == []
 
 
 def test_what_the_owner_may_not_delete(volume: Path) -> None:
