@@ -12,6 +12,7 @@ from mirrord.catalogue.store import Catalogue
 from mirrord.config.definitions import Definitions
 from mirrord.config.host import Host
 from mirrord.config.host import load as load_host
+from mirrord.control.shared import Shared
 from mirrord.core.errors import MirrordError
 from mirrord.core.model import Definition, Endpoint, Pace
 from mirrord.core.results import Result, Silent, Watcher
@@ -35,8 +36,12 @@ _NOTHING_DONE = frozenset({"needs-yes", "planned", "refused"})
 class Opener:
     """What a verb or a report needs: the catalogue, this host's settings, and open mirrors."""
 
-    def __init__(self, paths: Paths, watcher: Watcher | None = None) -> None:
+    def __init__(
+        self, paths: Paths, watcher: Watcher | None = None, shared: Shared | None = None
+    ) -> None:
+        """shared: with the other services of this process; None: there is no other one."""
         self.paths = paths
+        self.shared = shared or Shared()
         self.definitions = Definitions(paths.mirrors)
         self._watcher = watcher or Silent()
         self._catalogue: Catalogue | None = None
@@ -113,6 +118,7 @@ class Opener:
             zone=self.host.zone,
             danger=lambda: self.in_danger(name),
             opener=self._driver,
+            together=self.shared.together,
         )
 
     def _driver(self, endpoint: Endpoint) -> Driver:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from mirrord.config.host import Host
 from mirrord.control.api import Service
+from mirrord.control.shared import Shared
 from mirrord.core.results import Silent, Watcher
 from mirrord.engine.limits import Limits
 from mirrord.system.paths import Paths
@@ -36,6 +37,7 @@ class Workers:
         self, paths: Paths, host: Host, limits: Limits, in_danger: Callable[[str], bool]
     ) -> None:
         self._paths, self._host, self._limits, self._in_danger = paths, host, limits, in_danger
+        self._shared = Shared()
         self._local = threading.local()
         self._services: list[Service] = []
         self._lock = threading.Lock()
@@ -99,7 +101,7 @@ class Workers:
     def _service(self) -> Service:
         service: Service | None = getattr(self._local, "service", None)
         if service is None:
-            service = Service(self._paths)
+            service = Service(self._paths, shared=self._shared)
             service.in_danger = self._in_danger
             with self._lock:
                 service.share(self._host, self._limits)

@@ -21,7 +21,8 @@ from mirrord.core.results import Watcher
 from mirrord.core.states import Activity
 from mirrord.core.units import format_size
 from mirrord.drivers.base import Capability, Driver
-from mirrord.engine import fanout
+from mirrord.drivers.streams import SendStream
+from mirrord.engine.fanout import Fanout
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.throttle import Throttle
 from mirrord.link import waiting
@@ -77,7 +78,7 @@ class Route(NamedTuple):
     """The two ends of a transfer and who watches it.
 
     make_room: is asked to prune the receiver when it is short of so many bytes. tell: is told
-    what the history should say.
+    what the history should say. together: by which it shares what it reads with other mirrors.
     """
 
     sender: Driver
@@ -88,6 +89,15 @@ class Route(NamedTuple):
     throttle: Throttle
     make_room: Callable[[int], None] = _no_room
     tell: Callable[[str], None] = _nobody
+    together: Fanout | None = None
+
+    def send(
+        self, base: str | None, guid: str, checkpoint: dict[str, int | str] | None
+    ) -> SendStream:
+        """The sender's stream; one from the beginning may be shared."""
+        if self.together is not None and checkpoint is None:
+            return self.together.send(self.sender, base, guid)
+        return self.sender.send(base, guid, checkpoint=checkpoint)
 
 
 def carry(route: Route, transfer_id: str, base: str | None, snapshot: Snapshot) -> Outcome:
@@ -206,7 +216,7 @@ def _pump(
     checkpoint = dict(staging.checkpoint) if staging and staging.checkpoint else None
     with (
         route.receiver.receive(request) as receiver,
-        fanout.send(route.sender, request.base, guid, checkpoint) as stream,
+        route.send(request.base, guid, checkpoint) as stream,
     ):
         while stream.skip() or receiver.catch_up():
             route.run.check_abort()

@@ -1,0 +1,12 @@
+"""What the services of one process share: a daemon has one service for each of its threads."""
+
+from __future__ import annotations
+
+from mirrord.engine.fanout import Fanout
+
+
+class Shared:
+    """Made by whoever makes the services; a service that was given none has one of its own."""
+
+    def __init__(self) -> None:
+        self.together = Fanout()
