@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 import mirrord
@@ -63,21 +64,50 @@ def serve_stdio(settings: Settings, paths: Paths) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    serve(FdStream(reading, writing, _client_name()), settings, paths)
+    serve(FdStream(reading, writing, _client_name()), settings, paths, Sessions())
 
 
 def _client_name() -> str:
     return os.environ.get("SSH_CONNECTION", "").partition(" ")[0] or "the client"
 
 
-def serve(stream: ByteStream, settings: Settings, paths: Paths) -> MirrordError | None:
-    """Serve one session until it ends; returns why it did."""
+class Sessions:
+    """Those that one process serves at the same time: a listening agent has many."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        #: By their client and its token.
+        self._sessions: dict[tuple[str, str], Session] = {}
+
+    def end(self, name: tuple[str, str]) -> None:
+        """End the one of that client, if there is one: the client has begun a new one."""
+        with self._guard:
+            former = self._sessions.get(name)
+        if former is not None:
+            former.close()
+
+    @contextmanager
+    def having(self, name: tuple[str, str], session: Session) -> Iterator[None]:
+        """In this block it is served."""
+        with self._guard:
+            self._sessions[name] = session
+        try:
+            yield
+        finally:
+            with self._guard:
+                del self._sessions[name]
+
+
+def serve(
+    stream: ByteStream, settings: Settings, paths: Paths, sessions: Sessions
+) -> MirrordError | None:
+    """Serve one session until it ends; returns why it did. sessions: all of this process."""
     lane = greeting.new_lane(stream)
     try:
         theirs = greeting.expect(lane, timeout_s=_GREETING_S)
-        with explained(), _admitted(lane, theirs, settings, paths):
+        with explained(), _admitted(lane, theirs, settings, paths, sessions):
             greeting.say(lane, _ours(settings, theirs))
-            return _serve_session(lane, settings, theirs)
+            return _serve_session(lane, settings, theirs, sessions)
     finally:
         lane.close()
 
@@ -88,16 +118,14 @@ def _ours(settings: Settings, theirs: Hello) -> Hello:
 
 
 def _admitted(
-    lane: Lane, theirs: Hello, settings: Settings, paths: Paths
+    lane: Lane, theirs: Hello, settings: Settings, paths: Paths, sessions: Sessions
 ) -> AbstractContextManager[None]:
     """The session's place; what is against it, the other end is told before it is raised."""
     if not set(VERSIONS) & set(theirs.versions):
         # It says so itself, with both versions: it must only learn ours.
         greeting.say(lane, Hello(mirrord.__version__, VERSIONS))
         greeting.agree(VERSIONS, theirs, lane.stream.peer)
-    former = _sessions.get((settings.principal, theirs.token))
-    if former is not None:
-        former.close()
+    sessions.end((settings.principal, theirs.token))
     return _told(lane, only_agent(paths, theirs.token, settings.principal))
 
 
@@ -119,11 +147,9 @@ class _told(AbstractContextManager[None]):
         self._inner.__exit__(*what)  # type: ignore[arg-type]
 
 
-#: The sessions of this process by their client and its token: a listening agent has many.
-_sessions: dict[tuple[str, str], Session] = {}
-
-
-def _serve_session(lane: Lane, settings: Settings, theirs: Hello) -> MirrordError | None:
+def _serve_session(
+    lane: Lane, settings: Settings, theirs: Hello, sessions: Sessions
+) -> MirrordError | None:
     agent = Agent(settings.rules)
     session = Session(lane, handler=agent.handle, compress=settings.compress)
     channel = DataChannel(session, settings, theirs.token)
@@ -133,17 +159,15 @@ def _serve_session(lane: Lane, settings: Settings, theirs: Hello) -> MirrordErro
         "narrow": channel.narrow,
         "ping": lambda: None,
     }
-    name = settings.principal, theirs.token
-    _sessions[name] = session
-    session.start()
-    try:
-        return session.wait()
-    finally:
-        session.close()
-        _sessions.pop(name, None)
-        channel.close()
-        session.drain()
-        agent.close()
+    with sessions.having((settings.principal, theirs.token), session):
+        session.start()
+        try:
+            return session.wait()
+        finally:
+            session.close()
+            channel.close()
+            session.drain()
+            agent.close()
 
 
 class DataChannel:

@@ -91,7 +91,7 @@ class Opener:
         """The catalogue, opened when it is first needed."""
         if self._catalogue is None:
             self.paths.make()
-            self._catalogue = Catalogue(self.paths.catalogue)
+            self._catalogue = Catalogue(self.paths.catalogue, self.shared.turn)
         return self._catalogue
 
     def _limits_for(self, definition: Definition) -> Limits | None:
@@ -127,7 +127,7 @@ class Opener:
             return open_driver(endpoint)
         from mirrord.engine.endpoints import remote_driver
 
-        return remote_driver(endpoint, self.paths)
+        return remote_driver(endpoint, self.paths, self.shared.links)
 
     def _with(self, name: str, work: Callable[[Mirror], T]) -> T:
         with explained():

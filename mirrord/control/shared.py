@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+
 from mirrord.engine.fanout import Fanout
+from mirrord.link.links import Links
 
 
 class Shared:
@@ -10,3 +13,6 @@ class Shared:
 
     def __init__(self) -> None:
         self.together = Fanout()
+        #: Of those who write to the catalogue.
+        self.turn = threading.Lock()
+        self.links = Links()

@@ -224,25 +224,3 @@ class _Making:
             assert self._error is not None
             raise copy_of(self._error)
         return self._session
-
-
-_links: dict[RemoteHost, Link] = {}
-_guard = threading.Lock()
-
-
-def link_to(host: RemoteHost, jumps: Sequence[RemoteHost] = ()) -> Link:
-    """The process's one link to that host."""
-    with _guard:
-        found = _links.get(host)
-        if found is None:
-            found = _links[host] = Link(host, jumps)
-        return found
-
-
-def close_all() -> None:
-    """End all connections, for the end of the process."""
-    with _guard:
-        links = list(_links.values())
-        _links.clear()
-    for link in links:
-        link.close()
