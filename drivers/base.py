@@ -52,6 +52,7 @@ from mirrord.core.model import (
     VolumeFacts,
 )
 from mirrord.drivers.streams import Receiver, SendStream
+from mirrord.system.waiting import Waiting
 
 
 class Capability(enum.Flag):
@@ -86,6 +87,8 @@ class Driver(abc.ABC):
     def __init__(self, location: str) -> None:
         self.location = location
         self._locked = False
+        #: How what it does waits for others; whoever uses it may set his own.
+        self.waiting = Waiting()
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.location}"

@@ -42,8 +42,9 @@ from mirrord.drivers.btrfs.spool_format import (
     seal_slot,
     slot_at,
 )
-from mirrord.system import clock, files, steps, waiting
+from mirrord.system import clock, files, steps
 from mirrord.system.native import StreamDigest
+from mirrord.system.waiting import Waiting
 
 #: What stays in memory before anything is written, in bytes of the stream.
 MEMORY_BYTES = 4 << 20
@@ -240,7 +241,7 @@ class Spool:
 
     # Writing
 
-    def append(self, chunk: bytes | memoryview) -> None:
+    def append(self, chunk: bytes | memoryview, waiting: Waiting) -> None:
         """Keep what came; waits while too much of it is not durable."""
         if not self._writing:
             return
@@ -252,11 +253,11 @@ class Spool:
             self._used += len(piece)
             view = view[len(piece) :]
             if self._used == PAYLOAD_BYTES:
-                self._hand_over()
+                self._hand_over(waiting)
                 if not self._writing:
                     return
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, waiting: Waiting) -> None:
         slot, self._slot, self._used = self._slot, self._empty(), 0
         with self._changed:
             self._full.append(slot)

@@ -15,10 +15,11 @@ from mirrord.agent.serve import Agent
 from mirrord.agent.takeover import only_agent
 from mirrord.core.errors import MirrordError, ProtocolError, UsageError
 from mirrord.link import hello as greeting
+from mirrord.link.exchange import Exchange
 from mirrord.link.hello import VERSIONS, Hello
 from mirrord.link.lane import Lane
 from mirrord.link.session import Session
-from mirrord.system import clock, waiting
+from mirrord.system import clock
 from mirrord.system.explain import explained
 from mirrord.system.paths import Paths
 from mirrord.transport.base import ByteStream
@@ -157,7 +158,7 @@ def _serve_session(
         "data_channel": channel.open,
         "widened": channel.widened,
         "narrow": channel.narrow,
-        "ping": lambda: None,
+        "ping": lambda _exchange: None,
     }
     with sessions.having((settings.principal, theirs.token), session):
         session.start()
@@ -180,7 +181,7 @@ class DataChannel:
         self._listener: object | None = None
         self._attached = threading.Semaphore(0)
 
-    def open(self, certificate: object) -> list[object]:
+    def open(self, _exchange: Exchange, certificate: object) -> list[object]:
         """Listen for a peer that shows `certificate` (PEM); the port and our certificate."""
         from mirrord.transport import tls
 
@@ -215,7 +216,7 @@ class DataChannel:
         finally:
             listener.close()
 
-    def widened(self, count: object) -> None:
+    def widened(self, exchange: Exchange, count: object) -> None:
         """The client has all the lanes it wanted: send over them, too."""
         if not isinstance(count, int) or not 0 < count <= _LANES_MAX:
             raise ProtocolError("a data channel cannot be widened like that")
@@ -223,12 +224,12 @@ class DataChannel:
         for _ in range(count):
             # The client was greeted a moment before we count its lane.
             left_s = max(0.0, until_s - clock.monotonic_s())
-            if not waiting.until(lambda s: self._attached.acquire(timeout=s), left_s):
+            if not exchange.waiting.until(lambda s: self._attached.acquire(timeout=s), left_s):
                 raise ProtocolError("not all lanes of the data channel are there")
         self.close()
         self._session.widen()
 
-    def narrow(self) -> None:
+    def narrow(self, _exchange: Exchange) -> None:
         """The client could not connect."""
         self.close()
         self._session.narrow()

@@ -19,7 +19,6 @@ from mirrord.core.text import can_name, harmless
 from mirrord.drivers.base import Capability, Driver
 from mirrord.drivers.registry import open_driver
 from mirrord.link.exchange import Exchange
-from mirrord.system import waiting
 from mirrord.system.explain import explained
 from mirrord.wire.values import pack, unpack
 
@@ -123,7 +122,7 @@ class Agent:
     def __init__(self, rules: Rules, *, opener: Callable[[Endpoint], Driver] = open_driver) -> None:
         self._rules = rules
         self._opener = opener
-        #: Methods of the session itself (agent/run.py).
+        #: Methods of the session itself (agent/run.py): called with the exchange and the words.
         self.extra: dict[str, Callable[..., Any]] = {}
         self._guard = threading.Lock()
         self._opened: dict[int, _Opened] = {}
@@ -143,8 +142,7 @@ class Agent:
         if method == "close":
             return self._close(*_checked((int,), words))
         if method in self.extra:
-            with waiting.heeding(exchange.check):
-                return self.extra[method](*words)
+            return self.extra[method](exchange, *words)
         found = METHODS.get(method)
         if found is None:
             raise ProtocolError(
@@ -269,10 +267,8 @@ def _send(
     opened: _Opened, exchange: Exchange, base: str | None, incremental: str,
     checkpoint: dict[str, int | str] | None,
 ) -> None:  # fmt: skip
-    with (
-        waiting.heeding(exchange.check),
-        opened.driver.send(base, incremental, checkpoint=checkpoint) as stream,
-    ):
+    with opened.driver.send(base, incremental, checkpoint=checkpoint) as stream:
+        stream.waiting = exchange.waiting
         exchange.opened()
         while stream.skip():
             exchange.check()
@@ -285,7 +281,8 @@ def _receive(opened: _Opened, exchange: Exchange, request: ReceiveRequest) -> St
     """Nothing reaches the driver but pieces that were checked, and it finishes only a stream
     whose digest both ends agree on.
     """
-    with waiting.heeding(exchange.check), opened.driver.receive(request) as receiver:
+    with opened.driver.receive(request) as receiver:
+        receiver.waiting = exchange.waiting
         exchange.opened()
         while receiver.catch_up():
             exchange.check()

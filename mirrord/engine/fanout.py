@@ -13,12 +13,13 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mirrord.core.errors import MirrordError, TransferFailed, copy_of
+from mirrord.core.errors import Aborted, MirrordError, TransferFailed, copy_of
 from mirrord.core.model import Snapshot
 from mirrord.drivers.base import Driver
 from mirrord.drivers.streams import SendStream
 from mirrord.system import clock
 from mirrord.system.native import Panic
+from mirrord.system.waiting import Waiting
 
 #: The beginning of a stream that is kept for who comes late, and what a reader may lag behind.
 _KEPT_BYTES = 8 << 20
@@ -117,12 +118,22 @@ class _Reading:
     def _run(self) -> None:
         try:
             with self._source.send(self.key[1], self.key[2]) as stream:
+                stream.waiting = Waiting()  # it is read for others, too
                 while self._pass_on(bytes(stream.read())):
                     pass
+        except Aborted:
+            self._leave_all()
         except MirrordError as error:
             self._fail(error)
         except (Exception, Panic) as error:  # whatever it is, those who wait must learn of it
             self._fail(TransferFailed("the source stopped sending", why=f"{error}"))
+
+    def _leave_all(self) -> None:
+        """Who began it was aborted while it was opened: each of the others reads for itself."""
+        with self._changed:
+            self._beginning = None
+            for reader in list(self._readers):
+                self._drop(reader)
 
     def _fail(self, error: MirrordError) -> None:
         with self._changed:
@@ -193,6 +204,7 @@ class _Reader(SendStream):
     """What one mirror reads of it."""
 
     def __init__(self, reading: _Reading, source: Driver, ahead: list[bytes]) -> None:
+        super().__init__()
         self._reading, self._source = reading, source
         self._own: SendStream | None = None
         self._bytes = 0
@@ -214,6 +226,7 @@ class _Reader(SendStream):
         """The stream is made anew (they are deterministic), from where this reader is."""
         _, base, guid = self._reading.key
         self._own = self._source.send(base, guid)
+        self._own.waiting = self.waiting
         skip = self._bytes
         while chunk := self._own.read():
             if len(chunk) > skip:

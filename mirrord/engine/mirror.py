@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mirrord.catalogue.store import Catalogue, Confirmed, MirrorRow
@@ -21,8 +21,8 @@ from mirrord.engine.fanout import Fanout
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.throttle import Throttle
 from mirrord.engine.transfer import Route
-from mirrord.link import waiting
 from mirrord.system import clock, locks
+from mirrord.system.waiting import Waiting
 
 if TYPE_CHECKING:
     from mirrord.engine.limits import Limits
@@ -59,6 +59,12 @@ class Mirror:
     together: Fanout | None = None
     #: Whether it goes first (`preempt.first`).
     goes_first: bool = False
+    #: How its verbs wait, and so both ends.
+    waiting: Waiting = field(default_factory=Waiting)
+
+    def __post_init__(self) -> None:
+        """Whoever waits at an end waits for the verb."""
+        self.source.waiting = self.destination.waiting = self.waiting
 
     @property
     def name(self) -> str:
@@ -89,7 +95,7 @@ class Mirror:
                 self.definition, self.definitions, check=self.run.check_abort, danger=self.danger
             )
         route = Route(
-            self.source, self.destination, self.id, self.run, self.watcher, throttle,
+            self.source, self.destination, self.id, self.run, self.watcher, throttle, self.waiting,
             tell=lambda text: self.catalogue.add_event(self.id, "warning", text),
             together=self.together,
         )  # fmt: skip
@@ -203,7 +209,7 @@ class Mirror:
             # Another mirror may have it for a moment, as its source.
             patience_s = _LOCK_WAIT_S if self.goes_first else 0
             purpose = f"mirrord {verb.value} {self.name}"
-            with waiting.heeding(self.run.check_abort):
+            with self.waiting.cancellable(self.run.check_abort):
                 stack.enter_context(self._locked(self.destination, purpose, patience_s=patience_s))
             yield stack
 

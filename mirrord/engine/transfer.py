@@ -25,9 +25,9 @@ from mirrord.drivers.streams import SendStream
 from mirrord.engine.fanout import Fanout
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.throttle import Throttle
-from mirrord.link import waiting
 from mirrord.system import clock
 from mirrord.system.native import StreamChecksum
+from mirrord.system.waiting import Waiting
 
 #: Pauses before a broken link is tried again, and how long without a byte is too long.
 _PAUSE_FIRST_S = 0.1
@@ -75,7 +75,7 @@ def _nobody(_text: str) -> None:
 
 
 class Route(NamedTuple):
-    """The two ends of a transfer and who watches it.
+    """The two ends of a transfer, who watches it, and how both ends wait.
 
     make_room: is asked to prune the receiver when it is short of so many bytes. tell: is told
     what the history should say. together: by which it shares what it reads with other mirrors.
@@ -87,6 +87,7 @@ class Route(NamedTuple):
     run: RunFiles
     watcher: Watcher
     throttle: Throttle
+    waiting: Waiting
     make_room: Callable[[int], None] = _no_room
     tell: Callable[[str], None] = _nobody
     together: Fanout | None = None
@@ -110,7 +111,7 @@ def carry(route: Route, transfer_id: str, base: str | None, snapshot: Snapshot) 
     again = _Again(route)
     while True:
         try:
-            with waiting.heeding(route.run.check_abort), waiting.once():
+            with route.waiting.cancellable(route.run.check_abort), route.waiting.once():
                 outcome = _carry_once(route, transfer_id, base, snapshot)
         except (LinkLost, Unreachable) as error:
             again.after(error)
@@ -218,6 +219,7 @@ def _pump(
         route.receiver.receive(request) as receiver,
         route.send(request.base, guid, checkpoint) as stream,
     ):
+        receiver.waiting = stream.waiting = route.waiting
         while stream.skip() or receiver.catch_up():
             route.run.check_abort()
         while chunk := stream.read():

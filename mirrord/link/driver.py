@@ -24,7 +24,7 @@ from mirrord.drivers.base import Capability, Driver
 from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.link.exchange import Cancelled, Exchange
 from mirrord.link.session import Session
-from mirrord.system import waiting
+from mirrord.system.waiting import HURRY_S, Waiting, deadline
 from mirrord.wire.values import pack, unpack
 
 _EVERY = sum(each.value for each in Capability)
@@ -54,7 +54,7 @@ class Sessions(Protocol):
     #: What a person should know of the connection, each a full sentence.
     notes: tuple[str, ...]
 
-    def session(self) -> Session:
+    def session(self, waiting: Waiting) -> Session:
         """A session that is alive; `Unreachable`, `Untrusted`, `ProtocolError`."""
 
 
@@ -94,14 +94,19 @@ class RemoteDriver(Driver):
         """The session, and our number in it; what was locked is locked again in a new one."""
         with self._guard:
             self._used = None
-            self._used = session = self._sessions.session()
-            if (hurry_s := waiting.hurry_s()) and not session.probe(hurry_s):
+            self._used = session = self._sessions.session(self.waiting)
+            hurry_s = self.waiting.hurry_s
+            if hurry_s and not session.probe(hurry_s):
                 raise LinkLost("the other end does not answer")
             if session is not self._session:
-                answer = session.call("open", self.kind, self.location, timeout_s=_QUICK_S)
+                answer = session.call(
+                    "open", self.kind, self.location, timeout_s=_QUICK_S, waiting=self.waiting
+                )
                 number, capabilities, keeps = unpack(Opened, answer)
                 if self._purpose is not None:
-                    session.call("lock", number, self._purpose, timeout_s=_QUICK_S)
+                    session.call(
+                        "lock", number, self._purpose, timeout_s=_QUICK_S, waiting=self.waiting
+                    )
                 self._session, self._handle = session, number
                 # A newer peer may have some that are not known here.
                 self._capabilities = Capability(capabilities & _EVERY)
@@ -113,14 +118,14 @@ class RemoteDriver(Driver):
         """Do it, and once more over a new connection when the old one breaks."""
         known = self._session is not None
         for pause_s in _PAUSES_S:
-            waiting.sleep_s(pause_s)
+            self.waiting.sleep_s(pause_s)
             try:
                 return work(*self._attached())
             except (LinkLost, Unreachable) as error:
                 failure: MirrordError = error
                 # A connection that broke is made anew; one that could not be made is told at once.
                 known = known or (self._used is not None and self._used.answered)
-                if not known or waiting.one_try():
+                if not known or self.waiting.one_try:
                     break
             except MirrordError as error:
                 raise self._placed(error) from error
@@ -129,14 +134,16 @@ class RemoteDriver(Driver):
     def _call(self, method: str, *words: Any, timeout_s: float | None = None) -> Any:
         packed = [pack(word) for word in words]
         return self._try(
-            lambda session, number: session.call(method, number, *packed, timeout_s=timeout_s)
+            lambda session, number: session.call(
+                method, number, *packed, timeout_s=timeout_s, waiting=self.waiting
+            )
         )
 
     def _begin(self, method: str, *packed: Any) -> tuple[Session, Exchange]:
         """A call with data, once the other end has begun it."""
 
         def begin(session: Session, number: int) -> tuple[Session, Exchange]:
-            exchange = session.begin(method, number, *packed)
+            exchange = session.begin(method, number, *packed, waiting=self.waiting)
             try:
                 exchange.await_opened()
             except BaseException:
@@ -166,7 +173,7 @@ class RemoteDriver(Driver):
             session, self._session = self._session, None
         if session is not None and session.alive:
             try:
-                session.forget(session.begin("close", self._handle))
+                session.forget(session.begin("close", self._handle, waiting=self.waiting))
             except MirrordError:
                 return  # the session ends, and with it what it had open
 
@@ -179,14 +186,14 @@ class RemoteDriver(Driver):
         except BaseException:
             # Who was ended does not wait for a host that has just fallen silent.
             if self._session is not None:
-                self._session.probe(waiting.HURRY_S, quiet_s=_STALLED_S)
+                self._session.probe(HURRY_S, quiet_s=_STALLED_S)
             raise
         finally:
             self._purpose = None
             session = self._session
             if session is not None and session.alive:
                 try:
-                    session.call("unlock", self._handle, timeout_s=_QUICK_S)
+                    session.call("unlock", self._handle, timeout_s=_QUICK_S, waiting=self.waiting)
                 except LinkLost:
                     pass  # a session that ended holds nothing
 
@@ -346,11 +353,14 @@ class _RemoteSend(SendStream):
     """A stream that the other end sends."""
 
     def __init__(self, session: Session, exchange: Exchange, placed: _Placed) -> None:
+        super().__init__()
         self._session, self._exchange, self._placed = session, exchange, placed
         self._closed = False
+        self.waiting = exchange.waiting
 
     def read(self) -> bytes | memoryview:
         """The next piece; b"" when all of it has come and its digest is right."""
+        self._exchange.waiting = self.waiting
         try:
             data = self._exchange.read()
             if not data:
@@ -373,11 +383,14 @@ class _RemoteReceiver(Receiver):
     """A receiver at the other end."""
 
     def __init__(self, session: Session, exchange: Exchange, placed: _Placed) -> None:
+        super().__init__()
         self._session, self._exchange, self._placed = session, exchange, placed
         self._closed = False
+        self.waiting = exchange.waiting
 
     def write(self, chunk: bytes | memoryview) -> None:
         """See `Receiver.write`."""
+        self._exchange.waiting = self.waiting
         try:
             self._exchange.send(chunk)
         except Cancelled:
@@ -387,6 +400,7 @@ class _RemoteReceiver(Receiver):
 
     def finish(self) -> Staging:
         """See `Receiver.finish`."""
+        self._exchange.waiting = self.waiting
         try:
             self._exchange.end()
             done: Staging = unpack(Staging, self._exchange.result())
@@ -404,10 +418,10 @@ class _RemoteReceiver(Receiver):
             told = self._exchange.cancel()
             try:
                 if self._session.probe(
-                    waiting.HURRY_S if told else 0.0, quiet_s=_STALLED_S if told else _UNTOLD_S
+                    HURRY_S if told else 0.0, quiet_s=_STALLED_S if told else _UNTOLD_S
                 ):
-                    with waiting.at_most(_CLOSE_S):
-                        self._exchange.result()
+                    self._exchange.waiting = deadline(_CLOSE_S)
+                    self._exchange.result()
             except MirrordError:
                 pass  # why it ended is known, or does not matter
         self._session.forget(self._exchange)

@@ -18,6 +18,7 @@ from mirrord.drivers.block.driver import BlockDriver
 from mirrord.drivers.btrfs import spool
 from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.drivers.btrfs.receive import BtrfsReceiver
+from mirrord.system.waiting import Waiting
 from tests.contract.lab_btrfs import BtrfsLab
 from tests.support import btrfs
 from tests.support.world import NAME, World
@@ -117,7 +118,7 @@ def test_what_does_not_fit_the_stream_is_given_up_within_the_same_update(world: 
     path.unlink()
     forged = spool.Spool(path, wanted, "here", writing=True)
     for _ in range(10):
-        forged.append(b"something else" * 75_000)
+        forged.append(b"something else" * 75_000, Waiting())
     forged.close(keep=True)
     done = world.again().update(NAME)
     assert done.status == "done" and world.in_step()

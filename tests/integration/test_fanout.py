@@ -11,7 +11,7 @@ import pytest
 
 from mirrord.control.api import Service
 from mirrord.control.shared import Shared
-from mirrord.core.errors import TransferFailed
+from mirrord.core.errors import Aborted, TransferFailed
 from mirrord.drivers.streams import SendStream
 from mirrord.engine import fanout
 from mirrord.engine.fanout import Fanout
@@ -179,3 +179,20 @@ def test_a_failure_of_the_source_reaches_all(monkeypatch: pytest.MonkeyPatch) ->
             with pytest.raises(TransferFailed, match="the disk is gone"), reader:
                 while reader.read():
                     pass
+
+
+def test_who_began_a_reading_and_was_aborted_takes_nothing_from_the_others() -> None:
+    class Source(_Source):
+        def send(self, _base: Any, _guid: str, *, checkpoint: Any = None) -> SendStream:
+            self.opened += 1
+            if self.opened == 1:
+                raise Aborted("the transfer was aborted")
+            return _Slow(4)
+
+    source: Any = Source()
+    together = Fanout()
+    with together.at_work(source), together.at_work(source):
+        for reader in [together.send(source, None, "g") for _ in range(2)]:
+            with reader:
+                whole = b"".join(bytes(chunk) for chunk in iter(reader.read, b""))
+            assert len(whole) == 4 << 20
