@@ -132,7 +132,7 @@ class BtrfsReceiver(Receiver):
         path = spool.path_of(self._place, request.transfer_id, self._where)
         if not request.resumable and not path.exists():
             return None
-        return Spool(path, request, self._where, writing=request.resumable)
+        return Spool(path, request, self._place, self._where, writing=request.resumable)
 
     def __str__(self) -> str:
         return self._where
@@ -300,7 +300,7 @@ class BtrfsReceiver(Receiver):
         if (
             self._base is not None
             and info.parent_uuid != self._base.info.uuid
-            and info.parent_uuid != store.taken_for(self._base, self._where).uuid
+            and info.parent_uuid != store.taken_for(self._place, self._base, self._where).uuid
         ):
             raise Damaged(
                 "the update was applied to another snapshot than its base",

@@ -14,6 +14,7 @@ from mirrord.agent.rules import Rules
 from mirrord.agent.serve import Agent
 from mirrord.agent.takeover import only_agent
 from mirrord.core.errors import MirrordError, ProtocolError, UsageError
+from mirrord.drivers.registry import Drivers
 from mirrord.link import hello as greeting
 from mirrord.link.exchange import Exchange
 from mirrord.link.hello import VERSIONS, Hello
@@ -65,17 +66,19 @@ def serve_stdio(settings: Settings, paths: Paths) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    serve(FdStream(reading, writing, _client_name()), settings, paths, Sessions())
+    serve(FdStream(reading, writing, _client_name()), settings, Serving(paths))
 
 
 def _client_name() -> str:
     return os.environ.get("SSH_CONNECTION", "").partition(" ")[0] or "the client"
 
 
-class Sessions:
-    """Those that one process serves at the same time: a listening agent has many."""
+class Serving:
+    """What the sessions of one process share: a listening agent has many at the same time."""
 
-    def __init__(self) -> None:
+    def __init__(self, paths: Paths) -> None:
+        self.paths = paths
+        self.drivers = Drivers()
         self._guard = threading.Lock()
         #: By their client and its token.
         self._sessions: dict[tuple[str, str], Session] = {}
@@ -99,16 +102,14 @@ class Sessions:
                 del self._sessions[name]
 
 
-def serve(
-    stream: ByteStream, settings: Settings, paths: Paths, sessions: Sessions
-) -> MirrordError | None:
-    """Serve one session until it ends; returns why it did. sessions: all of this process."""
+def serve(stream: ByteStream, settings: Settings, serving: Serving) -> MirrordError | None:
+    """Serve one session until it ends; returns why it did."""
     lane = greeting.new_lane(stream)
     try:
         theirs = greeting.expect(lane, timeout_s=_GREETING_S)
-        with explained(), _admitted(lane, theirs, settings, paths, sessions):
+        with explained(), _admitted(lane, theirs, settings, serving):
             greeting.say(lane, _ours(settings, theirs))
-            return _serve_session(lane, settings, theirs, sessions)
+            return _serve_session(lane, settings, theirs, serving)
     finally:
         lane.close()
 
@@ -119,15 +120,15 @@ def _ours(settings: Settings, theirs: Hello) -> Hello:
 
 
 def _admitted(
-    lane: Lane, theirs: Hello, settings: Settings, paths: Paths, sessions: Sessions
+    lane: Lane, theirs: Hello, settings: Settings, serving: Serving
 ) -> AbstractContextManager[None]:
     """The session's place; what is against it, the other end is told before it is raised."""
     if not set(VERSIONS) & set(theirs.versions):
         # It says so itself, with both versions: it must only learn ours.
         greeting.say(lane, Hello(mirrord.__version__, VERSIONS))
         greeting.agree(VERSIONS, theirs, lane.stream.peer)
-    sessions.end((settings.principal, theirs.token))
-    return _told(lane, only_agent(paths, theirs.token, settings.principal))
+    serving.end((settings.principal, theirs.token))
+    return _told(lane, only_agent(serving.paths, theirs.token, settings.principal))
 
 
 class _told(AbstractContextManager[None]):
@@ -149,9 +150,9 @@ class _told(AbstractContextManager[None]):
 
 
 def _serve_session(
-    lane: Lane, settings: Settings, theirs: Hello, sessions: Sessions
+    lane: Lane, settings: Settings, theirs: Hello, serving: Serving
 ) -> MirrordError | None:
-    agent = Agent(settings.rules)
+    agent = Agent(settings.rules, serving.drivers.open)
     session = Session(lane, handler=agent.handle, compress=settings.compress)
     channel = DataChannel(session, settings, theirs.token)
     agent.extra = {
@@ -160,7 +161,7 @@ def _serve_session(
         "narrow": channel.narrow,
         "ping": lambda _exchange: None,
     }
-    with sessions.having((settings.principal, theirs.token), session):
+    with serving.having((settings.principal, theirs.token), session):
         session.start()
         try:
             return session.wait()

@@ -17,7 +17,6 @@ from mirrord.core.errors import NotFound, ProtocolError, Refused, Unsupported, U
 from mirrord.core.model import Endpoint, ReceiveRequest, Role, SnapshotKind, Staging
 from mirrord.core.text import can_name, harmless
 from mirrord.drivers.base import Capability, Driver
-from mirrord.drivers.registry import open_driver
 from mirrord.link.exchange import Exchange
 from mirrord.system.explain import explained
 from mirrord.wire.values import pack, unpack
@@ -119,7 +118,7 @@ _ANY = Right.SEND | Right.RECEIVE
 class Agent:
     """What one session may ask for. `handle` is the session's handler."""
 
-    def __init__(self, rules: Rules, *, opener: Callable[[Endpoint], Driver] = open_driver) -> None:
+    def __init__(self, rules: Rules, opener: Callable[[Endpoint], Driver]) -> None:
         self._rules = rules
         self._opener = opener
         #: Methods of the session itself (agent/run.py): called with the exchange and the words.

@@ -18,7 +18,6 @@ from mirrord.core.model import Definition, Endpoint, Pace
 from mirrord.core.results import Result, Silent, Watcher
 from mirrord.core.states import Verb
 from mirrord.drivers.base import Driver
-from mirrord.drivers.registry import open_driver
 from mirrord.engine.mirror import Mirror, open_mirror
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.recovery import Turned
@@ -124,7 +123,7 @@ class Opener:
     def _driver(self, endpoint: Endpoint) -> Driver:
         """The driver of an endpoint, wherever that is."""
         if not endpoint.host:
-            return open_driver(endpoint)
+            return self.shared.drivers.open(endpoint)
         from mirrord.engine.endpoints import remote_driver
 
         return remote_driver(endpoint, self.paths, self.shared.links)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from mirrord.drivers.registry import Drivers
 from mirrord.engine.fanout import Fanout
 from mirrord.link.links import Links
 
@@ -16,3 +17,4 @@ class Shared:
         #: Of those who write to the catalogue.
         self.turn = threading.Lock()
         self.links = Links()
+        self.drivers = Drivers()

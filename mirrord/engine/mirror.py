@@ -15,7 +15,6 @@ from mirrord.core.model import Definition, Endpoint, Role, Snapshot, VolumeFacts
 from mirrord.core.results import Watcher
 from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
 from mirrord.drivers.base import Driver, other_mirror
-from mirrord.drivers.registry import open_driver
 from mirrord.engine import preempt
 from mirrord.engine.fanout import Fanout
 from mirrord.engine.progress import RunFiles
@@ -288,7 +287,7 @@ def open_mirror(
     limits: Limits | None = None,
     zone: str = "UTC",
     danger: Callable[[], bool] = _never,
-    opener: Callable[[Endpoint], Driver] = open_driver,
+    opener: Callable[[Endpoint], Driver],
     together: Fanout | None = None,
 ) -> Mirror:
     """A mirror by its definition. opener: gives the driver of an endpoint."""

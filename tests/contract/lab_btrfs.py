@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mirrord.drivers.base import Driver
 from mirrord.drivers.btrfs.driver import BtrfsDriver
+from mirrord.drivers.btrfs.known import Known
 from tests.contract.lab import Lab
 from tests.support import btrfs, files
 from tests.support.processes import FILE_WRITER, freeze_and_die, writer
@@ -31,15 +32,16 @@ class BtrfsLab:
         self._foreign = there / "foreign"
         self._foreign.mkdir()
         (self._foreign / "file").write_text("somebody's")
+        self._known = Known()
 
     def source(self) -> Driver:
-        return BtrfsDriver(str(self._source))
+        return BtrfsDriver(str(self._source), self._known)
 
     def destination(self) -> Driver:
-        return BtrfsDriver(str(self._destination))
+        return BtrfsDriver(str(self._destination), self._known)
 
     def foreign(self) -> Driver:
-        return BtrfsDriver(str(self._foreign))
+        return BtrfsDriver(str(self._foreign), self._known)
 
     def change(self, driver: Driver, seed: int) -> None:
         btrfs.change(Path(driver.facts().view), seed)
