@@ -79,7 +79,7 @@ class Exchange:
     """One call, at either end. Its methods may be called by one thread for each direction."""
 
     def __init__(self, carrier: Carrier, number: int, waiting: Waiting | None = None) -> None:
-        """waiting: of who calls; None: of the called one, who waits while anybody wants that."""
+        """waiting: the caller's; None: this end is called, and waits while the call is wanted."""
         self.waiting = waiting or Waiting(self.check)
         self.number = number
         self._carrier = carrier
