@@ -22,7 +22,6 @@ from benchmarks.remote_stage import Stage, stage
 from benchmarks.update_latency import _change, _visible
 from mirrord.control.api import Service
 from mirrord.drivers.registry import block_volumes
-from mirrord.link import connect
 
 ROUNDS = 25
 FILES = 200
@@ -56,7 +55,7 @@ def latency() -> list[Row]:
             seconds, whole_call = _visible(api)
             inner.append(seconds)
             whole.append(whole_call)
-            connect.close_all()
+            at.shared.links.close()
             first.append(timed(lambda: api.status("home")))
             _change(home, 5 * number + 1)
             command.append(timed(functools.partial(at.run, mirrord_command("update", "home"))))

@@ -17,7 +17,6 @@ from benchmarks.harness import Row, run, timed
 from benchmarks.remote_stage import Stage, stage
 from mirrord.core.results import Silent
 from mirrord.drivers.registry import block_volumes
-from mirrord.link import connect
 
 SIZE = 1 << 30
 SHARES = (10, 50, 90)
@@ -71,7 +70,7 @@ def measure() -> list[Row]:
 def _ours(kind: str, peers: list[tuple[int, float]]) -> list[Row]:
     with stage(6) as at:
         places = [SIZE * share // 100 for share in SHARES]
-        watcher = Cutting(places, lambda: at.cut(_agent()))
+        watcher = Cutting(places, lambda: at.cut(_agent(at)))
         api = at.service(watcher)
         source, destination = _volume(at, kind)
         api.create("cut", source, destination)
@@ -89,8 +88,8 @@ def _ours(kind: str, peers: list[tuple[int, float]]) -> list[Row]:
     return rows
 
 
-def _agent() -> int:
-    [pid] = [link.peer.pid for link in connect._links.values()]
+def _agent(at: Stage) -> int:
+    [pid] = [link.peer.pid for link in at.shared.links.all()]
     return pid
 
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from benchmarks.harness import filesystem, folder, need, run, service
 from mirrord.config.hosts import render
 from mirrord.control.api import Service
+from mirrord.control.shared import Shared
 from mirrord.core.model import RemoteHost
 from mirrord.core.results import Watcher
-from mirrord.link import connect
 from tests.support.sshd import Sshd
 
 HERE, THERE = "10.203.11.1", "10.203.11.2"
@@ -30,11 +30,11 @@ class Stage(NamedTuple):
     sshd: Sshd
     near: str
     host: RemoteHost
+    shared: Shared
 
     def service(self, watcher: Watcher | None = None) -> Service:
         """A service with this stage's folders; several may be used at the same time."""
-        made = service(self.inside)
-        return made if watcher is None else Service(made.paths, watcher)
+        return Service(service(self.inside).paths, watcher, self.shared)
 
     def describe(self, host: RemoteHost) -> None:
         """Write a host's file, for the endpoints that name it."""
@@ -101,15 +101,17 @@ def stage(size_gib: int = 6) -> Iterator[Stage]:
         sshd = Sshd(inside / "sshd", within=words, address=THERE)
         sshd.port = 22
         sshd.start()
+        shared = Shared()
         try:
             _known_ssh(inside, sshd)
             program = [str(Path(sys.executable).with_name("mirrord")), "agent"]
             command = ("env", f"MIRRORD_HOME={inside}/there", *program)
-            made = Stage(inside, one, two, sshd, near, sshd.host(name="dr", command=command))
-            made.describe(made.host)
+            host = sshd.host(name="dr", command=command)
+            made = Stage(inside, one, two, sshd, near, host, shared)
+            made.describe(host)
             yield made
         finally:
-            connect.close_all()
+            shared.links.close()
             for pid in sshd.sessions():
                 with suppress(ProcessLookupError):
                     os.kill(pid, 15)

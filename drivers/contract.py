@@ -47,6 +47,7 @@ from mirrord.core.model import (
 )
 from mirrord.drivers.refusals import no_clones
 from mirrord.drivers.streams import Receiver, SendStream
+from mirrord.system.waiting import Waiting
 
 
 class Capability(enum.Flag, boundary=enum.CONFORM):
@@ -83,6 +84,8 @@ class Volume(abc.ABC):
     def __init__(self, location: str) -> None:
         self.location = location
         self._locked = False
+        #: How what it does waits for others; whoever uses it may set his own.
+        self.waiting = Waiting()
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.location}"

@@ -6,28 +6,40 @@ from types import ModuleType
 
 from mirrord.core.errors import UsageError
 from mirrord.core.model import Endpoint
+from mirrord.drivers.btrfs.known import Known
 from mirrord.drivers.contract import Driver
 
 
+class Drivers:
+    """Opens drivers. A process needs one: what its drivers have seen they share."""
+
+    def __init__(self) -> None:
+        self._btrfs = Known()
+
+    def open(self, endpoint: Endpoint) -> Driver:
+        """The driver of an endpoint; imports no other, so that each costs nothing to the rest."""
+        if endpoint.kind == "block":
+            from mirrord.drivers.block.driver import BlockDriver
+
+            return BlockDriver(endpoint.location)
+        if endpoint.kind == "btrfs":
+            from mirrord.drivers.btrfs.driver import BtrfsDriver
+
+            return BtrfsDriver(endpoint.location, self._btrfs)
+        if endpoint.kind == "zfs":
+            from mirrord.drivers.zfs.driver import ZfsDriver
+
+            return ZfsDriver(endpoint.location)
+        if endpoint.kind == "zfs-tree":
+            from mirrord.drivers.zfs.tree import TreeDriver
+
+            return TreeDriver(endpoint.location)
+        raise UsageError(f"no driver for volumes of the kind '{endpoint.kind}'")
+
+
 def open_driver(endpoint: Endpoint) -> Driver:
-    """The driver of an endpoint; imports no other, so that each costs nothing to the rest."""
-    if endpoint.kind == "block":
-        from mirrord.drivers.block.driver import BlockDriver
-
-        return BlockDriver(endpoint.location)
-    if endpoint.kind == "btrfs":
-        from mirrord.drivers.btrfs.driver import BtrfsDriver
-
-        return BtrfsDriver(endpoint.location)
-    if endpoint.kind == "zfs":
-        from mirrord.drivers.zfs.driver import ZfsDriver
-
-        return ZfsDriver(endpoint.location)
-    if endpoint.kind == "zfs-tree":
-        from mirrord.drivers.zfs.tree import TreeDriver
-
-        return TreeDriver(endpoint.location)
-    raise UsageError(f"no driver for volumes of the kind '{endpoint.kind}'")
+    """The driver of an endpoint, of one that stands alone."""
+    return Drivers().open(endpoint)
 
 
 def block_volumes() -> ModuleType:

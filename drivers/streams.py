@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from mirrord.core.model import Staging
+from mirrord.system.waiting import Waiting
 
 #: The largest chunk, in bytes, that `SendStream.read` returns and `Receiver.write` must take.
 CHUNK_BYTES_MAX = 4 << 20
@@ -14,6 +15,10 @@ CHUNK_BYTES_MAX = 4 << 20
 
 class SendStream(abc.ABC):
     """The bytes that turn base into incremental. A context manager; not thread-safe."""
+
+    def __init__(self) -> None:
+        #: How its methods wait for others; whoever opened it may set his own.
+        self.waiting = Waiting()
 
     @abc.abstractmethod
     def read(self) -> bytes | memoryview:
@@ -51,6 +56,10 @@ class SendStream(abc.ABC):
 
 class Receiver(abc.ABC):
     """Takes a stream into the staging place. A context manager; not thread-safe."""
+
+    def __init__(self) -> None:
+        #: How its methods wait for others; whoever opened it may set his own.
+        self.waiting = Waiting()
 
     @abc.abstractmethod
     def write(self, chunk: bytes | memoryview) -> None:

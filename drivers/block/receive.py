@@ -58,6 +58,7 @@ class BlockReceiver(Receiver):
     ) -> None:
         self._path = path
         self._checkpoint_bytes = _RESUMABLE_BYTES if resumable else _CHECKPOINT_BYTES
+        super().__init__()
         self._where = str(path)
         self._state = state
         self._base = record.entry(state.base) if state.base is not None else None
@@ -102,7 +103,8 @@ class BlockReceiver(Receiver):
         assert entry is not None
         self._store.sync("BLOCK:RECEIVE:SYNC")
         try:
-            verify_added(self._store, self._base.root if self._base else None, entry.root)
+            base = self._base.root if self._base else None
+            verify_added(self._store, base, entry.root, self.waiting)
         except Damaged as error:
             # What is here cannot be completed by going on from a checkpoint.
             self._failed = True

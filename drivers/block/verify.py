@@ -10,10 +10,10 @@ from mirrord.drivers.block.content import differing_leaves, pointer_runs
 from mirrord.drivers.block.format import HOLE, Root
 from mirrord.drivers.block.store import BlockStore
 from mirrord.drivers.block.tree import differences
-from mirrord.system import waiting
+from mirrord.system.waiting import Waiting
 
 
-def verify_added(store: BlockStore, base: Root | None, root: Root) -> int:
+def verify_added(store: BlockStore, base: Root | None, root: Root, waiting: Waiting) -> int:
     """Read and verify every block that `root` has and `base` has not; how many there are.
 
     Bounded memory; the time is that of reading the blocks. `Damaged` names the first bad one.
@@ -23,25 +23,25 @@ def verify_added(store: BlockStore, base: Root | None, root: Root) -> int:
     total = 0
     for leaves, (index_old, index_new) in enumerate(_leaf_pairs(store, base, root), start=1):
         total += _verify_leaf(store, index_old, index_new)
-        _check_total(store, root, total + leaves)
+        _check_total(store, root, total + leaves, waiting)
     was = (base.data, base.height) if base is not None else (HOLE, root.height)
     now = (root.data, root.height)
     for _, _, _, new in differences(store, was, now, 1):
         total += bool(new.address)
-        _check_total(store, root, total)
+        _check_total(store, root, total, waiting)
     for segment in root.segments:
         old = base.segment(segment.segment) if base is not None else None
         before = (old.root, old.height) if old is not None else (HOLE, segment.height)
         for level, _, _, new in differences(store, before, (segment.root, segment.height)):
             if new.address:
                 total += 1
-                _check_total(store, root, total)
+                _check_total(store, root, total, waiting)
                 if level == 0:
                     store.node(*new)
     return total
 
 
-def _check_total(store: BlockStore, root: Root, total: int) -> None:
+def _check_total(store: BlockStore, root: Root, total: int, waiting: Waiting) -> None:
     """Each block has one pointer. Nodes that stand for one another again and again would name more
     blocks than could be read in a lifetime.
     """

@@ -44,6 +44,7 @@ from mirrord.drivers.btrfs import (
     walk,
 )
 from mirrord.drivers.btrfs.ioctl import guarded
+from mirrord.drivers.btrfs.known import Known
 from mirrord.drivers.btrfs.layout import Layout
 from mirrord.drivers.btrfs.store import Kept
 from mirrord.drivers.btrfs.stream import BtrfsSendStream, Checkpoint, Sending
@@ -55,7 +56,7 @@ _NESTED_WATCHED_MAX = 1000
 
 
 class BtrfsDriver(Driver, Clones):
-    """One subvolume, or the place where one is mirrored to.
+    """One subvolume, or the place where one is mirrored to. known: by the drivers of this process.
 
     stream_version: of the streams that `send` makes: 2 carries compressed extents as they are,
     and needs btrfs-progs 6.0 at the other end. None: the highest that this kernel makes.
@@ -66,8 +67,11 @@ class BtrfsDriver(Driver, Clones):
         Capability.FILES | Capability.RESUME | Capability.SPOOL | Capability.COPY
     )
 
-    def __init__(self, location: str, *, stream_version: int | None = None) -> None:
+    def __init__(
+        self, location: str, known: Known | None = None, *, stream_version: int | None = None
+    ) -> None:
         super().__init__(location)
+        self._known = known or Known()
         self._stream_version = stream_version
         self._layout: Layout | None = None
         self._seen: tuple[int, int, int] | None = None
@@ -104,7 +108,7 @@ class BtrfsDriver(Driver, Clones):
                 why=f"{layout.nearest_existing(path)} is on {kind}",
                 hint="Check that its file system is mounted, or give a path on a btrfs one.",
             )
-        return layout.resolve(self.location)
+        return layout.resolve(self.location, self._known)
 
     @guarded
     def facts(self) -> VolumeFacts:
@@ -171,7 +175,7 @@ class BtrfsDriver(Driver, Clones):
         if self._listed not in ("", subvolume.info(place.view).uuid):
             raise refusals.replaced(str(self), "it was replaced just now")
         wrapper = place.snapshots / layout.component(name, str(self))
-        there = store.in_wrapper(wrapper, SnapshotKind.REFERENCE)
+        there = store.in_wrapper(place, wrapper, SnapshotKind.REFERENCE)
         if there is None:
             # The kernel's commit of the snapshot makes the folder durable, too.
             reserve.keep(place)
@@ -179,7 +183,7 @@ class BtrfsDriver(Driver, Clones):
             wrapper.mkdir(mode=0o755, exist_ok=True)
             wrapper.chmod(0o755)  # whatever the umask: a reverse makes it the way to the view
             subvolume.snapshot("BTRFS:SNAPSHOT:TAKE", place.view, wrapper / name, read_only=True)
-            there = store.in_wrapper(wrapper, SnapshotKind.REFERENCE)
+            there = store.in_wrapper(place, wrapper, SnapshotKind.REFERENCE)
             assert there is not None
         return there.snapshot
 
@@ -294,7 +298,7 @@ class BtrfsDriver(Driver, Clones):
         """See `Driver.prepare`."""
         place = self._place()
         if in_place and not os.path.lexists(place.location):
-            place = layout.beside(place.location)
+            place = layout.beside(place.location, self._known)
         role, notes = standing.role(place)
         owner = layout.read_mirror_id(place)
         if role in (Role.LIVE, Role.FOREIGN):
@@ -333,7 +337,7 @@ class BtrfsDriver(Driver, Clones):
             here = store.find(place, request.base)
             if here is None or not here.snapshot.intact:
                 raise refusals.base_missing(str(self), request.base)
-            store.taken_for(here, str(self))  # refused here rather than after the transfer
+            store.taken_for(place, here, str(self))  # refused here rather than after the transfer
         return receive.BtrfsReceiver(place, request, here, str(self))
 
     @guarded
@@ -355,7 +359,8 @@ class BtrfsDriver(Driver, Clones):
         """See `Driver.discard`."""
         place = self._place()
         staging.remove_staging(place.staging / layout.component(transfer_id, str(self)))
-        spool.remove("BTRFS:DISCARD:SPOOL", spool.path_of(place, transfer_id, str(self)))
+        path = spool.path_of(place, transfer_id, str(self))
+        spool.remove("BTRFS:DISCARD:SPOOL", place, path)
 
     # Failing over and back
 
@@ -435,7 +440,7 @@ class BtrfsDriver(Driver, Clones):
         here = self._place()
         if standing.role(here)[0] is not Role.MIRROR:
             raise refusals.not_a_mirror(str(self))
-        return BtrfsDriver(str(copies.begin(here, place, str(self)))).facts()
+        return BtrfsDriver(str(copies.begin(here, place, str(self))), self._known).facts()
 
     @guarded
     def end_test(self) -> bool:
@@ -487,7 +492,7 @@ class BtrfsDriver(Driver, Clones):
         for folder in place.staging.iterdir() if place.staging.is_dir() else ():
             staging.remove_staging(folder)
         for kept in spool.held(place).values():
-            spool.remove("BTRFS:FORGET:SPOOL", kept.path)
+            spool.remove("BTRFS:FORGET:SPOOL", place, kept.path)
         own = (place.mirror_file, place.copy_file, place.frozen_file, place.reserve_file)
         for path in (*own, place.lock_file):
             if path.exists():

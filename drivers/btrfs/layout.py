@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 from mirrord.core.errors import Damaged, Refused
 from mirrord.core.model import Snapshot, SnapshotKind
 from mirrord.drivers.btrfs import ioctl, subvolume
+from mirrord.drivers.btrfs.known import Known, stamp
 from mirrord.system import files, steps
 
 STORE = ".mirrord"
@@ -44,13 +45,14 @@ _NAME_BYTES_MAX = 200
 class Layout(NamedTuple):
     """The paths of one volume.
 
-    location: as the endpoint names it. view: V. mounted: V is a mount point, so that nothing can
-    take its place, and the store is inside it.
+    location: as the endpoint names it. view: V. known: what was seen there before. mounted: V is a
+    mount point, so that nothing can take its place, and the store is inside it.
     """
 
     location: Path
     view: Path
     store: Path
+    known: Known
     mounted: bool = False
 
     @property
@@ -137,7 +139,7 @@ class Layout(NamedTuple):
         return self.view == self.location or self.store.is_dir()
 
 
-def resolve(location: str) -> Layout:
+def resolve(location: str, known: Known) -> Layout:
     """The paths of the volume at a location.
 
     A subvolume, or a link into the store beside it (what a subvolume becomes by a rollback), is
@@ -147,22 +149,22 @@ def resolve(location: str) -> Layout:
     """
     path = Path(os.path.realpath(Path(location).parent)) / Path(location).name
     if path.is_symlink():
-        if beside(path).shown_wrapper() is not None:
-            return beside(path)
+        if beside(path, known).shown_wrapper() is not None:
+            return beside(path, known)
         path = Path(os.path.realpath(path))
     if subvolume.is_subvolume(path):
         if is_mount_point(path):
-            return Layout(path, path, path / STORE / (path.name or "volume"), mounted=True)
-        return beside(path)
-    if not os.path.lexists(path) and beside(path).store.is_dir():
-        return beside(path)  # a subvolume that was lost; its store is still there
+            return Layout(path, path, path / STORE / (path.name or "volume"), known, mounted=True)
+        return beside(path, known)
+    if not os.path.lexists(path) and beside(path, known).store.is_dir():
+        return beside(path, known)  # a subvolume that was lost; its store is still there
     view = path / DESTINATION_NAME
-    return Layout(path, view, path / STORE / DESTINATION_NAME)
+    return Layout(path, view, path / STORE / DESTINATION_NAME, known)
 
 
-def beside(path: Path) -> Layout:
+def beside(path: Path, known: Known) -> Layout:
     """The paths of a volume that is itself the view."""
-    return Layout(path, path, path.parent / STORE / path.name)
+    return Layout(path, path, path.parent / STORE / path.name, known)
 
 
 def is_mount_point(path: Path) -> bool:
@@ -345,11 +347,7 @@ def read_record(wrapper: Path) -> Record | None:
         raise _damaged(path, f"it makes no sense ({error!r})") from error
 
 
-#: Of each folder of snapshots: what its records said, and the file that said so.
-_known: dict[Path, dict[str, tuple[tuple[int, int, int], Record | None]]] = {}
-
-
-def known_record(wrapper: Path) -> Record | None:
+def known_record(known: Known, wrapper: Path) -> Record | None:
     """`read_record`, but each is read once for each time that it was written: the same ones are
     asked for many times.
     """
@@ -357,19 +355,18 @@ def known_record(wrapper: Path) -> Record | None:
         now = os.stat(wrapper / RECORD)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    stamp = (now.st_ino, now.st_mtime_ns, now.st_size)
-    records = _known.setdefault(wrapper.parent, {})
+    records = known.records.setdefault(wrapper.parent, {})
     found = records.get(wrapper.name)
-    if found is None or found[0] != stamp:
-        found = records[wrapper.name] = stamp, read_record(wrapper)
+    if found is None or found[0] != stamp(now):
+        found = records[wrapper.name] = stamp(now), read_record(wrapper)
     return found[1]
 
 
-def forget_records_but(folder: Path, names: Collection[str]) -> None:
+def forget_records_but(known: Known, folder: Path, names: Collection[str]) -> None:
     """What is known of records whose snapshots are gone: a service runs for years."""
-    records = _known.get(folder)
+    records = known.records.get(folder)
     if records is not None and len(records) > len(names):
-        _known[folder] = {name: records[name] for name in names if name in records}
+        known.records[folder] = {name: records[name] for name in names if name in records}
 
 
 def write_record(op: str, wrapper: Path, record: Record, *, durable: bool = True) -> None:

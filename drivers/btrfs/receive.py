@@ -29,9 +29,10 @@ from mirrord.drivers.btrfs.spool import Spool
 from mirrord.drivers.btrfs.store import Kept
 from mirrord.drivers.btrfs.stream import make_pipe
 from mirrord.drivers.streams import Receiver
-from mirrord.system import command, files, steps, waiting
+from mirrord.system import command, files, steps
 from mirrord.system.confine import start_confined
 from mirrord.system.native import BtrfsStreamScanner, btrfs_rewrite_beginning
+from mirrord.system.waiting import Waiting
 
 if TYPE_CHECKING:
     from subprocess import Popen  # noqa: TID251 - the type only
@@ -54,6 +55,7 @@ class BtrfsReceiver(Receiver):
     def __init__(
         self, place: Layout, request: ReceiveRequest, base_here: Kept | None, where: str
     ) -> None:
+        super().__init__()
         self._place = place
         self._request = request
         self._base = base_here
@@ -130,18 +132,19 @@ class BtrfsReceiver(Receiver):
         path = spool.path_of(self._place, request.transfer_id, self._where)
         if not request.resumable and not path.exists():
             return None
-        return Spool(path, request, self._where, writing=request.resumable)
+        return Spool(path, request, self._place, self._where, writing=request.resumable)
 
     def __str__(self) -> str:
         return self._where
 
     def _replay(self, kept: Spool) -> None:
-        """The thread: apply what is in the spool."""
+        """The thread: apply what is in the spool. Nobody cancels it: it ends with the program."""
+        patient = Waiting()
         try:
             for piece in kept.replay():
                 if self._stopped:
                     return
-                self._apply(piece)
+                self._apply(piece, patient)
         except BaseException as error:
             self._replay_error = error
 
@@ -155,7 +158,7 @@ class BtrfsReceiver(Receiver):
         if self._replaying is None:
             return False
         if wait_s is None:
-            waiting.joined(self._replaying)
+            self.waiting.joined(self._replaying)
         else:
             self._replaying.join(wait_s)
         if self._replaying.is_alive():
@@ -183,14 +186,14 @@ class BtrfsReceiver(Receiver):
         if self._writing < 0:
             raise TransferFailed("the receiver is closed", where=self._where)
         if self._spool is None:
-            self._apply(chunk)
+            self._apply(chunk, self.waiting)
             return
         with self._judged():
             self._catch_up(None)
-            self._spool.append(chunk)
-            self._apply(chunk)
+            self._spool.append(chunk, self.waiting)
+            self._apply(chunk, self.waiting)
 
-    def _apply(self, chunk: bytes | memoryview) -> None:
+    def _apply(self, chunk: bytes | memoryview, waiting: Waiting) -> None:
         if self._beginning is not None:
             self._beginning += bytes(chunk)
             changed = self._changed_beginning(self._beginning)
@@ -202,7 +205,7 @@ class BtrfsReceiver(Receiver):
             self._scanner.feed(chunk)
         except ValueError as error:
             raise refusals.stream_damaged(self._where, str(error)) from error
-        self._pass_on(chunk)
+        self._pass_on(chunk, waiting)
 
     def _changed_beginning(self, data: bytes) -> bytes | None:
         """The stream's beginning, its first command changed: the snapshot gets the name that it
@@ -235,7 +238,7 @@ class BtrfsReceiver(Receiver):
             kind = "a whole snapshot" if parent is None else "changes to another snapshot"
             raise refusals.stream_damaged(self._where, f"it holds {kind}, which was not announced")
 
-    def _pass_on(self, chunk: bytes | memoryview) -> None:
+    def _pass_on(self, chunk: bytes | memoryview, waiting: Waiting) -> None:
         try:
             waiting.write_all(self._writing, chunk)
         except BrokenPipeError as error:
@@ -271,7 +274,7 @@ class BtrfsReceiver(Receiver):
         self._writing = -1
         child = self._child
         assert child is not None
-        waiting.until(lambda left_s: command.ended(child, timeout_s=left_s) is not None)
+        self.waiting.until(lambda left_s: command.ended(child, timeout_s=left_s) is not None)
         if child.wait() != 0:
             raise self._failure()
         info = self._verified()
@@ -297,7 +300,7 @@ class BtrfsReceiver(Receiver):
         if (
             self._base is not None
             and info.parent_uuid != self._base.info.uuid
-            and info.parent_uuid != store.taken_for(self._base, self._where).uuid
+            and info.parent_uuid != store.taken_for(self._place, self._base, self._where).uuid
         ):
             raise Damaged(
                 "the update was applied to another snapshot than its base",

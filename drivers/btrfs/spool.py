@@ -28,6 +28,7 @@ from typing import NamedTuple
 from mirrord.core.errors import CheckpointUseless
 from mirrord.core.model import ReceiveRequest, Snapshot, SnapshotKind
 from mirrord.drivers.btrfs import layout
+from mirrord.drivers.btrfs.known import stamp
 from mirrord.drivers.btrfs.layout import Layout
 from mirrord.drivers.btrfs.spool_format import (
     HEAD_BYTES,
@@ -42,8 +43,9 @@ from mirrord.drivers.btrfs.spool_format import (
     seal_slot,
     slot_at,
 )
-from mirrord.system import clock, files, steps, waiting
+from mirrord.system import clock, files, steps
 from mirrord.system.native import StreamDigest
+from mirrord.system.waiting import Waiting
 
 #: What stays in memory before anything is written, in bytes of the stream.
 MEMORY_BYTES = 4 << 20
@@ -92,22 +94,18 @@ def held(place: Layout) -> dict[str, Spooled]:
     found = {}
     for name in names:
         path = place.spool / name
-        found[name] = look(path) or Spooled(path, None, nothing, 0, "")
+        found[name] = look(place, path) or Spooled(path, None, nothing, 0, "")
     return found
 
 
-def remove(op: str, path: Path) -> None:
+def remove(op: str, place: Layout, path: Path) -> None:
     """Remove a spool, if it is there; durable."""
-    _seen.pop(path, None)
+    place.known.spools.pop(path, None)
     if path.exists():
         files.remove_file(op, path)
 
 
-#: What was found in each spool, as long as it is the same file: its tail need not be read again.
-_seen: dict[Path, tuple[tuple[int, int, int], Spooled]] = {}
-
-
-def look(path: Path) -> Spooled | None:
+def look(place: Layout, path: Path) -> Spooled | None:
     """What the spool holds up to its last good slot; None when it is none.
 
     Reads its last slots only: all before was durable before they were written, and is verified
@@ -119,16 +117,15 @@ def look(path: Path) -> Spooled | None:
         return None
     try:
         now = os.fstat(descriptor)
-        stamp = (now.st_ino, now.st_mtime_ns, now.st_size)
-        known = _seen.get(path)
-        if known is not None and known[0] == stamp:
+        known = place.known.spools.get(path)
+        if known is not None and known[0] == stamp(now):
             return known[1]
         head = read_head(descriptor)
         if head is None:
             return None
         count, digest, length = last_good(descriptor, now.st_size)
         found = Spooled(path, *head, count * PAYLOAD_BYTES + length, digest)
-        _seen[path] = stamp, found
+        place.known.spools[path] = stamp(now), found
         return found
     finally:
         os.close(descriptor)
@@ -141,18 +138,21 @@ class Spool:
     writing: whether what comes is kept. Otherwise only what is there is read, and stays.
     """
 
-    def __init__(self, path: Path, request: ReceiveRequest, where: str, *, writing: bool) -> None:
+    def __init__(
+        self, path: Path, request: ReceiveRequest, place: Layout, where: str, *, writing: bool
+    ) -> None:
         self._path = path
+        self._place = place
         self._request = request
         self._where = where
-        found = look(path)
+        found = look(place, path)
         if found is not None and (
             not found.stream_bytes
             or (found.base, found.snapshot.guid) != (request.base, request.snapshot.guid)
         ):
             found = None
         if found is None:
-            remove("BTRFS:SPOOL:REMOVE", path)
+            remove("BTRFS:SPOOL:REMOVE", place, path)
         self._found = found
         self._writing = writing
         self._descriptor = -1
@@ -226,7 +226,7 @@ class Spool:
         steps.reached("BTRFS:SPOOL:CUT")
         os.ftruncate(descriptor, end_of(number, 0))
         os.fdatasync(descriptor)
-        _seen.pop(self._path, None)
+        self._place.known.spools.pop(self._path, None)
         self._writing = False
         error = CheckpointUseless(
             "what an earlier try had received cannot be read any more",
@@ -240,7 +240,7 @@ class Spool:
 
     # Writing
 
-    def append(self, chunk: bytes | memoryview) -> None:
+    def append(self, chunk: bytes | memoryview, waiting: Waiting) -> None:
         """Keep what came; waits while too much of it is not durable."""
         if not self._writing:
             return
@@ -252,11 +252,11 @@ class Spool:
             self._used += len(piece)
             view = view[len(piece) :]
             if self._used == PAYLOAD_BYTES:
-                self._hand_over()
+                self._hand_over(waiting)
                 if not self._writing:
                     return
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, waiting: Waiting) -> None:
         slot, self._slot, self._used = self._slot, self._empty(), 0
         with self._changed:
             self._full.append(slot)
@@ -287,7 +287,7 @@ class Spool:
         self._end_thread()
         if isinstance(error, OSError):
             with contextlib.suppress(OSError):
-                remove("BTRFS:SPOOL:REMOVE", self._path)
+                remove("BTRFS:SPOOL:REMOVE", self._place, self._path)
         elif error is not None:
             raise error
 
@@ -372,13 +372,13 @@ class Spool:
                 self._full.clear()
         self._end_thread(closing=not (keep and writing))
         if not keep:
-            remove("BTRFS:SPOOL:REMOVE", self._path)
+            remove("BTRFS:SPOOL:REMOVE", self._place, self._path)
         elif writing:
             try:
                 self._keep_rest()
             except OSError:
                 with contextlib.suppress(OSError):
-                    remove("BTRFS:SPOOL:REMOVE", self._path)
+                    remove("BTRFS:SPOOL:REMOVE", self._place, self._path)
             finally:
                 self._end_thread()
 

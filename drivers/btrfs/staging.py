@@ -19,7 +19,7 @@ from mirrord.system import files, steps
 def wrapper_name(place: Layout, snapshot: Snapshot, where: str) -> str:
     """The folder for a snapshot: its name, unless another snapshot has that already."""
     name = layout.component(snapshot.name, where)
-    there = store.in_wrapper(place.snapshots / name, SnapshotKind.REFERENCE)
+    there = store.in_wrapper(place, place.snapshots / name, SnapshotKind.REFERENCE)
     if there is None or there.snapshot.guid == snapshot.guid:
         return name
     return f"{name}~{snapshot.guid[:8]}"
@@ -114,7 +114,7 @@ def commit(place: Layout, transfer_id: str, *, show: bool, where: str) -> Snapsh
                 store.sweep(place)  # what a deletion left
             _give_record(folder, wrappers[0])
             files.rename("BTRFS:COMMIT:MOVE", wrappers[0], target, leaving=True)
-        done = store.in_wrapper(target, SnapshotKind.REFERENCE)
+        done = store.in_wrapper(place, target, SnapshotKind.REFERENCE)
     elif wrappers:
         raise refusals.staging_missing(where, transfer_id)
     else:
@@ -123,7 +123,7 @@ def commit(place: Layout, transfer_id: str, *, show: bool, where: str) -> Snapsh
         raise refusals.staging_missing(where, transfer_id)
     if show:
         _show(place, done, again=not wrappers)
-    spool.remove("BTRFS:COMMIT:SPOOL", spool.path_of(place, transfer_id, where))
+    spool.remove("BTRFS:COMMIT:SPOOL", place, spool.path_of(place, transfer_id, where))
     if wrappers and [one.name for one in folder.iterdir()] == [layout.RECORD]:
         # Not made durable: should it come back, the next commit of it finds all done.
         steps.reached("BTRFS:COMMIT:CLEAN")

@@ -30,8 +30,8 @@ class Kept(NamedTuple):
 def kept(place: Layout) -> list[Kept]:
     """All that the store keeps, oldest first."""
     found = [
-        *_in_folder(place.snapshots, SnapshotKind.REFERENCE),
-        *_in_folder(place.diverged, SnapshotKind.DIVERGED),
+        *_in_folder(place, place.snapshots, SnapshotKind.REFERENCE),
+        *_in_folder(place, place.diverged, SnapshotKind.DIVERGED),
     ]
     hints: dict[str, tuple[Path, SnapshotKind]] = {}
     for one in found:
@@ -39,7 +39,7 @@ def kept(place: Layout) -> list[Kept]:
             folder = one.wrapper.parent
             kind = SnapshotKind.REFERENCE if folder == place.snapshots else SnapshotKind.DIVERGED
             hints[one.snapshot.guid] = one.wrapper, kind
-    _found[place.store] = hints
+    place.known.places[place.store] = hints
     pinned = pinning.legible(place)
     if pinned:
         found = [
@@ -51,31 +51,26 @@ def kept(place: Layout) -> list[Kept]:
     return sorted(found, key=lambda one: (one.snapshot.order, one.info.id))
 
 
-#: Of each store: where a snapshot was seen last, by guid. A hint, checked each time it is used,
-#: that saves reading thousands of folders to find one; only of those that the last listing found.
-_found: dict[Path, dict[str, tuple[Path, SnapshotKind]]] = {}
-
-
-def _in_folder(folder: Path, kind: SnapshotKind) -> Iterator[Kept]:
+def _in_folder(place: Layout, folder: Path, kind: SnapshotKind) -> Iterator[Kept]:
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
         return
-    layout.forget_records_but(folder, names)
+    layout.forget_records_but(place.known, folder, names)
     for name in names:
-        one = in_wrapper(folder / name, kind)
+        one = in_wrapper(place, folder / name, kind)
         if one is not None:
             yield one
 
 
-def in_wrapper(wrapper: Path, kind: SnapshotKind) -> Kept | None:
+def in_wrapper(place: Layout, wrapper: Path, kind: SnapshotKind) -> Kept | None:
     """The snapshot in a folder of the store; None when the folder holds none (any more)."""
     path = wrapper / wrapper.name
     if not subvolume.is_subvolume(path):
         return None
     info = subvolume.info(path)
     try:
-        record = layout.known_record(wrapper)
+        record = layout.known_record(place.known, wrapper)
     except Damaged:  # the subvolume is what matters: without a record it is no base any more
         record = None
     return Kept(_snapshot(path, info, kind, record), info, path, wrapper, record)
@@ -117,10 +112,10 @@ def find(place: Layout, guid: str) -> Kept | None:
     """The one with that identity; an intact one rather than another. A changed one is found by
     the identity that its record or its beginning gave it, so that it can be called changed.
     """
-    hints = _found.get(place.store, {})
+    hints = place.known.places.get(place.store, {})
     wrapper, kind = hints.get(guid, (None, SnapshotKind.REFERENCE))
     if wrapper is not None:
-        one = in_wrapper(wrapper, kind)
+        one = in_wrapper(place, wrapper, kind)
         if one is not None and one.snapshot.intact and one.snapshot.guid == guid:
             return one
     matching = [one for one in kept(place) if guid in (one.snapshot.guid, one.info.guid)]
@@ -132,7 +127,7 @@ def shown(place: Layout) -> Kept | None:
     wrapper = place.shown_wrapper()
     if wrapper is None:
         return None
-    return in_wrapper(place.snapshots / wrapper, SnapshotKind.REFERENCE)
+    return in_wrapper(place, place.snapshots / wrapper, SnapshotKind.REFERENCE)
 
 
 def delete(place: Layout, one: Kept, where: str) -> None:
@@ -153,7 +148,7 @@ def delete(place: Layout, one: Kept, where: str) -> None:
     subvolume.delete("BTRFS:DELETE:SUBVOLUME", one.path)
     sweep(place)
     if place.live:  # there are users' writes in memory, which are not hurried
-        subvolume.begin_commit(place.store)
+        subvolume.begin_commit(place.store, place.known.committing)
     else:
         subvolume.reclaim(place.store)
 
@@ -247,7 +242,7 @@ def require_base(place: Layout, guid: str, where: str) -> Kept:
     return one
 
 
-def taken_for(here: Kept, where: str) -> subvolume.Info:
+def taken_for(place: Layout, here: Kept, where: str) -> subvolume.Info:
     """The subvolume that `btrfs receive` takes for this base: the base itself, or an intact copy
     of it; `Diverged` when it would take another one.
 
@@ -263,7 +258,7 @@ def taken_for(here: Kept, where: str) -> subvolume.Info:
     for name, info in subvolume.below_with_info(top):
         if info.id != copies[0]:
             continue
-        other = in_wrapper((top / name).parent, SnapshotKind.REFERENCE)
+        other = in_wrapper(place, (top / name).parent, SnapshotKind.REFERENCE)
         if other is not None and other.info.id == info.id and other.snapshot.intact:
             return info
         raise _unsound(str(top / name), where)

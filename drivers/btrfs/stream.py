@@ -20,7 +20,7 @@ from typing import NamedTuple, Self
 from mirrord.core.errors import CheckpointUseless, Damaged, MirrordError, TransferFailed
 from mirrord.drivers.btrfs import ioctl
 from mirrord.drivers.streams import SendStream
-from mirrord.system import clock, waiting
+from mirrord.system import clock
 from mirrord.system.native import BtrfsStreamScanner, StreamDigest, btrfs_rewrite_beginning
 
 PIPE_BYTES = 1 << 20
@@ -85,6 +85,7 @@ class BtrfsSendStream(SendStream):
     """The stream of one snapshot. going_on: from what the other end has of it."""
 
     def __init__(self, sending: Sending, where: str, going_on: Checkpoint | None = None) -> None:
+        super().__init__()
         self._sending = sending
         self._going_on = going_on
         self._left_bytes = going_on.stream_bytes if going_on else 0
@@ -172,13 +173,13 @@ class BtrfsSendStream(SendStream):
         first = self._scanner.stream_bytes == 0
         if first and self._sending.rewrite_ctransid is not None:
             return self._checked(self._rewritten_beginning())
-        waiting.readable(self._reading)
+        self.waiting.readable(self._reading)
         return self._checked(self._view[: os.readv(self._reading, [self._buffer])])
 
     def _rewritten_beginning(self) -> bytes:
         data = b""
         while True:
-            waiting.readable(self._reading)
+            self.waiting.readable(self._reading)
             chunk = os.read(self._reading, 4096)
             if not chunk:
                 return data

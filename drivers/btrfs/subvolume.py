@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import stat
 import threading
@@ -30,7 +31,6 @@ except ImportError as _error:  # the module is an extra: other drivers work with
 _READ_ONLY = 1
 _ROOT_INODE = 256
 _NO_UUID = bytes(16)
-_seen_in_kernel = False
 
 
 class Info(NamedTuple):
@@ -72,17 +72,16 @@ def require_support() -> None:
             hint="Install it with: pip install 'mirrord[btrfs]' (Debian also needs the packages "
             "libbtrfsutil-dev and btrfs-progs).",
         )
-    if not _in_kernel():
-        raise Unsupported("this kernel has no btrfs", hint="Load it as root with: modprobe btrfs")
+    _require_kernel()
 
 
-def _in_kernel() -> bool:
-    """Whether the kernel has btrfs. What it once had it keeps: only a yes is remembered."""
-    global _seen_in_kernel
-    if not _seen_in_kernel:
-        with Path("/proc/filesystems").open(encoding="utf-8") as file:
-            _seen_in_kernel = any(line.endswith("\tbtrfs\n") for line in file)
-    return _seen_in_kernel
+@functools.cache
+def _require_kernel() -> None:
+    """What the kernel once had it keeps; that it has not is an error, which is not remembered."""
+    with Path("/proc/filesystems").open(encoding="utf-8") as file:
+        if any(line.endswith("\tbtrfs\n") for line in file):
+            return
+    raise Unsupported("this kernel has no btrfs", hint="Load it as root with: modprobe btrfs")
 
 
 def is_subvolume(path: str | Path) -> bool:
@@ -159,18 +158,15 @@ def reclaim(path: str | Path) -> None:
         ioctl.sync(path)
 
 
-#: Held while a commit is being asked for.
-_beginning = threading.Lock()
-
-
-def begin_commit(path: str | Path) -> None:
+def begin_commit(path: str | Path, beginning: threading.Lock) -> None:
     """Let the kernel commit what changed in the file system's trees, and then clean up deleted
     subvolumes, in the background; data that users wrote stay in memory. Left to itself it cleans
     up every 30 s, all at once: with a mirror that runs each second, that stops all for seconds.
 
-    The kernel may take its time to begin, so nobody waits for it; who asks meanwhile is content.
+    The kernel may take its time to begin, so nobody waits for it; who asks meanwhile is content:
+    `beginning` is held until it has.
     """
-    if not _beginning.acquire(blocking=False):
+    if not beginning.acquire(blocking=False):
         return
 
     def begin() -> None:
@@ -178,7 +174,7 @@ def begin_commit(path: str | Path) -> None:
             with contextlib.suppress(OSError):  # it would happen anyway
                 ioctl.start_sync(path)
         finally:
-            _beginning.release()
+            beginning.release()
 
     threading.Thread(target=begin, name="btrfs-commit", daemon=True).start()
 

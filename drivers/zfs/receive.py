@@ -43,6 +43,7 @@ class ZfsReceiver(Receiver):
         present: bool,
         lock: int,
     ) -> None:
+        super().__init__()
         self._place = place
         self._request = request
         self._target = target
@@ -83,7 +84,7 @@ class ZfsReceiver(Receiver):
             passed, self._waiting = list(self._waiting), []
         if self._running.child is not None:
             for piece in passed:
-                self._running.write(piece)
+                self._running.write(piece, self.waiting)
 
     def _begin(self, begin: Begin) -> Running:
         """The stream is the announced one: make ready for it and start `zfs recv`."""
@@ -175,7 +176,7 @@ class ZfsReceiver(Receiver):
         if not self._scanner.ended:
             raise refusals.stream_damaged(self._where, "it ends early")
         assert self._running is not None
-        if not self._running.drained():
+        if not self._running.drained(self.waiting):
             raise self._running.failure()
         request = self._request
         self._staging = Staging(

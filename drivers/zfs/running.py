@@ -21,8 +21,9 @@ from mirrord.core.errors import Busy, MirrordError
 from mirrord.core.model import ReceiveRequest, Staging
 from mirrord.drivers.zfs import command
 from mirrord.drivers.zfs.locking import lock_file
-from mirrord.system import clock, waiting
+from mirrord.system import clock
 from mirrord.system import command as programs
+from mirrord.system.waiting import Waiting
 
 _ERROR_BYTES_MAX = 16 << 10
 _END_S = 120.0
@@ -47,7 +48,7 @@ class Running:
     staging: Staging | None = None
     end_record: bytes = b""
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, data: bytes | memoryview, waiting: Waiting) -> None:
         """Pass something on to it; raises what it complains of when it has ended."""
         try:
             waiting.write_all(self.writing, data)
@@ -58,7 +59,7 @@ class Running:
         """Whether it still takes something."""
         return self.child is None or self.child.poll() is None
 
-    def drained(self) -> bool:
+    def drained(self, waiting: Waiting) -> bool:
         """Whether it has read all that was written; waits for that. False when it ended."""
         unread = bytearray(4)
         while self.child is not None:
@@ -75,7 +76,7 @@ class Running:
         """Let it read the END record, and wait until all is visible and durable."""
         if self.child is None:
             return
-        self.write(self.end_record)
+        self.write(self.end_record, Waiting())
         self._shut()
         if self.child.wait() != 0:
             raise self.failure()

@@ -12,7 +12,6 @@ from mirrord.drivers.streams import SendStream
 from mirrord.drivers.zfs import command, tokens
 from mirrord.drivers.zfs.records import ZfsScanner
 from mirrord.system import command as programs
-from mirrord.system import waiting
 
 _CHUNK_BYTES = 1 << 20
 _ERROR_BYTES_MAX = 16 << 10
@@ -93,6 +92,7 @@ class ZfsSendStream(SendStream):
         *,
         ended: Callable[[], None] | None = None,
     ) -> None:
+        super().__init__()
         self._sending = sending
         self._where = where
         self._token = token
@@ -112,7 +112,7 @@ class ZfsSendStream(SendStream):
         child = self._child
         if child is None or child.stdout is None:
             raise TransferFailed("the stream is closed", where=self._where)
-        waiting.readable(child.stdout.fileno())
+        self.waiting.readable(child.stdout.fileno())
         chunk = os.read(child.stdout.fileno(), _CHUNK_BYTES)
         if not chunk:
             if child.wait() != 0:

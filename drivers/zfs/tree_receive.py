@@ -93,6 +93,7 @@ class TreeReceiver(Receiver):
             if self._tree is None or not self._left:
                 raise refusals.stream_damaged(self._where, "it has more than its members")
             self._current = self._open(self._tree, self._left[0])
+            self._current.waiting = self.waiting
         return self._current
 
     def _open(self, tree: Tree, member: Member) -> ZfsReceiver:

@@ -108,6 +108,7 @@ class TreeSendStream(SendStream):
     """The streams of the members, each begun when the one before it has ended."""
 
     def __init__(self, manifest: Manifest, begin: Callable[[Member], ZfsSendStream]) -> None:
+        super().__init__()
         self._begin = begin
         self._left = deque(one for one in manifest.members if not one.done)
         text = manifest.text().encode()
@@ -124,6 +125,7 @@ class TreeSendStream(SendStream):
     def _next(self) -> None:
         if self._current is None and self._left:
             self._current = self._begin(self._left.popleft())
+            self._current.waiting = self.waiting
         if self._current is None:
             if not self._ended:
                 self._ended = True

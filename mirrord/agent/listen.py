@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mirrord.agent.rules import parse_rules
-from mirrord.agent.run import Settings, serve
+from mirrord.agent.run import Serving, Settings, serve
 from mirrord.config.peers import Peer, Peers
 from mirrord.core.errors import Busy, IoFailed, MirrordError
 from mirrord.system import locks, sockets
@@ -33,6 +33,7 @@ def serve_unix(path: Path, settings: Settings, paths: Paths) -> None:
     locks.share_process()
     os.umask(0o077)
     paths.make()
+    serving = Serving(paths)
     with _bound(path) as listening:
         print(f"listening at {path}", flush=True)
         while True:
@@ -40,13 +41,16 @@ def serve_unix(path: Path, settings: Settings, paths: Paths) -> None:
             descriptor = connected.detach()
             stream = FdStream(descriptor, descriptor, "the client")
             threading.Thread(
-                target=_serve_one, args=(stream, settings, paths), name="unix", daemon=True
+                target=_serve_one,
+                args=(stream, settings, serving),
+                name="unix",
+                daemon=True,
             ).start()
 
 
-def _serve_one(stream: FdStream, settings: Settings, paths: Paths) -> None:
+def _serve_one(stream: FdStream, settings: Settings, serving: Serving) -> None:
     try:
-        serve(stream, settings, paths)
+        serve(stream, settings, serving)
     except MirrordError as error:
         _log.warning("%s", error)
 
@@ -84,11 +88,13 @@ def serve_tls(address: tuple[str, int], paths: Paths, *, compress: str = "auto")
     """
     # One process has many sessions: nobody may end it to get at one of its locks.
     locks.share_process()
+    serving = Serving(paths)
 
     def one(stream: TlsStream, peer: Peer) -> None:
         rules = parse_rules(peer.allow, append_only=peer.append_only)
         # The connection itself is TLS: there is no need for another one beside it.
-        serve(stream, Settings(rules, data=False, compress=compress, peer=peer.name), paths)
+        settings = Settings(rules, data=False, compress=compress, peer=peer.name)
+        serve(stream, settings, serving)
 
     os.umask(0o077)
     paths.make()

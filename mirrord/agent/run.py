@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 import mirrord
@@ -13,11 +14,13 @@ from mirrord.agent.rules import Rules
 from mirrord.agent.serve import Agent
 from mirrord.agent.takeover import only_agent
 from mirrord.core.errors import MirrordError, ProtocolError, UsageError
+from mirrord.drivers.registry import Drivers
 from mirrord.link import hello as greeting
+from mirrord.link.exchange import Exchange
 from mirrord.link.hello import VERSIONS, Hello
 from mirrord.link.lane import Lane
 from mirrord.link.session import Session
-from mirrord.system import clock, waiting
+from mirrord.system import clock
 from mirrord.system.explain import explained
 from mirrord.system.paths import Paths
 from mirrord.transport.base import ByteStream
@@ -63,21 +66,50 @@ def serve_stdio(settings: Settings, paths: Paths) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    serve(FdStream(reading, writing, _client_name()), settings, paths)
+    serve(FdStream(reading, writing, _client_name()), settings, Serving(paths))
 
 
 def _client_name() -> str:
     return os.environ.get("SSH_CONNECTION", "").partition(" ")[0] or "the client"
 
 
-def serve(stream: ByteStream, settings: Settings, paths: Paths) -> MirrordError | None:
+class Serving:
+    """What the sessions of one process share: a listening agent has many at the same time."""
+
+    def __init__(self, paths: Paths) -> None:
+        self.paths = paths
+        self.drivers = Drivers()
+        self._guard = threading.Lock()
+        #: By their client and its token.
+        self._sessions: dict[tuple[str, str], Session] = {}
+
+    def end(self, name: tuple[str, str]) -> None:
+        """End the one of that client, if there is one: the client has begun a new one."""
+        with self._guard:
+            former = self._sessions.get(name)
+        if former is not None:
+            former.close()
+
+    @contextmanager
+    def having(self, name: tuple[str, str], session: Session) -> Iterator[None]:
+        """In this block it is served."""
+        with self._guard:
+            self._sessions[name] = session
+        try:
+            yield
+        finally:
+            with self._guard:
+                del self._sessions[name]
+
+
+def serve(stream: ByteStream, settings: Settings, serving: Serving) -> MirrordError | None:
     """Serve one session until it ends; returns why it did."""
     lane = greeting.new_lane(stream)
     try:
         theirs = greeting.expect(lane, timeout_s=_GREETING_S)
-        with explained(), _admitted(lane, theirs, settings, paths):
+        with explained(), _admitted(lane, theirs, settings, serving):
             greeting.say(lane, _ours(settings, theirs))
-            return _serve_session(lane, settings, theirs)
+            return _serve_session(lane, settings, theirs, serving)
     finally:
         lane.close()
 
@@ -88,17 +120,15 @@ def _ours(settings: Settings, theirs: Hello) -> Hello:
 
 
 def _admitted(
-    lane: Lane, theirs: Hello, settings: Settings, paths: Paths
+    lane: Lane, theirs: Hello, settings: Settings, serving: Serving
 ) -> AbstractContextManager[None]:
     """The session's place; what is against it, the other end is told before it is raised."""
     if not set(VERSIONS) & set(theirs.versions):
         # It says so itself, with both versions: it must only learn ours.
         greeting.say(lane, Hello(mirrord.__version__, VERSIONS))
         greeting.agree(VERSIONS, theirs, lane.stream.peer)
-    former = _sessions.get((settings.principal, theirs.token))
-    if former is not None:
-        former.close()
-    return _told(lane, only_agent(paths, theirs.token, settings.principal))
+    serving.end((settings.principal, theirs.token))
+    return _told(lane, only_agent(serving.paths, theirs.token, settings.principal))
 
 
 class _told(AbstractContextManager[None]):
@@ -119,31 +149,27 @@ class _told(AbstractContextManager[None]):
         self._inner.__exit__(*what)  # type: ignore[arg-type]
 
 
-#: The sessions of this process by their client and its token: a listening agent has many.
-_sessions: dict[tuple[str, str], Session] = {}
-
-
-def _serve_session(lane: Lane, settings: Settings, theirs: Hello) -> MirrordError | None:
-    agent = Agent(settings.rules)
+def _serve_session(
+    lane: Lane, settings: Settings, theirs: Hello, serving: Serving
+) -> MirrordError | None:
+    agent = Agent(settings.rules, serving.drivers.open)
     session = Session(lane, handler=agent.handle, compress=settings.compress)
     channel = DataChannel(session, settings, theirs.token)
     agent.extra = {
         "data_channel": channel.open,
         "widened": channel.widened,
         "narrow": channel.narrow,
-        "ping": lambda: None,
+        "ping": lambda _exchange: None,
     }
-    name = settings.principal, theirs.token
-    _sessions[name] = session
-    session.start()
-    try:
-        return session.wait()
-    finally:
-        session.close()
-        _sessions.pop(name, None)
-        channel.close()
-        session.drain()
-        agent.close()
+    with serving.having((settings.principal, theirs.token), session):
+        session.start()
+        try:
+            return session.wait()
+        finally:
+            session.close()
+            channel.close()
+            session.drain()
+            agent.close()
 
 
 class DataChannel:
@@ -156,7 +182,7 @@ class DataChannel:
         self._listener: object | None = None
         self._attached = threading.Semaphore(0)
 
-    def open(self, certificate: object) -> list[object]:
+    def open(self, _exchange: Exchange, certificate: object) -> list[object]:
         """Listen for a peer that shows `certificate` (PEM); the port and our certificate."""
         from mirrord.transport import tls
 
@@ -191,7 +217,7 @@ class DataChannel:
         finally:
             listener.close()
 
-    def widened(self, count: object) -> None:
+    def widened(self, exchange: Exchange, count: object) -> None:
         """The client has all the lanes it wanted: send over them, too."""
         if not isinstance(count, int) or not 0 < count <= _LANES_MAX:
             raise ProtocolError("a data channel cannot be widened like that")
@@ -199,12 +225,12 @@ class DataChannel:
         for _ in range(count):
             # The client was greeted a moment before we count its lane.
             left_s = max(0.0, until_s - clock.monotonic_s())
-            if not waiting.until(lambda s: self._attached.acquire(timeout=s), left_s):
+            if not exchange.waiting.until(lambda s: self._attached.acquire(timeout=s), left_s):
                 raise ProtocolError("not all lanes of the data channel are there")
         self.close()
         self._session.widen()
 
-    def narrow(self) -> None:
+    def narrow(self, _exchange: Exchange) -> None:
         """The client could not connect."""
         self.close()
         self._session.narrow()

@@ -17,10 +17,8 @@ from mirrord.core.errors import NotFound, ProtocolError, Refused, Unsupported, U
 from mirrord.core.model import Endpoint, Name, ReceiveRequest, Role, SnapshotKind, Staging
 from mirrord.core.text import can_name, harmless
 from mirrord.drivers.contract import Capability, Clones, Driver, clones_of
-from mirrord.drivers.registry import open_driver
 from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.link.exchange import Exchange
-from mirrord.system import waiting
 from mirrord.system.explain import explained
 from mirrord.wire.methods import METHODS, Method, Opened, PeerLock, Right
 from mirrord.wire.values import pack, unpack
@@ -103,10 +101,10 @@ class _Opened(PeerLock):
 class Agent:
     """What one session may ask for. `handle` is the session's handler."""
 
-    def __init__(self, rules: Rules, *, opener: Callable[[Endpoint], Driver] = open_driver) -> None:
+    def __init__(self, rules: Rules, opener: Callable[[Endpoint], Driver]) -> None:
         self._rules = rules
         self._opener = opener
-        #: Methods of the session itself (agent/run.py).
+        #: Methods of the session itself (agent/run.py): called with the exchange and the words.
         self.extra: dict[str, Callable[..., Any]] = {}
         self._guard = threading.Lock()
         self._opened: dict[int, _Opened] = {}
@@ -126,8 +124,7 @@ class Agent:
         if method == "close":
             return self._close(*_checked((int,), words))
         if method in self.extra:
-            with waiting.heeding(exchange.check):
-                return self.extra[method](*words)
+            return self.extra[method](exchange, *words)
         found = METHODS.get(method)
         if found is None:
             raise ProtocolError(
@@ -214,7 +211,8 @@ def _run(method: Method, opened: _Opened, exchange: Exchange, said: dict[str, An
         target = clones_of(opened.driver)
     if method.result not in (SendStream, Receiver):
         return method.call(target, said)
-    with waiting.heeding(exchange.check), method.call(target, said) as stream:
+    with method.call(target, said) as stream:
+        stream.waiting = exchange.waiting
         exchange.opened()
         if isinstance(stream, SendStream):
             return _send(stream, exchange)

@@ -18,9 +18,6 @@ IN_MEMORY = Path(":memory:")
 _CACHE_KIB = 256
 #: How long another process may take to record something.
 _OTHERS_S = 30.0
-#: Who writes waits here for the other threads of this process: SQLite would have them ask again
-#: and again, and on a slow disk one of many might never get its turn.
-_turns: dict[Path, threading.Lock] = {}
 
 
 class Store:
@@ -29,8 +26,12 @@ class Store:
     One connection: for one thread at a time.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, turn: threading.Lock | None = None) -> None:
+        """turn: where those wait who write to this file in other threads of this process. SQLite
+        would have them ask again and again, and on a slow disk one might never get its turn.
+        """
         self.path = path
+        self._turn = turn or threading.Lock()
         self._db = self._open()
 
     def close(self) -> None:
@@ -119,7 +120,7 @@ class Store:
     @contextmanager
     def _transaction(self, label: str) -> Iterator[sqlite3.Connection]:
         steps.reached(f"CATALOGUE:{label}")
-        with _turns.setdefault(self.path, threading.Lock()), self._explained():
+        with self._turn, self._explained():
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db

@@ -14,6 +14,7 @@ from mirrord.core.model import RemoteHost
 from mirrord.core.results import Result
 from mirrord.system import clock
 from mirrord.system.paths import Paths
+from mirrord.system.waiting import Waiting
 
 
 class Allowed(NamedTuple):
@@ -117,7 +118,7 @@ def check(paths: Paths, authority: str) -> Result:
     begun_s = clock.monotonic_s()
     link = Link(host, hosts.jumps(host))
     try:
-        session = link.session()
+        session = link.session(Waiting())
         took_s = clock.monotonic_s() - begun_s
         begun_s = clock.monotonic_s()
         session.call("ping", timeout_s=10.0)

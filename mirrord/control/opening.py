@@ -12,12 +12,12 @@ from mirrord.catalogue.store import Catalogue
 from mirrord.config.definitions import Definitions
 from mirrord.config.host import Host
 from mirrord.config.host import load as load_host
+from mirrord.control.shared import Shared
 from mirrord.core.errors import MirrordError
 from mirrord.core.model import Definition, Endpoint, Pace
 from mirrord.core.results import Result, Silent, Watcher
 from mirrord.core.states import Verb
 from mirrord.drivers.contract import Driver
-from mirrord.drivers.registry import open_driver
 from mirrord.engine.mirror import Mirror, open_mirror
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.recovery import Turned
@@ -35,8 +35,12 @@ _NOTHING_DONE = frozenset({"needs-yes", "planned", "refused"})
 class Opener:
     """What a verb or a report needs: the catalogue, this host's settings, and open mirrors."""
 
-    def __init__(self, paths: Paths, watcher: Watcher | None = None) -> None:
+    def __init__(
+        self, paths: Paths, watcher: Watcher | None = None, shared: Shared | None = None
+    ) -> None:
+        """shared: with the other services of this process; None: there is no other one."""
         self.paths = paths
+        self.shared = shared or Shared()
         self.definitions = Definitions(paths.mirrors)
         self._watcher = watcher or Silent()
         self._catalogue: Catalogue | None = None
@@ -86,7 +90,7 @@ class Opener:
         """The catalogue, opened when it is first needed."""
         if self._catalogue is None:
             self.paths.make()
-            self._catalogue = Catalogue(self.paths.catalogue)
+            self._catalogue = Catalogue(self.paths.catalogue, self.shared.turn)
         return self._catalogue
 
     def _limits_for(self, definition: Definition) -> Limits | None:
@@ -113,15 +117,16 @@ class Opener:
             zone=self.host.zone,
             danger=lambda: self.in_danger(name),
             opener=self._driver,
+            together=self.shared.together,
         )
 
     def _driver(self, endpoint: Endpoint) -> Driver:
         """The driver of an endpoint, wherever that is."""
         if not endpoint.host:
-            return open_driver(endpoint)
+            return self.shared.drivers.open(endpoint)
         from mirrord.engine.endpoints import remote_driver
 
-        return remote_driver(endpoint, self.paths)
+        return remote_driver(endpoint, self.paths, self.shared.links)
 
     def _with(self, name: str, work: Callable[[Mirror], T]) -> T:
         with explained():

@@ -10,18 +10,20 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import Aborted, MirrordError, UsageError
-from mirrord.core.model import Endpoint, Role, VolumeFacts
+from mirrord.core.model import Role, VolumeFacts
 from mirrord.drivers.contract import Capability, Driver
 from mirrord.drivers.refusals import not_live
 from mirrord.drivers.registry import open_driver
 from mirrord.engine.endpoints import remote_driver
 from mirrord.engine.recording import Pace, Recorded, Recorder
 from mirrord.engine.recording_journal import Journal, clean_up, journal
+from mirrord.link.links import Links
 from mirrord.system import paths
 from mirrord.system.explain import explained
 from mirrord.traces import kernel
@@ -59,25 +61,24 @@ def record(what: str, wanted: Wanted, tell: Tell, note: Callable[[str], None]) -
     found = paths.standard()
     found.make()
     with explained():
-        clean_up(found.state, _opened, note)
+        opened = partial(_opened, Links())
+        clean_up(found.state, opened, note)
         if what.startswith("/"):
             return _record_device(what, wanted, found.state, tell)
-        return _record_volume(what, wanted, found.state, tell, note)
+        return _record_volume(opened(what), wanted, found.state, tell, note)
 
 
-def _opened(text: str) -> Driver:
-    return _driver(parse_endpoint(text, what="volume"))
-
-
-def _driver(endpoint: Endpoint) -> Driver:
-    return remote_driver(endpoint, paths.standard()) if endpoint.host else open_driver(endpoint)
+def _opened(links: Links, text: str) -> Driver:
+    endpoint = parse_endpoint(text, what="volume")
+    if endpoint.host:
+        return remote_driver(endpoint, paths.standard(), links)
+    return open_driver(endpoint)
 
 
 def _record_volume(
-    what: str, wanted: Wanted, state: Path, tell: Tell, note: Callable[[str], None]
+    volume: Driver, wanted: Wanted, state: Path, tell: Tell, note: Callable[[str], None]
 ) -> dict[str, Any]:
     pace = _pace(wanted)
-    volume = _opened(what)
     seen = volume.facts()
     if seen.role is not Role.LIVE:
         raise not_live(str(volume))

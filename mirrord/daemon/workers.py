@@ -1,15 +1,17 @@
-"""Threads that do the work: each has a `Service` (and so a catalogue's connection) of its own."""
+"""Threads that do the work: each has a `Service`, and so a catalogue's connection, to itself."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 from mirrord.config.host import Host
 from mirrord.control.api import Service
+from mirrord.control.shared import Shared
 from mirrord.core.results import Silent, Watcher
 from mirrord.engine.limits import Limits
 from mirrord.system.paths import Paths
@@ -36,8 +38,10 @@ class Workers:
         self, paths: Paths, host: Host, limits: Limits, in_danger: Callable[[str], bool]
     ) -> None:
         self._paths, self._host, self._limits, self._in_danger = paths, host, limits, in_danger
-        self._local = threading.local()
+        self._shared = Shared()
+        #: All that were made, and those of them that nobody uses now.
         self._services: list[Service] = []
+        self._idle: list[Service] = []
         self._lock = threading.Lock()
         self._transfers = ThreadPoolExecutor(host.limits.transfers, "transfer")
         self._verbs = ThreadPoolExecutor(VERBS, "verb")
@@ -90,21 +94,27 @@ class Workers:
         self, pool: ThreadPoolExecutor, work: Callable[[Service], T], watcher: Watcher | None
     ) -> asyncio.Future[T]:
         def call() -> T:
-            service = self._service()
-            with service.watched_by(watcher or Silent()):
+            with self._service() as service, service.watched_by(watcher or Silent()):
                 return work(service)
 
         return asyncio.get_running_loop().run_in_executor(pool, call)
 
-    def _service(self) -> Service:
-        service: Service | None = getattr(self._local, "service", None)
-        if service is None:
-            service = Service(self._paths)
-            service.in_danger = self._in_danger
+    @contextmanager
+    def _service(self) -> Iterator[Service]:
+        """One that nobody else uses meanwhile: the one that was used last, or a new one."""
+        with self._lock:
+            service = self._idle.pop() if self._idle else self._made()
+        try:
+            yield service
+        finally:
             with self._lock:
-                service.share(self._host, self._limits)
-                self._services.append(service)
-            self._local.service = service
+                self._idle.append(service)
+
+    def _made(self) -> Service:
+        service = Service(self._paths, shared=self._shared)
+        service.in_danger = self._in_danger
+        service.share(self._host, self._limits)
+        self._services.append(service)
         return service
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from mirrord.core.states import Verb
 from mirrord.drivers.contract import Driver
 from mirrord.engine import pinning, plan, recovery
 from mirrord.engine.mirror import Mirror, check_source
-from mirrord.link import waiting
+from mirrord.system.waiting import LOOK_S
 
 
 def passed_on(mirror: Mirror) -> Snapshot | None:
@@ -68,7 +68,7 @@ def change_source(mirror: Mirror, endpoint: Endpoint, source: Driver) -> Result:
             mirror.id, "info", f"the source is {endpoint} now; before: {before}"
         )
         # The one before is often lost: nobody waits for it long.
-        with waiting.hurried(waiting.LOOK_S):
+        with mirror.waiting.hurried(LOOK_S):
             trouble = pinning.give_up(mirror, mirror.source) if before != endpoint else ""
         return Result(
             "done",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from mirrord.config.hosts import Hosts
 from mirrord.core.model import Endpoint
 from mirrord.drivers.contract import Driver
-from mirrord.link.connect import link_to
 from mirrord.link.driver import RemoteDriver
+from mirrord.link.links import Links
 from mirrord.system.paths import Paths
 
 
-def remote_driver(endpoint: Endpoint, paths: Paths) -> Driver:
-    """The driver of a volume on another host, over that host's one connection. `ConfigError`."""
+def remote_driver(endpoint: Endpoint, paths: Paths, links: Links) -> Driver:
+    """The driver of a volume on another host, over that host's one of the links. `ConfigError`."""
     hosts = Hosts(paths.hosts)
     host = hosts.find(endpoint.host)
-    return RemoteDriver.of(endpoint, link_to(host, hosts.jumps(host)))
+    return RemoteDriver.of(endpoint, links.to(host, hosts.jumps(host)))

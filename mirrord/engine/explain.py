@@ -10,7 +10,7 @@ from mirrord.core.states import State
 from mirrord.core.units import format_size
 from mirrord.engine import plan, report
 from mirrord.engine.mirror import Mirror, one_line
-from mirrord.link import waiting
+from mirrord.system.waiting import LOOK_S
 
 
 def explain(mirror: Mirror) -> Result:
@@ -58,7 +58,7 @@ def _explain_base(mirror: Mirror, found: dict[str, Any]) -> list[str]:
     if found["state"] == State.UNINITIALIZED.value:
         return [f"Nothing was transferred yet: 'mirrord initialize {mirror.name}' does that."]
     try:
-        with waiting.hurried(waiting.LOOK_S):
+        with mirror.waiting.hurried(LOOK_S):
             here, there = mirror.source.snapshots(), mirror.destination.snapshots()
     except (MirrordError, OSError) as error:
         return [f"The base cannot be checked: {one_line(error)}."]

@@ -30,8 +30,8 @@ from mirrord.engine.mirror import (
 from mirrord.engine.picking import pick_snapshot
 from mirrord.engine.recovery import Recovered
 from mirrord.engine.update import strange, update_held
-from mirrord.link import waiting
 from mirrord.system import clock, steps
+from mirrord.system.waiting import LOOK_S
 
 _FILES_SHOWN = 20
 
@@ -76,7 +76,7 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
     with preempt.first(mirror, Verb.BREAK) as stopped, mirror.hold(Verb.BREAK) as stack:
         # A source that does not answer is the usual case here: it is not waited for.
         apart = mirror.source.remote and not mirror.destination.remote
-        stack.enter_context(waiting.hurried(waiting.LOOK_S if apart else 0))
+        stack.enter_context(mirror.waiting.hurried(LOOK_S if apart else 0))
         trouble = _settle_for_break(mirror)
         facts = mirror.destination.facts()
         view = facts.view

@@ -3,7 +3,7 @@
 Nothing has to be said for it. A mirror whose verb had begun when another one of the same source
 took its reference snapshot takes that one; and while a stream from the same base to the same
 incremental has hardly begun, another mirror joins it instead of reading the source again. Both
-happen within one process, so it is a daemon (or one command for several mirrors) that gains.
+happen within one process, among the mirrors that have the same `Fanout`: those of a daemon.
 """
 
 from __future__ import annotations
@@ -13,74 +13,79 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mirrord.core.errors import MirrordError, TransferFailed, copy_of
+from mirrord.core.errors import Aborted, MirrordError, TransferFailed, copy_of
 from mirrord.core.model import Snapshot
 from mirrord.drivers.contract import Driver
 from mirrord.drivers.streams import SendStream
 from mirrord.system import clock
 from mirrord.system.native import Panic
+from mirrord.system.waiting import Waiting
 
 #: The beginning of a stream that is kept for who comes late, and what a reader may lag behind.
 _KEPT_BYTES = 8 << 20
 #: So long the others wait for one that lags; then it reads for itself.
 _PATIENCE_S = 3.0
 
-_guard = threading.Lock()
-_busy: dict[str, int] = {}
-_taken: dict[str, tuple[Snapshot, float]] = {}
-_readings: dict[tuple[str, str | None, str], _Reading] = {}
 
+class Fanout:
+    """What the mirrors of one process share: each is given the same object."""
 
-@contextmanager
-def at_work(source: Driver) -> Iterator[None]:
-    """A verb on a mirror of this source runs in this block."""
-    name = str(source)
-    with _guard:
-        _busy[name] = _busy.get(name, 0) + 1
-    try:
-        yield
-    finally:
-        with _guard:
-            _busy[name] -= 1
-            if not _busy[name]:
-                del _busy[name]
-                _taken.pop(name, None)
-                for key in [key for key in _readings if key[0] == name]:
-                    del _readings[key]
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        #: By the name of the source: how many verbs are at work on it, and the last snapshot.
+        self._busy: dict[str, int] = {}
+        self._taken: dict[str, tuple[Snapshot, float]] = {}
+        self._readings: dict[tuple[str, str | None, str], _Reading] = {}
 
+    @contextmanager
+    def at_work(self, source: Driver) -> Iterator[None]:
+        """A verb on a mirror of this source runs in this block."""
+        name = str(source)
+        with self._guard:
+            self._busy[name] = self._busy.get(name, 0) + 1
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._busy[name] -= 1
+                if not self._busy[name]:
+                    del self._busy[name]
+                    self._taken.pop(name, None)
+                    for key in [key for key in self._readings if key[0] == name]:
+                        del self._readings[key]
 
-def offered(source: Driver, since_s: float) -> Snapshot | None:
-    """A reference snapshot that another mirror began to take after that moment (monotonic)."""
-    with _guard:
-        found = _taken.get(str(source))
-    return found[0] if found is not None and found[1] >= since_s else None
+    @property
+    def idle(self) -> bool:
+        """Whether no verb is at work, and nothing is kept."""
+        return not (self._busy or self._taken or self._readings)
 
+    def offered(self, source: Driver, since_s: float) -> Snapshot | None:
+        """A reference snapshot that another mirror began to take after that moment (monotonic)."""
+        with self._guard:
+            found = self._taken.get(str(source))
+        return found[0] if found is not None and found[1] >= since_s else None
 
-def offer(source: Driver, snapshot: Snapshot, began_s: float) -> None:
-    """A reference snapshot was taken, begun at that moment; whoever waits may have it."""
-    with _guard:
-        if _busy.get(str(source), 0) > 1:
-            _taken[str(source)] = snapshot, began_s
+    def offer(self, source: Driver, snapshot: Snapshot, began_s: float) -> None:
+        """A reference snapshot was taken, begun at that moment; whoever waits may have it."""
+        with self._guard:
+            if self._busy.get(str(source), 0) > 1:
+                self._taken[str(source)] = snapshot, began_s
 
-
-def send(
-    source: Driver, base: str | None, guid: str, checkpoint: dict[str, int | str] | None
-) -> SendStream:
-    """`source.send`, shared with other mirrors that send the same at the same time."""
-    key = (str(source), base, guid)
-    made: _Reading | None = None
-    reader: _Reader | None = None
-    if checkpoint is None:
-        with _guard:
-            reading = _readings.get(key)
+    def send(self, source: Driver, base: str | None, guid: str) -> SendStream:
+        """`source.send`, shared with other mirrors that send the same at the same time."""
+        key = (str(source), base, guid)
+        made: _Reading | None = None
+        reader: _Reader | None = None
+        with self._guard:
+            reading = self._readings.get(key)
             if reading is not None:
                 reader = reading.join(source)
-            elif _busy.get(key[0], 0) > 1:
-                made = _readings[key] = _Reading(key, source)
+            elif self._busy.get(key[0], 0) > 1:
+                made = self._readings[key] = _Reading(key, source)
                 reader = made.join(source)
-    if made is not None:
-        made.start()
-    return reader or source.send(base, guid, checkpoint=checkpoint)
+        if made is not None:
+            made.start()
+        return reader or source.send(base, guid)
 
 
 class _Reading:
@@ -113,12 +118,22 @@ class _Reading:
     def _run(self) -> None:
         try:
             with self._source.send(self.key[1], self.key[2]) as stream:
+                stream.waiting = Waiting()  # it is read for others, too
                 while self._pass_on(bytes(stream.read())):
                     pass
+        except Aborted:
+            self._leave_all()
         except MirrordError as error:
             self._fail(error)
         except (Exception, Panic) as error:  # whatever it is, those who wait must learn of it
             self._fail(TransferFailed("the source stopped sending", why=f"{error}"))
+
+    def _leave_all(self) -> None:
+        """Who began it was aborted while it was opened: each of the others reads for itself."""
+        with self._changed:
+            self._beginning = None
+            for reader in list(self._readers):
+                self._drop(reader)
 
     def _fail(self, error: MirrordError) -> None:
         with self._changed:
@@ -189,6 +204,7 @@ class _Reader(SendStream):
     """What one mirror reads of it."""
 
     def __init__(self, reading: _Reading, source: Driver, ahead: list[bytes]) -> None:
+        super().__init__()
         self._reading, self._source = reading, source
         self._own: SendStream | None = None
         self._bytes = 0
@@ -210,6 +226,7 @@ class _Reader(SendStream):
         """The stream is made anew (they are deterministic), from where this reader is."""
         _, base, guid = self._reading.key
         self._own = self._source.send(base, guid)
+        self._own.waiting = self.waiting
         skip = self._bytes
         while chunk := self._own.read():
             if len(chunk) > skip:

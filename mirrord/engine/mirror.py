@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mirrord.catalogue.store import Catalogue, Confirmed, MirrorRow
@@ -16,13 +16,13 @@ from mirrord.core.results import Watcher
 from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
 from mirrord.drivers.contract import Driver
 from mirrord.drivers.refusals import other_mirror
-from mirrord.drivers.registry import open_driver
-from mirrord.engine import fanout, preempt
+from mirrord.engine import preempt
+from mirrord.engine.fanout import Fanout
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.throttle import Throttle
 from mirrord.engine.transfer import Route
-from mirrord.link import waiting
 from mirrord.system import clock, locks
+from mirrord.system.waiting import Waiting
 
 if TYPE_CHECKING:
     from mirrord.engine.limits import Limits
@@ -55,10 +55,16 @@ class Mirror:
     danger: Callable[[], bool] = _never
     #: When the present verb began (monotonic).
     began_s: float = 0.0
-    #: Whether it may share snapshots and readings with other mirrors of its source.
-    together: bool = False
+    #: By which it shares snapshots and readings with other mirrors of its source, if it does.
+    together: Fanout | None = None
     #: Whether it goes first (`preempt.first`).
     goes_first: bool = False
+    #: How its verbs wait, and so both ends.
+    waiting: Waiting = field(default_factory=Waiting)
+
+    def __post_init__(self) -> None:
+        """Whoever waits at an end waits for the verb."""
+        self.source.waiting = self.destination.waiting = self.waiting
 
     @property
     def name(self) -> str:
@@ -89,8 +95,9 @@ class Mirror:
                 self.definition, self.definitions, check=self.run.check_abort, danger=self.danger
             )
         route = Route(
-            self.source, self.destination, self.id, self.run, self.watcher, throttle,
+            self.source, self.destination, self.id, self.run, self.watcher, throttle, self.waiting,
             tell=lambda text: self.catalogue.add_event(self.id, "warning", text),
+            together=self.together,
         )  # fmt: skip
         return route if make_room is None else route._replace(make_room=make_room)
 
@@ -197,12 +204,12 @@ class Mirror:
     def hold(self, verb: Verb, *, activity: Activity = Activity.IDLE) -> Iterator[ExitStack]:
         """Hold the mirror, and the destination's volume, for one verb; `Busy` names the holder."""
         with self.hold_here(verb, activity=activity) as stack:
-            if self.together:
-                stack.enter_context(fanout.at_work(self.source))
+            if self.together is not None:
+                stack.enter_context(self.together.at_work(self.source))
             # Another mirror may have it for a moment, as its source.
             patience_s = _LOCK_WAIT_S if self.goes_first else 0
             purpose = f"mirrord {verb.value} {self.name}"
-            with waiting.heeding(self.run.check_abort):
+            with self.waiting.cancellable(self.run.check_abort):
                 stack.enter_context(self._locked(self.destination, purpose, patience_s=patience_s))
             yield stack
 
@@ -233,14 +240,16 @@ class Mirror:
         self.watcher.activity(Activity.SNAPSHOTTING, name)
         self.run.tell(activity=Activity.SNAPSHOTTING.value)
         alone = alone or bool(self.definition.hooks.before_snapshot)
+        together = None if alone else self.together
         with self.source_locked():
-            shared = None if alone else fanout.offered(self.source, self.began_s)
+            if together is None:
+                return self.source.take_snapshot(name)
+            shared = together.offered(self.source, self.began_s)
             if shared is not None:
                 return shared
             began_s = clock.monotonic_s()
             taken = self.source.take_snapshot(name)
-            if not alone:
-                fanout.offer(self.source, taken, began_s)
+            together.offer(self.source, taken, began_s)
             return taken
 
     @contextmanager
@@ -279,7 +288,8 @@ def open_mirror(
     limits: Limits | None = None,
     zone: str = "UTC",
     danger: Callable[[], bool] = _never,
-    opener: Callable[[Endpoint], Driver] = open_driver,
+    opener: Callable[[Endpoint], Driver],
+    together: Fanout | None = None,
 ) -> Mirror:
     """A mirror by its definition. opener: gives the driver of an endpoint."""
     return Mirror(
@@ -293,7 +303,7 @@ def open_mirror(
         limits=limits,
         zone=zone,
         danger=danger,
-        together=True,
+        together=together,
     )
 
 

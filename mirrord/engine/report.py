@@ -20,8 +20,8 @@ from mirrord.engine import plan, recovery, shown
 from mirrord.engine.failures import UPDATE
 from mirrord.engine.mirror import Mirror, live_source, one_line
 from mirrord.engine.shown import Fault
-from mirrord.link import waiting
 from mirrord.system import clock, locks
+from mirrord.system.waiting import LOOK_S
 
 #: Of a mirror that nothing was interrupted of.
 NO_CHECKPOINT: Mapping[str, Any] = MappingProxyType(
@@ -152,7 +152,7 @@ def sentence(text: str) -> str:
 def facts_of(driver: Driver) -> tuple[VolumeFacts | None, str]:
     """What an end says of itself, or why it does not answer."""
     try:
-        with waiting.hurried(waiting.LOOK_S):
+        with driver.waiting.hurried(LOOK_S):
             return driver.facts(), ""
     except (MirrordError, OSError) as error:
         return None, one_line(error)
@@ -219,7 +219,7 @@ def _base_risk(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None) -> str
 def _blocked(mirror: Mirror, guid: str) -> str:
     """Why the next update is not possible, or ""."""
     try:
-        with waiting.hurried(waiting.LOOK_S):
+        with mirror.waiting.hurried(LOOK_S):
             here, there = mirror.source.snapshots(), mirror.destination.snapshots()
     except (MirrordError, OSError) as error:
         return f"the source cannot be reached: {one_line(error)}"

@@ -15,8 +15,8 @@ from mirrord.core.model import Role, Snapshot, VolumeFacts
 from mirrord.core.states import State
 from mirrord.core.units import format_size
 from mirrord.engine.mirror import Mirror
-from mirrord.link import waiting
 from mirrord.system import locks
+from mirrord.system.waiting import LOOK_S
 
 #: Less than this is a full file system: not even the records of a transfer fit.
 _FULL_BYTES = 1 << 20
@@ -78,7 +78,7 @@ def look_at_source(mirror: Mirror) -> tuple[Fault, ...]:
     risk for the base.
     """
     try:
-        with waiting.hurried(waiting.LOOK_S):
+        with mirror.waiting.hurried(LOOK_S):
             facts = mirror.source.facts()
     except (MirrordError, OSError):
         return ()
@@ -119,7 +119,7 @@ def _is_another(mirror: Mirror, guid: str) -> bool:
     if row is None or row.confirmed_guid == guid or locks.holder_of(mirror.run.lock) is not None:
         return False
     try:
-        with waiting.hurried(waiting.LOOK_S):
+        with mirror.waiting.hurried(LOOK_S):
             return mirror.destination.facts().shown == guid
     except (MirrordError, OSError):
         return False
@@ -146,7 +146,7 @@ def _name(mirror: Mirror, guid: str, snapshot: Snapshot | None) -> str:
 
 def _snapshot(mirror: Mirror, guid: str) -> Snapshot | None:
     try:
-        with waiting.hurried(waiting.LOOK_S):
+        with mirror.waiting.hurried(LOOK_S):
             listed = mirror.destination.snapshots()
     except (MirrordError, OSError):
         return None

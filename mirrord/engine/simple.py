@@ -20,7 +20,7 @@ from mirrord.core.units import format_size
 from mirrord.drivers.contract import Driver
 from mirrord.engine import failover_steps, pinning, preempt, recovery
 from mirrord.engine.mirror import Mirror, one_line
-from mirrord.link import waiting
+from mirrord.system.waiting import HURRY_S
 
 
 def abort(mirror: Mirror, *, hard: bool) -> Result:
@@ -34,7 +34,7 @@ def _abort(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
         return _thawed(mirror) or _idle(mirror)
     try:
         # Who ends a transfer because the line is dead shall not have to wait for the line.
-        with waiting.hurried(waiting.HURRY_S if stopped and not hard else 0):
+        with mirror.waiting.hurried(HURRY_S if stopped and not hard else 0):
             return _abort_held(mirror, hard=hard, stopped=stopped)
     except (LinkLost, Unreachable) as error:
         if hard:

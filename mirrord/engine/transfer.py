@@ -21,12 +21,13 @@ from mirrord.core.results import Watcher
 from mirrord.core.states import Activity
 from mirrord.core.units import format_size
 from mirrord.drivers.contract import Capability, Driver
-from mirrord.engine import fanout
+from mirrord.drivers.streams import SendStream
+from mirrord.engine.fanout import Fanout
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.throttle import Throttle
-from mirrord.link import waiting
 from mirrord.system import clock
 from mirrord.system.native import StreamChecksum
+from mirrord.system.waiting import Waiting
 
 #: Pauses before a broken link is tried again, and how long without a byte is too long.
 _PAUSE_FIRST_S = 0.1
@@ -74,10 +75,10 @@ def _nobody(_text: str) -> None:
 
 
 class Route(NamedTuple):
-    """The two ends of a transfer and who watches it.
+    """The two ends of a transfer, who watches it, and how both ends wait.
 
     make_room: is asked to prune the receiver when it is short of so many bytes. tell: is told
-    what the history should say.
+    what the history should say. together: by which it shares what it reads with other mirrors.
     """
 
     sender: Driver
@@ -86,8 +87,18 @@ class Route(NamedTuple):
     run: RunFiles
     watcher: Watcher
     throttle: Throttle
+    waiting: Waiting
     make_room: Callable[[int], None] = _no_room
     tell: Callable[[str], None] = _nobody
+    together: Fanout | None = None
+
+    def send(
+        self, base: str | None, guid: str, checkpoint: dict[str, int | str] | None
+    ) -> SendStream:
+        """The sender's stream; one from the beginning may be shared."""
+        if self.together is not None and checkpoint is None:
+            return self.together.send(self.sender, base, guid)
+        return self.sender.send(base, guid, checkpoint=checkpoint)
 
 
 def carry(route: Route, transfer_id: str, base: str | None, snapshot: Snapshot) -> Outcome:
@@ -100,7 +111,7 @@ def carry(route: Route, transfer_id: str, base: str | None, snapshot: Snapshot) 
     again = _Again(route)
     while True:
         try:
-            with waiting.heeding(route.run.check_abort), waiting.once():
+            with route.waiting.cancellable(route.run.check_abort), route.waiting.once():
                 outcome = _carry_once(route, transfer_id, base, snapshot)
         except (LinkLost, Unreachable) as error:
             again.after(error)
@@ -206,8 +217,9 @@ def _pump(
     checkpoint = dict(staging.checkpoint) if staging and staging.checkpoint else None
     with (
         route.receiver.receive(request) as receiver,
-        fanout.send(route.sender, request.base, guid, checkpoint) as stream,
+        route.send(request.base, guid, checkpoint) as stream,
     ):
+        receiver.waiting = stream.waiting = route.waiting
         while stream.skip() or receiver.catch_up():
             route.run.check_abort()
         while chunk := stream.read():

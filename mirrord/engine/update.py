@@ -35,8 +35,8 @@ from mirrord.engine import cascade, hooks, pinning, places, plan, prune, recover
 from mirrord.engine.mirror import Mirror, check_destination, check_source
 from mirrord.engine.recovery import Pending, Recovered
 from mirrord.engine.transfer import Outcome, carry
-from mirrord.link import waiting
 from mirrord.system import clock
+from mirrord.system.waiting import HURRY_S
 
 _NAME_TRIES = 1000
 
@@ -287,7 +287,7 @@ def _settle(mirror: Mirror, error: BaseException) -> None:
         mirror.run.begin(Activity.ABORTING)  # a request to abort is answered: go on cleaning up
         broken = isinstance(error, Aborted | KeyboardInterrupt | LinkLost | Unreachable)
         try:
-            with waiting.hurried(waiting.HURRY_S if broken else 0):
+            with mirror.waiting.hurried(HURRY_S if broken else 0):
                 recovery.recover(mirror, error)
         except (MirrordError, OSError) as second:
             error.add_note(f"cleaning up failed too, the next command will do it: {second}")

@@ -15,8 +15,9 @@ from mirrord.link import hello as greeting
 from mirrord.link.hello import VERSIONS, Hello
 from mirrord.link.lane import Lane
 from mirrord.link.session import Session
-from mirrord.system import clock, waiting
+from mirrord.system import clock
 from mirrord.system.native import Panic
+from mirrord.system.waiting import Waiting, deadline
 from mirrord.transport.base import ByteStream
 from mirrord.wire.values import unpack
 
@@ -57,20 +58,20 @@ class Link:
         #: What the other end said of itself.
         self.peer = Hello("", ())
 
-    def session(self) -> Session:
+    def session(self, waiting: Waiting) -> Session:
         """A session that is alive; raises what hinders it."""
         with self._guard:
             if self._session is not None and self._session.alive:
                 return self._session
             if self._making is None:
-                self._refuse_the_hurried()
+                self._refuse_the_hurried(waiting)
                 self._making = _Making(self)
             making = self._making
-        return making.made()
+        return making.made(waiting)
 
-    def _refuse_the_hurried(self) -> None:
+    def _refuse_the_hurried(self, waiting: Waiting) -> None:
         """Who only looks at many mirrors of a dead host does not wait anew for each."""
-        if waiting.hurry_s() and self._failed is not None:
+        if waiting.hurry_s and self._failed is not None:
             failed_s, error = self._failed
             if clock.monotonic_s() < failed_s + _FRESH_S:
                 raise copy_of(error)
@@ -213,36 +214,12 @@ class _Making:
         self._link.take(self, self._session, self._error)
         self._over.set()
 
-    def made(self) -> Session:
+    def made(self, waiting: Waiting) -> Session:
         """The session, as soon as there is one; raises what hindered it."""
-        if hurry_s := waiting.hurry_s():
-            with waiting.at_most(self._began_s + hurry_s - clock.monotonic_s()):
-                waiting.until(self._over.wait)
-        else:
-            waiting.until(self._over.wait)
+        if waiting.hurry_s:
+            waiting = deadline(self._began_s + waiting.hurry_s - clock.monotonic_s())
+        waiting.until(self._over.wait)
         if self._session is None:
             assert self._error is not None
             raise copy_of(self._error)
         return self._session
-
-
-_links: dict[RemoteHost, Link] = {}
-_guard = threading.Lock()
-
-
-def link_to(host: RemoteHost, jumps: Sequence[RemoteHost] = ()) -> Link:
-    """The process's one link to that host."""
-    with _guard:
-        found = _links.get(host)
-        if found is None:
-            found = _links[host] = Link(host, jumps)
-        return found
-
-
-def close_all() -> None:
-    """End all connections, for the end of the process."""
-    with _guard:
-        links = list(_links.values())
-        _links.clear()
-    for link in links:
-        link.close()

@@ -16,7 +16,7 @@ from mirrord.drivers.contract import Capability, Clones, Driver
 from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.link.exchange import Cancelled, Exchange
 from mirrord.link.session import Session
-from mirrord.system import waiting
+from mirrord.system.waiting import HURRY_S, Waiting, deadline
 from mirrord.wire.methods import METHODS, Method, Opened
 from mirrord.wire.values import unpack
 
@@ -38,7 +38,7 @@ class Sessions(Protocol):
     #: What a person should know of the connection, each a full sentence.
     notes: tuple[str, ...]
 
-    def session(self) -> Session:
+    def session(self, waiting: Waiting) -> Session:
         """A session that is alive; `Unreachable`, `Untrusted`, `ProtocolError`."""
 
 
@@ -112,14 +112,15 @@ class RemoteDriver(Driver, Clones):
         """The session, and our number in it; what was locked is locked again in a new one."""
         with self._guard:
             self._used = None
-            self._used = session = self._sessions.session()
-            if (hurry_s := waiting.hurry_s()) and not session.probe(hurry_s):
+            self._used = session = self._sessions.session(self.waiting)
+            hurry_s = self.waiting.hurry_s
+            if hurry_s and not session.probe(hurry_s):
                 raise LinkLost("the other end does not answer")
             if session is not self._session:
-                answer = session.call("open", self.kind, self.location, timeout_s=_QUICK_S)
-                opened: Opened = unpack(Opened, answer)
+                ask = functools.partial(session.call, timeout_s=_QUICK_S, waiting=self.waiting)
+                opened: Opened = unpack(Opened, ask("open", self.kind, self.location))
                 if self._purpose is not None:
-                    session.call("lock", opened.number, self._purpose, timeout_s=_QUICK_S)
+                    ask("lock", opened.number, self._purpose)
                 self._session, self._opened = session, opened
             return session, self._opened.number
 
@@ -128,14 +129,14 @@ class RemoteDriver(Driver, Clones):
         known = self._session is not None
         with self.placing():
             for pause_s in _PAUSES_S:
-                waiting.sleep_s(pause_s)
+                self.waiting.sleep_s(pause_s)
                 try:
                     return work(*self._attached())
                 except (LinkLost, Unreachable) as error:
                     failure: MirrordError = error
                     # One that broke is made anew; one that could not be made is told at once.
                     known = known or (self._used is not None and self._used.answered)
-                    if not known or waiting.one_try():
+                    if not known or self.waiting.one_try:
                         break
             raise failure
 
@@ -148,7 +149,9 @@ class RemoteDriver(Driver, Clones):
             return _RemoteReceiver(self, *self._begin(name, words))
         timeout_s = _QUICK_S if method.quick else None
         answer = self._try(
-            lambda session, number: session.call(name, number, *words, timeout_s=timeout_s)
+            lambda session, number: session.call(
+                name, number, *words, timeout_s=timeout_s, waiting=self.waiting
+            )
         )
         return None if method.result is None else unpack(method.result, answer)
 
@@ -156,7 +159,7 @@ class RemoteDriver(Driver, Clones):
         """A call with data, once the other end has begun it."""
 
         def begin(session: Session, number: int) -> tuple[Session, Exchange]:
-            exchange = session.begin(method, number, *words)
+            exchange = session.begin(method, number, *words, waiting=self.waiting)
             try:
                 exchange.await_opened()
             except BaseException:
@@ -189,7 +192,8 @@ class RemoteDriver(Driver, Clones):
             session, self._session = self._session, None
         if session is not None and session.alive:
             try:
-                session.forget(session.begin("close", self._opened.number))
+                number = self._opened.number
+                session.forget(session.begin("close", number, waiting=self.waiting))
             except MirrordError:
                 return  # the session ends, and with it what it had open
 
@@ -202,14 +206,15 @@ class RemoteDriver(Driver, Clones):
         except BaseException:
             # Who was ended does not wait for a host that has just fallen silent.
             if self._session is not None:
-                self._session.probe(waiting.HURRY_S, quiet_s=_STALLED_S)
+                self._session.probe(HURRY_S, quiet_s=_STALLED_S)
             raise
         finally:
             self._purpose = None
             session = self._session
             if session is not None and session.alive:
                 try:
-                    session.call("unlock", self._opened.number, timeout_s=_QUICK_S)
+                    number = self._opened.number
+                    session.call("unlock", number, timeout_s=_QUICK_S, waiting=self.waiting)
                 except LinkLost:
                     pass  # a session that ended holds nothing
 
@@ -235,6 +240,15 @@ class _Carried:
     def __init__(self, driver: RemoteDriver, session: Session, exchange: Exchange) -> None:
         self._driver, self._session, self._exchange = driver, session, exchange
         self._closed = False
+        #: See `SendStream.waiting` and `Receiver.waiting`.
+        self.waiting = exchange.waiting
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """Wait as whoever has the stream wants; what is raised says at which end it was."""
+        self._exchange.waiting = self.waiting
+        with self._driver.placing():
+            yield
 
     def close(self) -> None:
         """See `SendStream.close` and `Receiver.close`."""
@@ -254,7 +268,7 @@ class _RemoteSend(_Carried, SendStream):
 
     def read(self) -> bytes | memoryview:
         """The next piece; b"" when all of it has come and its digest is right."""
-        with self._driver.placing():
+        with self._working():
             data = self._exchange.read()
             if not data:
                 self._exchange.result(_QUICK_S)
@@ -266,7 +280,7 @@ class _RemoteReceiver(_Carried, Receiver):
 
     def write(self, chunk: bytes | memoryview) -> None:
         """See `Receiver.write`."""
-        with self._driver.placing():
+        with self._working():
             try:
                 self._exchange.send(chunk)
             except Cancelled:
@@ -274,7 +288,7 @@ class _RemoteReceiver(_Carried, Receiver):
 
     def finish(self) -> Staging:
         """See `Receiver.finish`."""
-        with self._driver.placing():
+        with self._working():
             self._exchange.end()
             done: Staging = unpack(Staging, self._exchange.result())
             return done
@@ -285,9 +299,9 @@ class _RemoteReceiver(_Carried, Receiver):
         told = self._exchange.cancel()
         try:
             if self._session.probe(
-                waiting.HURRY_S if told else 0.0, quiet_s=_STALLED_S if told else _UNTOLD_S
+                HURRY_S if told else 0.0, quiet_s=_STALLED_S if told else _UNTOLD_S
             ):
-                with waiting.at_most(_CLOSE_S):
-                    self._exchange.result()
+                self._exchange.waiting = deadline(_CLOSE_S)
+                self._exchange.result()
         except MirrordError:
             pass  # why it ended is known, or does not matter

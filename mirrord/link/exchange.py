@@ -24,9 +24,10 @@ from mirrord.core.errors import (
 )
 from mirrord.link.lane import Lane
 from mirrord.link.pace import Pace
-from mirrord.system import clock, waiting
+from mirrord.system import clock
 from mirrord.system.memory import keep_buffers
 from mirrord.system.native import Panic, StreamDigest
+from mirrord.system.waiting import Waiting
 from mirrord.wire.compress import RAW, Packer, unpack
 from mirrord.wire.frames import CHUNK_BYTES, Budget, Frame, Type, value_of, weight_of
 from mirrord.wire.values import printable
@@ -77,7 +78,9 @@ class Carrier(Protocol):
 class Exchange:
     """One call, at either end. Its methods may be called by one thread for each direction."""
 
-    def __init__(self, carrier: Carrier, number: int) -> None:
+    def __init__(self, carrier: Carrier, number: int, waiting: Waiting | None = None) -> None:
+        """waiting: the caller's; None: this end is called, and waits while the call is wanted."""
+        self.waiting = waiting or Waiting(self.check)
         self.number = number
         self._carrier = carrier
         self._changed = threading.Condition(threading.RLock())
@@ -179,12 +182,12 @@ class Exchange:
             self._changed.notify_all()
 
     def _await(self, over: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        return waiting.until(lambda left_s: self._changed.wait_for(over, left_s), timeout_s)
+        return self.waiting.until(lambda left_s: self._changed.wait_for(over, left_s), timeout_s)
 
     def _tell(self, kind: Type, value: Any) -> None:
         """A frame of control. When the connection is gone, the reason why it ended is raised."""
         try:
-            self._carrier.control_lane().tell(kind, self.number, value)
+            self._carrier.control_lane().tell(kind, self.number, value, self.waiting)
         except LinkLost:
             with self._changed:
                 if self._error is not None:
@@ -330,7 +333,8 @@ class Exchange:
         if self._outflow is not None:
             self._outflow.put(body)
         else:
-            send_piece(self._carrier.data_lanes()[0], packer, self.number, body)
+            lane = self._carrier.data_lanes()[0]
+            send_piece(lane, packer, self.number, body, self.waiting)
 
     def _may_send(self, weight: int) -> bool:
         if self._error is not None or self._cancelled or self._answer is not None:
@@ -384,7 +388,7 @@ class _Outflow:
             thread.start()
 
     def put(self, body: bytes) -> None:
-        waiting.until(lambda left_s: self._put(body, left_s))
+        self._exchange.waiting.until(lambda left_s: self._put(body, left_s))
 
     def _put(self, body: bytes | None, within_s: float | None) -> bool:
         try:
@@ -412,9 +416,9 @@ class _Outflow:
     def finish(self) -> None:
         """Wait until all is sent. `LinkLost`."""
         for _ in self._threads:
-            waiting.until(lambda left_s: self._put(None, left_s))
+            self._exchange.waiting.until(lambda left_s: self._put(None, left_s))
         for thread in self._threads:
-            waiting.joined(thread)
+            self._exchange.waiting.joined(thread)
         if self._stopped:
             raise LinkLost("the connection is lost", why="a part of the stream could not be sent")
 
@@ -455,15 +459,18 @@ def _weight(raw_bytes: int) -> int:
     return max(raw_bytes, _PIECE_BYTES_LEAST)
 
 
-def send_piece(lane: Lane, packer: Packer, stream: int, body: bytes) -> None:
+def send_piece(
+    lane: Lane, packer: Packer, stream: int, body: bytes, waiting: Waiting | None = None
+) -> None:
     """Pack one piece, which comes as it would travel raw, and write it."""
     packing, payload = packer.pack(memoryview(body)[_PIECE.size :])
     before_s = clock.monotonic_s()
     if packing == RAW:
-        lane.write(Type.DATA, stream, body)
+        lane.write(Type.DATA, stream, body, waiting=waiting)
     else:
         number, raw_bytes, _ = _PIECE.unpack_from(body)
-        lane.write(Type.DATA, stream, _PIECE.pack(number, raw_bytes, packing), payload)
+        head = _PIECE.pack(number, raw_bytes, packing)
+        lane.write(Type.DATA, stream, head, payload, waiting=waiting)
     packer.sent(len(payload), clock.monotonic_s() - before_s)
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from mirrord.core.errors import LinkLost, MirrordError, ProtocolError
-from mirrord.system import clock, waiting
+from mirrord.system import clock
+from mirrord.system.waiting import Waiting
 from mirrord.transport.base import ByteStream
 from mirrord.wire.frames import Frame, FrameReader, Type, control, header
 from mirrord.wire.values import printable
@@ -38,8 +39,8 @@ class _Turns:
         self._taken = False
         self._urgent = 0
 
-    def take(self, *, urgent: bool) -> None:
-        """Wait for a turn, as long as this thread is to wait (`waiting`)."""
+    def take(self, waiting: Waiting, *, urgent: bool) -> None:
+        """Wait for a turn."""
         with self._changed:
             self._urgent += urgent
             try:
@@ -80,17 +81,19 @@ class Lane:
         self.sent_bytes = 0
         self.sent_s = 0.0
 
-    def write(self, kind: Type, stream: int, *body: bytes | memoryview) -> None:
-        """A frame with a raw body of one or two parts. `LinkLost`."""
+    def write(
+        self, kind: Type, stream: int, *body: bytes | memoryview, waiting: Waiting | None = None
+    ) -> None:
+        """A frame with a raw body of one or two parts. `LinkLost`. waiting: for its turn."""
         whole = body[0] if len(body) == 1 else b"".join(body)
-        self._put([header(kind, stream, whole), whole], urgent=kind is not Type.DATA)
+        self._put([header(kind, stream, whole), whole], waiting, urgent=kind is not Type.DATA)
 
-    def tell(self, kind: Type, stream: int, value: Any) -> None:
-        """A frame with a value. `LinkLost`."""
-        self._put(control(kind, stream, value), urgent=True)
+    def tell(self, kind: Type, stream: int, value: Any, waiting: Waiting | None = None) -> None:
+        """A frame with a value. `LinkLost`. waiting: for its turn."""
+        self._put(control(kind, stream, value), waiting, urgent=True)
 
-    def _put(self, parts: list[Any], *, urgent: bool) -> None:
-        self._turns.take(urgent=urgent)
+    def _put(self, parts: list[Any], waiting: Waiting | None, *, urgent: bool) -> None:
+        self._turns.take(waiting or Waiting(), urgent=urgent)
         try:
             began_s = clock.monotonic_s()
             try:

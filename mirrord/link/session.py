@@ -17,8 +17,9 @@ from mirrord.core.errors import (
 )
 from mirrord.link.exchange import Cancelled, Exchange
 from mirrord.link.lane import BEAT_S, Lane, lost
-from mirrord.system import clock, waiting
+from mirrord.system import clock
 from mirrord.system.native import Panic
+from mirrord.system.waiting import Waiting, deadline
 from mirrord.wire.compress import Packer
 from mirrord.wire.frames import (
     CALL_BYTES_MAX,
@@ -191,9 +192,15 @@ class Session:
 
     # Calls
 
-    def call(self, method: str, *words: Any, timeout_s: float | None = None) -> Any:
+    def call(
+        self,
+        method: str,
+        *words: Any,
+        timeout_s: float | None = None,
+        waiting: Waiting | None = None,
+    ) -> Any:
         """Ask the other end; raises what it raises, or `LinkLost`."""
-        exchange = self.begin(method, *words)
+        exchange = self.begin(method, *words, waiting=waiting)
         try:
             return exchange.result(timeout_s)
         finally:
@@ -209,25 +216,25 @@ class Session:
         if self._error is not None:
             return False
         try:
-            with waiting.at_most(within_s):
-                self.call("ping")
+            self.call("ping", waiting=deadline(within_s))
         except LinkLost:
             if min(lane.silent_s() for lane in self._lanes) > quiet_s:
                 self.fail(lost(self._lanes[0].stream, f"no answer came within {within_s:g} s"))
             return False
         return True
 
-    def begin(self, method: str, *words: Any) -> Exchange:
-        """Ask the other end, and do not wait: `forget` it when it is over."""
+    def begin(self, method: str, *words: Any, waiting: Waiting | None = None) -> Exchange:
+        """Ask the other end, and do not wait for the answer: `forget` it when it is over."""
+        waiting = waiting or Waiting()
         waiting.acquire(self._calling)
         try:
             with self._lock:
                 if self._error is not None:
                     raise lost_again(self._error)
                 self._last += 1
-                exchange = self._exchanges[self._last] = Exchange(self, self._last)
+                exchange = self._exchanges[self._last] = Exchange(self, self._last, waiting)
             try:
-                self.control_lane().tell(Type.CALL, exchange.number, [method, list(words)])
+                self.control_lane().tell(Type.CALL, exchange.number, [method, list(words)], waiting)
             except LinkLost as error:
                 self.fail(error)
                 raise

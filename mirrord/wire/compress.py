@@ -7,7 +7,8 @@ go over several sockets. Nothing here has a clock or a thread; who packs passes 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import zstandard
@@ -328,18 +329,28 @@ class Packer:
         self.chooser = Chooser.of(setting, workers=lanes)
         self._lanes = lanes
         self._now_s = now_s
-        self._mine = threading.local()
+        #: Those that no thread uses now; each is for one thread at a time.
+        self._idle: list[Compressor] = []
 
     def pack(self, piece: bytes | memoryview) -> tuple[int, bytes | memoryview]:
         """The piece as it travels: what it is (RAW, ZSTD), and its bytes."""
-        compressor: Compressor | None = getattr(self._mine, "compressor", None)
-        if compressor is None:
-            compressor = self._mine.compressor = Compressor()
         began_s = self._now_s()
-        flag, payload, level = compressor.pack(piece, self.chooser.level(began_s))
+        with self._compressor() as compressor:
+            flag, payload, level = compressor.pack(piece, self.chooser.level(began_s))
         if level:
             self.chooser.packed(level, len(piece), len(payload), self._now_s() - began_s)
         return flag, payload
+
+    @contextmanager
+    def _compressor(self) -> Iterator[Compressor]:
+        try:
+            compressor = self._idle.pop()
+        except IndexError:
+            compressor = Compressor()
+        try:
+            yield compressor
+        finally:
+            self._idle.append(compressor)
 
     def sent(self, count: int, seconds: float) -> None:
         """So many packed bytes were written, which took so long."""

@@ -19,7 +19,6 @@ from mirrord.control.api import Service
 from mirrord.core.errors import Busy, MirrordError, Untrusted
 from mirrord.core.model import RemoteHost
 from mirrord.drivers.block.volume import Volume
-from mirrord.link import connect
 from mirrord.system.paths import Paths
 from tests.support.service import PATIENCE_S
 
@@ -66,7 +65,7 @@ def client(tmp_path: Path, host: RemoteHost) -> Iterator[Service]:
         yield service
     finally:
         service.close()
-        connect.close_all()
+        service.shared.links.close()
 
 
 def test_a_mirror_over_tls_without_ssh(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from mirrord.drivers.contract import (
     Source,
     Volume,
 )
+from mirrord.drivers.registry import open_driver
 from mirrord.link.driver import RemoteDriver
 from mirrord.link.session import Session
 from mirrord.wire.methods import METHODS, PeerLock
@@ -104,7 +105,7 @@ def test_what_is_to_name_something() -> None:
 @contextmanager
 def opened(rules: Rules, volume: Path, kind: str = "block") -> Iterator[tuple[Session, int]]:
     """A peer's session with an agent in this process, and its number of the volume."""
-    agent = Agent(rules)
+    agent = Agent(rules, open_driver)
     with pair(agent.handle) as (client, _server):
         yield client, client.call("open", kind, str(volume), timeout_s=PATIENCE_S)[0]
     agent.close()

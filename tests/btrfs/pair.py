@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mirrord.core.model import ReceiveRequest, Snapshot
 from mirrord.drivers.btrfs.driver import BtrfsDriver
+from mirrord.drivers.btrfs.known import Known
 from tests.support import btrfs
 
 MIRROR = "m1"
@@ -15,18 +16,19 @@ MIRROR = "m1"
 
 @dataclass
 class Pair:
-    """The paths of both ends; drivers are made afresh, as another process would."""
+    """The paths of both ends; drivers are made afresh, as a service does for each verb."""
 
     home: Path
     backup: Path
+    known: Known = field(default_factory=Known)
 
     @property
     def source(self) -> BtrfsDriver:
-        return BtrfsDriver(str(self.home))
+        return BtrfsDriver(str(self.home), self.known)
 
     @property
     def destination(self) -> BtrfsDriver:
-        return BtrfsDriver(str(self.backup))
+        return BtrfsDriver(str(self.backup), self.known)
 
     @property
     def view(self) -> Path:

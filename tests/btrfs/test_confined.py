@@ -16,7 +16,7 @@ from mirrord.core.errors import Aborted, MirrordError, Unsupported
 from mirrord.core.model import ReceiveRequest
 from mirrord.drivers.btrfs import receive
 from mirrord.drivers.btrfs.driver import BtrfsDriver
-from mirrord.system import waiting
+from mirrord.system.waiting import Waiting
 from tests.btrfs.pair import Pair, stream_of
 from tests.support import btrfs
 from tests.support.service import until
@@ -93,9 +93,9 @@ def test_a_request_to_end_is_heeded_while_the_program_stands_still(pair: Pair, w
     timer = threading.Timer(1.0, ended.set)
     with (
         pytest.raises(Aborted),
-        waiting.heeding(check),
         pair.destination.receive(wanted) as receiver,
     ):
+        receiver.waiting = Waiting(check)
         assert isinstance(receiver, receive.BtrfsReceiver) and receiver._child is not None
         if where == "finish":
             receiver.write(data)

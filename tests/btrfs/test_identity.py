@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import btrfsutil
 import pytest
 
 from mirrord.core.errors import Diverged, PermissionMissing, Refused, Unsupported
-from mirrord.core.model import Role
-from mirrord.drivers.btrfs import subvolume
+from mirrord.core.model import Endpoint, Role
+from mirrord.drivers.btrfs import layout, subvolume
 from mirrord.drivers.btrfs.driver import BtrfsDriver
+from mirrord.drivers.registry import Drivers
 from tests.btrfs.pair import Pair, request, run, same, transfer
 from tests.support import btrfs
 
@@ -259,3 +261,16 @@ def test_old_snapshots_of_a_source_are_for_root_only(pair: Pair) -> None:
     assert (store / "staging").stat().st_mode & 0o777 == 0o700
     pair.destination.promote()
     assert (store / "snapshots").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_record_is_read_once_by_all_drivers_of_a_process(pair: Pair) -> None:
+    pair.initialize()
+    drivers, place = Drivers(), Endpoint("btrfs", str(pair.backup))
+    [before] = drivers.open(place).snapshots()
+    record = Path(before.path).parent / layout.RECORD
+    found = record.stat()
+    # What nobody but a test does: the file is another one, and looks the same.
+    record.write_text(re.sub(r'("name": *)"base"', r'\1"next"', record.read_text()))
+    os.utime(record, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert [one.name for one in drivers.open(place).snapshots()] == ["base"]
+    assert [one.name for one in Drivers().open(place).snapshots()] == ["next"]

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from mirrord.drivers.btrfs.driver import BtrfsDriver
+from mirrord.drivers.btrfs.known import Known
 from mirrord.drivers.contract import Driver
 from tests.contract.lab import Lab
 from tests.support import btrfs, files
@@ -31,15 +32,16 @@ class BtrfsLab:
         self._foreign = there / "foreign"
         self._foreign.mkdir()
         (self._foreign / "file").write_text("somebody's")
+        self._known = Known()
 
     def source(self) -> Driver:
-        return BtrfsDriver(str(self._source))
+        return BtrfsDriver(str(self._source), self._known)
 
     def destination(self) -> Driver:
-        return BtrfsDriver(str(self._destination))
+        return BtrfsDriver(str(self._destination), self._known)
 
     def foreign(self) -> Driver:
-        return BtrfsDriver(str(self._foreign))
+        return BtrfsDriver(str(self._foreign), self._known)
 
     def change(self, driver: Driver, seed: int) -> None:
         btrfs.change(Path(driver.facts().view), seed)

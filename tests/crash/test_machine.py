@@ -13,7 +13,6 @@ import pytest
 from mirrord.core.errors import MirrordError
 from mirrord.core.model import SnapshotKind
 from mirrord.engine import transfer
-from mirrord.link import connect
 from tests.contract.zfs import ZfsLab, zfs_lab
 from tests.support.places import driver_at
 from tests.support.world import NAME, World
@@ -47,7 +46,7 @@ class Matrix:
         """Where the work can be broken: each label's first and last passing in an agent. least: so
         many there must be.
         """
-        connect.close_all()
+        self.world.close_links()
         self.bridge.learn()
         work()
         seen = self.bridge.labels()
@@ -58,7 +57,7 @@ class Matrix:
 
     def attempt(self, work: Work, point: Point, fault: str) -> bool:
         """Run the work with the fault; True when the fault was met."""
-        connect.close_all()
+        self.world.close_links()
         self.bridge.break_at(*point, FAULTS[fault])
         self.bridge.stays_down = fault == "gone"
         try:
@@ -71,7 +70,6 @@ class Matrix:
 
     def mend(self) -> None:
         """All is well again; a new process takes over."""
-        connect.close_all()
         self.bridge.behave()
         self.world.again()
 

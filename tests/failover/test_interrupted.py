@@ -10,7 +10,6 @@ import pytest
 from mirrord.core.errors import Diverged, MirrordError, Undecided
 from mirrord.core.model import Role, SnapshotKind
 from mirrord.drivers.contract import Driver
-from mirrord.link import connect
 from mirrord.system import steps
 from tests.failover.volumes import lose, replace
 from tests.support.places import driver_at
@@ -35,7 +34,6 @@ def crash_at(world: World, label: str, work: Callable[[], object]) -> None:
             work()
     finally:
         steps.observe(None)
-    connect.close_all()  # as the end of the process does
     world.again()
 
 

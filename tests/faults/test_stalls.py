@@ -29,7 +29,7 @@ class Updating(threading.Thread):
     def run(self) -> None:
         from mirrord.control.api import Service
 
-        service = Service(self._site.paths)
+        service = Service(self._site.paths, shared=self._site.service.shared)
         began_s = time.monotonic()
         try:
             getattr(service, self._verb)("home")

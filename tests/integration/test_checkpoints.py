@@ -15,9 +15,11 @@ from mirrord.core.errors import Aborted, TransferFailed
 from mirrord.core.model import ReceiveRequest
 from mirrord.core.results import Silent
 from mirrord.drivers.block.driver import BlockDriver
-from mirrord.drivers.btrfs import spool
+from mirrord.drivers.btrfs import layout, spool
 from mirrord.drivers.btrfs.driver import BtrfsDriver
+from mirrord.drivers.btrfs.known import Known
 from mirrord.drivers.btrfs.receive import BtrfsReceiver
+from mirrord.system.waiting import Waiting
 from tests.contract.lab_btrfs import BtrfsLab
 from tests.support import btrfs
 from tests.support.world import NAME, World
@@ -111,13 +113,14 @@ def test_what_does_not_fit_the_stream_is_given_up_within_the_same_update(world: 
     if world.lab.kind != "btrfs":
         return  # a block says where it belongs, and is verified where it is
     path = _spool_of(world)
-    found = spool.look(path)
+    place = layout.resolve(world.lab.destination().location, Known())
+    found = spool.look(place, path)
     assert found is not None
     wanted = ReceiveRequest(path.name, "", found.base, found.snapshot, resumable=True)
     path.unlink()
-    forged = spool.Spool(path, wanted, "here", writing=True)
+    forged = spool.Spool(path, wanted, place, "here", writing=True)
     for _ in range(10):
-        forged.append(b"something else" * 75_000)
+        forged.append(b"something else" * 75_000, Waiting())
     forged.close(keep=True)
     done = world.again().update(NAME)
     assert done.status == "done" and world.in_step()

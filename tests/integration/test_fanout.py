@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from mirrord.control.api import Service
-from mirrord.core.errors import TransferFailed
+from mirrord.control.shared import Shared
+from mirrord.core.errors import Aborted, TransferFailed
 from mirrord.drivers.streams import SendStream
 from mirrord.engine import fanout
+from mirrord.engine.fanout import Fanout
+from mirrord.engine.transfer import Route
 from tests.contract.lab import Lab
 from tests.support.world import World
 
@@ -24,9 +27,10 @@ pytestmark = pytest.mark.in_process
 def readings(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None, str]]:
     """Every reading of a source that more than one mirror could have shared."""
     found: list[tuple[str, str | None, str]] = []
-    inner = fanout.send
+    inner = Route.send
 
-    def send(source: Any, base: str | None, guid: str, checkpoint: Any) -> SendStream:
+    def send(route: Route, base: str | None, guid: str, checkpoint: Any) -> SendStream:
+        source: Any = route.sender
         opened = source.send
 
         def counted(*words: Any, **more: Any) -> SendStream:
@@ -35,19 +39,19 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None, str
             return stream
 
         monkeypatch.setattr(source, "send", counted, raising=False)
-        return inner(source, base, guid, checkpoint)
+        return inner(route, base, guid, checkpoint)
 
-    monkeypatch.setattr(fanout, "send", send)
+    monkeypatch.setattr(Route, "send", send)
     return found
 
 
 def together(world: World, method: str) -> list[Any]:
     """The verb on all three at the same time, each in a service of its own, as a daemon does."""
     results: dict[str, Any] = {}
-    gate = threading.Barrier(len(NAMES))
+    gate, shared = threading.Barrier(len(NAMES)), Shared()
 
     def work(name: str) -> None:
-        service = Service(world.paths)
+        service = Service(world.paths, shared=shared)
         gate.wait()
         try:
             results[name] = getattr(service, method)(name)
@@ -140,9 +144,10 @@ class _Source:
 def test_who_falls_behind_reads_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fanout, "_PATIENCE_S", 0.3)
     source: Any = _Source()
-    with fanout.at_work(source), fanout.at_work(source):
-        quick = fanout.send(source, None, "g", None)
-        slow = fanout.send(source, None, "g", None)
+    together = Fanout()
+    with together.at_work(source), together.at_work(source):
+        quick = together.send(source, None, "g")
+        slow = together.send(source, None, "g")
         first = bytes(slow.read())
         began, whole = time.monotonic(), b""
         while chunk := quick.read():
@@ -153,7 +158,7 @@ def test_who_falls_behind_reads_for_itself(monkeypatch: pytest.MonkeyPatch) -> N
         assert first == whole and source.opened == 2
         quick.close()
         slow.close()
-    assert not fanout._readings and not fanout._busy
+    assert together.idle
 
 
 def test_a_failure_of_the_source_reaches_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,8 +173,26 @@ def test_a_failure_of_the_source_reaches_all(monkeypatch: pytest.MonkeyPatch) ->
             return Broken(40)
 
     source: Any = Source()
-    with fanout.at_work(source), fanout.at_work(source):
-        for reader in (fanout.send(source, None, "g", None), fanout.send(source, None, "g", None)):
+    together = Fanout()
+    with together.at_work(source), together.at_work(source):
+        for reader in [together.send(source, None, "g") for _ in range(2)]:
             with pytest.raises(TransferFailed, match="the disk is gone"), reader:
                 while reader.read():
                     pass
+
+
+def test_who_began_a_reading_and_was_aborted_takes_nothing_from_the_others() -> None:
+    class Source(_Source):
+        def send(self, _base: Any, _guid: str, *, checkpoint: Any = None) -> SendStream:
+            self.opened += 1
+            if self.opened == 1:
+                raise Aborted("the transfer was aborted")
+            return _Slow(4)
+
+    source: Any = Source()
+    together = Fanout()
+    with together.at_work(source), together.at_work(source):
+        for reader in [together.send(source, None, "g") for _ in range(2)]:
+            with reader:
+                whole = b"".join(bytes(chunk) for chunk in iter(reader.read, b""))
+            assert len(whole) == 4 << 20

@@ -13,6 +13,7 @@ from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.link.connect import Link
 from mirrord.link.driver import RemoteDriver
 from mirrord.link.session import Session
+from mirrord.system.waiting import Waiting
 from tests.support import btrfs
 from tests.support.sshd import Sshd
 
@@ -42,7 +43,7 @@ class Host:
         self.sshd.authorize(self.line(*arguments, umask=umask))
         link = Link(self.sshd.host(**{"command": ("mirrord", "agent"), **changes}))
         try:
-            link.session()
+            link.session(Waiting())
             yield Peer(link)
         finally:
             link.close()
@@ -56,7 +57,7 @@ class Peer:
 
     @property
     def session(self) -> Session:
-        return self.link.session()
+        return self.link.session(Waiting())
 
     def call(self, method: str, *words: object) -> object:
         return self.session.call(method, *words, timeout_s=90)

@@ -323,6 +323,26 @@ def test_long_verbs_and_disks_that_hang_hold_up_neither_reports_nor_records(tmp_
     asyncio.run(check())
 
 
+def test_threads_that_work_at_the_same_time_have_services_of_their_own(tmp_path: Path) -> None:
+    async def check() -> None:
+        host, together = Host(), threading.Barrier(3)
+        workers = Workers(
+            Paths(tmp_path, tmp_path, tmp_path), host, Limits(host), lambda _name: False
+        )
+
+        def work(service: Service) -> Service:
+            together.wait(60)
+            return service
+
+        first = await asyncio.gather(*(workers.report(work) for _ in range(3)))
+        again = await asyncio.gather(*(workers.verb(work) for _ in range(3)))
+        assert len(set(map(id, first))) == 3
+        assert set(map(id, first)) == set(map(id, again)), "they are used again"
+        workers.close()
+
+    asyncio.run(check())
+
+
 def test_what_was_read_before_a_command_does_not_undo_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ import mirrord
 from mirrord.link import hello as greeting
 from mirrord.link.hello import VERSIONS, Hello
 from mirrord.link.session import Session
+from mirrord.system.waiting import Waiting
 from mirrord.transport.fds import FdStream
 from tests.support.service import PATIENCE_S
 
@@ -33,7 +34,7 @@ class Agents:
         self._current: Session | None = None
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def session(self) -> Session:
+    def session(self, _waiting: Waiting | None = None) -> Session:
         if self._current is None or not self._current.alive:
             self._current = self._connect()
         return self._current

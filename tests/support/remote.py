@@ -18,7 +18,6 @@ from typing import Any
 from mirrord.config.hosts import render
 from mirrord.control.api import Service
 from mirrord.drivers.block.volume import Volume
-from mirrord.link import connect
 from mirrord.system.paths import Paths
 from tests.support.proxy import Proxy
 from tests.support.service import PATIENCE_S
@@ -69,7 +68,7 @@ class Remote:
             process.kill()
             process.communicate()
         self.proxy.go_on()
-        connect.close_all()
+        self.service.shared.links.close()
         try:
             left = self.agents_after()
         finally:
@@ -82,7 +81,7 @@ class Remote:
 
     def close_links(self) -> None:
         """Our ends of all connections end, in order, and the agents with them."""
-        connect.close_all()
+        self.service.shared.links.close()
         assert self.agents_after() == []
 
     # Processes

@@ -11,7 +11,6 @@ from typing import Any, cast
 from mirrord.config.hosts import render
 from mirrord.control.api import Service
 from mirrord.core.results import Result
-from mirrord.link import connect
 from mirrord.system.paths import Paths
 from tests.contract.lab import Lab
 from tests.support.service import ServiceProcess
@@ -39,17 +38,21 @@ class World:
 
     def close(self) -> None:
         self.service.close()
+        self.close_links()
+
+    def close_links(self) -> None:
+        """The end of all connections to other hosts, as the end of the process brings it."""
+        self.service.shared.links.close()
 
     def again(self) -> Service:
         """A new service, as a new process would have it."""
-        self.service.close()
+        self.close()
         self.service = Service(self.paths)
         return self.service
 
     def clean_up(self) -> None:
         """The test is over."""
         self.close()
-        connect.close_all()
 
     def create(self, **options: Any) -> Result:
         return self.service.create(NAME, self.end("source"), self.end("destination"), **options)

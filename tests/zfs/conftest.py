@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from mirrord.link import connect
 from tests.contract.zfs import ZfsLab, zfs_lab
 from tests.support.world import NAME
 from tests.zfsvm.bridge import Bridged
@@ -117,7 +116,7 @@ class Trees(Bridged):
 
     def mend(self) -> None:
         """All is well again; a new process takes over."""
-        connect.close_all()
+        self.close_links()
         self.bridge.behave()
         self.again()
 

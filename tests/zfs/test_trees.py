@@ -9,7 +9,6 @@ from collections.abc import Callable
 import pytest
 
 from mirrord.core.errors import MirrordError
-from mirrord.link import connect
 from tests.support.world import NAME
 from tests.zfs.conftest import DISK_BYTES, Trees
 
@@ -101,7 +100,7 @@ def test_break_resync_and_reverse_of_a_tree(trees: Trees) -> None:
 
 def broken_at(trees: Trees, point: Point, work: Callable[[], object]) -> bool:
     """Do the work while the machine is lost at a step; whether it came that far."""
-    connect.close_all()
+    trees.close_links()
     trees.bridge.break_at(*point, "crash")
     trees.bridge.stays_down = True
     with contextlib.suppress(MirrordError, OSError):
@@ -113,7 +112,7 @@ def broken_at(trees: Trees, point: Point, work: Callable[[], object]) -> bool:
 
 def points(trees: Trees, work: Callable[[], object]) -> list[Point]:
     """The last passing of each step that tells something of trees."""
-    connect.close_all()
+    trees.close_links()
     trees.bridge.learn()
     work()
     seen = trees.bridge.labels()

@@ -11,7 +11,6 @@ import pytest
 from mirrord.config.hosts import render
 from mirrord.control.api import Service
 from mirrord.core.errors import MirrordError
-from mirrord.link import connect
 from mirrord.system.paths import Paths
 from tests.zfsvm import session
 from tests.zfsvm.agents import new_home, ssh_host
@@ -58,7 +57,7 @@ def pair(zfs_guest: Guest, tmp_path: Path) -> Iterator[Pair]:
             yield Pair(service, zfs_guest, other, name)
         finally:
             service.close()
-            connect.close_all()
+            service.shared.links.close()
             other.user("clean", f"there/{name}")
 
 
@@ -90,7 +89,7 @@ def test_a_machine_whose_kernel_has_no_zfs_says_so_and_goes_on_later(pair: Pair)
     service, second = pair.service, pair.second
     service.initialize(NAME)
     pair.first.user("change", f"/here/{pair.name}/home", 1)
-    connect.close_all()
+    service.shared.links.close()
     for pool in ("here", "there"):
         second.run("zpool", "export", pool)
     second.run("modprobe", "-r", "zfs")

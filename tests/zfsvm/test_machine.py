@@ -14,7 +14,6 @@ import pytest
 from mirrord.config.hosts import render
 from mirrord.control.api import Service
 from mirrord.core.errors import LinkLost
-from mirrord.link import connect
 from mirrord.system.paths import Paths
 from tests.contract.zfs import zfs_lab
 from tests.zfsvm import builder, inside, session
@@ -95,7 +94,7 @@ def test_the_product_reaches_it_by_its_own_ssh(zfs_guest: Guest, tmp_path: Path)
         assert service.status("m")[0]["state"] == "mirrored"
     finally:
         service.close()
-        connect.close_all()
+        service.shared.links.close()
 
 
 STARTS = """
