@@ -160,7 +160,8 @@ class Volume(abc.ABC):
         deletes snapshots here, on whichever host, leaves them. One that is not here is no matter.
 
         One step replaces what the mirror had pinned; no guids: nothing is. Nothing is written when
-        it is so already. `Refused`: more than `pins.GUIDS_MAX`, or too many mirrors.
+        it is so already. It need not be durable yet: a power cut may bring back what was pinned
+        before. `Refused`: more than `pins.GUIDS_MAX`, or too many mirrors.
         """
 
     def pins(self) -> dict[str, tuple[str, ...]]:

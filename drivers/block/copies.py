@@ -52,7 +52,7 @@ def begin(path: Path, record: RootRecord, segment: int, wanted: str, where: str)
     _write(path, copy, identity)
     made = replace(
         record, identity=identity, role=Role.LIVE, live=entry.root, segment=segment, chunk=0,
-        grown=0, mirror_id="", shown=None, origin=entry.guid, snapshots=(entry,), pins={},
+        grown=0, mirror_id="", shown=None, origin=entry.guid, snapshots=(entry,),
     )  # fmt: skip
     files.make_directory("BLOCK:COPY:DIRECTORY", copy)
     for data in sorted(path.glob("data*")):

@@ -23,7 +23,7 @@ from mirrord.core.model import (
     Staging,
     VolumeFacts,
 )
-from mirrord.drivers import pins
+from mirrord.drivers import pinfiles, pins
 from mirrord.drivers.block import copies, roles, rootrecord, staging
 from mirrord.drivers.block.content import changed_blocks
 from mirrord.drivers.block.format import BLOCK_BYTES, Root
@@ -37,7 +37,7 @@ from mirrord.drivers.block.receive import BlockReceiver, open_state
 from mirrord.drivers.block.reclaim import reclaim_snapshots, reclaim_unheld
 from mirrord.drivers.block.rootrecord import Entry, RootRecord
 from mirrord.drivers.block.staging import StagingRecord
-from mirrord.drivers.block.store import BlockStore
+from mirrord.drivers.block.store import BlockStore, io_errors
 from mirrord.drivers.block.stream import BlockSendStream, changes_of, delta_of
 from mirrord.drivers.block.volume import (
     Volume,
@@ -126,8 +126,12 @@ class BlockDriver(Driver, Clones):
         """From the table of the root record."""
         if not is_volume(self._path):
             return []
-        record = self._record()
-        return [record.snapshot(one) for one in record.snapshots if not one.owners]
+        pinned = pinfiles.legible(self._pins)
+        return [
+            one.snapshot()._replace(pinned=pins.of_snapshot(pinned, one.guid))
+            for one in self._record().snapshots
+            if not one.owners
+        ]
 
     def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
         """Those that `Volume.snapshot` made."""
@@ -160,18 +164,18 @@ class BlockDriver(Driver, Clones):
                     hint="It can be deleted once a newer one is shown.",
                 )
             if entry is not None:
-                pins.demand_free(volume.record.pins, [guid], entry.name, str(self))
+                pins.demand_free(pinfiles.load(self._pins), [guid], entry.name, str(self))
             volume.drop_snapshots({guid})
 
     def pin(self, mirror_id: str, guids: Sequence[str]) -> None:
-        """One root record."""
-        if not is_volume(self._path):
-            return
-        before = self._record().pins
-        wanted = pins.replaced(before, mirror_id, guids, str(self))
-        if wanted != before:
-            with self._managed("pinning snapshots") as volume:
-                volume.commit("BLOCK:PIN:ROOT", lambda old: replace(old, pins=wanted))
+        """See `Volume.pin`."""
+        if is_volume(self._path):
+            with io_errors(str(self), "pinning snapshots"):
+                pinfiles.pin(self._pins, "BLOCK:PIN", mirror_id, guids, str(self))
+
+    @property
+    def _pins(self) -> Path:
+        return self._path / rootrecord.PINS
 
     def changed_since(self, guid: str) -> bool:
         """Whether the live content's root differs; a writer of another process may always."""

@@ -26,7 +26,6 @@ from mirrord.core.errors import Damaged, NotFound, Unsupported
 from mirrord.core.model import Role, Snapshot, SnapshotKind
 from mirrord.drivers.block.format import Root, checksum_text
 from mirrord.drivers.block.store import io_errors
-from mirrord.drivers.pins import Pins, of_snapshot
 from mirrord.system import files
 
 MAGIC = "mirrord-block-volume"
@@ -35,6 +34,8 @@ VERSION = 1
 NAME = "root"
 COPY = "root-copy"
 RESERVE = "reserve"
+#: The folder of what mirrors have pinned (drivers/pinfiles.py).
+PINS = "pins"
 #: At least; and always enough for a record and its copy to be written beside the old ones.
 _RESERVE_BYTES_MIN = 64 << 10
 
@@ -110,7 +111,6 @@ class RootRecord:
     identity: of this volume, for ever. live: the image that users see.
     segment: where the live volume allocates. chunk, grown: where its allocator stood.
     origin: guid of the snapshot that it began as when it was promoted.
-    pins: the snapshots that mirrors need (drivers/pins.py).
     """
 
     identity: str
@@ -124,15 +124,10 @@ class RootRecord:
     origin: str | None = None
     next_order: int = 1
     snapshots: tuple[Entry, ...] = field(default=())
-    pins: Pins = field(default_factory=dict)
 
     def entry(self, guid: str) -> Entry | None:
         """The snapshot with that identity."""
         return next((one for one in self.snapshots if one.guid == guid), None)
-
-    def snapshot(self, entry: Entry) -> Snapshot:
-        """One of its own as the engine sees it."""
-        return entry.snapshot()._replace(pinned=of_snapshot(self.pins, entry.guid))
 
     def with_snapshot(self, entry: Entry) -> RootRecord:
         """The record with one more snapshot, which gets the next order."""
@@ -164,7 +159,6 @@ def encode(record: RootRecord) -> bytes:
         "origin": record.origin,
         "next_order": record.next_order,
         "snapshots": len(record.snapshots),
-        "pins": dict(record.pins),
     }
     body = "\n".join([json.dumps(head), *map(_line, record.snapshots), ""]).encode()
     return f"{MAGIC} {VERSION} {checksum_text(body)} {len(body)}\n".encode() + body
@@ -190,7 +184,6 @@ def decode(data: bytes, where: str) -> RootRecord:
     try:
         lines = body.decode().splitlines()
         head = json.loads(lines[0])
-        pins = head.get("pins", {})
         entries = tuple(Entry.from_dict(json.loads(line)) for line in lines[1:])
         return RootRecord(
             identity=str(head["identity"]),
@@ -204,9 +197,8 @@ def decode(data: bytes, where: str) -> RootRecord:
             origin=head["origin"],
             next_order=int(head["next_order"]),
             snapshots=entries,
-            pins={str(one): tuple(map(str, guids)) for one, guids in pins.items()},
         )
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, IndexError) as error:
         raise record_damaged(where, f"it makes no sense ({error})") from error
 
 

@@ -26,14 +26,13 @@ from mirrord.core.model import (
     Staging,
     VolumeFacts,
 )
-from mirrord.drivers import refusals
+from mirrord.drivers import pinfiles, refusals
 from mirrord.drivers.btrfs import (
     copies,
     failover,
     freezing,
     ioctl,
     layout,
-    pinning,
     receive,
     reserve,
     spool,
@@ -206,8 +205,9 @@ class BtrfsDriver(Driver, Clones):
     @guarded
     def pin(self, mirror_id: str, guids: Sequence[str]) -> None:
         """See `Driver.pin`."""
-        place = self._place()
-        reserve.use(place, lambda: pinning.pin(place, mirror_id, guids, str(self)))
+        place, words = self._place(), ("BTRFS:PIN", mirror_id, guids, str(self))
+        if place.store.is_dir():
+            reserve.use(place, lambda: pinfiles.pin(place.pins, *words))
 
     @guarded
     def reclaim(self) -> None:

@@ -10,7 +10,7 @@
         spool/<transfer>                  the stream of a transfer that may go on (spool.py)
         swap/                             what is about to change places with V
         mirror.json                       the mirror that a destination belongs to
-        pins/<mirror id>.json             the snapshots that a mirror needs (pins.py)
+        pins/<mirror id>.json             the snapshots that a mirror needs (pinfiles.py)
         reserve                           room for when the file system is full (reserve.py)
         frozen.json                       of a live volume that is frozen (freezing.py)
         lock
@@ -25,7 +25,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -305,20 +305,6 @@ def read_copy(layout: Layout) -> tuple[str, str] | None:
 def write_copy(op: str, layout: Layout, path: str, uuid: str) -> None:
     """Note where the writable copy is going to be; durable."""
     _write(op, layout.copy_file, {"format": _FORMAT, "path": path, "uuid": uuid})
-
-
-def read_pins(path: Path) -> tuple[str, ...]:
-    """The guids that a mirror's file of pins names; `Damaged`."""
-    document = _read(path)
-    guids = [] if document is None else document.get("guids")
-    if not isinstance(guids, list) or not all(isinstance(guid, str) for guid in guids):
-        raise _damaged(path, "it has other fields than it should")
-    return tuple(guids)
-
-
-def write_pins(op: str, path: Path, guids: Sequence[str]) -> None:
-    """Replace a mirror's pins; durable."""
-    _write(op, path, {"format": _FORMAT, "guids": list(guids)})
 
 
 def read_record(wrapper: Path) -> Record | None:

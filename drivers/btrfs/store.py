@@ -10,8 +10,8 @@ from typing import NamedTuple
 from mirrord.core.errors import Damaged, Diverged, Refused
 from mirrord.core.model import Snapshot, SnapshotKind
 from mirrord.core.text import escaped
-from mirrord.drivers import refusals
-from mirrord.drivers.btrfs import ioctl, layout, pinning, subvolume
+from mirrord.drivers import pinfiles, refusals
+from mirrord.drivers.btrfs import ioctl, layout, subvolume
 from mirrord.drivers.btrfs.layout import Layout, Record
 from mirrord.drivers.pins import demand_free, of_snapshot
 from mirrord.system import files, steps
@@ -40,7 +40,7 @@ def kept(place: Layout) -> list[Kept]:
             kind = SnapshotKind.REFERENCE if folder == place.snapshots else SnapshotKind.DIVERGED
             hints[one.snapshot.guid] = one.wrapper, kind
     place.known.places[place.store] = hints
-    pinned = pinning.legible(place)
+    pinned = pinfiles.legible(place.pins)
     if pinned:
         found = [
             one._replace(
@@ -136,7 +136,7 @@ def delete(place: Layout, one: Kept, where: str) -> None:
         raise Refused("the snapshot is its owner's", where=where, why=str(one.path))
     # (One that was changed since has another identity than it was pinned by.)
     guids = {one.snapshot.guid, one.info.guid}
-    demand_free(pinning.load(place), guids, one.snapshot.name, where)
+    demand_free(pinfiles.load(place.pins), guids, one.snapshot.name, where)
     nested = nested_names(one.path, limit=1)
     if nested:
         raise Refused(

@@ -1,0 +1,82 @@
+"""Pins as files: one for each mirror, in a folder of the volume's.
+
+A change is one rename, and is not waited for: each update makes one at either end. When the power
+fails the pins may be those of the update before, whose snapshots are there still; or a file is
+empty, and nothing is deleted until its mirror has pinned anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from mirrord.core.errors import Damaged
+from mirrord.drivers import pins
+from mirrord.drivers.pins import Pins
+from mirrord.system import files, steps
+
+_SUFFIX = ".json"
+_FORMAT = 1
+
+
+def load(folder: Path) -> Pins:
+    """All pins of a volume. `Damaged`: what a mirror has pinned cannot be known."""
+    return {name: _read(folder / f"{name}{_SUFFIX}") for name in _mirrors(folder)}
+
+
+def legible(folder: Path) -> Pins:
+    """The same without what cannot be read: for a listing."""
+    found = {}
+    for name in _mirrors(folder):
+        with contextlib.suppress(Damaged):
+            found[name] = _read(folder / f"{name}{_SUFFIX}")
+    return found
+
+
+def _mirrors(folder: Path) -> list[str]:
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    wanted = (name for name in names if name.endswith(_SUFFIX) and not name.startswith("."))
+    return [name.removesuffix(_SUFFIX) for name in wanted]
+
+
+def pin(folder: Path, op: str, mirror_id: str, guids: Sequence[str], where: str) -> None:
+    """See `Volume.pin`."""
+    before = legible(folder)
+    after = pins.replaced(before, mirror_id, guids, where)
+    path = folder / f"{mirror_id}{_SUFFIX}"
+    if mirror_id not in after:
+        if path.exists():
+            steps.reached(f"{op}:REMOVE")
+            path.unlink()
+    elif after != before:
+        files.make_directory(f"{op}:FOLDER", folder, mode=0o700)
+        beside = folder / f".{path.name}.new"
+        text = json.dumps({"format": _FORMAT, "guids": list(after[mirror_id])})
+        steps.reached(f"{op}:WRITE")
+        beside.write_text(text + "\n")
+        steps.reached(f"{op}:RENAME")
+        beside.rename(path)
+
+
+def _read(path: Path) -> tuple[str, ...]:
+    try:
+        document = json.loads(path.read_bytes())
+        guids = document["guids"]
+        if document["format"] == _FORMAT and all(isinstance(guid, str) for guid in guids):
+            return tuple(guids)
+        why = "it has other fields than it should"
+    except FileNotFoundError:
+        return ()
+    except (ValueError, KeyError, TypeError) as error:
+        why = str(error)
+    raise Damaged(
+        "a record of pinned snapshots is damaged", where=str(path), why=why,
+        hint="The next update of its mirror writes it anew. If that mirror is no more: "
+        f"'mirrord prune NAME --unpin {path.stem}', with any mirror of this volume.",
+    )  # fmt: skip
