@@ -10,6 +10,7 @@ import pytest
 
 from mirrord.core.errors import MirrordError
 from mirrord.core.model import Role
+from tests.support.snapshots import delete_by_force
 from tests.support.world import NAME
 from tests.zfs.conftest import Trouble
 from tests.zfsvm.pools import sick_pool, small_pool
@@ -104,7 +105,7 @@ def test_a_snapshot_that_somebody_else_holds_is_not_taken_from_them(trouble: Tro
     trouble.change()
     trouble.goes_on()
     try:
-        text = said(lambda: trouble.lab.source().delete_snapshot(first.guid))
+        text = said(lambda: delete_by_force(trouble.lab.source(), first.guid))
         assert "theirs" in text and "zfs release" in text, text
         assert "theirs" in trouble.run("zfs", "holds", "-H", full)
     finally:
