@@ -53,6 +53,7 @@ ONCE = frozenset(
         "BTRFS:STORE:STORE",
         "BTRFS:STORE:SNAPSHOTS",
         "BTRFS:STORE:FOLDER",
+        "BLOCK:PIN:FOLDER",
         "BTRFS:PIN:FOLDER",
     }
 )
