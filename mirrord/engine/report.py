@@ -18,7 +18,7 @@ from mirrord.core.units import format_duration
 from mirrord.drivers.contract import Driver
 from mirrord.engine import plan, recovery, shown
 from mirrord.engine.failures import UPDATE
-from mirrord.engine.mirror import Mirror, live_source, one_line
+from mirrord.engine.mirror import Mirror, check_there, live_source, one_line
 from mirrord.engine.shown import Fault
 from mirrord.system import clock, locks
 from mirrord.system.waiting import LOOK_S
@@ -318,6 +318,9 @@ def delta(
     """
     with mirror.hold(Verb.UPDATE, activity=Activity.SNAPSHOTTING):
         pending = recovery.recover(mirror).pending
+        if mirror.catalogue.mirror(mirror.id) is None:  # it was lost: what it said is at the ends
+            check_there(mirror.destination.facts(), mirror)
+            mirror.row()
         live_source(mirror)
         here = mirror.source.snapshots()
         if incremental is None:

@@ -250,6 +250,19 @@ def test_a_lost_catalogue_is_found_anew_from_the_ends(world: World) -> None:
     assert world.in_step()
 
 
+def test_delta_with_a_lost_catalogue(world: World) -> None:
+    world.initialized()
+    world.lab.change(world.lab.source(), 1)
+    world.service.close()
+    for file in world.paths.state.iterdir():
+        file.unlink()
+    before = world.lab.source().snapshots()
+    found = world.again().delta(NAME, base=None, incremental=None, states=False, files=False)
+    assert found["base"] == before[-1].name and found["send_bytes"] > 0
+    assert world.lab.source().snapshots() == before
+    assert world.status()["state"] == "mirrored"
+
+
 @pytest.mark.both_ways
 def test_restore_all_brings_the_source_back(world: World) -> None:
     world.initialized()
