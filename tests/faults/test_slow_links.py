@@ -41,8 +41,7 @@ def test_status_during_a_slow_transfer_does_not_end_it(site: Remote, way: str) -
     assert site.proxy.connections == 1, "the connection was given up"
     assert site.proxy.passed[way] < 4 * MIB, "the transfer began again"
     assert asked >= 2
-    # Behind the data all would be late. (On a busy machine some are.)
-    assert len(late) <= asked / 2, late
+    assert len(late) <= asked / 4, late
 
 
 def test_a_look_during_a_stall_does_not_end_it_either(site: Remote) -> None:
