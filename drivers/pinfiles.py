@@ -56,12 +56,8 @@ def pin(folder: Path, op: str, mirror_id: str, guids: Sequence[str], where: str)
             path.unlink()
     elif after != before:
         files.make_directory(f"{op}:FOLDER", folder, mode=0o700)
-        beside = folder / f".{path.name}.new"
-        text = json.dumps({"format": _FORMAT, "guids": list(after[mirror_id])})
-        steps.reached(f"{op}:WRITE")
-        beside.write_text(text + "\n")
-        steps.reached(f"{op}:RENAME")
-        beside.rename(path)
+        text = json.dumps({"format": _FORMAT, "guids": list(after[mirror_id])}) + "\n"
+        files.write_atomic(op, path, text.encode(), mode=0o600, durable=False)
 
 
 def _read(path: Path) -> tuple[str, ...]:
@@ -76,7 +72,9 @@ def _read(path: Path) -> tuple[str, ...]:
     except (ValueError, KeyError, TypeError) as error:
         why = str(error)
     raise Damaged(
-        "a record of pinned snapshots is damaged", where=str(path), why=why,
-        hint="The next update of its mirror writes it anew. If that mirror is no more: "
+        "a record of pinned snapshots is damaged",
+        where=str(path),
+        why=why,
+        hint="The next update of its mirror writes it anew. If that mirror no longer exists: "
         f"'mirrord prune NAME --unpin {path.stem}', with any mirror of this volume.",
-    )  # fmt: skip
+    )

@@ -26,9 +26,10 @@ def replaced(pins: Pins, mirror_id: str, guids: Sequence[str], where: str) -> Pi
         raise Refused(f"invalid mirror id: {mirror_id[:100]!r}", where=where)
     if len(guids) > GUIDS_MAX:
         raise Refused(
-            f"a mirror can pin {GUIDS_MAX} snapshots of a volume", where=where,
+            f"a mirror can pin {GUIDS_MAX} snapshots of a volume",
+            where=where,
             why=f"the mirror {mirror_id} asks for {len(guids)}",
-        )  # fmt: skip
+        )
     if any(not guid.isprintable() or not 0 < len(guid) <= _GUID_CHARACTERS_MAX for guid in guids):
         raise Refused("invalid snapshot identity", where=where)
     if not guids:
@@ -41,10 +42,11 @@ def replaced(pins: Pins, mirror_id: str, guids: Sequence[str], where: str) -> Pi
 def too_many(where: str) -> MirrordError:
     """There is no room for the pins of one more mirror."""
     return Refused(
-        "too many mirrors have pinned snapshots of this volume", where=where,
+        "too many mirrors have pinned snapshots of this volume",
+        where=where,
         hint="'mirrord prune NAME --dry-run' names them; 'mirrord prune NAME --unpin ID' removes "
-        "those of a mirror that is no more.",
-    )  # fmt: skip
+        "those of a mirror that no longer exists.",
+    )
 
 
 def of_snapshot(pins: Pins, guid: str) -> tuple[str, ...]:
@@ -57,8 +59,9 @@ def demand_free(pins: Pins, guids: Iterable[str], name: str, where: str) -> None
     found = sorted({one for guid in guids for one in of_snapshot(pins, guid)})
     if found:
         raise Refused(
-            f"the snapshot {name} is pinned", where=where,
+            f"the snapshot {name} is pinned",
+            where=where,
             why=f"the mirror with the id {found[0]} goes on from it",
-            hint="It can be deleted when that mirror has gone on. If that mirror is no more: "
+            hint="It can be deleted when that mirror has gone on. If that mirror no longer exists: "
             f"'mirrord prune NAME --unpin {found[0]}', with any mirror of this volume.",
-        )  # fmt: skip
+        )

@@ -99,7 +99,8 @@ class Serving:
             yield
         finally:
             with self._guard:
-                del self._sessions[name]
+                if self._sessions.get(name) is session:  # not that of a client that came back
+                    del self._sessions[name]
 
 
 def serve(stream: ByteStream, settings: Settings, serving: Serving) -> MirrordError | None:

@@ -290,6 +290,12 @@ class Service(Opener):
         """See `mirrord.engine.prune.prune_now`, and with a mirror's id `unpin`."""
         from mirrord.engine import prune
 
+        if unpin and (dry_run or accept):
+            raise UsageError(
+                "'--unpin' cannot be combined with '--dry-run' or '--accept'",
+                hint=f"'mirrord prune {name} --dry-run' says what is pinned; it changes nothing.",
+            )
+
         def work(mirror: Mirror) -> Result:
             if unpin:
                 return prune.unpin(mirror, unpin)

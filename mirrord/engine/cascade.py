@@ -72,8 +72,13 @@ def change_source(mirror: Mirror, endpoint: Endpoint, source: Driver) -> Result:
             trouble = pinning.give_up(mirror, mirror.source) if before != endpoint else ""
         return Result(
             "done",
-            f"'{mirror.name}' goes on from {endpoint}: the base {base.name} is there.\n"
-            f"{trouble}{trouble and chr(10)}Next: 'mirrord update {mirror.name}'.",
+            "\n".join(
+                [
+                    f"'{mirror.name}' goes on from {endpoint}: the base {base.name} is there.",
+                    *([trouble] if trouble else []),
+                    f"Next: 'mirrord update {mirror.name}'.",
+                ]
+            ),
             {"source": str(endpoint), "before": str(before), "base": base.name},
         )
 

@@ -11,7 +11,7 @@ from mirrord.system.paths import Paths
 
 
 def remote_driver(endpoint: Endpoint, paths: Paths, links: Links) -> Driver:
-    """The driver of a volume on another host, over that host's one of the links. `ConfigError`."""
+    """The driver of a volume on another host, over the one link to that host. `ConfigError`."""
     hosts = Hosts(paths.hosts)
     host = hosts.find(endpoint.host)
     return RemoteDriver.of(endpoint, links.to(host, hosts.jumps(host)))

@@ -55,14 +55,18 @@ def prune(mirror: Mirror, here: list[Snapshot], there: list[Snapshot], *, shown:
     try:
         ends = [
             look(
-                mirror, "destination", there,
+                mirror,
+                "destination",
+                there,
                 protected=others | pinning.reasons(mirror, there, here) | base,
             ),
             look(
-                mirror, "source", here,
+                mirror,
+                "source",
+                here,
                 protected=others | pinning.reasons(mirror, here, there) | base,
             ),
-        ]  # fmt: skip
+        ]
         for end in ends:
             doubts += [f"at the {end.name}: {doubt}" for doubt in end.doubts]
         certain = [end for end in ends if not end.doubts and not end.driver.append_only]
@@ -198,10 +202,11 @@ def make_room(mirror: Mirror, need_bytes: int, *, base: str | None) -> None:
         return
     _delete_at(mirror, mirror.destination, end.gone, pinning.own(mirror, there))
     mirror.catalogue.add_event(
-        mirror.id, "info",
+        mirror.id,
+        "info",
         f"pruned {len(end.gone)} snapshots first: {format_size(need_bytes)} are needed, "
         f"{format_size(facts.free_bytes)} were free",
-    )  # fmt: skip
+    )
     deadline_s = clock.monotonic_s() + _ROOM_WAIT_S
     while mirror.destination.facts().free_bytes < need_bytes:
         if clock.monotonic_s() > deadline_s:
@@ -224,14 +229,18 @@ def prune_now(mirror: Mirror, *, dry_run: bool, accept: bool) -> Result:
         protected = _protected(mirror, here, there)
         ends = [
             look(
-                mirror, "source", here,
+                mirror,
+                "source",
+                here,
                 protected=pinning.reasons(mirror, here, there, names) | protected,
             ),
             look(
-                mirror, "destination", there,
+                mirror,
+                "destination",
+                there,
                 protected=pinning.reasons(mirror, there, here, names) | protected,
             ),
-        ]  # fmt: skip
+        ]
         data = {"dry_run": dry_run, "ends": {end.name: _end_dict(end) for end in ends}}
         lines = [line for end in ends for line in _end_lines(end)]
         count = sum(len(end.gone) for end in ends)
@@ -262,10 +271,11 @@ def unpin(mirror: Mirror, mirror_id: str) -> Result:
         name = _names(mirror).get(mirror_id)
         if name is not None:
             raise Refused(
-                f"the mirror with the id {mirror_id} is still defined", where=f"mirror '{name}'",
+                f"the mirror with the id {mirror_id} is still defined",
+                where=f"mirror '{name}'",
                 why="it needs what it has pinned, and would pin it again",
                 hint=f"'mirrord release {name}' or 'mirrord delete {name}' removes its pins.",
-            )  # fmt: skip
+            )
         found = {
             str(driver): pinning.remove(mirror, driver, mirror_id)
             for driver in (mirror.source, mirror.destination)
@@ -297,10 +307,11 @@ def _check_there(mirror: Mirror) -> None:
         facts = driver.facts()
         if facts.role is Role.ABSENT:
             raise Refused(
-                "nothing is pruned while an end is not there", where=str(driver),
+                "nothing is pruned while an end is not there",
+                where=str(driver),
                 why=facts.notes[0] if facts.notes else "nothing is at that path",
                 hint="Check that its file system is mounted; nothing was deleted.",
-            )  # fmt: skip
+            )
 
 
 def _protected(

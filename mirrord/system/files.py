@@ -47,8 +47,13 @@ def sync_device(op: str, path: str | Path) -> None:
         os.close(descriptor)
 
 
-def write_atomic(op: str, path: str | Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Replace the file at `path` by `data` in one durable step; a crash leaves old or new."""
+def write_atomic(
+    op: str, path: str | Path, data: bytes, *, mode: int = 0o644, durable: bool = True
+) -> None:
+    """Replace the file at `path` by `data` in one durable step; a crash leaves old or new.
+
+    durable: False: the disk is not waited for; after a power cut it may also be empty.
+    """
     path = Path(path)
     beside = path.with_name(f".{path.name}.new")
     steps.reached(f"{op}:WRITE")
@@ -59,10 +64,15 @@ def write_atomic(op: str, path: str | Path, data: bytes, *, mode: int = 0o644) -
         view = memoryview(data)
         while view:
             view = view[os.write(descriptor, view) :]
-        os.fsync(descriptor)
+        if durable:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    rename(f"{op}:RENAME", beside, path)
+    if durable:
+        rename(f"{op}:RENAME", beside, path)
+    else:
+        steps.reached(f"{op}:RENAME")
+        beside.rename(path)
 
 
 def rename(op: str, old: str | Path, new: str | Path, *, leaving: bool = False) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mirrord.control.api import Service
-from mirrord.core.errors import Refused
+from mirrord.core.errors import Refused, UsageError
 from mirrord.drivers.contract import Driver
 from mirrord.system.paths import Paths
 from tests.contract.lab import Lab
@@ -275,3 +275,12 @@ def test_an_end_that_is_not_there_is_named_when_its_pins_cannot_be_removed(
     assert pinned(lab.source(), mirror_id) != set()
     for one in lab.source().snapshots():
         delete_by_force(lab.source(), one.guid)
+
+
+@pytest.mark.parametrize(("dry_run", "accept"), [(True, False), (False, True)])
+def test_unpin_goes_alone(world: World, lab: Lab, dry_run: bool, accept: bool) -> None:
+    world.initialized()
+    lab.source().pin("0a1b2c3d", [one.guid for one in lab.source().snapshots()])
+    with pytest.raises(UsageError, match="cannot be combined"):
+        world.service.prune(NAME, dry_run=dry_run, accept=accept, unpin="0a1b2c3d")
+    assert pinned(lab.source(), "0a1b2c3d")

@@ -32,3 +32,14 @@ def test_what_is_half_written_beside_is_none(tmp_path: Path) -> None:
     assert pinfiles.load(tmp_path) == {"0a0a0a0a": ("one",)}
     pinfiles.pin(tmp_path, "TEST:PIN", "0a0a0a0a", [], "here")
     assert pinfiles.load(tmp_path) == {}
+
+
+def test_a_link_that_somebody_put_in_the_way_is_not_followed(tmp_path: Path) -> None:
+    private = tmp_path / "private"
+    private.write_text("kept")
+    folder = tmp_path / "pins"
+    folder.mkdir()
+    (folder / ".0a0a0a0a.json.new").symlink_to(private)
+    with pytest.raises(OSError):
+        pinfiles.pin(folder, "TEST:PIN", "0a0a0a0a", ["one"], "here")
+    assert private.read_text() == "kept"

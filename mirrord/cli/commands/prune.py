@@ -26,8 +26,8 @@ def prune(
         str,
         typer.Option(
             metavar="ID",
-            help="Remove what the mirror with that id, which is no more, has pinned at both ends; "
-            "nothing is deleted.",
+            help="Remove the pins, at both ends, of a mirror that no longer exists, by its id. No "
+            "snapshot is deleted. Not with the other options.",
         ),
     ] = "",
     as_json: Json = False,
