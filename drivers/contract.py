@@ -45,6 +45,7 @@ from mirrord.core.model import (
     Staging,
     VolumeFacts,
 )
+from mirrord.core.relationship import Relationship, replaces
 from mirrord.drivers.refusals import no_clones
 from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.system.waiting import Waiting
@@ -167,6 +168,33 @@ class Volume(abc.ABC):
     def pins(self) -> dict[str, tuple[str, ...]]:
         """The pinned snapshots by guid, each with the ids of the mirrors that have pinned it."""
         return {one.guid: one.pinned for one in self.snapshots() if one.pinned}
+
+    @abc.abstractmethod
+    def relationships(self) -> dict[str, Relationship | None]:
+        """The relationship records that lie with the volume, by the mirrors' ids; None: it is
+        there, and damaged.
+        """
+
+    def relate(self, record: Relationship, after: int) -> None:
+        """Put the record in place of the mirror's earlier one, whose epoch is `after` (0: there is
+        none, or a damaged one), in one step. `Fenced` when that is not so; nothing when the very
+        record is there already. It stays through promote and rollback. Not for an ABSENT place.
+        """
+        with self.lock(f"mirrord {record.name}"):
+            if replaces(self.relationships(), record, after, str(self)):
+                self._relate(record)
+
+    def unrelate(self, mirror_id: Name) -> None:
+        """Remove the mirror's record; nothing when there is none."""
+        with self.lock("mirrord"):
+            if mirror_id in self.relationships():
+                self._unrelate(mirror_id)
+
+    @abc.abstractmethod
+    def _relate(self, record: Relationship) -> None: ...
+
+    @abc.abstractmethod
+    def _unrelate(self, mirror_id: str) -> None: ...
 
     def reclaim(self) -> None:  # noqa: B027 - most have nothing to hasten
         """Let the file system give back now what deleted snapshots held, where it would dawdle."""

@@ -18,6 +18,7 @@ from mirrord.drivers import pins
 from mirrord.drivers.pins import Pins
 from mirrord.system import files, steps
 
+NAME = "pins"
 _SUFFIX = ".json"
 _FORMAT = 1
 

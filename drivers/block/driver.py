@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -47,6 +47,7 @@ from mirrord.drivers.block.volume import (
     writer_of,
 )
 from mirrord.drivers.contract import Capability, Clones, Driver
+from mirrord.drivers.filerecords import FileRecords
 from mirrord.drivers.refusals import (
     base_missing,
     not_a_mirror,
@@ -61,7 +62,7 @@ from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.system import locks
 
 
-class BlockDriver(Driver, Clones):
+class BlockDriver(FileRecords, Driver, Clones):
     """A block volume in the directory `location`, an absolute path."""
 
     kind = "block"
@@ -126,7 +127,7 @@ class BlockDriver(Driver, Clones):
         """From the table of the root record."""
         if not is_volume(self._path):
             return []
-        pinned = pinfiles.legible(self._pins)
+        pinned = pinfiles.legible(self._path / pinfiles.NAME)
         return [
             one.snapshot()._replace(pinned=pins.of_snapshot(pinned, one.guid))
             for one in self._record().snapshots
@@ -164,18 +165,15 @@ class BlockDriver(Driver, Clones):
                     hint="It can be deleted once a newer one is shown.",
                 )
             if entry is not None:
-                pins.demand_free(pinfiles.load(self._pins), [guid], entry.name, str(self))
+                self._demand_unpinned(guid, entry.name)
             volume.drop_snapshots({guid})
 
-    def pin(self, mirror_id: str, guids: Sequence[str]) -> None:
-        """See `Volume.pin`."""
-        if is_volume(self._path):
-            with io_errors(str(self), "pinning snapshots"):
-                pinfiles.pin(self._pins, "BLOCK:PIN", mirror_id, guids, str(self))
+    def _records(self) -> Path | None:
+        return self._path if is_volume(self._path) else None
 
-    @property
-    def _pins(self) -> Path:
-        return self._path / rootrecord.PINS
+    def _keep(self, work: Callable[[], None]) -> None:
+        with io_errors(str(self), "writing a record"):
+            work()
 
     def changed_since(self, guid: str) -> bool:
         """Whether the live content's root differs; a writer of another process may always."""

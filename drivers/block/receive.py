@@ -24,7 +24,7 @@ from mirrord.drivers.block.format import (
     segment_of,
     sum_of,
 )
-from mirrord.drivers.block.rootrecord import PINS, Entry, RootRecord
+from mirrord.drivers.block.rootrecord import Entry, RootRecord
 from mirrord.drivers.block.staging import StagingRecord
 from mirrord.drivers.block.store import BlockStore
 from mirrord.drivers.block.stream import (
@@ -304,7 +304,9 @@ class Collisions:
             return "the base of this transfer"
         if entry.guid == self._record.shown:
             return "which the destination shows"
-        pinned = {*of_snapshot(pinfiles.load(self._path / PINS), entry.guid)} - {self._mirror_id}
+        pinned = {*of_snapshot(pinfiles.load(self._path / pinfiles.NAME), entry.guid)} - {
+            self._mirror_id
+        }
         if pinned:  # by another one: of its own a mirror needs the base
             return f"which the mirror with the id {min(pinned)} has pinned"
         if entry.kind is SnapshotKind.DIVERGED:

@@ -34,8 +34,6 @@ VERSION = 1
 NAME = "root"
 COPY = "root-copy"
 RESERVE = "reserve"
-#: The folder of what mirrors have pinned (drivers/pinfiles.py).
-PINS = "pins"
 #: At least; and always enough for a record and its copy to be written beside the old ones.
 _RESERVE_BYTES_MIN = 64 << 10
 

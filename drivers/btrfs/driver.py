@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -26,7 +26,7 @@ from mirrord.core.model import (
     Staging,
     VolumeFacts,
 )
-from mirrord.drivers import pinfiles, refusals
+from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import (
     copies,
     failover,
@@ -48,13 +48,14 @@ from mirrord.drivers.btrfs.layout import Layout
 from mirrord.drivers.btrfs.store import Kept
 from mirrord.drivers.btrfs.stream import BtrfsSendStream, Checkpoint, Sending
 from mirrord.drivers.contract import Capability, Clones, Driver
+from mirrord.drivers.filerecords import FileRecords
 from mirrord.system import files, locks
 from mirrord.system.openers import writers_on
 
 _NESTED_WATCHED_MAX = 1000
 
 
-class BtrfsDriver(Driver, Clones):
+class BtrfsDriver(FileRecords, Driver, Clones):
     """One subvolume, or the place where one is mirrored to. known: by the drivers of this process.
 
     stream_version: of the streams that `send` makes: 2 carries compressed extents as they are,
@@ -76,8 +77,7 @@ class BtrfsDriver(Driver, Clones):
         self._seen: tuple[int, int, int] | None = None
         self._blocks: walk.NamedBlocks | None = None
         self._freeze: freezing.Freeze | None = None
-        #: The uuid of the live volume when its snapshots were listed last.
-        self._listed = ""
+        self._listed = ""  # the live volume's uuid when its snapshots were listed last
 
     # Facts
 
@@ -128,7 +128,7 @@ class BtrfsDriver(Driver, Clones):
         """The file to lock; None while there is no place for one."""
         place = self._place()
         if place.live:
-            self._make_live_store(place)
+            layout.make_store("BTRFS:STORE", place, public=False)
         return place.lock_file if place.store.is_dir() else None
 
     # Snapshots
@@ -138,9 +138,6 @@ class BtrfsDriver(Driver, Clones):
         if not place.live:
             raise refusals.not_live(str(self))
         return place
-
-    def _make_live_store(self, place: Layout) -> None:
-        layout.make_store("BTRFS:STORE", place, public=False)
 
     @guarded
     def snapshots(self) -> list[Snapshot]:
@@ -170,7 +167,7 @@ class BtrfsDriver(Driver, Clones):
     def take_snapshot(self, name: str) -> Snapshot:
         """See `Driver.take_snapshot`."""
         place = self._live_place()
-        self._make_live_store(place)
+        layout.make_store("BTRFS:STORE", place, public=False)
         if self._listed not in ("", subvolume.info(place.view).uuid):
             raise refusals.replaced(str(self), "it was replaced just now")
         wrapper = place.snapshots / layout.component(name, str(self))
@@ -203,11 +200,14 @@ class BtrfsDriver(Driver, Clones):
         reserve.use(place, lambda: store.delete(place, one, str(self)))
 
     @guarded
-    def pin(self, mirror_id: str, guids: Sequence[str]) -> None:
-        """See `Driver.pin`."""
-        place, words = self._place(), ("BTRFS:PIN", mirror_id, guids, str(self))
-        if place.store.is_dir():
-            reserve.use(place, lambda: pinfiles.pin(place.pins, *words))
+    def _records(self) -> Path | None:
+        place = self._place()
+        return place.store if place.live or place.store.is_dir() else None
+
+    @guarded
+    def _keep(self, work: Callable[[], None]) -> None:
+        self._lock_file()  # which makes the store of a live volume
+        reserve.use(self._place(), work)
 
     @guarded
     def reclaim(self) -> None:

@@ -13,6 +13,7 @@
         pins/<mirror id>.json             the snapshots that a mirror needs (pinfiles.py)
         reserve                           room for when the file system is full (reserve.py)
         frozen.json                       of a live volume that is frozen (freezing.py)
+        relationships/<mirror id>         the relationship record of a mirror (relationfiles.py)
         lock
 
 A read-only subvolume cannot be renamed into another folder, but a folder with one in it can:

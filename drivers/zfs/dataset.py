@@ -12,6 +12,7 @@ from mirrord.core.model import (
     SnapshotKind,
     VolumeFacts,
 )
+from mirrord.core.relationship import Relationship
 from mirrord.drivers import refusals as texts
 from mirrord.drivers.contract import Clones, Driver
 from mirrord.drivers.pins import Pins, demand_free, of_snapshot
@@ -30,12 +31,13 @@ from mirrord.drivers.zfs import (
     names,
     pinning,
     proof,
+    relating,
     standing,
     taking,
 )
 from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.marks import SnapshotMark
-from mirrord.drivers.zfs.place import Place
+from mirrord.drivers.zfs.place import Dataset, Place
 from mirrord.drivers.zfs.sight import Sight
 from mirrord.system import clock, locks
 
@@ -116,6 +118,27 @@ class ZfsDataset(Driver, Clones):
                 with contextlib.suppress(MirrordError, OSError):
                     self._settle()
                 self._sight.trust(False)
+
+    # The relationship
+
+    def relationships(self) -> dict[str, Relationship | None]:
+        """See `Volume.relationships`."""
+        volume = self._look().volume
+        return relating.read(volume.name, str(self)) if volume is not None else {}
+
+    def _relate(self, record: Relationship) -> None:
+        with self._changing():
+            relating.write(self._there().name, record, str(self))
+
+    def _unrelate(self, mirror_id: str) -> None:
+        with self._changing():
+            relating.remove(self._there().name, mirror_id, str(self))
+
+    def _there(self) -> Dataset:
+        volume = self._look().volume
+        if volume is None:
+            raise texts.not_a_mirror(str(self))
+        return volume
 
     # Snapshots
 

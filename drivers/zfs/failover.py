@@ -33,6 +33,7 @@ from mirrord.drivers.zfs import (
     mounting,
     names,
     record,
+    relating,
     writers,
 )
 from mirrord.drivers.zfs.listing import Entry, Listing
@@ -342,6 +343,7 @@ def copied(volume: Dataset, mark: Mark, where: str) -> list[str]:
     for line in command.run(asked, where).splitlines():
         name, _, value = line.partition("\t")
         users = ":" in name and not name.startswith("mirrord:")
+        users = users or name.startswith(relating.PREFIX)
         if users or name in _COPIED:
             pairs.append(f"{name}={value}")
     hides = volume.mounted and below.names(volume.mountpoint)  # it was mounted over files

@@ -12,6 +12,7 @@ from mirrord.core.model import (
     SnapshotKind,
     VolumeFacts,
 )
+from mirrord.core.relationship import Relationship
 from mirrord.core.units import format_few
 from mirrord.drivers import refusals as texts
 from mirrord.drivers.contract import Clones, Driver
@@ -25,6 +26,7 @@ from mirrord.drivers.zfs import (
     marks,
     mounting,
     names,
+    relating,
     tree_commit,
     tree_failover,
     tree_look,
@@ -97,6 +99,18 @@ class TreeVolume(Driver, Clones):
     def _exclusive(self, purpose: str) -> Iterator[bool]:
         with locks.exclusive(locking.lock_file(self.location, "lock"), purpose, what=str(self)):
             yield True
+
+    # The relationship: the root's
+
+    def relationships(self) -> dict[str, Relationship | None]:
+        """See `Driver.relationships`."""
+        return self._root.relationships()
+
+    def _relate(self, record: Relationship) -> None:
+        relating.write(self.location, record, str(self))
+
+    def _unrelate(self, mirror_id: str) -> None:
+        relating.remove(self.location, mirror_id, str(self))
 
     # Snapshots
 

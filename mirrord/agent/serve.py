@@ -15,6 +15,7 @@ from mirrord.agent.rules import Rules, demand, rights_at
 from mirrord.core.endpoint import KINDS
 from mirrord.core.errors import NotFound, ProtocolError, Refused, Unsupported, Untrusted
 from mirrord.core.model import Endpoint, Name, ReceiveRequest, Role, SnapshotKind, Staging
+from mirrord.core.relationship import Relationship
 from mirrord.core.text import can_name, harmless
 from mirrord.drivers.contract import Capability, Clones, Driver, clones_of
 from mirrord.drivers.streams import Receiver, SendStream
@@ -284,6 +285,14 @@ def _demand_pins(opened: _Opened, said: dict[str, Any]) -> None:
     demand(opened.rules, opened.rights, needed, what, str(opened.driver))
 
 
+def _demand_epoch(opened: _Opened, said: dict[str, Any]) -> None:
+    """Who may not take away what is at a destination cannot raise the mirror's epoch there."""
+    record: Relationship = said["record"]
+    _check_name(record.mirror_id, str(opened.driver))
+    if said["after"] and not opened.rights & Right.SEND:
+        demand(opened.rules, opened.rights, Right.REMOVE, "raise an epoch", record.name)
+
+
 def _demand_forward(opened: _Opened, said: dict[str, Any]) -> None:
     """Who may only append may not show a snapshot that is there already, older than what is shown:
     it would turn the view back.
@@ -324,6 +333,7 @@ def _demand_place(opened: _Opened, said: dict[str, Any]) -> None:
 _GUARDS: dict[str, _Guard] = {
     "delete_snapshot": _demand_own,
     "pin": _demand_pins,
+    "relate": _demand_epoch,
     "commit": _demand_forward,
     "writers": _demand_kept_name,
     "divergence": _clamp(10_000),

@@ -82,6 +82,12 @@ class Undecided(Refused):
     code = "undecided"
 
 
+class Fenced(Refused):
+    """A command of an epoch that is over, or of a relieved controller; nothing was done."""
+
+    code = "fenced"
+
+
 class NotFound(MirrordError):
     """A mirror, snapshot, volume or file that is not there."""
 

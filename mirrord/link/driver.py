@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self, TypeVar
 from mirrord.core.endpoint import split_host
 from mirrord.core.errors import Aborted, LinkLost, MirrordError, Unreachable
 from mirrord.core.model import Endpoint, Snapshot, Staging, VolumeFacts
+from mirrord.core.relationship import Relationship
 from mirrord.drivers.contract import Capability, Clones, Driver
 from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.link.exchange import Cancelled, Exchange
@@ -232,6 +233,12 @@ class RemoteDriver(Driver, Clones):
         """See `Source.own_snapshots`."""
         listed: list[Snapshot] = self._call("own_snapshots", patterns) if patterns else []
         return listed
+
+    def _relate(self, record: Relationship) -> None:
+        raise NotImplementedError  # the other end does it in `relate`
+
+    def _unrelate(self, mirror_id: str) -> None:
+        raise NotImplementedError  # the other end does it in `unrelate`
 
 
 class _Carried:

@@ -45,6 +45,7 @@ LIMITED = {
 }
 NAMES = {
     ("pin", "mirror_id"),
+    ("unrelate", "mirror_id"),
     ("take_snapshot", "name"),
     ("prepare", "mirror_id"),
     ("commit", "transfer_id"),
@@ -129,6 +130,7 @@ def test_what_changes_is_forbidden_to_somebody() -> None:
     forbidden = {name for _rule, name in FORBIDDEN}
     assert {name for name, method in METHODS.items() if method.changes} - forbidden == {
         "pin",
+        "relate",
         "reclaim",
     }
 

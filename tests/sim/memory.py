@@ -40,6 +40,7 @@ from mirrord.drivers.refusals import (
 from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.system import clock, steps
 from tests.sim.link import Link
+from tests.sim.records import MemoryRecords
 from tests.sim.stream import Head, MemorySendStream, Parser
 from tests.sim.volume import Blocks, Body, Disk, Entry, Staged, Volume, digest_of
 
@@ -47,7 +48,7 @@ _FREE_BYTES = 1 << 40
 DIVERGED, REFERENCE = SnapshotKind.DIVERGED, SnapshotKind.REFERENCE
 
 
-class MemoryDriver(Driver):
+class MemoryDriver(MemoryRecords, Driver):
     """The volume at `location` of a disk; its streams go over `link`, or take no time."""
 
     kind = "memory"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from mirrord.core.errors import Busy
 from mirrord.core.model import ReceiveRequest, Role, Snapshot, SnapshotKind, Staging
+from mirrord.core.relationship import Relationship
 from mirrord.drivers.pins import Pins
 from mirrord.system import clock
 from tests.sim.stream import Change, Geometry
@@ -118,6 +119,7 @@ class Volume:
         self.next_order = 1
         self.mirror_id = ""
         self.pins: Pins = {}
+        self.relationships: dict[str, Relationship | None] = {}
         self.shown: str | None = None
         #: For checkers: when the live content was what each snapshot holds, by digest.
         self.spans: dict[int, Span] = {}

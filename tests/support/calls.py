@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from mirrord.core.model import ReceiveRequest, Snapshot, SnapshotKind
+from mirrord.core.relationship import Relationship, SiteRecord
 from mirrord.wire.values import pack
 
 GUID = "0" * 32
 _SNAPSHOT = Snapshot(GUID, "s1", SnapshotKind.REFERENCE, 1, 1)
+_RECORD = Relationship(
+    "m1", "home", 1, "one", (SiteRecord("one", "block:/a"), SiteRecord("two", "block:/b")), "c"
+)
 #: Every method with words that fit.
 CALLS: dict[str, tuple[object, ...]] = {
     "facts": (), "lock": ("x",), "unlock": (), "snapshots": (), "own_snapshots": (["*"],),
@@ -19,4 +23,5 @@ CALLS: dict[str, tuple[object, ...]] = {
     "rollback": (GUID, "m1", "kept"), "forget": (), "begin_test": ("",), "end_test": (),
     "writers": ("", 9), "freeze": (), "thaw": (), "mark": (), "is_marked": ("m",),
     "reinstate": ("kept",), "pin": ("m1", [GUID]),
+    "relationships": (), "relate": (pack(_RECORD), 0), "unrelate": ("m1",),
 }  # fmt: skip

@@ -1,0 +1,214 @@
+"""The relationship record: what a mirror is, as it stands with the volumes at both of its ends.
+
+One record for each mirror and volume. It says which site is the source, who may change that, and
+in which epoch: each verb that changes roles or contents beyond an update raises the epoch by one.
+A higher epoch wins; whoever works with a lower one is refused by the volumes themselves.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from mirrord.core.errors import Diverged, Fenced, Refused
+from mirrord.core.text import can_name
+
+#: A record has at most so many bytes, and a volume at most so many records: a peer writes them.
+RECORD_BYTES_MAX = 4096
+RECORDS_MAX = 64
+_NUMBER_MAX = 2**63 - 1
+_FORMAT = 1
+
+
+class Intent(enum.Enum):
+    """What the owner wants of the mirror in this epoch."""
+
+    MIRRORED = "mirrored"
+    BROKEN_OFF = "broken-off"
+
+
+class SiteRecord(NamedTuple):
+    """One end. endpoint: as its controller names it."""
+
+    name: str
+    endpoint: str
+
+
+class Relationship(NamedTuple):
+    """The record. epoch: 1 and up. source: the name of the site that is the source. controller:
+    the identity of the catalogue whose commands the volumes obey. in_sync_until_ns: until when the
+    destination certainly had every acknowledged write; None where no mode promises that.
+    """
+
+    mirror_id: str
+    name: str
+    epoch: int
+    source: str
+    sites: tuple[SiteRecord, ...]
+    controller: str
+    intent: Intent = Intent.MIRRORED
+    in_sync_until_ns: int | None = None
+
+    def endpoint(self, *, source: bool) -> str:
+        """The endpoint of the site in that role."""
+        [found] = [one.endpoint for one in self.sites if (one.name == self.source) == source]
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """As a document of plain values, the same each time."""
+        return {
+            "format": _FORMAT,
+            "mirror_id": self.mirror_id,
+            "name": self.name,
+            "epoch": self.epoch,
+            "source": self.source,
+            "sites": {one.name: one.endpoint for one in self.sites},
+            "controller": self.controller,
+            "intent": self.intent.value,
+            "in_sync_until_ns": self.in_sync_until_ns,
+        }
+
+    def raised(self, intent: Intent, *, source: str | None = None) -> Relationship:
+        """The record of the next epoch."""
+        return self._replace(
+            epoch=self.epoch + 1, intent=intent, source=source or self.source, in_sync_until_ns=None
+        )
+
+
+class Fence(NamedTuple):
+    """What a call that changes a volume carries: its mirror, and the epoch it believes in."""
+
+    mirror_id: str
+    epoch: int
+
+
+def newest(found: Iterable[Relationship | None]) -> Relationship | None:
+    """Of one mirror's records the one with the highest epoch; None when there is none.
+
+    `Diverged` when two of that epoch differ: two controllers have acted, and only the owner can
+    say which side is right.
+    """
+    every = [one for one in found if one is not None]
+    if not every:
+        return None
+    top = max(every, key=lambda one: one.epoch)
+    for one in every:
+        if one.epoch == top.epoch and not _agree(one, top):
+            raise Diverged(
+                "the two ends have different relationship records",
+                where=f"mirror '{top.name}'",
+                why=f"both are of epoch {top.epoch}; one says {_said(top)}, the other {_said(one)}",
+                hint=f"Decide which side is right: 'mirrord resync {top.name}' or 'mirrord reverse "
+                f"{top.name}' raises the epoch at both ends.",
+            )
+    return top
+
+
+def check_fence(stored: Relationship | None, fence: Fence, where: str) -> None:
+    """`Fenced` unless a call with that epoch may change the volume. One without a record obeys:
+    it is new, or was made before there were records.
+    """
+    if stored is not None and stored.epoch > fence.epoch:
+        raise _fenced(where, f"epoch {fence.epoch} of the mirror is over, it is {stored.epoch} now")
+
+
+def replaces(
+    known: Mapping[str, Relationship | None], record: Relationship, after: int, where: str
+) -> bool:
+    """Whether the record is to be written at a volume that has those, over the one of its mirror,
+    of which the writer believes that it has the epoch `after` (0: there is none, or a damaged one).
+    False: it is there already. `Fenced` when another one came before.
+    """
+    if record.mirror_id not in known and len(known) >= RECORDS_MAX:
+        raise Refused(
+            "the volume has too many mirrors", where=where, why=f"it has {len(known)} already",
+            hint="Delete those that are no more: 'mirrord delete NAME'.",
+        )  # fmt: skip
+    stored = known.get(record.mirror_id)
+    if stored == record:
+        return False
+    epoch = stored.epoch if stored else 0
+    if epoch != after or record.epoch < epoch:
+        raise _fenced(where, f"the volume is in epoch {epoch}, not {after}")
+    if stored is not None and record.epoch == epoch and not _agree(stored, record):
+        raise _fenced(where, f"epoch {epoch} began otherwise: {_said(stored)}")
+    return True
+
+
+def _agree(one: Relationship, other: Relationship) -> bool:
+    """Whether they tell the same of who is what. (Names and endpoints are how the controller calls
+    them; a change of those is none of roles.)
+    """
+    sites = {site.name for site in one.sites} == {site.name for site in other.sites}
+    mine, theirs = (
+        (record.mirror_id, record.epoch, record.source, record.controller, record.intent)
+        for record in (one, other)
+    )
+    return sites and mine == theirs
+
+
+def _said(record: Relationship) -> str:
+    return f"{record.intent.value} from {record.source} (controller {record.controller[:12]})"
+
+
+def _fenced(where: str, why: str) -> Fenced:
+    return Fenced(
+        "the volume has moved on", where=where, why=why,
+        hint="Another command has changed the roles meanwhile: see 'mirrord status'.",
+    )  # fmt: skip
+
+
+def encode(record: Relationship) -> bytes:
+    """The record as a line of JSON; `Refused` when it is longer than a record may be."""
+    data = json.dumps(record.as_dict(), separators=(",", ":")).encode()
+    if len(data) > RECORD_BYTES_MAX:
+        raise Refused("the relationship record is too long", why=f"{len(data)} bytes")
+    return data
+
+
+def decode(data: bytes | str) -> Relationship | None:
+    """The record in such a line; None when it makes no sense."""
+    try:
+        return _from_dict(json.loads(data))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _from_dict(document: Mapping[str, Any]) -> Relationship:
+    sites = tuple(SiteRecord(_word(name), _text(end)) for name, end in document["sites"].items())
+    until_ns = document["in_sync_until_ns"]
+    found = Relationship(
+        mirror_id=_word(document["mirror_id"]),
+        name=_word(document["name"]),
+        epoch=_number(document["epoch"]),
+        source=_word(document["source"]),
+        sites=sites,
+        controller=_word(document["controller"]),
+        intent=Intent(document["intent"]),
+        in_sync_until_ns=None if until_ns is None else _number(until_ns),
+    )
+    if len(sites) != 2 or found.source not in document["sites"]:
+        raise ValueError("it has to name two sites, one of which is the source")
+    if document["format"] != _FORMAT:
+        raise ValueError(f"it is not of the format {_FORMAT}")
+    return found
+
+
+def _word(value: object) -> str:
+    if not isinstance(value, str) or not can_name(value):
+        raise ValueError(f"{value!r:.60} is no name")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise ValueError(f"{value!r:.60} is no text")
+    return value
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _NUMBER_MAX:
+        raise ValueError(f"{value!r:.60} is no number of its kind")
+    return value

@@ -1,0 +1,74 @@
+"""The driver contract, claim by claim: the relationship records that lie with a volume."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirrord.core.errors import Fenced
+from mirrord.core.relationship import Intent, Relationship, SiteRecord
+from tests.contract.flows import MIRROR, initialized, mirror
+from tests.contract.lab import Lab
+
+FIRST = Relationship(
+    MIRROR, "home", 1, "primary",
+    (SiteRecord("primary", "btrfs:/data/home"), SiteRecord("secondary", "btrfs://dr/copy")),
+    controller="c0ffee",
+)  # fmt: skip
+
+
+def test_a_record_is_there_for_whoever_asks(lab: Lab) -> None:
+    source, destination, _base = initialized(lab)
+    for driver in (source, destination):
+        assert driver.relationships() == {}
+        driver.relate(FIRST, 0)
+        driver.relate(FIRST, 0)
+    other = FIRST._replace(mirror_id="m2", in_sync_until_ns=123)
+    source.relate(other, 0)
+    assert lab.source().relationships() == {MIRROR: FIRST, "m2": other}
+    assert lab.destination().relationships() == {MIRROR: FIRST}
+    lab.source().unrelate(MIRROR)
+    lab.source().unrelate(MIRROR)
+    assert lab.source().relationships() == {"m2": other}
+
+
+def test_only_who_knows_the_epoch_raises_it(lab: Lab) -> None:
+    source, _destination, _base = initialized(lab)
+    source.relate(FIRST, 0)
+    second = FIRST.raised(Intent.BROKEN_OFF)
+    assert second.epoch == 2
+    with pytest.raises(Fenced):
+        source.relate(second, 0)
+    with pytest.raises(Fenced):
+        source.relate(second, 2)
+    source.relate(second, 1)
+    for late in (FIRST, second._replace(source="secondary"), FIRST.raised(Intent.MIRRORED)):
+        with pytest.raises(Fenced):
+            lab.source().relate(late, 1)
+    with pytest.raises(Fenced):  # the same epoch, but told otherwise
+        source.relate(second._replace(controller="another"), 2)
+    moved = second._replace(name="house")
+    source.relate(moved, 2)
+    assert lab.source().relationships() == {MIRROR: moved}
+
+
+def test_it_stays_when_the_volume_changes_its_role(lab: Lab) -> None:
+    source, destination, base = initialized(lab)
+    destination.relate(FIRST, 0)
+    destination.promote()
+    assert lab.destination().relationships() == {MIRROR: FIRST}
+    lab.change(lab.destination(), 3)
+    second = FIRST.raised(Intent.MIRRORED)
+    lab.destination().relate(second, 1)
+    lab.destination().rollback(base.guid, mirror_id=MIRROR, keep_as="diverged.1")
+    assert lab.destination().relationships() == {MIRROR: second}
+    lab.change(source, 4)
+    mirror(source, lab.destination(), base, "after")
+    assert lab.destination().relationships() == {MIRROR: second}
+    assert lab.source().relationships() == {}
+
+
+def test_it_does_not_count_as_a_change_of_the_volume(lab: Lab) -> None:
+    source, _destination, base = initialized(lab)
+    assert not source.changed_since(base.guid)
+    source.relate(FIRST, 0)
+    assert not lab.source().changed_since(base.guid)
