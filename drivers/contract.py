@@ -29,9 +29,10 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from mirrord.core.errors import Unsupported
 from mirrord.core.model import (
@@ -45,10 +46,12 @@ from mirrord.core.model import (
     Staging,
     VolumeFacts,
 )
-from mirrord.core.relationship import Relationship, replaces
+from mirrord.core.relationship import Fence, Relationship, check_fence, replaces
 from mirrord.drivers.refusals import no_clones
 from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.system.waiting import Waiting
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 class Capability(enum.Flag, boundary=enum.CONFORM):
@@ -72,6 +75,28 @@ class Capability(enum.Flag, boundary=enum.CONFORM):
     COPY = 32
 
 
+def changing(method: _Method) -> _Method:
+    """Marks a method of a role that changes the volume, or what is kept of it: it is called under
+    the volume's lock, and each implementation of it first compares the epoch (`Volume.fence`).
+    """
+    method.__dict__["changing"] = True
+    return method
+
+
+def changes(role: type, name: str) -> bool:
+    """Whether a method of that role was marked as changing."""
+    return hasattr(getattr(role, name, None), "changing")
+
+
+def _fencing(method: _Method) -> _Method:
+    @functools.wraps(method)
+    def call(self: Volume, *arguments: Any, **named: Any) -> Any:
+        self.demand_fence()
+        return method(self, *arguments, **named)
+
+    return cast(_Method, call)
+
+
 class Volume(abc.ABC):
     """One volume at one location; cheap to make, does nothing until asked. What a volume of every
     role has: facts, a lock, snapshots.
@@ -85,11 +110,26 @@ class Volume(abc.ABC):
     def __init__(self, location: str) -> None:
         self.location = location
         self._locked = False
+        #: The mirror for which it is changed, and the epoch in which that was decided; None: for
+        #: none. Once the volume is in a later one, nothing is changed any more.
+        self.fence: Fence | None = None
         #: How what it does waits for others; whoever uses it may set his own.
         self.waiting = Waiting()
 
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        for name, method in vars(cls).copy().items():
+            declared = [vars(base)[name] for base in cls.__mro__[1:] if name in vars(base)]
+            if any(hasattr(one, "changing") for one in declared) and callable(method):
+                setattr(cls, name, _fencing(method))
+
     def __str__(self) -> str:
         return f"{self.kind}:{self.location}"
+
+    def demand_fence(self) -> None:
+        """`Fenced` when the volume is in a later epoch than `fence` says."""
+        if self.fence is not None:
+            check_fence(self.relationships().get(self.fence.mirror_id), self.fence, str(self))
 
     @property
     def append_only(self) -> bool:
@@ -151,10 +191,12 @@ class Volume(abc.ABC):
         that not a byte was written since, also not one that is still on its way to disk.
         """
 
+    @changing
     @abc.abstractmethod
     def delete_snapshot(self, guid: str) -> None:
         """Delete one that `snapshots()` lists; `Refused`: it is shown, or pinned by any mirror."""
 
+    @changing
     @abc.abstractmethod
     def pin(self, mirror_id: Name, guids: Sequence[str]) -> None:
         """From now on that mirror has pinned these snapshots of the volume, and no others: whoever
@@ -175,6 +217,7 @@ class Volume(abc.ABC):
         there, and damaged.
         """
 
+    @changing
     def relate(self, record: Relationship, after: int) -> None:
         """Put the record in place of the mirror's earlier one, whose epoch is `after` (0: there is
         none, or a damaged one), in one step. `Fenced` when that is not so; nothing when the very
@@ -184,8 +227,10 @@ class Volume(abc.ABC):
             if replaces(self.relationships(), record, after, str(self)):
                 self._relate(record)
 
+    @changing
     def unrelate(self, mirror_id: Name) -> None:
         """Remove the mirror's record; nothing when there is none."""
+        self.demand_fence()
         with self.lock("mirrord"):
             if mirror_id in self.relationships():
                 self._unrelate(mirror_id)
@@ -196,7 +241,8 @@ class Volume(abc.ABC):
     @abc.abstractmethod
     def _unrelate(self, mirror_id: str) -> None: ...
 
-    def reclaim(self) -> None:  # noqa: B027 - most have nothing to hasten
+    @changing  # noqa: B027 - most have nothing to hasten
+    def reclaim(self) -> None:
         """Let the file system give back now what deleted snapshots held, where it would dawdle."""
 
 
@@ -209,6 +255,7 @@ class Source(Volume):
         oldest first, kind OWN.
         """
 
+    @changing
     @abc.abstractmethod
     def take_snapshot(self, name: Name) -> Snapshot:
         """A read-only snapshot of the live volume as of now, durable. One of that name that is
@@ -259,6 +306,7 @@ class Source(Volume):
 class Destination(Volume):
     """A volume that a mirror is made in."""
 
+    @changing
     @abc.abstractmethod
     def prepare(self, mirror_id: Name, *, in_place: bool = False) -> None:
         """Make an ABSENT place the MIRROR of that id, empty, showing nothing. `Refused` when
@@ -268,6 +316,7 @@ class Destination(Volume):
         source is made anew where it was.
         """
 
+    @changing
     @abc.abstractmethod
     def receive(self, request: ReceiveRequest) -> Receiver:
         """Open a receiver into the staging place of `request.transfer_id`; goes on from the
@@ -279,6 +328,7 @@ class Destination(Volume):
     def stagings(self) -> list[Staging]:
         """What earlier transfers left uncommitted, complete or not."""
 
+    @changing
     @abc.abstractmethod
     def commit(self, transfer_id: Name, *, show: bool) -> Snapshot:
         """Make a complete staging a snapshot of this volume and, with `show`, the view, in one
@@ -286,6 +336,7 @@ class Destination(Volume):
         no such staging and it was never committed.
         """
 
+    @changing
     @abc.abstractmethod
     def discard(self, transfer_id: Name) -> None:
         """Remove a staging and all of its traces; nothing when there is none."""
@@ -294,6 +345,7 @@ class Destination(Volume):
 class Failover(Volume):
     """A volume that is made live, frozen and turned back."""
 
+    @changing
     @abc.abstractmethod
     def promote(self, guid: str | None = None) -> None:
         """MIRROR to LIVE: the view becomes writable, beginning as the snapshot `guid`; None: as the
@@ -310,6 +362,7 @@ class Failover(Volume):
         kept: of the DIVERGED snapshot of that name instead, where such a writer is not stopped.
         """
 
+    @changing
     @abc.abstractmethod
     def freeze(self) -> None:
         """Make every new write to the LIVE volume fail, and what was acknowledged durable. A writer
@@ -319,10 +372,12 @@ class Failover(Volume):
         who is killed leaves no volume frozen. After a power cut `thaw` is needed.
         """
 
+    @changing
     @abc.abstractmethod
     def thaw(self) -> None:
         """End a freeze, whoever began it; nothing when the LIVE volume is not frozen by mirrord."""
 
+    @changing
     @abc.abstractmethod
     def mark(self) -> str:
         """Remember what the place is now; the text is for `is_marked`, also after a restart. A
@@ -340,6 +395,7 @@ class Failover(Volume):
     def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
         """What `rollback(guid)` would take from the live volume's users."""
 
+    @changing
     @abc.abstractmethod
     def rollback(self, guid: str, *, mirror_id: Name, keep_as: Name) -> str | None:
         """LIVE (lost, or a MIRROR whose newer snapshots must go) to MIRROR of `mirror_id`, showing
@@ -352,12 +408,14 @@ class Failover(Volume):
         What such writers still write goes into what is kept, or fails.
         """
 
+    @changing
     @abc.abstractmethod
     def reinstate(self, name: Name) -> None:
         """Undo an unfinished `rollback(keep_as=name)`: what was set aside is LIVE again, writable,
         in the place of the view. Nothing when it is LIVE already; `NotFound` when nothing is kept.
         """
 
+    @changing
     @abc.abstractmethod
     def forget(self) -> None:
         """The mirror is no more: drop its marks, lock and stagings. Snapshots and view stay."""
@@ -366,6 +424,7 @@ class Failover(Volume):
 class Clones(Volume):
     """A destination of which writable copies can be made; not every kind of volume can be one."""
 
+    @changing
     @abc.abstractmethod
     def begin_test(self, place: str = "") -> VolumeFacts:
         """Make a writable copy of what a MIRROR shows, a LIVE volume of its own that shares what
@@ -375,6 +434,7 @@ class Clones(Volume):
         when something else is there, `NoSpace`.
         """
 
+    @changing
     @abc.abstractmethod
     def end_test(self) -> bool:
         """Remove that copy, with all that was written to it; whether there was one.

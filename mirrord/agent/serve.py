@@ -15,7 +15,7 @@ from mirrord.agent.rules import Rules, demand, rights_at
 from mirrord.core.endpoint import KINDS
 from mirrord.core.errors import NotFound, ProtocolError, Refused, Unsupported, Untrusted
 from mirrord.core.model import Endpoint, Name, ReceiveRequest, Role, SnapshotKind, Staging
-from mirrord.core.relationship import Relationship
+from mirrord.core.relationship import Fence, Relationship
 from mirrord.core.text import can_name, harmless
 from mirrord.drivers.contract import Capability, Clones, Driver, clones_of
 from mirrord.drivers.streams import Receiver, SendStream
@@ -60,6 +60,10 @@ class _Opened(PeerLock):
         with self._guard:
             self._wanted = False
             self._release()
+
+    def set_fence(self, mirror_id: Name, epoch: int) -> None:
+        """See `PeerLock.set_fence`."""
+        self.driver.fence = Fence(mirror_id, epoch)
 
     @contextmanager
     def changing(self, purpose: str) -> Iterator[None]:

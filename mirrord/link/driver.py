@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self, TypeVar
 from mirrord.core.endpoint import split_host
 from mirrord.core.errors import Aborted, LinkLost, MirrordError, Unreachable
 from mirrord.core.model import Endpoint, Snapshot, Staging, VolumeFacts
-from mirrord.core.relationship import Relationship
+from mirrord.core.relationship import Fence, Relationship
 from mirrord.drivers.contract import Capability, Clones, Driver
 from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.link.exchange import Cancelled, Exchange
@@ -84,6 +84,8 @@ class RemoteDriver(Driver, Clones):
         self._used: Session | None = None
         self._opened = Opened(0, 0, append_only=False)
         self._purpose: str | None = None
+        #: The fence that the other end was told in the present session.
+        self._told: Fence | None = None
 
     @classmethod
     def of(cls, endpoint: Endpoint, sessions: Sessions) -> Self:
@@ -117,12 +119,15 @@ class RemoteDriver(Driver, Clones):
             hurry_s = self.waiting.hurry_s
             if hurry_s and not session.probe(hurry_s):
                 raise LinkLost("the other end does not answer")
+            ask = functools.partial(session.call, timeout_s=_QUICK_S, waiting=self.waiting)
             if session is not self._session:
-                ask = functools.partial(session.call, timeout_s=_QUICK_S, waiting=self.waiting)
                 opened: Opened = unpack(Opened, ask("open", self.kind, self.location))
                 if self._purpose is not None:
                     ask("lock", opened.number, self._purpose)
-                self._session, self._opened = session, opened
+                self._session, self._opened, self._told = session, opened, None
+            if self.fence is not None and self.fence != self._told:
+                ask("set_fence", self._opened.number, *self.fence)
+                self._told = self.fence
             return session, self._opened.number
 
     def _try(self, work: Callable[[Session, int], Any]) -> Any:
@@ -155,6 +160,9 @@ class RemoteDriver(Driver, Clones):
             )
         )
         return None if method.result is None else unpack(method.result, answer)
+
+    def demand_fence(self) -> None:
+        """The other end compares the epoch: there the volume is, and its lock."""
 
     def _begin(self, method: str, words: list[Any]) -> tuple[Session, Exchange]:
         """A call with data, once the other end has begun it."""

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mirrord.drivers.contract import Clones, Destination, Failover, Source, Volume
+from mirrord.core.model import Name
+from mirrord.drivers.contract import Clones, Destination, Failover, Source, Volume, changes
 from mirrord.wire.values import pack
 
 
@@ -42,7 +43,7 @@ class Opened(NamedTuple):
 
 
 class PeerLock(abc.ABC):
-    """A volume's lock at an agent: it has no beginning and end in one call, as a driver's has."""
+    """A volume's lock and fence at an agent: they last for many calls."""
 
     @abc.abstractmethod
     def lock(self, purpose: str) -> bool:
@@ -54,20 +55,27 @@ class PeerLock(abc.ABC):
     def unlock(self) -> None:
         """Give it back; a call that needs it keeps it until it ends."""
 
+    @abc.abstractmethod
+    def set_fence(self, mirror_id: Name, epoch: int) -> None:
+        """What this peer changes from now on is for that mirror, in that epoch (`Volume.fence`)."""
+
 
 @dataclass(frozen=True)
 class Method:
     """role, name: the method of the contract. rights: one of them is needed. what: it does, for a
-    refusal. changes: it changes the volume or what is kept of it, and runs under the volume's lock.
-    quick: it only looks, and must not wait for a disk that hangs.
+    refusal. quick: it only looks, and must not wait for a disk that hangs.
     """
 
     role: type
     name: str
     rights: Right
     what: str
-    changes: bool = False
     quick: bool = False
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes the volume or what is kept of it, and runs under the volume's lock."""
+        return changes(self.role, self.name)
 
     @functools.cached_property
     def signature(self) -> inspect.Signature:
@@ -106,37 +114,38 @@ METHODS: Mapping[str, Method] = {
         Method(Volume, "facts", _ANY, "look at a volume", quick=True),
         Method(PeerLock, "lock", _ANY, "lock a volume", quick=True),
         Method(PeerLock, "unlock", _ANY, "unlock a volume", quick=True),
+        Method(PeerLock, "set_fence", _ANY, "use a volume", quick=True),
         Method(Volume, "snapshots", _ANY, "list snapshots", quick=True),
         Method(Volume, "members", _ANY, "look at a snapshot"),
         Method(Volume, "changed_since", _ANY, "compare snapshots"),
-        Method(Volume, "delete_snapshot", _S | _REMOVE, "delete snapshots", changes=True),
-        Method(Volume, "pin", _ANY, "pin snapshots", changes=True),
+        Method(Volume, "delete_snapshot", _S | _REMOVE, "delete snapshots"),
+        Method(Volume, "pin", _ANY, "pin snapshots"),
         Method(Volume, "relationships", _ANY, "look at a volume", quick=True),
-        Method(Volume, "relate", _ANY, "record a relationship", changes=True),
-        Method(Volume, "unrelate", _S | _REMOVE, "remove a relationship record", changes=True),
-        Method(Volume, "reclaim", _ANY, "reclaim space", changes=True),
+        Method(Volume, "relate", _ANY, "record a relationship"),
+        Method(Volume, "unrelate", _S | _REMOVE, "remove a relationship record"),
+        Method(Volume, "reclaim", _ANY, "reclaim space"),
         Method(Source, "own_snapshots", _S, "list the owner's snapshots"),
-        Method(Source, "take_snapshot", _S, "take snapshots", changes=True),
+        Method(Source, "take_snapshot", _S, "take snapshots"),
         Method(Source, "base_left", _S, "look for what is left of a base"),
         Method(Source, "delta", _S, "compute deltas"),
         Method(Source, "changes", _S, "compute deltas"),
         Method(Source, "send", _S, "send from a volume"),
-        Method(Destination, "prepare", _R, "make a destination", changes=True),
-        Method(Destination, "receive", _R, "receive into a volume", changes=True),
+        Method(Destination, "prepare", _R, "make a destination"),
+        Method(Destination, "receive", _R, "receive into a volume"),
         Method(Destination, "stagings", _ANY, "look at transfers", quick=True),
-        Method(Destination, "commit", _R, "commit a transfer", changes=True),
-        Method(Destination, "discard", _R, "discard a transfer", changes=True),
-        Method(Failover, "promote", _REMOVE, "make a destination writable", changes=True),
+        Method(Destination, "commit", _R, "commit a transfer"),
+        Method(Destination, "discard", _R, "discard a transfer"),
+        Method(Failover, "promote", _REMOVE, "make a destination writable"),
         Method(Failover, "writers", _REMOVE, "see who writes to a volume"),
-        Method(Failover, "freeze", _REMOVE, "freeze a volume", changes=True),
-        Method(Failover, "thaw", _REMOVE, "thaw a volume", changes=True),
-        Method(Failover, "mark", _REMOVE, "mark a volume", changes=True),
+        Method(Failover, "freeze", _REMOVE, "freeze a volume"),
+        Method(Failover, "thaw", _REMOVE, "thaw a volume"),
+        Method(Failover, "mark", _REMOVE, "mark a volume"),
         Method(Failover, "is_marked", _ANY, "look at a volume"),
         Method(Failover, "divergence", _ANY, "compare snapshots"),
-        Method(Failover, "rollback", _REMOVE, "turn a volume back", changes=True),
-        Method(Failover, "reinstate", _REMOVE, "turn a volume back", changes=True),
-        Method(Failover, "forget", _REMOVE, "forget a mirror", changes=True),
-        Method(Clones, "begin_test", _REMOVE, "make a writable copy", changes=True),
-        Method(Clones, "end_test", _REMOVE, "remove a writable copy", changes=True),
+        Method(Failover, "rollback", _REMOVE, "turn a volume back"),
+        Method(Failover, "reinstate", _REMOVE, "turn a volume back"),
+        Method(Failover, "forget", _REMOVE, "forget a mirror"),
+        Method(Clones, "begin_test", _REMOVE, "make a writable copy"),
+        Method(Clones, "end_test", _REMOVE, "remove a writable copy"),
     )
 }

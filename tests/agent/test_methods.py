@@ -36,7 +36,9 @@ from tests.support.service import PATIENCE_S
 
 ROLES = (Volume, Source, Destination, Failover, Clones, PeerLock)
 #: What a driver has for those who hold it, and what no other end is asked for.
-LOCAL = {(Volume, name) for name in ("append_only", "detach", "lock", "locked", "pins")}
+LOCAL = {
+    (Volume, name) for name in ("append_only", "detach", "lock", "locked", "pins", "demand_fence")
+}
 #: Rules that leave out some right, with a kind of volume that such a peer can open.
 LIMITED = {
     "send": (Rules(send=("/",)), "block"),
@@ -44,6 +46,7 @@ LIMITED = {
     "append": (Rules(receive=("/",), append_only=True), "btrfs"),
 }
 NAMES = {
+    ("set_fence", "mirror_id"),
     ("pin", "mirror_id"),
     ("unrelate", "mirror_id"),
     ("take_snapshot", "name"),

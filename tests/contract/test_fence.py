@@ -1,0 +1,80 @@
+"""The driver contract, claim by claim: nothing is changed in an epoch that is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from mirrord.core.errors import Fenced, MirrordError
+from mirrord.core.relationship import Fence, Intent
+from mirrord.drivers.contract import Capability, Driver, clones_of
+from mirrord.wire.methods import METHODS
+from tests.contract.flows import MIRROR, initialized, request
+from tests.contract.lab import Lab
+from tests.contract.test_relationship import FIRST
+
+#: Every method that changes a volume, with words that fit. `relate` has the epoch among its words.
+CALLS: dict[str, Callable[[Driver, str], object]] = {
+    "delete_snapshot": lambda driver, guid: driver.delete_snapshot(guid),
+    "pin": lambda driver, guid: driver.pin(MIRROR, [guid]),
+    "unrelate": lambda driver, _guid: driver.unrelate(MIRROR),
+    "reclaim": lambda driver, _guid: driver.reclaim(),
+    "take_snapshot": lambda driver, _guid: driver.take_snapshot("late"),
+    "prepare": lambda driver, _guid: driver.prepare(MIRROR),
+    "commit": lambda driver, _guid: driver.commit("t1", show=True),
+    "discard": lambda driver, _guid: driver.discard("t1"),
+    "promote": lambda driver, guid: driver.promote(guid),
+    "freeze": lambda driver, _guid: driver.freeze(),
+    "thaw": lambda driver, _guid: driver.thaw(),
+    "mark": lambda driver, _guid: driver.mark(),
+    "rollback": lambda driver, guid: driver.rollback(guid, mirror_id=MIRROR, keep_as="late"),
+    "reinstate": lambda driver, _guid: driver.reinstate("late"),
+    "forget": lambda driver, _guid: driver.forget(),
+    "begin_test": lambda driver, _guid: clones_of(driver).begin_test(),
+    "end_test": lambda driver, _guid: clones_of(driver).end_test(),
+}
+
+
+def test_each_method_that_changes_a_volume_is_tried() -> None:
+    changing = {name for name, method in METHODS.items() if method.changes}
+    assert CALLS.keys() == changing - {"relate", "receive"}
+
+
+@pytest.mark.parametrize("which", ["source", "destination"])
+def test_nothing_is_changed_in_an_epoch_that_is_over(lab: Lab, which: str) -> None:
+    source, destination, base = initialized(lab)
+    driver = {"source": source, "destination": destination}[which]
+    driver.relate(FIRST, 0)
+    driver.relate(FIRST.raised(Intent.BROKEN_OFF), 1)
+    late = lab.source() if which == "source" else lab.destination()
+    late.fence = Fence(MIRROR, 1)
+    before = late.facts(), late.snapshots(), late.relationships(), lab.content(late)
+    for name, call in CALLS.items():
+        if name == "reclaim" and late.kind != "btrfs":
+            continue  # it does nothing there
+        if name.endswith("_test") and Capability.COPY not in late.capabilities:
+            continue
+        with pytest.raises(Fenced):
+            call(late, base.guid)
+    with pytest.raises(Fenced):
+        late.receive(request("t1", base, base))
+    facts = late.facts()
+    assert facts._replace(used_bytes=0, free_bytes=0) == before[0]._replace(
+        used_bytes=0, free_bytes=0
+    )
+    assert (late.snapshots(), late.relationships(), lab.content(late)) == before[1:]
+    late.fence = Fence(MIRROR, 2)
+    late.pin(MIRROR, [base.guid])
+    assert late.pins() == {base.guid: (MIRROR,)}
+
+
+def test_who_is_fenced_out_of_one_mirror_is_not_of_another(lab: Lab) -> None:
+    source, _destination, base = initialized(lab)
+    source.relate(FIRST.raised(Intent.MIRRORED), 0)
+    other = lab.source()
+    other.fence = Fence("m2", 1)
+    other.pin("m2", [base.guid])
+    with pytest.raises(MirrordError):
+        other.delete_snapshot(base.guid)  # it is pinned
+    other.pin("m2", [])
