@@ -129,7 +129,7 @@ class Volume(abc.ABC):
     def demand_fence(self) -> None:
         """`Fenced` when the volume is in a later epoch than `fence` says."""
         if self.fence is not None:
-            check_fence(self.relationships().get(self.fence.mirror_id), self.fence, str(self))
+            check_fence(self.relationship(self.fence.mirror_id), self.fence, str(self))
 
     @property
     def append_only(self) -> bool:
@@ -216,6 +216,10 @@ class Volume(abc.ABC):
         """The relationship records that lie with the volume, by the mirrors' ids; None: it is
         there, and damaged.
         """
+
+    def relationship(self, mirror_id: Name) -> Relationship | None:
+        """The record of that mirror; None: there is none, or a damaged one."""
+        return self.relationships().get(mirror_id)
 
     @changing
     def relate(self, record: Relationship, after: int) -> None:

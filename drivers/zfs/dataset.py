@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
+from mirrord.core import relationship
 from mirrord.core.errors import MirrordError, Refused
 from mirrord.core.model import (
     Role,
@@ -62,7 +63,9 @@ class ZfsDataset(Driver, Clones):
     # Facts
 
     def _look(self, *, fresh: bool = False) -> Place:
-        return self._sight.place(fresh=fresh)
+        # The record of the mirror at work comes along with all else.
+        record = [relating.property_of(self.fence.mirror_id)] if self.fence else []
+        return self._sight.place(*record, fresh=fresh)
 
     def _list(self, place: Place) -> Listing:
         return self._sight.listing(place)
@@ -125,6 +128,14 @@ class ZfsDataset(Driver, Clones):
         """See `Volume.relationships`."""
         volume = self._look().volume
         return relating.read(volume.name, str(self)) if volume is not None else {}
+
+    def relationship(self, mirror_id: str) -> Relationship | None:
+        """See `Volume.relationship`."""
+        if self.fence is None or self.fence.mirror_id != mirror_id:
+            return self.relationships().get(mirror_id)
+        volume = self._look().volume
+        value = volume.local(relating.property_of(mirror_id)) if volume is not None else None
+        return relationship.decode(value) if value else None
 
     def _relate(self, record: Relationship) -> None:
         with self._changing():

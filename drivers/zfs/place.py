@@ -124,13 +124,15 @@ class Place(NamedTuple):
         return found or Mark()
 
 
-def look(location: str, where: str) -> Place:
-    """Ask once for all that is known of a location. A dataset that is not there is a fact."""
+def look(location: str, where: str, *more: str) -> Place:
+    """Ask once for all that is known of a location; more: further properties to ask for. A dataset
+    that is not there is a fact.
+    """
     parent, pool = names.parent_of(location), names.pool_of(location)
     fresh, prepared = names.fresh(location), names.prepared_property(location)
     asked = [location, fresh] if parent else [location]
     asked += [name for name in dict.fromkeys((parent, pool)) if name and name not in asked]
-    wanted = ",".join((*_PROPERTIES, prepared))
+    wanted = ",".join((*_PROPERTIES, prepared, *more))
     arguments = ["zfs", "get", "-Hp", "-o", "name,property,value,source", wanted, *asked]
     done = command.result(arguments)
     if done.status != 0:

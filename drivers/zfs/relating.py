@@ -26,18 +26,18 @@ def read(dataset: str, where: str) -> dict[str, Relationship | None]:
 
 def write(dataset: str, record: Relationship, where: str) -> None:
     """One `zfs set`, which is one transaction."""
-    value = f"{_property(record.mirror_id)}={relationship.encode(record).decode()}"
+    value = f"{property_of(record.mirror_id)}={relationship.encode(record).decode()}"
     command.effect("ZFS:RELATE:SET", ["zfs", "set", value, dataset], where)
 
 
 def remove(dataset: str, mirror_id: str, where: str) -> None:
     """The property is not set any more."""
-    words = ["zfs", "inherit", _property(mirror_id), dataset]
+    words = ["zfs", "inherit", property_of(mirror_id), dataset]
     command.effect("ZFS:UNRELATE:INHERIT", words, where)
 
 
-def _property(mirror_id: str) -> str:
-    """A property's name has no capitals, and few other letters."""
+def property_of(mirror_id: str) -> str:
+    """The name of the property that has a mirror's record; such a name may have no capitals."""
     if re.fullmatch(r"[a-z0-9._-]{1,64}", mirror_id):
         return PREFIX + mirror_id
     return PREFIX + hashlib.sha256(mirror_id.encode()).hexdigest()[:32]

@@ -18,6 +18,7 @@ class Sight:
 
     def __init__(self, location: str, where: str) -> None:
         self._location, self._where = location, where
+        self._asked: tuple[str, ...] = ()
         self._place: Place | None = None
         self._listing: Listing | None = None
         self._hints: dict[str, Entry] = {}
@@ -33,11 +34,13 @@ class Sight:
         """Something is about to change, or has."""
         self._true, self._listing = False, None
 
-    def place(self, *, fresh: bool = False) -> Place:
-        """What is at the location."""
+    def place(self, *more: str, fresh: bool = False) -> Place:
+        """What is at the location; more: properties that are needed beside the usual ones."""
+        if not set(more) <= set(self._asked):
+            self._asked, fresh = more, True
         if fresh or not self._true or self._place is None:
             self._listing = None
-            self._place = look(self._location, self._where)
+            self._place = look(self._location, self._where, *self._asked)
             self._true = self._trusted
         return self._place
 

@@ -106,6 +106,12 @@ class TreeVolume(Driver, Clones):
         """See `Driver.relationships`."""
         return self._root.relationships()
 
+    def relationship(self, mirror_id: str) -> Relationship | None:
+        """See `Volume.relationship`."""
+        root = self._root
+        root.fence = self.fence
+        return root.relationship(mirror_id)
+
     def _relate(self, record: Relationship) -> None:
         relating.write(self.location, record, str(self))
 

@@ -168,4 +168,12 @@ MIGRATIONS = (
         PRIMARY KEY (mirror_id, kind)
     ) STRICT;
     """,
+    """
+    -- A copy of the relationship record that both ends of a mirror had when they were last asked.
+    -- record: as mirrord.core.relationship.encode. What the ends say is what holds.
+    CREATE TABLE relationship (
+        mirror_id  TEXT PRIMARY KEY,
+        record     TEXT NOT NULL
+    ) STRICT;
+    """,
 )

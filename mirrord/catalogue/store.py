@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from mirrord.catalogue.watchbook import Watchbook
 from mirrord.core.model import Snapshot, SnapshotKind
+from mirrord.core.relationship import Relationship, decode, encode
 from mirrord.core.states import State
 from mirrord.system import clock
 
@@ -24,6 +25,7 @@ _TABLES_OF_A_MIRROR = (
     "place",
     "alarm",
     "failure",
+    "relationship",
 )
 
 
@@ -193,6 +195,25 @@ class Catalogue(Watchbook):
         ):
             return str(mount), str(filesystem)
         return None
+
+    def relationship(self, mirror_id: str) -> Relationship | None:
+        """The relationship record that both ends had when they were last asked."""
+        for (record,) in self._rows(
+            "SELECT record FROM relationship WHERE mirror_id = ?", mirror_id
+        ):
+            return decode(record)
+        return None
+
+    def set_relationship(self, mirror_id: str, record: Relationship | None) -> None:
+        """Remember the record that both ends have; None: they are to be asked again."""
+        with self._transaction("RELATIONSHIP:SET") as db:
+            if record is None:
+                db.execute("DELETE FROM relationship WHERE mirror_id = ?", (mirror_id,))
+            else:
+                db.execute(
+                    "INSERT OR REPLACE INTO relationship VALUES (?, ?)",
+                    (mirror_id, encode(record).decode()),
+                )
 
     # Operations
 

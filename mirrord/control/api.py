@@ -33,7 +33,7 @@ from mirrord.core.names import check_mirror_name
 from mirrord.core.results import Result
 from mirrord.core.states import State, Verb
 from mirrord.engine.mirror import Mirror, one_line
-from mirrord.engine.recovery import Turned
+from mirrord.engine.relation import Turned
 from mirrord.system.explain import explained
 
 _TEST = "break --test"
@@ -193,6 +193,36 @@ class Service(Opener):
         return self._verb(
             Verb.RESYNC, name, lambda mirror: failover.resync(mirror, yes=yes, force=force)
         )
+
+    def takeover(self, name: str, *, yes: bool) -> Result:
+        """See `mirrord.engine.relation.take_over`."""
+        from mirrord.engine import relation
+
+        return self._verb(Verb.TAKEOVER, name, lambda mirror: relation.take_over(mirror, yes=yes))
+
+    def adopt(
+        self, endpoint: str, *, other: str = "", mirror: str = "", name: str = "", yes: bool
+    ) -> Result:
+        """See `mirrord.control.adopting.adopt`."""
+        from mirrord.control import adopting
+
+        ends = [parse_endpoint(endpoint, what="endpoint")]
+        if other:
+            ends.append(parse_endpoint(other, what="other end"))
+        with explained():
+            self.paths.make()
+            plan = adopting.plan(self.definitions, self._driver(ends[0]), ends, mirror, name)
+            if not yes:
+                return Result("needs-yes", "\n".join(plan.lines), {"plan": list(plan.lines)})
+            self.definitions.add(plan.definition)
+        adopted = plan.definition.name
+        try:
+            result = self.takeover(adopted, yes=True)
+        except BaseException:
+            self.definitions.remove(adopted)
+            raise
+        text = f"'{adopted}' is defined from its relationship record.\n{result.text}"
+        return Result("done", text, {**result.data, "name": adopted})
 
     def resume_operation(self, name: str, *, yes: bool) -> Result:
         """See `mirrord.engine.simple.resume_operation`."""

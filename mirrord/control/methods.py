@@ -36,6 +36,8 @@ METHODS: Mapping[str, Method] = {
     "resync": Method("act", queued=True),
     "reverse": Method("act", queued=True),
     "resume_operation": Method("act", queued=True),
+    "takeover": Method("act"),
+    "adopt": Method("act"),
     "restore_files": Method("act"),
     "restore_all": Method("act", queued=True),
     "release": Method("act"),

@@ -20,7 +20,8 @@ from mirrord.core.states import Verb
 from mirrord.drivers.contract import Driver
 from mirrord.engine.mirror import Mirror, open_mirror
 from mirrord.engine.progress import RunFiles
-from mirrord.engine.recovery import Turned
+from mirrord.engine.relation import Turned
+from mirrord.system import identity
 from mirrord.system.explain import explained
 from mirrord.system.paths import Paths, local_zone
 
@@ -117,6 +118,7 @@ class Opener:
             zone=self.host.zone,
             danger=lambda: self.in_danger(name),
             opener=self._driver,
+            controller=identity.controller(self.paths.config),
             together=self.shared.together,
         )
 

@@ -16,7 +16,7 @@ from mirrord.core.errors import Diverged, Fenced, Refused
 from mirrord.core.text import can_name
 
 #: A record has at most so many bytes, and a volume at most so many records: a peer writes them.
-RECORD_BYTES_MAX = 4096
+RECORD_BYTES_MAX = 8000
 RECORDS_MAX = 64
 _NUMBER_MAX = 2**63 - 1
 _FORMAT = 1
@@ -30,10 +30,10 @@ class Intent(enum.Enum):
 
 
 class SiteRecord(NamedTuple):
-    """One end. endpoint: as its controller names it."""
+    """One end. endpoints: of each member, as its controller names it."""
 
     name: str
-    endpoint: str
+    endpoints: tuple[str, ...]
 
 
 class Relationship(NamedTuple):
@@ -51,9 +51,9 @@ class Relationship(NamedTuple):
     intent: Intent = Intent.MIRRORED
     in_sync_until_ns: int | None = None
 
-    def endpoint(self, *, source: bool) -> str:
-        """The endpoint of the site in that role."""
-        [found] = [one.endpoint for one in self.sites if (one.name == self.source) == source]
+    def site(self, *, source: bool) -> SiteRecord:
+        """The site in that role."""
+        [found] = [one for one in self.sites if (one.name == self.source) == source]
         return found
 
     def as_dict(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Relationship(NamedTuple):
             "name": self.name,
             "epoch": self.epoch,
             "source": self.source,
-            "sites": {one.name: one.endpoint for one in self.sites},
+            "sites": {one.name: list(one.endpoints) for one in self.sites},
             "controller": self.controller,
             "intent": self.intent.value,
             "in_sync_until_ns": self.in_sync_until_ns,
@@ -82,6 +82,11 @@ class Fence(NamedTuple):
 
     mirror_id: str
     epoch: int
+
+
+def is_same(controller: str, other: str) -> bool:
+    """Whether two names of controllers are of one: what follows the "@" is for people only."""
+    return controller.partition("@")[0] == other.partition("@")[0]
 
 
 def newest(found: Iterable[Relationship | None]) -> Relationship | None:
@@ -143,14 +148,20 @@ def _agree(one: Relationship, other: Relationship) -> bool:
     """
     sites = {site.name for site in one.sites} == {site.name for site in other.sites}
     mine, theirs = (
-        (record.mirror_id, record.epoch, record.source, record.controller, record.intent)
+        (
+            record.mirror_id,
+            record.epoch,
+            record.source,
+            record.controller.partition("@")[0],
+            record.intent,
+        )
         for record in (one, other)
     )
     return sites and mine == theirs
 
 
 def _said(record: Relationship) -> str:
-    return f"{record.intent.value} from {record.source} (controller {record.controller[:12]})"
+    return f"{record.intent.value} from {record.source} (controller {record.controller})"
 
 
 def _fenced(where: str, why: str) -> Fenced:
@@ -177,7 +188,9 @@ def decode(data: bytes | str) -> Relationship | None:
 
 
 def _from_dict(document: Mapping[str, Any]) -> Relationship:
-    sites = tuple(SiteRecord(_word(name), _text(end)) for name, end in document["sites"].items())
+    sites = tuple(
+        SiteRecord(_word(name), tuple(map(_text, ends))) for name, ends in document["sites"].items()
+    )
     until_ns = document["in_sync_until_ns"]
     found = Relationship(
         mirror_id=_word(document["mirror_id"]),
@@ -191,6 +204,8 @@ def _from_dict(document: Mapping[str, Any]) -> Relationship:
     )
     if len(sites) != 2 or found.source not in document["sites"]:
         raise ValueError("it has to name two sites, one of which is the source")
+    if not sites[0].endpoints or len(sites[0].endpoints) != len(sites[1].endpoints):
+        raise ValueError("each member has an endpoint at both sites")
     if document["format"] != _FORMAT:
         raise ValueError(f"it is not of the format {_FORMAT}")
     return found

@@ -50,6 +50,7 @@ class Verb(enum.Enum):
     PRUNE = "prune"
     CHANGE_SOURCE = "change-source"
     RESUME_OPERATION = "resume-operation"
+    TAKEOVER = "takeover"
     RELEASE = "release"
     DELETE = "delete"
 
@@ -124,6 +125,9 @@ TABLE: dict[tuple[State, Verb], Verdict] = {
     (_U, Verb.RESUME_OPERATION): _U,
     (_M, Verb.RESUME_OPERATION): _M,
     (_B, Verb.RESUME_OPERATION): _B,
+    (_U, Verb.TAKEOVER): _U,
+    (_M, Verb.TAKEOVER): _M,
+    (_B, Verb.TAKEOVER): _B,
     (_U, Verb.CHANGE_SOURCE): _NOT_YET,
     (_M, Verb.CHANGE_SOURCE): _M,
     (_B, Verb.CHANGE_SOURCE): _B,

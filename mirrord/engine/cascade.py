@@ -7,12 +7,15 @@ on from A when B is lost (ONTAP: resync of a cascade whose middle is gone).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mirrord.core.errors import Diverged, Refused
 from mirrord.core.model import Endpoint, Role, Snapshot
+from mirrord.core.relationship import Intent
 from mirrord.core.results import Result
 from mirrord.core.states import Verb
 from mirrord.drivers.contract import Driver
-from mirrord.engine import pinning, plan, recovery
+from mirrord.engine import pinning, plan, recovery, relation
 from mirrord.engine.mirror import Mirror, check_source
 from mirrord.system.waiting import LOOK_S
 
@@ -63,24 +66,33 @@ def change_source(mirror: Mirror, endpoint: Endpoint, source: Driver) -> Result:
         with source.lock(f"mirrord {Verb.CHANGE_SOURCE.value} {mirror.name}"):
             source.pin(mirror.id, [base.guid])
         before = mirror.definition.source
+        moved = replace(
+            mirror, definition=mirror.definition._replace(source=endpoint), source=source
+        )
+        relation.begin_epoch(moved, relation.next_epoch(mirror), Intent.MIRRORED)
         mirror.definitions.swap(mirror.name, endpoint, mirror.definition.destination)
         mirror.catalogue.add_event(
             mirror.id, "info", f"the source is {endpoint} now; before: {before}"
         )
         # The one before is often lost: nobody waits for it long.
         with mirror.waiting.hurried(LOOK_S):
-            trouble = pinning.give_up(mirror, mirror.source) if before != endpoint else ""
+            trouble = _let_go(mirror, mirror.source) if before != endpoint else []
         return Result(
             "done",
             "\n".join(
                 [
                     f"'{mirror.name}' goes on from {endpoint}: the base {base.name} is there.",
-                    *([trouble] if trouble else []),
+                    *trouble,
                     f"Next: 'mirrord update {mirror.name}'.",
                 ]
             ),
             {"source": str(endpoint), "before": str(before), "base": base.name},
         )
+
+
+def _let_go(mirror: Mirror, source: Driver) -> list[str]:
+    said = pinning.give_up(mirror, source), relation.give_up(mirror, source)
+    return [text for text in said if text]
 
 
 def _instead(here: list[Snapshot], there: list[Snapshot], hint: str) -> str:

@@ -12,13 +12,14 @@ from mirrord.core import names
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import Diverged, MirrordError, Refused
 from mirrord.core.model import Divergence, OpenWriter, Role, Snapshot, VolumeFacts
+from mirrord.core.relationship import Intent
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.text import escaped
 from mirrord.core.units import format_size
 from mirrord.drivers.contract import Driver, clones_of
 from mirrord.drivers.refusals import nothing_shown
-from mirrord.engine import failover_steps, pinning, plan, preempt, recovery
+from mirrord.engine import failover_steps, pinning, plan, preempt, recovery, relation
 from mirrord.engine.failover_steps import Finished
 from mirrord.engine.mirror import (
     Mirror,
@@ -91,10 +92,12 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
                 )  # fmt: skip
             return Result(verdict.status, f"'{mirror.name}' is broken off already.", {"view": view})
         chosen = pick_snapshot(mirror, snapshot) if snapshot is not None else None
-        arguments = {"guid": chosen.guid if chosen else None}
+        guid, epoch = chosen.guid if chosen else None, relation.next_epoch(mirror)
+        arguments = {"guid": guid, "epoch": epoch}
         trouble += _tolerated(lambda: mirror.catalogue.begin(mirror.id, "break", arguments))
+        _tolerated(lambda: relation.begin_epoch(mirror, epoch, Intent.BROKEN_OFF, alone=True))
         try:
-            failover_steps.make_live(mirror.destination, arguments["guid"])
+            failover_steps.make_live(mirror.destination, guid)
         except (MirrordError, OSError):
             # It is not to be done later, when nobody expects it.
             _tolerated(lambda: mirror.catalogue.end(mirror.id))
@@ -103,6 +106,7 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
         trouble += _tolerated(
             lambda: mirror.catalogue.end(mirror.id, state=State.BROKEN_OFF, event=event)
         )
+        _tolerated(lambda: relation.ensure(mirror))
         note = " A running transfer was ended first." if stopped else ""
         start = f" It begins as {chosen.name}." if chosen else ""
         lines = [
@@ -221,6 +225,7 @@ def begin_turn(mirror: Mirror, turn: Turn, loser: Driver, arguments: dict[str, o
         "base_name": turn.base.name,
         "taken_ns": turn.base.taken_at_ns,
         "mark": loser.mark(),
+        "epoch": relation.next_epoch(mirror),
     }
     needed = {turn.base.guid, str(arguments.get("base"))}
     pinning.add(mirror, [mirror.destination, mirror.source], needed)

@@ -14,9 +14,11 @@ from mirrord.core import names
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import MirrordError, Refused, TransferFailed
 from mirrord.core.model import OpenWriter, Role, Snapshot
+from mirrord.core.relationship import Intent
 from mirrord.core.states import Activity, State, Verb
 from mirrord.drivers.contract import Driver
 from mirrord.drivers.refusals import snapshot_missing
+from mirrord.engine import relation
 from mirrord.engine.mirror import Mirror
 from mirrord.engine.transfer import carry
 from mirrord.system import clock
@@ -57,7 +59,17 @@ def held(mirror: Mirror, operation: Operation) -> Iterator[None]:
         yield
 
 
+def _begin_epoch(
+    mirror: Mirror, operation: Operation, intent: Intent, *, turned: bool = False
+) -> None:
+    """The first effect of a verb that the owner has confirmed."""
+    epoch = operation.arguments.get("epoch")
+    if epoch is not None:
+        relation.begin_epoch(mirror, int(epoch), intent, turned=turned)
+
+
 def _break(mirror: Mirror, operation: Operation) -> Finished:
+    _begin_epoch(mirror, operation, Intent.BROKEN_OFF)
     make_live(mirror.destination, operation.arguments.get("guid"))
     mirror.catalogue.end(
         mirror.id,
@@ -76,6 +88,7 @@ def make_live(destination: Driver, guid: str | None = None) -> None:
 
 
 def _resync(mirror: Mirror, operation: Operation) -> Finished:
+    _begin_epoch(mirror, operation, Intent.MIRRORED)
     return _roll_back(mirror, operation, "resynced", "destination")
 
 
@@ -131,6 +144,8 @@ def _reverse(mirror: Mirror, operation: Operation) -> Finished:
         mirror.catalogue.advance(mirror.id, "promoted")
         operation, phase = begun(mirror), "promoted"
     if phase == "promoted":
+        turned = mirror.definition.source != new_source
+        _begin_epoch(mirror, operation, Intent.MIRRORED, turned=turned)
         if mirror.definition.source != new_source:
             definition = mirror.definitions.swap(mirror.name, new_source, new_destination)
             mirror = mirror.swapped(definition)
@@ -200,6 +215,7 @@ def _restore_held(mirror: Mirror, operation: Operation, stack: ExitStack) -> Fin
     guid, base = str(arguments["guid"]), arguments.get("base")
     kept = arguments.get("kept")
     mirror.watcher.activity(Activity.RESYNCING, str(mirror.source))
+    _begin_epoch(mirror, operation, Intent.MIRRORED)
     if phase == "begun":
         if base is None:
             mirror.source.prepare(mirror.id, in_place=True)
@@ -220,6 +236,7 @@ def _restore_held(mirror: Mirror, operation: Operation, stack: ExitStack) -> Fin
         mirror.id,
         event=("info", _told(f"restored the source to {arguments['chosen']}", kept, "source")),
     )
+    relation.ensure(mirror)
     lines = still_written(mirror.source, kept)
     return Finished(mirror, str(arguments["chosen"]), kept, lines)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -12,11 +12,12 @@ from mirrord.config.definitions import Definitions
 from mirrord.core import names
 from mirrord.core.errors import Busy, Damaged, MirrordError, Refused
 from mirrord.core.model import Definition, Endpoint, Role, Snapshot, VolumeFacts
+from mirrord.core.relationship import Relationship
 from mirrord.core.results import Watcher
 from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
 from mirrord.drivers.contract import Driver
 from mirrord.drivers.refusals import other_mirror
-from mirrord.engine import preempt
+from mirrord.engine import preempt, relation
 from mirrord.engine.fanout import Fanout
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.throttle import Throttle
@@ -48,6 +49,8 @@ class Mirror:
     watcher: Watcher
     source: Driver
     destination: Driver
+    #: This host, as the relationship records name who controls a mirror.
+    controller: str
     limits: Limits | None = None
     #: The time zone in which days begin, for rules of retention.
     zone: str = "UTC"
@@ -61,10 +64,14 @@ class Mirror:
     goes_first: bool = False
     #: How its verbs wait, and so both ends.
     waiting: Waiting = field(default_factory=Waiting)
+    #: The relationship record at its ends, as far as it is known.
+    known: Relationship | None = None
 
     def __post_init__(self) -> None:
         """Whoever waits at an end waits for the verb."""
         self.source.waiting = self.destination.waiting = self.waiting
+        self.known = self.known or self.catalogue.relationship(self.id)
+        relation.fence(self)
 
     @property
     def name(self) -> str:
@@ -211,6 +218,7 @@ class Mirror:
             purpose = f"mirrord {verb.value} {self.name}"
             with self.waiting.cancellable(self.run.check_abort):
                 stack.enter_context(self._locked(self.destination, purpose, patience_s=patience_s))
+                relation.enter(self, verb)
             yield stack
 
     def permit(self, verb: Verb) -> Already | State:
@@ -258,8 +266,12 @@ class Mirror:
 
         Only the wait can be aborted: what is done in that moment is no transfer.
         """
-        with self._locked(self.source, f"mirrord {self.name}", patience_s=_LOCK_WAIT_S):
+        with self.locked(self.source):
             yield
+
+    def locked(self, driver: Driver) -> AbstractContextManager[None]:
+        """Hold a volume for a moment, likewise."""
+        return self._locked(driver, f"mirrord {self.name}", patience_s=_LOCK_WAIT_S)
 
     @contextmanager
     def _locked(self, driver: Driver, purpose: str, *, patience_s: float) -> Iterator[None]:
@@ -289,6 +301,7 @@ def open_mirror(
     zone: str = "UTC",
     danger: Callable[[], bool] = _never,
     opener: Callable[[Endpoint], Driver],
+    controller: str,
     together: Fanout | None = None,
 ) -> Mirror:
     """A mirror by its definition. opener: gives the driver of an endpoint."""
@@ -300,6 +313,7 @@ def open_mirror(
         watcher=watcher,
         source=opener(definition.source),
         destination=opener(definition.destination),
+        controller=controller,
         limits=limits,
         zone=zone,
         danger=danger,

@@ -45,11 +45,14 @@ from mirrord.core.model import Role, Snapshot, SnapshotKind, Staging
 from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_size
 from mirrord.drivers.contract import Capability, Driver
-from mirrord.engine import failover_steps
+from mirrord.engine import failover_steps, relation
 from mirrord.engine.mirror import Mirror, one_line
+from mirrord.engine.relation import Turned
 from mirrord.system import clock
 
 _DAY_NS = 86400 * 1_000_000_000
+#: Of verbs that begin none, and of operations that were recorded before there were epochs.
+_NO_EPOCH = 2**63
 _INTERRUPTED = "interrupted: the process ended before the transfer did"
 
 
@@ -73,10 +76,6 @@ class Recovered(NamedTuple):
 
     finished: str = ""
     pending: Pending | None = None
-
-
-class Turned(Exception):
-    """An interrupted reverse was finished: the definition is swapped now. Never leaves the API."""
 
 
 _SWITCHING = frozenset(
@@ -103,6 +102,10 @@ def recover(
         return Recovered()
     if error is None and mirror.outdated():
         return Recovered()  # it is of a time that the volumes know to be over
+    if relation.is_over(mirror, int(operation.arguments.get("epoch", _NO_EPOCH))):
+        text = f"an interrupted {operation.verb} is void: the mirror is in a later epoch"
+        mirror.catalogue.end(mirror.id, event=("warning", text))
+        return Recovered()
     if is_switch(operation):
         return _recover_switch(mirror, operation)
     if error is None and not _is_kept(mirror, operation):

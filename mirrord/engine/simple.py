@@ -18,7 +18,7 @@ from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.units import format_size
 from mirrord.drivers.contract import Driver
-from mirrord.engine import failover_steps, pinning, preempt, recovery
+from mirrord.engine import failover_steps, pinning, preempt, recovery, relation
 from mirrord.engine.mirror import Mirror, one_line
 from mirrord.system.waiting import HURRY_S
 
@@ -57,6 +57,7 @@ def _thawed(mirror: Mirror) -> Result | None:
             return None
     except (MirrordError, OSError):
         return None
+    relation.ask_source(mirror)
     with mirror.source_locked():
         mirror.source.thaw()
     return Result("done", f"{mirror.source} was frozen by an interrupted reverse; it is not now.")
@@ -219,6 +220,10 @@ def delete(mirror: Mirror, *, yes: bool, keep_snapshots: bool) -> Result:
         trouble = f" It could not be told: {one_line(error)}."
     with mirror.hold_here(Verb.DELETE):
         why = "the other end does not answer"
+        try:
+            relation.ask_source(mirror)
+        except (MirrordError, OSError) as error:
+            trouble += f" {one_line(error)}."
         for driver in (mirror.source, mirror.destination):
             if driver.remote:
                 trouble += f" {pinning.left_pinned(str(driver), mirror.id, why)}"
@@ -269,7 +274,9 @@ def _delete_held(mirror: Mirror, *, yes: bool, keep_snapshots: bool) -> Result:
 
 def _unpin(mirror: Mirror, *drivers: Driver) -> str:
     """The mirror needs nothing any more; what is to be said of an end that cannot be told."""
-    return "".join(f" {text}" for one in drivers if (text := pinning.give_up(mirror, one)))
+    ways = pinning.give_up, relation.give_up
+    said = [give_up(mirror, one) for one in drivers for give_up in ways]
+    return "".join(f" {text}" for text in said if text)
 
 
 def _drop_references(mirror: Mirror) -> int:

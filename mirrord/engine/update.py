@@ -31,7 +31,7 @@ from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_duration, format_size
 from mirrord.drivers import refusals
 from mirrord.drivers.refusals import not_a_mirror
-from mirrord.engine import cascade, hooks, pinning, places, plan, prune, recovery
+from mirrord.engine import cascade, hooks, pinning, places, plan, prune, recovery, relation
 from mirrord.engine.mirror import Mirror, check_destination, check_source
 from mirrord.engine.recovery import Pending, Recovered
 from mirrord.engine.transfer import Outcome, carry
@@ -277,6 +277,8 @@ def _one(mirror: Mirror, begun: TransferBegin, total: _Total) -> None:
             confirmed=Confirmed(begun.snapshot.guid, begun.snapshot.taken_at_ns),
             transfer=(begun.id, "done", columns),
         )  # fmt: skip
+        if mirror.known is None:
+            relation.ensure(mirror)
     else:
         mirror.catalogue.finish_transfer(begun.id, "done", **columns)
 

@@ -100,10 +100,11 @@ class Link:
         lane = greeting.new_lane(self._open())
         try:
             self.peer = self._greet(lane, 0)
+            version = greeting.agree(VERSIONS, self.peer, self.host.name)
         except BaseException:
             lane.close()
             raise
-        session = Session(lane, compress=self.host.compress)
+        session = Session(lane, compress=self.host.compress, version=version)
         session.start()
         try:
             if self.host.transport in ("ssh", "openssh") and self.host.data == "auto":

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol, Self, TypeVar
 
 from mirrord.core.endpoint import split_host
-from mirrord.core.errors import Aborted, LinkLost, MirrordError, Unreachable
+from mirrord.core.errors import Aborted, LinkLost, MirrordError, Unreachable, Unsupported
 from mirrord.core.model import Endpoint, Snapshot, Staging, VolumeFacts
 from mirrord.core.relationship import Fence, Relationship
 from mirrord.drivers.contract import Capability, Clones, Driver
@@ -125,7 +125,8 @@ class RemoteDriver(Driver, Clones):
                 if self._purpose is not None:
                     ask("lock", opened.number, self._purpose)
                 self._session, self._opened, self._told = session, opened, None
-            if self.fence is not None and self.fence != self._told:
+            fenced = session.version >= METHODS["set_fence"].since
+            if fenced and self.fence is not None and self.fence != self._told:
                 ask("set_fence", self._opened.number, *self.fence)
                 self._told = self.fence
             return session, self._opened.number
@@ -154,11 +155,16 @@ class RemoteDriver(Driver, Clones):
         if method.result is Receiver:
             return _RemoteReceiver(self, *self._begin(name, words))
         timeout_s = _QUICK_S if method.quick else None
-        answer = self._try(
-            lambda session, number: session.call(
-                name, number, *words, timeout_s=timeout_s, waiting=self.waiting
-            )
-        )
+
+        def ask(session: Session, number: int) -> Any:
+            if session.version < method.since:
+                raise Unsupported(
+                    f"the mirrord there is too old to {method.what}", where=str(self),
+                    hint="Install the same version of mirrord at both ends.",
+                )  # fmt: skip
+            return session.call(name, number, *words, timeout_s=timeout_s, waiting=self.waiting)
+
+        answer = self._try(ask)
         return None if method.result is None else unpack(method.result, answer)
 
     def demand_fence(self) -> None:

@@ -19,7 +19,8 @@ from mirrord.wire.frames import MAGIC, FrameReader, Type, value_of
 from mirrord.wire.values import printable
 
 #: Versions of what the frames say that are spoken here, newest first.
-VERSIONS = (1,)
+#: Version 2 has relationship records and the fence (`Method.since`).
+VERSIONS = (2, 1)
 #: What a login shell may print before mirrord speaks.
 _STRAY_BYTES_MAX = 64 << 10
 

@@ -60,6 +60,7 @@ class Session:
         *,
         handler: Handler | None = None,
         compress: str = "auto",
+        version: int = 1,
         on_end: Callable[[], None] | None = None,
     ) -> None:
         self.budget = Budget(SESSION_BYTES_MAX)
@@ -79,6 +80,8 @@ class Session:
         self._over = threading.Event()
         self._workers = ThreadPoolExecutor(CALLS_MAX, "call") if handler else None
         self.peer = lane.stream.peer
+        #: Of the protocol, as both ends agreed.
+        self.version = version
         #: Whether the other end ever answered a call.
         self.answered = False
 

@@ -63,7 +63,8 @@ class PeerLock(abc.ABC):
 @dataclass(frozen=True)
 class Method:
     """role, name: the method of the contract. rights: one of them is needed. what: it does, for a
-    refusal. quick: it only looks, and must not wait for a disk that hangs.
+    refusal. quick: it only looks, and must not wait for a disk that hangs. since: the first version
+    of the protocol that has it.
     """
 
     role: type
@@ -71,6 +72,7 @@ class Method:
     rights: Right
     what: str
     quick: bool = False
+    since: int = 1
 
     @property
     def changes(self) -> bool:
@@ -114,15 +116,16 @@ METHODS: Mapping[str, Method] = {
         Method(Volume, "facts", _ANY, "look at a volume", quick=True),
         Method(PeerLock, "lock", _ANY, "lock a volume", quick=True),
         Method(PeerLock, "unlock", _ANY, "unlock a volume", quick=True),
-        Method(PeerLock, "set_fence", _ANY, "use a volume", quick=True),
+        Method(PeerLock, "set_fence", _ANY, "use a volume", quick=True, since=2),
         Method(Volume, "snapshots", _ANY, "list snapshots", quick=True),
         Method(Volume, "members", _ANY, "look at a snapshot"),
         Method(Volume, "changed_since", _ANY, "compare snapshots"),
         Method(Volume, "delete_snapshot", _S | _REMOVE, "delete snapshots"),
         Method(Volume, "pin", _ANY, "pin snapshots"),
-        Method(Volume, "relationships", _ANY, "look at a volume", quick=True),
-        Method(Volume, "relate", _ANY, "record a relationship"),
-        Method(Volume, "unrelate", _S | _REMOVE, "remove a relationship record"),
+        Method(Volume, "relationships", _ANY, "look at a volume", quick=True, since=2),
+        Method(Volume, "relationship", _ANY, "look at a volume", quick=True, since=2),
+        Method(Volume, "relate", _ANY, "record a relationship", since=2),
+        Method(Volume, "unrelate", _S | _REMOVE, "remove a relationship record", since=2),
         Method(Volume, "reclaim", _ANY, "reclaim space"),
         Method(Source, "own_snapshots", _S, "list the owner's snapshots"),
         Method(Source, "take_snapshot", _S, "take snapshots"),

@@ -11,7 +11,7 @@ from tests.contract.lab import Lab
 
 FIRST = Relationship(
     MIRROR, "home", 1, "primary",
-    (SiteRecord("primary", "btrfs:/data/home"), SiteRecord("secondary", "btrfs://dr/copy")),
+    (SiteRecord("primary", ("btrfs:/data/home",)), SiteRecord("secondary", ("btrfs://dr/copy",))),
     controller="c0ffee",
 )  # fmt: skip
 

@@ -144,6 +144,7 @@ class Fleet:
             watcher=watcher or Silent(),
             source=MemoryDriver(self.disk, definition.source.location, node.link),
             destination=MemoryDriver(self.disk, definition.destination.location, node.link),
+            controller="c0ffee@sim",
         )
 
     def catalogue(self) -> Catalogue:

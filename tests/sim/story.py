@@ -25,7 +25,7 @@ from mirrord.core.states import State, Verb
 from mirrord.engine import failover, prune, recovery, restore, simple, update
 from mirrord.engine.mirror import Mirror
 from mirrord.engine.progress import RunFiles
-from mirrord.engine.recovery import Turned
+from mirrord.engine.relation import Turned
 from mirrord.system import clock, steps
 from tests.sim.checks import Violation
 from tests.sim.events import ASKED, EXPECTED, VERBS, Event
@@ -310,6 +310,7 @@ class Story:
             watcher=Silent(),
             source=MemoryDriver(self.disk, definition.source.location),
             destination=MemoryDriver(self.disk, definition.destination.location),
+            controller="c0ffee@sim",
         )
 
     def _work(self, verb: str, mirror: Mirror, force: bool) -> Result:
