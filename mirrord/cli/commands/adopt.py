@@ -1,0 +1,37 @@
+"""`mirrord adopt`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mirrord.cli.output import Json, Yes, confirm, service, show
+
+
+def register(app: typer.Typer, name: str, panel: str) -> None:
+    """Add the command to the application."""
+    app.command(name, rich_help_panel=panel)(adopt)
+
+
+def adopt(
+    endpoint: Annotated[
+        str, typer.Argument(metavar="ENDPOINT", help="A volume that is an end of the mirror.")
+    ],
+    other: Annotated[
+        str, typer.Option("--other", metavar="ENDPOINT", help="The other end, as seen from here.")
+    ] = "",
+    mirror: Annotated[
+        str, typer.Option("--mirror", metavar="NAME", help="Which one, where it has several.")
+    ] = "",
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What to call it here.")] = "",
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Define a mirror anew from the record at one of its ends, when its controller is lost."""
+    with service(quiet=as_json) as built:
+        result = built.adopt(endpoint, other=other, mirror=mirror, name=name, yes=yes)
+        if result.status == "needs-yes":
+            confirm(result, command=f"mirrord adopt {endpoint}", as_json=as_json)
+            result = built.adopt(endpoint, other=other, mirror=mirror, name=name, yes=True)
+        show(result, as_json=as_json)

@@ -1,0 +1,111 @@
+"""adopt: a mirror's definition made anew from the relationship record at one of its ends, when the
+host that controlled it is lost with all that it had.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mirrord.config.definitions import Definitions, check_together
+from mirrord.core.endpoint import parse_endpoint
+from mirrord.core.errors import NotFound, Refused, UsageError
+from mirrord.core.model import Definition, Endpoint
+from mirrord.core.names import check_mirror_name
+from mirrord.core.relationship import Relationship, SiteRecord
+from mirrord.drivers.contract import Driver
+
+
+class Plan(NamedTuple):
+    """What is going to be defined. lines: for the owner's yes."""
+
+    definition: Definition
+    lines: tuple[str, ...]
+
+
+def plan(
+    definitions: Definitions, driver: Driver, ends: list[Endpoint], wanted: str, name: str
+) -> Plan:
+    """The definition that the record at a volume says.
+
+    ends: the volume's endpoint and, if it was given, that of the other end, as they are called on
+    this host. wanted: name or id of the mirror, where the volume has several. name: that it is to
+    have here, "" for the one that it had. Raises `NotFound`, `Refused`, `UsageError`.
+    """
+    record = _record(driver, wanted)
+    here = _site_at(record, ends[0])
+    there = next(site for site in record.sites if site is not here)
+    if len(ends) > 1:
+        other = ends[1]
+    elif here.endpoints == (str(ends[0]),):
+        other = parse_endpoint(there.endpoints[0])
+    else:
+        raise UsageError(
+            "the other end's endpoint is needed",
+            why=f"the controller called this end {here.endpoints[0]} and the other one "
+            f"{there.endpoints[0]}; from this host it may be called otherwise",
+            hint="Give it as it is called from here: --other ENDPOINT.",
+        )
+    is_source = here.name == record.source
+    definition = Definition(
+        name=check_mirror_name(name or record.name),
+        id=record.mirror_id,
+        source=ends[0] if is_source else other,
+        destination=other if is_source else ends[0],
+    )
+    known = {one.id: one.name for one in definitions.all()}
+    if record.mirror_id in known:
+        raise Refused(
+            "the mirror is defined here already", where=f"mirror '{known[record.mirror_id]}'",
+            hint=f"'mirrord takeover {known[record.mirror_id]}' lets this host control it.",
+        )  # fmt: skip
+    definitions.check_free(definition.name)
+    check_together([*definitions.all(), definition])
+    lines = (
+        f"adopt '{definition.name}' (id {record.mirror_id}, epoch {record.epoch}, "
+        f"{record.intent.value}): it is defined here, and this host controls it.",
+        f"   source:      {definition.source}",
+        f"   destination: {definition.destination}",
+        f"   The controller {record.controller} is refused by both ends from then on.",
+        "   Schedule, retention and all other settings are the defaults: the record has none.",
+    )
+    return Plan(definition, lines)
+
+
+def _record(driver: Driver, wanted: str) -> Relationship:
+    found = [one for one in driver.relationships().values() if one is not None]
+    chosen = [one for one in found if wanted in ("", one.mirror_id, one.name)]
+    names = ", ".join(sorted(f"{one.name} ({one.mirror_id})" for one in found))
+    if not chosen:
+        raise NotFound(
+            "the volume has no such relationship record", where=str(driver),
+            why=f"it has those of {names}" if names else "it has none",
+            hint="Check the endpoint: it is that of a volume that was an end of the mirror.",
+        )  # fmt: skip
+    if len(chosen) > 1:
+        raise UsageError(
+            "the volume belongs to several mirrors", where=str(driver), why=names,
+            hint="Say which one: --mirror NAME (or its id).",
+        )  # fmt: skip
+    return chosen[0]
+
+
+def _site_at(record: Relationship, endpoint: Endpoint) -> SiteRecord:
+    """The site that has the volume, whatever its host is called by whom."""
+    called = [
+        (site, parse_endpoint(site.endpoints[0]))
+        for site in record.sites
+        if len(site.endpoints) == 1
+    ]
+    same = [site for site, end in called if end == endpoint]
+    place = endpoint.kind, endpoint.location
+    alike = [site for site, end in called if (end.kind, end.location) == place]
+    for found in (same, alike):
+        if len(found) == 1:
+            return found[0]
+    ends = " and ".join(site.endpoints[0] for site in record.sites)
+    raise Refused(
+        "it cannot be told which end of the mirror this is", where=str(endpoint),
+        why=f"the record names {ends}",
+        hint="Write the definition yourself (docs/config.md), with id = "
+        f'"{record.mirror_id}", then run \'mirrord takeover {record.name}\'.',
+    )  # fmt: skip

@@ -1,0 +1,285 @@
+"""The relationship record at work: who controls a mirror, which way it goes, and in which epoch.
+
+The record lies with the volumes at both ends (`mirrord.core.relationship`). Each verb reads it
+when it begins, and does nothing when another controller or a later epoch has taken over. A verb
+that changes roles, or a live volume, raises the epoch at both ends before its first effect: from
+then on the volumes refuse whoever still believes in the epoch before. The catalogue has a copy of
+the record, to tell whether anything has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from mirrord.core.errors import Diverged, Fenced, MirrordError, Refused, Unsupported
+from mirrord.core.model import Role
+from mirrord.core.relationship import Fence, Intent, Relationship, SiteRecord, is_same, newest
+from mirrord.core.results import Result
+from mirrord.core.states import State, Verb
+from mirrord.drivers.contract import Driver
+
+if TYPE_CHECKING:
+    from mirrord.engine.mirror import Mirror
+
+#: Verbs by which the owner says which side is right, when two records of one epoch differ.
+_SETTLING = frozenset({Verb.BREAK, Verb.RESYNC, Verb.REVERSE, Verb.TAKEOVER})
+_SITES = "primary", "secondary"
+
+
+class Turned(Exception):
+    """The mirror goes the other way now, and has to be opened again. Never leaves the API."""
+
+
+def fence(mirror: Mirror) -> None:
+    """Let both ends refuse us once they are in a later epoch than we know of."""
+    epoch = mirror.known.epoch if mirror.known else 0
+    for driver in (mirror.source, mirror.destination):
+        driver.fence = Fence(mirror.id, epoch)
+
+
+def enter(mirror: Mirror, verb: Verb) -> None:
+    """See that the verb may act on the ends as they are now. Under the destination's lock.
+
+    Only that end is asked when it has the very record that both had before. Raises `Fenced` when
+    another controller has the mirror, `Diverged` when the ends contradict each other, and `Turned`.
+    """
+    try:
+        there = _read(mirror.destination, mirror.id)
+    except (MirrordError, OSError):
+        if verb is not Verb.BREAK:  # which needs no intact metadata
+            raise
+        there = None
+    known = mirror.known
+    ours = known is not None and is_same(known.controller, mirror.controller)
+    if known is None or not ours or there != known or _meant(mirror, known) != known:
+        _settle(mirror, verb, there)
+
+
+def _settle(mirror: Mirror, verb: Verb, there: Relationship | None) -> None:
+    """Find the newest record, and bring an end that has an older one, or none, up to it."""
+    try:
+        here = _read(mirror.source, mirror.id)
+    except (MirrordError, OSError):
+        here = None  # it may be lost
+    try:
+        newer = newest((there, here))
+    except Diverged:
+        if verb not in _SETTLING:
+            raise
+        newer = there
+    if newer is None:
+        _learn(mirror, None)
+        return
+    if verb is not Verb.TAKEOVER:
+        _check_controller(mirror, newer)
+    record = _meant(mirror, newer)
+    if record.source != newer.source:
+        mirror.catalogue.set_relationship(mirror.id, None)
+        _turn(mirror)
+    if there != here and there is not None and here is not None and there.epoch == here.epoch:
+        _learn(mirror, record, complete=False)  # in conflict: what settles it raises the epoch
+    elif verb is Verb.TAKEOVER:
+        _learn(mirror, newer, complete=False)
+    else:
+        _learn(mirror, record, complete=False)
+        _write(mirror, record, (mirror.destination, mirror.source), strict=())
+
+
+def _check_controller(mirror: Mirror, record: Relationship) -> None:
+    if not is_same(record.controller, mirror.controller):
+        raise Fenced(
+            "another host controls the mirror", where=f"mirror '{mirror.name}'",
+            why=f"the relationship record at its ends (epoch {record.epoch}) names the controller "
+            f"{record.controller}, this is {mirror.controller}",
+            hint=f"If that host is gone for good, or is to control it no longer: 'mirrord takeover "
+            f"{mirror.name}'. It is refused by both ends from then on.",
+        )  # fmt: skip
+
+
+def _turn(mirror: Mirror) -> None:
+    """The ends say that the source is what the definition has as destination."""
+    definition = mirror.definition
+    mirror.definitions.swap(mirror.name, definition.destination, definition.source)
+    mirror.catalogue.add_event(
+        mirror.id, "warning",
+        f"the source is {definition.destination}, as the relationship record at the ends says; "
+        f"the definition had {definition.source}",
+    )  # fmt: skip
+    raise Turned
+
+
+def _meant(mirror: Mirror, record: Relationship) -> Relationship:
+    """The record as it would be written now: by the names and endpoints of the definition."""
+    source, destination = _site_names(mirror, record)
+    ends = {source: mirror.definition.source, destination: mirror.definition.destination}
+    sites = tuple(
+        SiteRecord(name, (str(ends[name]),)) for name in sorted(ends)
+    )  # fmt: skip
+    return record._replace(name=mirror.name, source=source, sites=sites)
+
+
+def _site_names(mirror: Mirror, record: Relationship | None) -> tuple[str, str]:
+    """The names of the sites that are source and destination by the definition."""
+    if record is None:
+        return _SITES
+    names = record.site(source=True).name, record.site(source=False).name
+    ends = (str(mirror.definition.source),), (str(mirror.definition.destination),)
+    known = record.site(source=True).endpoints, record.site(source=False).endpoints
+    turned = ends == known[::-1]
+    return names[::-1] if turned else names
+
+
+def ensure(mirror: Mirror) -> None:
+    """Write the record where an end has none yet: a new mirror, or a volume that was made anew."""
+    if mirror.known is None:
+        state = mirror.row().state
+        intent = Intent.BROKEN_OFF if state is State.BROKEN_OFF else Intent.MIRRORED
+        sites = tuple(SiteRecord(name, ("",)) for name in _SITES)
+        blank = Relationship(mirror.id, mirror.name, 1, _SITES[0], sites, mirror.controller, intent)
+        record = _meant(mirror, blank)
+        _learn(mirror, record, complete=False)
+    assert mirror.known is not None
+    _write(mirror, mirror.known, (mirror.destination, mirror.source), strict=())
+
+
+def next_epoch(mirror: Mirror) -> int:
+    """The epoch that a verb is going to begin; goes into the operation's arguments."""
+    return (mirror.known.epoch if mirror.known else 0) + 1
+
+
+def is_over(mirror: Mirror, epoch: int) -> bool:
+    """Whether the ends are in a later epoch than an operation was going to begin."""
+    return mirror.known is not None and mirror.known.epoch > epoch
+
+
+def begin_epoch(
+    mirror: Mirror, epoch: int, intent: Intent, *, turned: bool = False, alone: bool = False
+) -> None:
+    """Raise the epoch at both ends; where that was done before, nothing. `Fenced` when somebody
+    else came before.
+
+    turned: from now on the destination is the source. alone: the source is not told now, it may not
+    answer; the next verb that meets it tells it. An end that may only be appended to is never told.
+    """
+    if mirror.known is None:
+        ensure(mirror)
+        assert mirror.known is not None
+    record = _meant(mirror, mirror.known)._replace(
+        epoch=epoch, intent=intent, controller=mirror.controller, in_sync_until_ns=None
+    )
+    if turned:
+        ends = {site.name for site in record.sites} - {mirror.known.source}
+        record = record._replace(source=ends.pop())
+    _learn(mirror, record, complete=False)
+    ends_told = (mirror.destination,) if alone else (mirror.destination, mirror.source)
+    _write(mirror, record, ends_told, strict=(mirror.destination,))
+
+
+def _write(
+    mirror: Mirror, record: Relationship, ends: Iterable[Driver], *, strict: Iterable[Driver]
+) -> None:
+    """Bring these ends up to the record; of the others that cannot be told, nothing is said: the
+    next verb tries again.
+    """
+    complete = True
+    for driver in ends:
+        try:
+            complete = _tell(mirror, driver, record) and complete
+        except Fenced:
+            raise
+        except (MirrordError, OSError):
+            if driver in strict:
+                raise
+            complete = False
+    if complete and mirror.source in ends:
+        _learn(mirror, record)
+
+
+def _tell(mirror: Mirror, driver: Driver, record: Relationship) -> bool:
+    """Write the record at one end; whether it has it then."""
+    stored = _read(driver, mirror.id)
+    if stored == record:
+        return True
+    if driver.facts().role is Role.ABSENT or (stored is not None and driver.append_only):
+        return False
+    with mirror.locked(driver):
+        try:
+            driver.relate(record, stored.epoch if stored else 0)
+        except Unsupported:
+            return False  # an older mirrord
+    return True
+
+
+def _read(driver: Driver, mirror_id: str) -> Relationship | None:
+    try:
+        return driver.relationship(mirror_id)
+    except Unsupported:
+        return None  # an older mirrord, or no such volume can be there: the verb says what is wrong
+
+
+def _learn(mirror: Mirror, record: Relationship | None, *, complete: bool = True) -> None:
+    """From now on this is the record. complete: both ends have it."""
+    mirror.known = record
+    fence(mirror)
+    kept = record if complete else None
+    if mirror.catalogue.relationship(mirror.id) != kept:
+        mirror.catalogue.set_relationship(mirror.id, kept)
+
+
+def ask_source(mirror: Mirror) -> None:
+    """Take what the source says for true, where the destination does not answer."""
+    if mirror.known is None:
+        mirror.known = _read(mirror.source, mirror.id)
+        if mirror.known is not None:
+            _check_controller(mirror, mirror.known)
+        fence(mirror)
+
+
+def give_up(mirror: Mirror, driver: Driver) -> str:
+    """The mirror is no more: remove its record; what is to be said when that was not possible."""
+    try:
+        if _read(driver, mirror.id) is not None:
+            with mirror.locked(driver):
+                driver.unrelate(mirror.id)
+    except (MirrordError, OSError) as error:
+        return f"Its relationship record stays at {driver}: {error}."
+    return ""
+
+
+def take_over(mirror: Mirror, *, yes: bool) -> Result:
+    """Let this host control the mirror; both ends refuse its controller until now from then on."""
+    with mirror.hold(Verb.TAKEOVER):
+        record = mirror.known
+        if record is None:
+            raise Refused(
+                "the mirror has no controller yet", where=f"mirror '{mirror.name}'",
+                why="neither end has a relationship record of it",
+                hint=f"'mirrord initialize {mirror.name}' or 'mirrord update {mirror.name}' makes "
+                "this host its controller.",
+            )  # fmt: skip
+        if is_same(record.controller, mirror.controller):
+            return Result("already_controls", f"This host controls '{mirror.name}' already.")
+        if mirror.destination.append_only:
+            raise Refused(
+                "the mirror cannot be taken over from here", where=str(mirror.destination),
+                why="this host may only append there", hint="Take it over on that host.",
+            )  # fmt: skip
+        lines = [
+            f"takeover '{mirror.name}': this host ({mirror.controller}) controls it from then on, "
+            f"in epoch {record.epoch + 1}.",
+            f"   The controller {record.controller} is refused by both ends.",
+            f"   {mirror.source} is the source, {mirror.destination} the destination.",
+        ]
+        if not yes:
+            data = {"plan": lines, "controller": record.controller}
+            return Result("needs-yes", "\n".join(lines), data)
+        begin_epoch(mirror, record.epoch + 1, record.intent)
+        mirror.row()
+        text = f"took over from the controller {record.controller}, epoch {record.epoch + 1}"
+        mirror.catalogue.add_event(mirror.id, "warning", text)
+    return Result(
+        "done",
+        f"This host controls '{mirror.name}' from now on (epoch {record.epoch + 1}).",
+        {"epoch": record.epoch + 1, "before": record.controller},
+    )

@@ -1,0 +1,26 @@
+"""Who this host is to others, without anything that would have to be kept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+_MACHINE_ID = Path("/etc/machine-id")
+
+
+def controller(config: Path) -> str:
+    """The identity of the definitions in that folder on this host: 16 hexadecimal digits, "@" and
+    the host's name, which is there for people only.
+
+    It is made of the machine's id (where there is none, of the host's name) and the folder's path:
+    so it stays what it is when all else of mirrord's is lost.
+    """
+    name = os.uname().nodename
+    try:
+        machine = _MACHINE_ID.read_text(encoding="ascii").strip() or name
+    except (OSError, UnicodeDecodeError):
+        machine = name
+    digest = hashlib.sha256(f"{machine}\n{config.resolve()}".encode(errors="surrogateescape"))
+    shown = "".join(letter for letter in name if letter.isalnum() or letter in "-._")
+    return f"{digest.hexdigest()[:16]}@{shown[:40] or 'host'}"
