@@ -109,6 +109,8 @@ class Change:
     def done(self, *, added: Entry | None = None, gone: str = "") -> None:
         """Keep what was there with this change."""
         if self._before is None:
+            # Who looked meanwhile may have kept the new one as it was before it got its mark.
+            drop(self._place.location)
             return
         entries = [one for one in self._before if one.guid != gone]
         if added is not None:

@@ -101,11 +101,10 @@ def _turn(mirror: Mirror) -> None:
     """The ends say that the source is what the definition has as destination."""
     definition = mirror.definition
     mirror.definitions.swap(mirror.name, definition.destination, definition.source)
-    mirror.catalogue.add_event(
-        mirror.id, "warning",
-        f"the source is {definition.destination}, as the relationship record at the ends says; "
-        f"the definition had {definition.source}",
-    )  # fmt: skip
+    if mirror.catalogue.mirror(mirror.id) is not None:
+        text = f"the source is {definition.destination}, as the relationship record at the ends "
+        text += f"says; the definition had {definition.source}"
+        mirror.catalogue.add_event(mirror.id, "warning", text)
     raise Turned
 
 

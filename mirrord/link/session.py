@@ -16,6 +16,7 @@ from mirrord.core.errors import (
     pack_error,
 )
 from mirrord.link.exchange import Cancelled, Exchange
+from mirrord.link.hello import VERSIONS
 from mirrord.link.lane import BEAT_S, Lane, lost
 from mirrord.system import clock
 from mirrord.system.native import Panic
@@ -60,7 +61,7 @@ class Session:
         *,
         handler: Handler | None = None,
         compress: str = "auto",
-        version: int = 1,
+        version: int = VERSIONS[0],
         on_end: Callable[[], None] | None = None,
     ) -> None:
         self.budget = Budget(SESSION_BYTES_MAX)

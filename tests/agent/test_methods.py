@@ -48,6 +48,7 @@ LIMITED = {
 NAMES = {
     ("set_fence", "mirror_id"),
     ("pin", "mirror_id"),
+    ("relationship", "mirror_id"),
     ("unrelate", "mirror_id"),
     ("take_snapshot", "name"),
     ("prepare", "mirror_id"),

@@ -72,3 +72,15 @@ def test_it_does_not_count_as_a_change_of_the_volume(lab: Lab) -> None:
     assert not source.changed_since(base.guid)
     source.relate(FIRST, 0)
     assert not lab.source().changed_since(base.guid)
+
+
+def test_a_look_before_a_commit_is_settled_hides_nothing(lab: Lab) -> None:
+    """What is written at a destination right after a commit finds it as it is."""
+    source, destination = lab.source(), lab.destination()
+    destination.prepare(MIRROR)
+    with destination.lock("a transfer"):
+        base = mirror(source, destination, None, "base")
+        assert destination.facts().shown == base.guid
+        destination.relate(FIRST, 0)
+    destination.promote()
+    assert [one.guid for one in lab.destination().snapshots()] == [base.guid]

@@ -11,6 +11,7 @@ _CONTRACT, _CYCLE = "tests/contract/test_switching.py", "tests/integration/test_
 _BTRFS, _BLOCK = "tests/btrfs/test_failover.py", "tests/block/test_failover.py"
 _ZFS, _CRASH = "tests/zfs/test_switching.py", "tests/crash/test_matrix.py"
 _FIRST, _ENDS = "tests/service/test_first.py", "tests/service/test_ends.py"
+_CONTROL, _FENCE = "tests/failover/test_control.py", "tests/contract/test_fence.py"
 _COPIES, _SHOWN = "tests/contract/test_copies.py", "tests/integration/test_shown.py"
 
 #: Sentence by sentence, the tests that fail where it does not hold.
@@ -142,6 +143,22 @@ TESTS: dict[str, list[tuple[str, str]]] = {
     "I6": [(_WRITERS, "test_reading_files_counts_as_a_change_where_access_times_are_kept")],
     "C1": [(_STOPPED, "test_a_catalogue_that_is_lost_between_any_two_verbs")],
     "C2": [(_STOPPED, "test_a_catalogue_of_before_is_not_obeyed")],
+    "E1": [(_CONTROL, "test_each_change_of_roles_begins_an_epoch_at_both_ends")],
+    "E2": [
+        (_FENCE, "test_nothing_is_changed_in_an_epoch_that_is_over"),
+        (_CONTROL, "test_a_verb_at_work_is_fenced_out_by_a_takeover"),
+    ],
+    "E3": [
+        (_CONTROL, "test_another_controller_changes_nothing"),
+        (_CONTROL, "test_a_takeover_relieves_the_controller"),
+    ],
+    "E4": [
+        (_CONTROL, "test_an_end_that_was_put_back_is_brought_up"),
+        (_CONTROL, "test_no_verb_needs_the_catalogue"),
+        (_CONTROL, "test_a_definition_of_an_earlier_time_is_turned"),
+    ],
+    "E5": [(_CONTROL, "test_ends_that_contradict_each_other_wait_for_the_owner")],
+    "E6": [(_CONTROL, "test_a_mirror_is_adopted_when_its_controller_has_burned")],
     "U1": [(_STOPPED, "test_another_volume_in_the_place_of_the_source_is_not_mirrored")],
     "U2": [
         (_PLACES, "test_each_reason_has_a_message_and_nothing_is_made"),

@@ -70,7 +70,8 @@ class Story:
         self.met: Counter[str] = Counter()
         self.history: list[str] = []
         self._kept: dict[int, bool] = {}
-        self._moved: list[Volume] = []
+        #: A source that was moved away, with the place where it was.
+        self._moved: list[tuple[str, Volume]] = []
         #: Volumes that people keep elsewhere for good.
         self._attic: list[Volume] = []
         self._held: list[Body] = []
@@ -188,7 +189,7 @@ class Story:
         if copies is None:
             return
         before = _in_snapshots(copies)
-        self._moved.append(volume)
+        self._moved.append((source, volume))
         fresh = Volume(volume.identity, Role.LIVE)
         # The snapshots lie beside the volume, and stay there.
         fresh.entries, fresh.next_order = volume.entries, volume.next_order
@@ -367,7 +368,8 @@ class Story:
         """Each line that is somewhere: whether it is anywhere else than in a reference snapshot."""
         kept: set[int] = set()
         referenced: set[int] = set()
-        for volume in [*self.disk.volumes.values(), *self._moved, *self._attic]:
+        moved = [volume for _place, volume in self._moved]
+        for volume in [*self.disk.volumes.values(), *moved, *self._attic]:
             bodies = [*volume.aside.values()]
             if volume.role is Role.LIVE:
                 bodies.append(volume.body)
@@ -436,9 +438,10 @@ class Story:
         if "swap source and destination in the definition" in heard:
             self.definitions.swap(NAME, definition.destination, definition.source)
             return True
-        if self._moved and source is not None:
-            self._attic.append(source)
-            self.disk.volumes[ends[0]] = self._moved.pop()
+        if self._moved and self._moved[0][0] in self.disk.volumes:
+            place, back = self._moved.pop()
+            self._attic.append(self.disk.volumes[place])
+            self.disk.volumes[place] = back
             return True
         if destination is None:
             raise Over  # that disk died: the owner mirrors to another one

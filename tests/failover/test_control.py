@@ -1,0 +1,309 @@
+"""Who controls a mirror, and in which epoch: by the relationship records at its two ends."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mirrord.core.errors import Diverged, Fenced, MirrordError, NotFound, Refused
+from mirrord.core.model import Role
+from mirrord.core.relationship import Intent, Relationship
+from mirrord.drivers.contract import Driver
+from mirrord.system import steps
+from tests.contract.lab import Lab
+from tests.support.world import NAME, World
+
+#: Each verb that looks at the ends, with what comes of it while the mirror works: the status, or
+#: the class of the error.
+VERBS: dict[str, tuple[Callable[[World], object], str]] = {
+    "initialize": (lambda world: world.service.initialize(NAME), "refused"),
+    "update": (lambda world: world.service.update(NAME), "done"),
+    "abort": (lambda world: world.service.abort(NAME, hard=False), "already_idle"),
+    "break": (lambda world: world.service.break_off(NAME), "done"),
+    "resync": (lambda world: world.service.resync(NAME, yes=True), "done"),
+    "reverse": (lambda world: world.service.reverse(NAME, yes=True), "done"),
+    "restore": (
+        lambda world: world.service.restore_all(NAME, snapshot=None, yes=True), "done"
+    ),
+    "prune": (lambda world: world.service.prune(NAME, dry_run=False, accept=True), "done"),
+    "change-source": (lambda world: world.service.change_source(NAME, world.end("source")), "done"),
+    "resume-operation": (
+        lambda world: world.service.resume_operation(NAME, yes=True), "already_idle"
+    ),
+    "release": (lambda world: world.service.release(NAME), "refused"),
+    "delete": (lambda world: world.service.delete(NAME, yes=True, keep_snapshots=False), "done"),
+}  # fmt: skip
+#: All but `abort`, which looks at no end while nothing is under way.
+LOOKING = [verb for verb in VERBS if verb != "abort"]
+RAISING = {"break", "resync", "reverse", "restore", "change-source"}
+
+
+def record(driver: Driver) -> Relationship:
+    [found] = driver.relationships().values()
+    assert found is not None
+    return found
+
+
+def records(world: World) -> tuple[Relationship, Relationship]:
+    return record(world.lab.source()), record(world.lab.destination())
+
+
+def put_back(driver: Driver, older: Relationship) -> None:
+    """The volume's own record is one of an earlier time, as after a restore of the whole disk."""
+    driver.unrelate(older.mirror_id)
+    driver.relate(older, 0)
+
+
+def forget_catalogue(world: World) -> None:
+    world.close()
+    for path in world.paths.state.glob("catalogue.sqlite*"):
+        path.unlink()
+    world.again()
+
+
+def other_world(world: World, lab: Lab, home: Path) -> World:
+    """Another host with the same definition."""
+    other = World(lab, home)
+    other.paths.make()
+    shutil.copy(world.paths.mirrors / f"{NAME}.toml", other.paths.mirrors)
+    if world.paths.hosts.exists():
+        shutil.copytree(world.paths.hosts, other.paths.hosts, dirs_exist_ok=True)
+    return other
+
+
+def status_of(call: Callable[[World], object], world: World) -> str:
+    try:
+        return str(getattr(call(world), "status", ""))
+    except MirrordError as error:
+        return error.code
+
+
+def in_third_epoch(world: World) -> World:
+    """A mirror that was broken off and mirrored again."""
+    world.initialized()
+    world.service.break_off(NAME)
+    world.service.resync(NAME, yes=True)
+    world.lab.change(world.lab.source(), 30)
+    assert [one.epoch for one in records(world)] == [3, 3]
+    return world
+
+
+@pytest.mark.on_machine
+def test_each_change_of_roles_begins_an_epoch_at_both_ends(world: World) -> None:
+    world.initialized()
+    assert record(world.lab.source()) == record(world.lab.destination())
+    assert record(world.lab.source()).epoch == 1
+    world.lab.change(world.lab.source(), 3)
+    world.service.update(NAME)
+    assert [one.epoch for one in records(world)] == [1, 1]
+    primary = record(world.lab.source()).source
+    expected = [
+        (lambda: world.service.break_off(NAME), Intent.BROKEN_OFF, True),
+        (lambda: world.service.resync(NAME, yes=True), Intent.MIRRORED, True),
+        (lambda: world.service.reverse(NAME, yes=True), Intent.MIRRORED, False),
+        (lambda: world.service.reverse(NAME, yes=True), Intent.MIRRORED, True),
+        (
+            lambda: world.service.restore_all(NAME, snapshot=None, yes=True),
+            Intent.MIRRORED,
+            True,
+        ),
+    ]
+    for number, (verb, intent, is_primary) in enumerate(expected, 2):
+        verb()
+        here, there = records(world)
+        assert here == there
+        assert (here.epoch, here.intent) == (number, intent)
+        assert (here.source == primary) == is_primary
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("what", ["old", "lost"])
+def test_no_verb_needs_the_catalogue(world: World, verb: str, what: str) -> None:
+    world.initialized()
+    old = world.home / "old"
+    world.close()
+    shutil.copytree(world.paths.state, old)
+    world.again()
+    world.service.break_off(NAME)
+    world.service.resync(NAME, yes=True)
+    world.lab.change(world.lab.source(), 30)
+    forget_catalogue(world)
+    if what == "old":
+        world.close()
+        shutil.copytree(old, world.paths.state, dirs_exist_ok=True)
+        world.again()
+    _as_ever(world, verb)
+
+
+@pytest.mark.parametrize("verb", LOOKING)
+@pytest.mark.parametrize("which", ["source", "destination"])
+def test_an_end_that_was_put_back_is_brought_up(world: World, verb: str, which: str) -> None:
+    world.initialized()
+    older = record(world.lab.source())
+    world.service.break_off(NAME)
+    world.service.resync(NAME, yes=True)
+    world.lab.change(world.lab.source(), 30)
+    put_back(getattr(world.lab, which)(), older)
+    forget_catalogue(world)
+    _as_ever(world, verb)
+
+
+def _as_ever(world: World, verb: str) -> None:
+    """The verb does what it does; both ends agree then, in the epoch that follows from it."""
+    call, expected = VERBS[verb]
+    content = world.source_content()
+    assert status_of(call, world) == expected
+    if verb == "delete":
+        assert not world.lab.source().relationships()
+        assert not world.lab.destination().relationships()
+        return
+    here, there = records(world)
+    assert here == there
+    assert here.epoch == (4 if verb in RAISING else 3)
+    if verb == "break":
+        world.service.resync(NAME, yes=True)
+    if verb != "reverse":
+        world.service.update(NAME)
+    assert world.in_step()
+    if verb != "restore":
+        assert world.source_content() == content
+
+
+@pytest.mark.parametrize("verb", LOOKING)
+def test_another_controller_changes_nothing(world: World, verb: str, tmp_path: Path) -> None:
+    in_third_epoch(world)
+    other = other_world(world, world.lab, tmp_path / "other")
+    before = _all(world)
+    with pytest.raises(Fenced, match="another host controls the mirror") as refused:
+        VERBS[verb][0](other)
+    assert f"mirrord takeover {NAME}" in refused.value.hint
+    assert _all(world) == before
+    other.close()
+
+
+def _all(world: World) -> object:
+    ends = world.lab.source(), world.lab.destination()
+    return [
+        (end.facts().role, end.facts().shown, end.snapshots(), end.relationships(),
+         world.lab.content(end), end.stagings())
+        for end in ends
+    ]  # fmt: skip
+
+
+@pytest.mark.on_machine
+def test_a_takeover_relieves_the_controller(world: World, tmp_path: Path) -> None:
+    in_third_epoch(world)
+    other = other_world(world, world.lab, tmp_path / "other")
+    planned = other.service.takeover(NAME, yes=False)
+    assert planned.status == "needs-yes"
+    assert [one.epoch for one in records(world)] == [3, 3]
+    assert other.service.takeover(NAME, yes=True).data["epoch"] == 4
+    assert other.service.takeover(NAME, yes=True).status == "already_controls"
+    assert [one.epoch for one in records(world)] == [4, 4]
+    with pytest.raises(Fenced):
+        world.service.update(NAME)
+    other.service.update(NAME)
+    assert world.in_step()
+    world.service.takeover(NAME, yes=True)
+    with pytest.raises(Fenced):
+        other.service.update(NAME)
+    other.close()
+
+
+def test_a_verb_at_work_is_fenced_out_by_a_takeover(world: World) -> None:
+    """The link to the ends broke, so that their locks were free, and another host took over."""
+    in_third_epoch(world)
+    taken = record(world.lab.destination())
+    before = world.view_content()
+    seen: list[str] = []
+
+    def take_over(label: str) -> None:
+        if label.endswith("TRANSFER:BEGIN") and not seen:
+            seen.append(label)
+            for end in (world.lab.source(), world.lab.destination()):
+                end._relate(taken._replace(epoch=4, controller="0123456789abcdef@other"))
+
+    steps.observe(take_over)
+    with pytest.raises(Fenced, match="epoch 3 of the mirror is over"):
+        world.service.update(NAME)
+    steps.observe(None)
+    assert seen and world.view_content() == before
+    with pytest.raises(Fenced, match="another host controls the mirror"):
+        world.service.update(NAME)
+
+
+@pytest.mark.parametrize("verb", LOOKING)
+def test_ends_that_contradict_each_other_wait_for_the_owner(world: World, verb: str) -> None:
+    in_third_epoch(world)
+    here, there = records(world)
+    world.lab.source().relate(here.raised(Intent.MIRRORED), 3)
+    world.lab.destination().relate(there.raised(Intent.BROKEN_OFF), 3)
+    before = _all(world)
+    call, _expected = VERBS[verb]
+    if verb not in ("break", "resync", "reverse"):
+        with pytest.raises(Diverged, match="different relationship records") as refused:
+            call(world)
+        assert "resync" in refused.value.hint and "reverse" in refused.value.hint
+        assert _all(world) == before
+        return
+    call(world)
+    if verb == "break":
+        world.service.resync(NAME, yes=True)
+    here, there = records(world)
+    assert here == there and here.epoch >= 5
+    world.service.update(NAME)
+    assert world.in_step()
+
+
+def test_a_definition_of_an_earlier_time_is_turned(world: World) -> None:
+    """The mirror was reversed since the backup of its definition was made."""
+    world.initialized()
+    file = world.paths.mirrors / f"{NAME}.toml"
+    before = file.read_text()
+    world.service.reverse(NAME, yes=True)
+    forget_catalogue(world)
+    file.write_text(before)
+    world.lab.change(world.lab.destination(), 20)
+    content = world.view_content()
+    world.service.update(NAME)
+    assert world.status()["source"] == world.end("destination")
+    assert world.in_step() and world.source_content() == content
+
+
+@pytest.mark.on_machine
+def test_a_mirror_is_adopted_when_its_controller_has_burned(world: World, tmp_path: Path) -> None:
+    in_third_epoch(world)
+    other = other_world(world, world.lab, tmp_path / "other")
+    (other.paths.mirrors / f"{NAME}.toml").unlink()
+    mirror_id = record(world.lab.source()).mirror_id
+    endpoint = world.end("destination")
+    asked = other.service.adopt(endpoint, yes=False)
+    assert asked.status == "needs-yes" and not list(other.paths.mirrors.iterdir())
+    assert other.service.adopt(endpoint, mirror=mirror_id, yes=True).status == "done"
+    [found] = other.service.status()
+    assert (found["source"], found["destination"]) == (world.end("source"), endpoint)
+    other.service.update(NAME)
+    assert world.in_step()
+    other.service.break_off(NAME)
+    with pytest.raises(Refused, match="defined here already"):
+        other.service.adopt(endpoint, yes=True)
+    with pytest.raises(NotFound):
+        other.service.adopt(endpoint, mirror="other", yes=True)
+    other.close()
+
+
+def test_a_volume_that_never_was_one_is_not_adopted(world: World) -> None:
+    world.create()
+    with pytest.raises(NotFound, match="it has none"):
+        world.service.adopt(world.end("source"), yes=True)
+
+
+def test_both_ends_forget_a_mirror_that_is_deleted(world: World) -> None:
+    world.initialized()
+    world.service.break_off(NAME)
+    world.service.delete(NAME, yes=True, keep_snapshots=False)
+    for end in (world.lab.source(), world.lab.destination()):
+        assert end.relationships() == {} and end.facts().role is Role.LIVE
