@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "restore": ("restore", _FAILOVER),
     "resume-operation": ("resume_operation", _FAILOVER),
     "change-source": ("change_source", _FAILOVER),
+    "adopt": ("adopt", _FAILOVER),
     "status": ("status", _LOOK),
     "history": ("history", _LOOK),
     "snapshots": ("snapshots", _LOOK),

@@ -132,8 +132,7 @@ def _reverse(mirror: Mirror, operation: Operation) -> Finished:
         operation, phase = begun(mirror), "promoted"
     if phase == "promoted":
         if mirror.definition.source != new_source:
-            definition = mirror.definitions.swap(mirror.name, new_source, new_destination)
-            mirror = mirror.swapped(definition)
+            mirror = mirror.turned()
         mirror.catalogue.advance(mirror.id, "swapped")
     mirror.watcher.activity(Activity.RESYNCING, str(new_destination))
     done = f"reversed: {new_source} is the source now"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,8 @@ from mirrord.core.results import Watcher
 from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
 from mirrord.drivers.contract import Driver
 from mirrord.drivers.refusals import other_mirror
-from mirrord.engine import preempt
+from mirrord.engine import direction, preempt
+from mirrord.engine.direction import Turned
 from mirrord.engine.fanout import Fanout
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.throttle import Throttle
@@ -81,11 +82,32 @@ class Mirror:
         self.source.detach()
         self.destination.detach()
 
-    def swapped(self, definition: Definition) -> Mirror:
-        """The same mirror the other way round, after its definition was."""
+    def turned(self) -> Mirror:
+        """The same mirror the other way round, from now on; that is recorded."""
+        site = self.definition.destination_site
+        definition = self.definitions.load(self.name, site)
+        direction.record(self.catalogue, self.id, site, since_ns=clock.now_ns())
         return replace(
             self, definition=definition, source=self.destination, destination=self.source
         )
+
+    def _check_direction(self) -> None:
+        """Of a catalogue that is older than the volumes: `Turned` when they say that the sites have
+        changed roles since. Where they cannot tell, it is believed.
+        """
+        ends = {
+            self.definition.source_site: direction.look(self.source),
+            self.definition.destination_site: direction.look(self.destination),
+        }
+        with suppress(Refused):
+            found = direction.direction_from_ends(self.name, self.id, ends)
+            if found == self.definition.destination_site:
+                direction.record(self.catalogue, self.id, found)
+                self.catalogue.add_event(
+                    self.id, "warning", f"the catalogue was older than the volumes: {found} is the "
+                    "source",
+                )  # fmt: skip
+                raise Turned
 
     def route(self, make_room: Callable[[int], None] | None = None) -> Route:
         """The way of a transfer from source to destination."""
@@ -127,6 +149,7 @@ class Mirror:
         newest = max((names.sequence_of(one.name, self.id) for one in listed), default=0)
         if row is None or newest <= row.sequence:
             return False
+        self._check_direction()
         self._take_from_ends(self.destination.facts(), self.destination.snapshots())
         text = (
             f"the catalogue was older than the volumes (sequence number {row.sequence}, "
@@ -145,10 +168,17 @@ class Mirror:
             return False
         if self.catalogue.operation(self.id) is not None or facts.mirror_id not in ("", self.id):
             return False
+        self._check_direction()
         self._take_from_ends(facts, self.destination.snapshots())
         text = f"the catalogue said {row.state.value}; the destination is {facts.role.value}"
         self.catalogue.add_event(self.id, "warning", text)
         return True
+
+    def adopt(self) -> None:
+        """Record what the ends show to be true; nothing where the destination is not there."""
+        facts = self.destination.facts()
+        if facts.role is not Role.ABSENT:
+            self._take_from_ends(facts, self.destination.snapshots())
 
     def _take_from_ends(self, facts: VolumeFacts, snapshots: list[Snapshot]) -> None:
         """Record what the destination shows to be true."""
@@ -330,10 +360,11 @@ def check_source(facts: VolumeFacts, where: str, mirror_id: str) -> None:
         raise Refused(
             "the source is read-only: it is the destination of this same mirror",
             where=where,
-            why="a 'restore --all' was given up before it had finished, or the definition is of a "
+            why="a 'restore --all' was given up before it had finished, or the catalogue is of a "
             "time when the mirror went the other way",
-            hint="If the mirror was reversed, swap source and destination in the definition. If a "
-            "'restore --all' was given up, run it again: mirrord restore NAME --all.",
+            hint="If the mirror was reversed, say which site is the source: mirrord adopt NAME "
+            "--source SITE. If a 'restore --all' was given up, run it again: mirrord restore NAME "
+            "--all.",
         )
     if facts.role is Role.MIRROR and facts.shown:
         return  # a cascade: what it shows goes on from there

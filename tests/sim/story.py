@@ -14,18 +14,19 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from mirrord.catalogue.store import Catalogue
 from mirrord.config.definitions import Definitions
-from mirrord.core.errors import MirrordError
-from mirrord.core.model import Definition, Endpoint, Role, SnapshotKind
+from mirrord.core.errors import MirrordError, Refused
+from mirrord.core.model import SITE_NAMES, Definition, Endpoint, Role, SnapshotKind
 from mirrord.core.results import Result, Silent
 from mirrord.core.states import State, Verb
-from mirrord.engine import failover, prune, recovery, restore, simple, update
+from mirrord.engine import direction, failover, prune, recovery, restore, simple, update
+from mirrord.engine.direction import Turned
 from mirrord.engine.mirror import Mirror
 from mirrord.engine.progress import RunFiles
-from mirrord.engine.recovery import Turned
 from mirrord.system import clock, steps
 from tests.sim.checks import Violation
 from tests.sim.events import ASKED, EXPECTED, VERBS, Event
@@ -55,7 +56,7 @@ class Story:
         self.disk = Disk()
         self.disk.create(SOURCE, 20)
         (folder / "etc").mkdir()
-        self.definitions = Definitions(folder / "etc")
+        self.definitions = Definitions(folder / "etc", self._source_of)
         self.definitions.add(
             Definition(
                 name=NAME,
@@ -66,6 +67,7 @@ class Story:
                 keep_destination=4,
             )
         )
+        self._truth = SITE_NAMES[0]
         self.lines = set(self.disk.volumes[SOURCE].live)
         self.met: Counter[str] = Counter()
         self.history: list[str] = []
@@ -227,7 +229,23 @@ class Story:
     def _a_verb(self) -> str:
         return self._chance.choices(list(VERBS), list(VERBS.values()))[0]
 
+    def _source_of(self, mirror_id: str) -> str:
+        """As the catalogue says it; where that was lost, as the ends do, or the owner."""
+        with closing(Catalogue(self.folder / "catalogue.sqlite")) as catalogue:
+            return direction.source_of(catalogue, mirror_id)
+
     def _definition(self) -> Definition:
+        definition = self.definitions.load(NAME)
+        with closing(Catalogue(self.folder / "catalogue.sqlite")) as catalogue:
+            if direction.is_recorded(catalogue, definition):
+                self._truth = definition.source_site
+                return definition
+            ends = direction.look_at(definition, lambda end: MemoryDriver(self.disk, end.location))
+            try:
+                source = direction.direction_from_ends(NAME, definition.id, ends)
+            except Refused:
+                source = self._truth  # the owner knows it
+            direction.record(catalogue, definition.id, source or definition.source_site)
         return self.definitions.load(NAME)
 
     def _run(
@@ -432,8 +450,8 @@ class Story:
         definition = self._definition()
         ends = definition.source.location, definition.destination.location
         source, destination = (self.disk.volumes.get(end) for end in ends)
-        if "swap source and destination in the definition" in heard:
-            self.definitions.swap(NAME, definition.destination, definition.source)
+        if "say which site is the source" in heard:
+            self._adopt(definition)
             return True
         if self._moved and source is not None:
             self._attic.append(source)
@@ -445,7 +463,7 @@ class Story:
             raise Over  # the owner works on at the destination, and mirrors it to another place
         mirrored = source is not None and source.role is Role.MIRROR
         if "mirrord did not make that" in heard and mirrored:
-            self.definitions.swap(NAME, definition.destination, definition.source)
+            self._adopt(definition)
             return True
         if "Move the source volume away" in heard and source is not None:
             self._attic.append(self.disk.volumes.pop(ends[0]))
@@ -453,6 +471,11 @@ class Story:
         if "Only a whole transfer helps" in heard:
             raise Over
         return False
+
+    def _adopt(self, definition: Definition) -> None:
+        """The owner says that the sites have changed roles."""
+        with closing(Catalogue(self.folder / "catalogue.sqlite")) as catalogue:
+            direction.record(catalogue, definition.id, definition.destination_site)
 
     def _break_works(self) -> None:
         """`break` works where one snapshot is intact, whatever else is wrong."""

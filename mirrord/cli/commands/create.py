@@ -61,6 +61,10 @@ def create(
         bool,
         typer.Option("--recursive", help="ZFS: the dataset with all below it, as one volume."),
     ] = False,
+    sites: Annotated[
+        str,
+        typer.Option(metavar="SOURCE,DESTINATION", help="Names of the two sites: berlin,dr."),
+    ] = "primary,secondary",
     as_json: Json = False,
 ) -> None:
     """Define a mirror; no data move yet."""
@@ -79,5 +83,6 @@ def create(
             rpo=rpo or "",
             throttle=throttle or "",
             recursive=recursive,
+            sites=tuple(site.strip() for site in sites.split(",")),
         )
     show(result, as_json=as_json)

@@ -1,0 +1,118 @@
+"""Which site of a mirror is the source.
+
+The catalogue says it, and only `reverse` and `adopt` change it. Where the catalogue was lost, or is
+older than the volumes, the two ends are asked; where they cannot tell, the owner is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
+
+from mirrord.catalogue.store import Catalogue
+from mirrord.core import names
+from mirrord.core.errors import MirrordError, Refused
+from mirrord.core.model import Definition, Endpoint, Role, Snapshot, VolumeFacts
+from mirrord.drivers.contract import Driver
+from mirrord.system.waiting import LOOK_S
+
+
+class Turned(Exception):
+    """The mirror goes the other way than it was opened: its definition has to be loaded again.
+    Never leaves the API.
+    """
+
+
+class End(NamedTuple):
+    """What a site has. facts: None when it cannot be reached. snapshots: all that it has."""
+
+    facts: VolumeFacts | None
+    snapshots: Collection[Snapshot] = ()
+
+
+def source_of(catalogue: Catalogue, mirror_id: str) -> str:
+    """The site that is the source, as it is recorded, or ""."""
+    found = catalogue.direction(mirror_id)
+    return found.source_site if found else ""
+
+
+def record(catalogue: Catalogue, mirror_id: str, source_site: str, *, since_ns: int = 0) -> None:
+    """Record which site is the source. since_ns: 0 when it was found rather than changed."""
+    catalogue.set_direction(mirror_id, source_site, since_ns=since_ns)
+
+
+def direction_from_ends(name: str, mirror_id: str, ends: Mapping[str, End]) -> str | None:
+    """The site that is the source, as the two ends tell.
+
+    None: they tell nothing, because the mirror was never initialized or the end that would know
+    cannot be reached. `Refused`: either could be the source.
+    """
+    first, second = ends
+    other = {first: second, second: first}
+    copies = [site for site, end in ends.items() if _is_copy(end, mirror_id)]
+    if len(copies) == 1:
+        return other[copies[0]]
+    originals: list[str] = []
+    promoted: list[str] = []
+    for site, end in ends.items():
+        ours = {one.guid for one in end.snapshots if names.sequence_of(one.name, mirror_id)}
+        if end.facts is not None and end.facts.role is Role.LIVE and ours:
+            (promoted if end.facts.origin in ours else originals).append(site)
+    # A copy of it that is out of reach would be the destination of one that was promoted.
+    if not copies and len(originals) == 1:
+        return originals[0]
+    if not copies and not originals and not promoted:
+        return None
+    raise Refused(
+        "it is not known which site is the source",
+        where=f"mirror '{name}'",
+        why="the catalogue does not say it (it was lost, or the site was renamed), and the ends "
+        f"cannot tell: {'; '.join(_said(site, end) for site, end in ends.items())}",
+        hint=f"If it is '{first}': mirrord adopt {name} --source {first}. Otherwise: mirrord adopt "
+        f"{name} --source {second}.",
+    )
+
+
+def _is_copy(end: End, mirror_id: str) -> bool:
+    """Whether it is the destination of this mirror, perhaps with a damaged record."""
+    facts = end.facts
+    if facts is None:
+        return False
+    ours = any(names.sequence_of(one.name, mirror_id) for one in end.snapshots)
+    if facts.role is Role.MIRROR:
+        return facts.mirror_id == mirror_id or (not facts.mirror_id and ours)
+    return facts.role is Role.FOREIGN and ours
+
+
+def _said(site: str, end: End) -> str:
+    if end.facts is None:
+        return f"{site} cannot be reached"
+    began = ", began as a copy" if end.facts.role is Role.LIVE and end.facts.origin else ""
+    return f"{site} is {end.facts.role.value}{began}"
+
+
+def look(driver: Driver) -> End:
+    """What an end has, without waiting long for one that does not answer."""
+    try:
+        with driver.waiting.hurried(LOOK_S):
+            facts = driver.facts()
+            return End(facts, driver.snapshots() if facts.role is not Role.ABSENT else ())
+    except (MirrordError, OSError):
+        return End(None)
+
+
+def look_at(definition: Definition, opener: Callable[[Endpoint], Driver]) -> dict[str, End]:
+    """What both sites have."""
+    ends = {}
+    for site in definition.sites:
+        driver = opener(site.endpoint)
+        try:
+            ends[site.name] = look(driver)
+        finally:
+            driver.detach()
+    return ends
+
+
+def is_recorded(catalogue: Catalogue, definition: Definition) -> bool:
+    """Whether the catalogue names one of the definition's sites as the source."""
+    return source_of(catalogue, definition.id) in definition.site_names
