@@ -68,8 +68,8 @@ def direction_from_ends(name: str, mirror_id: str, ends: Mapping[str, End]) -> s
         where=f"mirror '{name}'",
         why="the catalogue does not say it (it was lost, or the site was renamed), and the ends "
         f"cannot tell: {'; '.join(_said(site, end) for site, end in ends.items())}",
-        hint=f"If it is '{first}': mirrord adopt {name} --source {first}. Otherwise: mirrord adopt "
-        f"{name} --source {second}.",
+        hint=f"If it is '{first}', run 'mirrord adopt {name} --source {first}'; otherwise 'mirrord "
+        f"adopt {name} --source {second}'.",
     )
 
 

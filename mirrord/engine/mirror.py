@@ -362,8 +362,8 @@ def check_source(facts: VolumeFacts, where: str, mirror_id: str) -> None:
             where=where,
             why="a 'restore --all' was given up before it had finished, or the catalogue is of a "
             "time when the mirror went the other way",
-            hint="If the mirror was reversed, say which site is the source: mirrord adopt NAME "
-            "--source SITE. If a 'restore --all' was given up, run it again: mirrord restore NAME "
+            hint="If the mirror was reversed, say which site is the source: 'mirrord adopt NAME "
+            "--source SITE'. If a 'restore --all' was given up, run it again: mirrord restore NAME "
             "--all.",
         )
     if facts.role is Role.MIRROR and facts.shown:

@@ -319,7 +319,7 @@ def adopt(mirror: Mirror, ends: Mapping[str, direction.End]) -> Result:
             )  # fmt: skip
         data = {"source": str(mirror.source), "destination": str(mirror.destination)}
         if known == site:
-            return Result("already_done", f"'{site}' is the source of '{mirror.name}'.", data)
+            return Result("already_adopted", f"'{site}' is the source of '{mirror.name}'.", data)
         direction.record(mirror.catalogue, mirror.id, site)
         mirror.adopt()
         mirror.catalogue.add_event(mirror.id, "info", f"adopted: '{site}' is the source")

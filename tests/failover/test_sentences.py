@@ -11,6 +11,7 @@ _CONTRACT, _CYCLE = "tests/contract/test_switching.py", "tests/integration/test_
 _BTRFS, _BLOCK = "tests/btrfs/test_failover.py", "tests/block/test_failover.py"
 _ZFS, _CRASH = "tests/zfs/test_switching.py", "tests/crash/test_matrix.py"
 _FIRST, _ENDS = "tests/service/test_first.py", "tests/service/test_ends.py"
+_SITES = "tests/integration/test_sites.py"
 _COPIES, _SHOWN = "tests/contract/test_copies.py", "tests/integration/test_shown.py"
 
 #: Sentence by sentence, the tests that fail where it does not hold.
@@ -142,6 +143,10 @@ TESTS: dict[str, list[tuple[str, str]]] = {
     "I6": [(_WRITERS, "test_reading_files_counts_as_a_change_where_access_times_are_kept")],
     "C1": [(_STOPPED, "test_a_catalogue_that_is_lost_between_any_two_verbs")],
     "C2": [(_STOPPED, "test_a_catalogue_of_before_is_not_obeyed")],
+    "C3": [
+        (_SITES, "test_a_lost_catalogue_does_not_turn_a_reversed_mirror_back"),
+        (_SITES, "test_the_owner_says_which_site_is_the_source_where_nothing_else_does"),
+    ],
     "U1": [(_STOPPED, "test_another_volume_in_the_place_of_the_source_is_not_mirrored")],
     "U2": [
         (_PLACES, "test_each_reason_has_a_message_and_nothing_is_made"),

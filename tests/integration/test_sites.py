@@ -108,7 +108,7 @@ def test_the_owner_says_which_site_is_the_source_where_nothing_else_does(world: 
     with pytest.raises(UsageError, match="no site 'berlin'"):
         world.service.adopt(NAME, source="berlin")
     assert world.service.adopt(NAME, source="primary").status == "done"
-    assert world.service.adopt(NAME, source="primary").status == "already_done"
+    assert world.service.adopt(NAME, source="primary").status == "already_adopted"
     status = status_of(world.again())
     assert (status["state"], status["source"]) == ("broken-off", world.end("source"))
     world.service.resync(NAME, yes=True)

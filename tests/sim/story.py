@@ -14,16 +14,14 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 from mirrord.catalogue.store import Catalogue
-from mirrord.config.definitions import Definitions
-from mirrord.core.errors import MirrordError, Refused
-from mirrord.core.model import SITE_NAMES, Definition, Endpoint, Role, SnapshotKind
+from mirrord.core.errors import MirrordError
+from mirrord.core.model import Definition, Endpoint, Role, SnapshotKind
 from mirrord.core.results import Result, Silent
 from mirrord.core.states import State, Verb
-from mirrord.engine import direction, failover, prune, recovery, restore, simple, update
+from mirrord.engine import failover, prune, recovery, restore, simple, update
 from mirrord.engine.direction import Turned
 from mirrord.engine.mirror import Mirror
 from mirrord.engine.progress import RunFiles
@@ -32,6 +30,7 @@ from tests.sim.checks import Violation
 from tests.sim.events import ASKED, EXPECTED, VERBS, Event
 from tests.sim.faults import Crash
 from tests.sim.memory import MemoryDriver
+from tests.sim.roles import Roles
 from tests.sim.volume import Body, Disk, Volume
 
 NAME = "home"
@@ -56,7 +55,8 @@ class Story:
         self.disk = Disk()
         self.disk.create(SOURCE, 20)
         (folder / "etc").mkdir()
-        self.definitions = Definitions(folder / "etc", self._source_of)
+        self._roles = Roles(folder / "etc", folder / "catalogue.sqlite", self.disk)
+        self.definitions = self._roles.definitions
         self.definitions.add(
             Definition(
                 name=NAME,
@@ -67,7 +67,6 @@ class Story:
                 keep_destination=4,
             )
         )
-        self._truth = SITE_NAMES[0]
         self.lines = set(self.disk.volumes[SOURCE].live)
         self.met: Counter[str] = Counter()
         self.history: list[str] = []
@@ -229,24 +228,8 @@ class Story:
     def _a_verb(self) -> str:
         return self._chance.choices(list(VERBS), list(VERBS.values()))[0]
 
-    def _source_of(self, mirror_id: str) -> str:
-        """As the catalogue says it; where that was lost, as the ends do, or the owner."""
-        with closing(Catalogue(self.folder / "catalogue.sqlite")) as catalogue:
-            return direction.source_of(catalogue, mirror_id)
-
     def _definition(self) -> Definition:
-        definition = self.definitions.load(NAME)
-        with closing(Catalogue(self.folder / "catalogue.sqlite")) as catalogue:
-            if direction.is_recorded(catalogue, definition):
-                self._truth = definition.source_site
-                return definition
-            ends = direction.look_at(definition, lambda end: MemoryDriver(self.disk, end.location))
-            try:
-                source = direction.direction_from_ends(NAME, definition.id, ends)
-            except Refused:
-                source = self._truth  # the owner knows it
-            direction.record(catalogue, definition.id, source or definition.source_site)
-        return self.definitions.load(NAME)
+        return self._roles.definition(NAME)
 
     def _run(
         self, verb: str, fault: str = "", at: int = 0, *, writers: bool = False, force: bool = False
@@ -451,7 +434,7 @@ class Story:
         ends = definition.source.location, definition.destination.location
         source, destination = (self.disk.volumes.get(end) for end in ends)
         if "say which site is the source" in heard:
-            self._adopt(definition)
+            self._roles.adopt(definition)
             return True
         if self._moved and source is not None:
             self._attic.append(source)
@@ -463,7 +446,7 @@ class Story:
             raise Over  # the owner works on at the destination, and mirrors it to another place
         mirrored = source is not None and source.role is Role.MIRROR
         if "mirrord did not make that" in heard and mirrored:
-            self._adopt(definition)
+            self._roles.adopt(definition)
             return True
         if "Move the source volume away" in heard and source is not None:
             self._attic.append(self.disk.volumes.pop(ends[0]))
@@ -471,11 +454,6 @@ class Story:
         if "Only a whole transfer helps" in heard:
             raise Over
         return False
-
-    def _adopt(self, definition: Definition) -> None:
-        """The owner says that the sites have changed roles."""
-        with closing(Catalogue(self.folder / "catalogue.sqlite")) as catalogue:
-            direction.record(catalogue, definition.id, definition.destination_site)
 
     def _break_works(self) -> None:
         """`break` works where one snapshot is intact, whatever else is wrong."""
