@@ -71,6 +71,17 @@ def test_a_lost_catalogue_does_not_turn_a_reversed_mirror_back(world: World) -> 
 
 
 @pytest.mark.in_process
+def test_the_order_of_the_sites_decides_nothing_after_create(world: World) -> None:
+    world.create()
+    file = world.paths.mirrors / f"{NAME}.toml"
+    top, first, second = re.split(r"(?m)^(?=\[site)", file.read_text())
+    file.write_text(top + second + first)
+    assert world.again().initialize(NAME).status == "done"
+    assert status_of(world.service)["source"] == world.end("source")
+    assert world.in_step()
+
+
+@pytest.mark.in_process
 def test_a_catalogue_of_before_a_reverse_is_brought_up_to_the_volumes(world: World) -> None:
     world.initialized()
     world.service.close()
