@@ -175,5 +175,14 @@ MIGRATIONS = (
         mirror_id  TEXT PRIMARY KEY,
         record     TEXT NOT NULL
     ) STRICT;
+
+    -- Which site of a mirror is the source: its definition only names the sites.
+    -- mirror_id: also of a mirror that has no row of its own yet.
+    -- since_ns: since when (wall time). 0: not known, it was found by looking at the ends.
+    CREATE TABLE direction (
+        mirror_id    TEXT PRIMARY KEY,
+        source_site  TEXT NOT NULL,
+        since_ns     INTEGER NOT NULL
+    ) STRICT;
     """,
 )

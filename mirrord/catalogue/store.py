@@ -26,6 +26,7 @@ _TABLES_OF_A_MIRROR = (
     "alarm",
     "failure",
     "relationship",
+    "direction",
 )
 
 
@@ -39,6 +40,13 @@ class MirrorRow(NamedTuple):
     confirmed_ns: int
     accepted: int = 0
     confirmed_guid: str = ""
+
+
+class Direction(NamedTuple):
+    """Which site is the source; see the table `direction`."""
+
+    source_site: str
+    since_ns: int
 
 
 class Confirmed(NamedTuple):
@@ -214,6 +222,26 @@ class Catalogue(Watchbook):
                     "INSERT OR REPLACE INTO relationship VALUES (?, ?)",
                     (mirror_id, encode(record).decode()),
                 )
+
+    # Directions
+
+    def direction(self, mirror_id: str) -> Direction | None:
+        """Which site of a mirror is the source; None where that is not recorded."""
+        for row in self._rows(
+            "SELECT source_site, since_ns FROM direction WHERE mirror_id = ?", mirror_id
+        ):
+            return Direction(*row)
+        return None
+
+    def set_direction(self, mirror_id: str, source_site: str, *, since_ns: int) -> None:
+        """Record which site is the source, and since when; nothing changes when it was already."""
+        with self._transaction("DIRECTION:SET") as db:
+            db.execute(
+                "INSERT INTO direction VALUES (?, ?, ?) ON CONFLICT (mirror_id) DO UPDATE "
+                "SET source_site = excluded.source_site, since_ns = excluded.since_ns "
+                "WHERE source_site <> excluded.source_site",
+                (mirror_id, source_site, since_ns),
+            )
 
     # Operations
 

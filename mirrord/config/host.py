@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mirrord.config import strict
-from mirrord.config.definitions import rates
+from mirrord.config.reading import rates
 from mirrord.core.errors import ConfigError
 from mirrord.core.model import Definition
 from mirrord.core.names import nearest

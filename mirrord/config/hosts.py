@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mirrord.config import strict
-from mirrord.config.definitions import quoted
+from mirrord.config.writing import quoted
 from mirrord.core.endpoint import split_host
 from mirrord.core.errors import ConfigError, MirrordError, NotFound, UsageError
 from mirrord.core.model import RemoteHost

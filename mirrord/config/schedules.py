@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mirrord.config import strict
-from mirrord.config.definitions import is_name
+from mirrord.config.reading import is_name
 from mirrord.core.errors import ConfigError, MirrordError
 from mirrord.core.model import Definition, Timing
 from mirrord.core.names import nearest

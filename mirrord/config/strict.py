@@ -89,32 +89,61 @@ def one_of(*words: str) -> Callable[[Any], str]:
     return check
 
 
+_WORD = r"""(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')"""
+_PATH = rf"({_WORD}(?:\s*\.\s*{_WORD})*)"
+_HEADER = re.compile(rf"\s*\[\[?\s*{_PATH}\s*\]\]?\s*(#.*)?$")
+_PAIR = re.compile(rf"\s*{_PATH}\s*=")
+
+
 def line_of(source: str, key: str, table: str = "") -> int:
-    """The line on which a key stands, or 1."""
-    inside = not table
+    """The line on which a key stands, or else its table (which may be an inline one), or 1."""
+    wanted = [*(table.split(".") if table else []), key]
+    best, depth = 1, 0
+    above: list[str] = []
     for number, line in enumerate(source.splitlines(), 1):
-        if table and re.match(rf"\s*\[\s*{re.escape(table)}\s*\]", line):
-            inside = True
-        if inside and re.match(
-            rf"\s*[\"']?{re.escape(key)}[\"']?\s*[=.\]]|\s*\[+\s*{re.escape(key)}\b", line
-        ):
+        if header := _HEADER.match(line):
+            path = above = _parts(header[1])
+        elif pair := _PAIR.match(line):
+            path = above + _parts(pair[1])
+        else:
+            continue
+        if path[: len(wanted)] == wanted:
             return number
-    return 1
+        if len(path) > depth and wanted[: len(path)] == path:
+            best, depth = number, len(path)
+    return best
 
 
-def read(source: str, file: str, keys: Keys) -> dict[str, Any]:
-    """The values in `source`, each as `keys` makes it; tables as dicts."""
+def _parts(path: str) -> list[str]:
+    return [word.strip("\"'") for word in re.findall(_WORD, path)]
+
+
+def loads(source: str, file: str) -> dict[str, Any]:
+    """The values in `source` as TOML has them; `ConfigError` names the line that is not TOML."""
     try:
-        raw = tomllib.loads(source)
+        return tomllib.loads(source)
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"line (\d+)", str(error))
         where = f"{file}:{line[1]}" if line else file
         raise ConfigError("this is not valid TOML", where=where, why=str(error)) from None
-    return _table(raw, keys, lambda key, table: f"{file}:{line_of(source, key, table)}", "")
+
+
+def read(source: str, file: str, keys: Keys) -> dict[str, Any]:
+    """The values in `source`, each as `keys` makes it; tables as dicts."""
+
+    def where_of(key: str, table: str) -> str:
+        return f"{file}:{line_of(source, key, table)}"
+
+    return _table(loads(source, file), keys, where_of, "", top=keys)
 
 
 def _table(
-    raw: Mapping[str, Any], keys: Keys, where_of: Callable[[str, str], str], table: str
+    raw: Mapping[str, Any],
+    keys: Keys,
+    where_of: Callable[[str, str], str],
+    table: str,
+    *,
+    top: Keys,
 ) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in raw.items():
@@ -124,11 +153,13 @@ def _table(
         if check is None:
             near = nearest(key, keys)
             hint = f"Did you mean '{near[0]}'?" if near else f"Known keys: {', '.join(keys)}."
+            if key in top:
+                hint = f"'{key}' stands at the top of the file, above the first table."
             raise ConfigError(f"unknown key '{shown}'", where=where, hint=hint)
         if isinstance(check, Mapping):
             if not isinstance(value, dict):
                 raise ConfigError(f"'{shown}' is wrong", where=where, why="a table is needed")
-            values[key] = _table(value, check, where_of, shown)
+            values[key] = _table(value, check, where_of, shown, top=top)
             continue
         try:
             values[key] = check(value)

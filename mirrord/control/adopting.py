@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mirrord.config.definitions import Definitions, check_together
+from mirrord.config.definitions import Definitions
+from mirrord.config.together import check_together
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import NotFound, Refused, UsageError
 from mirrord.core.model import Definition, Endpoint
@@ -34,6 +35,9 @@ def plan(
     record = _record(driver, wanted)
     here = _site_at(record, ends[0])
     there = next(site for site in record.sites if site is not here)
+    # A dataset with all below it is called as the dataset alone.
+    kind = parse_endpoint(here.endpoints[0]).kind
+    ends = [end._replace(kind=kind) for end in ends]
     if len(ends) > 1:
         other = ends[1]
     elif here.endpoints == (str(ends[0]),):
@@ -51,6 +55,8 @@ def plan(
         id=record.mirror_id,
         source=ends[0] if is_source else other,
         destination=other if is_source else ends[0],
+        site_names=(record.sites[0].name, record.sites[1].name),
+        source_site=record.source,
     )
     known = {one.id: one.name for one in definitions.all()}
     if record.mirror_id in known:
@@ -98,7 +104,9 @@ def _site_at(record: Relationship, endpoint: Endpoint) -> SiteRecord:
     ]
     same = [site for site, end in called if end == endpoint]
     place = endpoint.kind, endpoint.location
-    alike = [site for site, end in called if (end.kind, end.location) == place]
+    alike = [
+        site for site, end in called if (end.kind.removesuffix("-tree"), end.location) == place
+    ]
     for found in (same, alike):
         if len(found) == 1:
             return found[0]

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from mirrord.config import strict
-from mirrord.config.definitions import as_keep, as_rates, check_together, recursive_end
 from mirrord.config.host import check_links
 from mirrord.config.host import load as load_host
 from mirrord.config.hosts import Hosts
+from mirrord.config.reading import as_keep, as_rates, recursive_end
+from mirrord.config.together import check_together
 from mirrord.control.opening import Opener
 from mirrord.control.places import check_places
 from mirrord.core.endpoint import parse_endpoint
@@ -28,16 +29,27 @@ from mirrord.core.errors import (
     Refused,
     UsageError,
 )
-from mirrord.core.model import Definition, Pace, Promise, Timing
-from mirrord.core.names import check_mirror_name
+from mirrord.core.model import SITE_NAMES, Definition, Pace, Promise, Timing
+from mirrord.core.names import check_mirror_name, check_site_name
 from mirrord.core.results import Result
 from mirrord.core.states import State, Verb
+from mirrord.engine import direction
+from mirrord.engine.direction import Turned
 from mirrord.engine.mirror import Mirror, one_line
-from mirrord.engine.relation import Turned
 from mirrord.system.explain import explained
 
 _TEST = "break --test"
 _NOT_RECORDED = "the break is recorded at the destination only"
+
+
+def _two_sites(names: tuple[str, ...]) -> tuple[str, str]:
+    """The names when they can be those of a mirror's sites; `UsageError` otherwise."""
+    if len(names) != 2 or names[0] == names[1]:
+        raise UsageError(
+            "a mirror has two sites with different names", why=f"given: {', '.join(names) or '-'}",
+            hint="Write the source's first, for example --sites berlin,dr.",
+        )  # fmt: skip
+    return check_site_name(names[0]), check_site_name(names[1])
 
 
 class Service(Opener):
@@ -49,15 +61,18 @@ class Service(Opener):
         self, name: str, source: str, destination: str, *,
         keep_source: int | str = 2, keep_destination: int | str = 10,
         snapshots: tuple[str, ...] = (), schedule: str = "", rpo: str = "", throttle: str = "",
-        recursive: bool = False,
+        recursive: bool = False, sites: tuple[str, ...] = SITE_NAMES,
     ) -> Result:  # fmt: skip
-        """Define a mirror, after looking at both ends; moves no data."""
+        """Define a mirror, after looking at both ends; moves no data. sites: the names of the
+        source's and the destination's place.
+        """
         if not all(snapshots):
             raise UsageError("a pattern for the snapshots that go along is empty")
         ends = [parse_endpoint(source, what="source")]
         ends.append(parse_endpoint(destination, what="destination"))
         if recursive:
             ends = [recursive_end(end, str(end)) for end in ends]
+        first, second = _two_sites(sites)
         definition = Definition(
             name=check_mirror_name(name),
             id=os.urandom(4).hex(),
@@ -69,6 +84,8 @@ class Service(Opener):
             timing=Timing((schedule,) if schedule else ()),
             promise=Promise(strict.duration(rpo) if rpo else None),
             pace=Pace(as_rates(throttle) if throttle else ""),
+            site_names=(first, second),
+            source_site=first,
         )
         with explained():
             self.paths.make()
@@ -81,6 +98,7 @@ class Service(Opener):
             mirror = self._open(definition)
             notes = check_places(mirror)
             definition = self.definitions.add(definition)
+            direction.record(mirror.catalogue, definition.id, first)
             mirror.catalogue.add_mirror(definition.id, State.UNINITIALIZED)
         text = f"'{name}' is defined in {definition.file}."
         for note in notes:
@@ -194,11 +212,27 @@ class Service(Opener):
             Verb.RESYNC, name, lambda mirror: failover.resync(mirror, yes=yes, force=force)
         )
 
-    def takeover(self, name: str, *, yes: bool) -> Result:
-        """See `mirrord.engine.relation.take_over`."""
+    def takeover(self, name: str, *, source: str = "", yes: bool) -> Result:
+        """See `mirrord.engine.relation.take_over`, and with the name of a site `choose_source`."""
         from mirrord.engine import relation
 
+        if source:
+            return self._choose_source(name, source)
         return self._verb(Verb.TAKEOVER, name, lambda mirror: relation.take_over(mirror, yes=yes))
+
+    def _choose_source(self, name: str, source: str) -> Result:
+        from mirrord.engine import simple
+
+        with explained():
+            definition = self.definitions.load(name)
+            if source not in definition.site_names:
+                raise UsageError(
+                    f"'{name}' has no site '{source}'",
+                    hint=f"Its sites are {' and '.join(definition.site_names)}.",
+                )
+            wanted = self.definitions.load(name, source)
+            ends = direction.look_at(wanted, self._driver)
+            return self._at(wanted, lambda mirror: simple.choose_source(mirror, ends))
 
     def adopt(
         self, endpoint: str, *, other: str = "", mirror: str = "", name: str = "", yes: bool
@@ -236,7 +270,8 @@ class Service(Opener):
         """See `mirrord.engine.failover.reverse`."""
         from mirrord.engine import failover
 
-        before = self.definitions.load(name).source
+        with explained():
+            before = self.definition(name).source
 
         def work(mirror: Mirror) -> Result:
             if mirror.definition.source != before:
@@ -293,7 +328,7 @@ class Service(Opener):
         from mirrord.engine import cascade
 
         endpoint = parse_endpoint(source, what="source")
-        definition = self.definitions.load(name)
+        definition = self.definition(name)
         others = [one for one in self.definitions.all() if one.name != name]
         check_together([*others, definition._replace(source=endpoint)])
         return self._verb(
@@ -305,7 +340,7 @@ class Service(Opener):
     def throttle(self, name: str, rate: str) -> Result:
         """Set how fast a mirror may transfer, for the running transfer too; docs/schedules.md."""
         with explained():
-            before = self.definitions.load(name).pace.throttle or "unlimited"
+            before = self.definition(name).pace.throttle or "unlimited"
             text = "" if rate.strip() in ("unlimited", "none") else as_rates(rate)
             self.definitions.set_throttle(name, text)
         now = text or "unlimited"
@@ -399,19 +434,26 @@ class Service(Opener):
 
     def status(self, name: str | None = None) -> list[dict[str, Any]]:
         """The standing of one mirror, or of all."""
-        from mirrord.engine import report
 
         if name is not None:
-            return [self._with(name, report.status)]
+            return [self._status(name)]
         rows = map(self._status_or_problem, self.definitions.names())
         return [row for row in rows if row is not None]
+
+    def _status(self, name: str) -> dict[str, Any]:
+        from mirrord.engine import report
+
+        try:
+            return self._with(name, report.status)
+        except Refused as error:  # neither the catalogue nor the ends say which one is the source
+            return report.unknown(name, f"{error} {error.hint}")
 
     def _status_or_problem(self, name: str) -> dict[str, Any] | None:
         """One wrong definition must not hide how all the others are. None: deleted meanwhile."""
         from mirrord.engine import report
 
         try:
-            return self._with(name, report.status)
+            return self._status(name)
         except (ConfigError, UsageError) as error:  # UsageError: the file's name is no name
             return report.unknown(name, str(error))
         except NotFound:

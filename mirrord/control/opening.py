@@ -18,9 +18,10 @@ from mirrord.core.model import Definition, Endpoint, Pace
 from mirrord.core.results import Result, Silent, Watcher
 from mirrord.core.states import Verb
 from mirrord.drivers.contract import Driver
+from mirrord.engine import direction
+from mirrord.engine.direction import Turned
 from mirrord.engine.mirror import Mirror, open_mirror
 from mirrord.engine.progress import RunFiles
-from mirrord.engine.relation import Turned
 from mirrord.system import identity
 from mirrord.system.explain import explained
 from mirrord.system.paths import Paths, local_zone
@@ -42,7 +43,7 @@ class Opener:
         """shared: with the other services of this process; None: there is no other one."""
         self.paths = paths
         self.shared = shared or Shared()
-        self.definitions = Definitions(paths.mirrors)
+        self.definitions = Definitions(paths.mirrors, self._source_of)
         self._watcher = watcher or Silent()
         self._catalogue: Catalogue | None = None
         self._host: Host | None = None
@@ -94,6 +95,25 @@ class Opener:
             self._catalogue = Catalogue(self.paths.catalogue, self.shared.turn)
         return self._catalogue
 
+    def _source_of(self, mirror_id: str) -> str:
+        if self._catalogue is None and not self.paths.catalogue.exists():
+            return ""
+        return direction.source_of(self.catalogue, mirror_id)
+
+    def definition(self, name: str) -> Definition:
+        """A mirror's definition, for the present direction: as the catalogue says it, or else the
+        ends, which is recorded then. `Refused` when neither can tell.
+        """
+        definition = self.definitions.load(name)
+        if direction.is_recorded(self.catalogue, definition):
+            return definition
+        ends = direction.look_at(definition, self._driver)
+        source = direction.find(definition, ends)
+        if source is None:
+            return definition
+        direction.record(self.catalogue, definition.id, source)
+        return self.definitions.load(name, source)
+
     def _limits_for(self, definition: Definition) -> Limits | None:
         """The buckets, where there is anything to limit. (A start without is quicker.)"""
         if self._limits is None:
@@ -134,9 +154,9 @@ class Opener:
         with explained():
             try:
                 try:
-                    return self._at(self.definitions.load(name), work)
+                    return self._at(self.definition(name), work)
                 except Turned:
-                    return self._at(self.definitions.load(name), work)
+                    return self._at(self.definition(name), work)
             except MirrordError as error:
                 error.hint = re.sub(r"(mirrord [a-z]+) NAME\b", rf"\1 {name}", error.hint)
                 raise

@@ -311,12 +311,26 @@ class Promise(NamedTuple):
     stall_s: float = 30.0
 
 
-class Definition(NamedTuple):
-    """A mirror as its TOML file defines it (docs/config.md).
+class Site(NamedTuple):
+    """One of the two places of a mirror: its name and the volume there."""
 
+    name: str
+    endpoint: Endpoint
+
+
+#: The names that `mirrord create` gives to the sites, the first source first.
+SITE_NAMES = ("primary", "secondary")
+
+
+class Definition(NamedTuple):
+    """A mirror as its TOML file defines it (docs/config.md), with what holds while `source_site`
+    is the source.
+
+    site_names: in the order of the file; the first is the source unless something else is recorded.
     keep_source, keep_destination: which reference snapshots stay at each end: a number (the
         newest so many) or rules (mirrord.schedules.retention); the base is always one of them.
-    snapshots: glob patterns; the source's own snapshots whose names match go along.
+    snapshots: glob patterns; the source's own snapshots whose names match are replicated.
+    hooks: of the source's site.
     prune_share: a prune that would drop more than this share is refused.
     retries: how often the scheduler tries again what may be tried again.
     checkpoint_days: how long what an interrupted transfer brought is kept.
@@ -338,3 +352,22 @@ class Definition(NamedTuple):
     prune_share: float = 0.5
     retries: int = 5
     checkpoint_days: int = 7
+    site_names: tuple[str, str] = SITE_NAMES
+    source_site: str = SITE_NAMES[0]
+
+    @property
+    def destination_site(self) -> str:
+        """The name of the site that is the destination."""
+        first, second = self.site_names
+        return second if self.source_site == first else first
+
+    @property
+    def sites(self) -> tuple[Site, Site]:
+        """Both sites, in the order of the file."""
+        found = Site(self.source_site, self.source), Site(self.destination_site, self.destination)
+        return (found[1], found[0]) if self.reversed else found
+
+    @property
+    def reversed(self) -> bool:
+        """Whether the sites have changed roles: the source is not the first one of the file."""
+        return self.source_site != self.site_names[0]

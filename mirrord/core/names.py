@@ -54,3 +54,17 @@ def diverged_name(mirror_id: str, taken_at_ns: int, sequence: int) -> str:
     """The name under which a resync keeps the losing side."""
     moment = datetime.fromtimestamp(taken_at_ns // 1_000_000_000, UTC)
     return f"diverged.{mirror_id}.{moment:%Y%m%dT%H%M%S}Z.{sequence}"
+
+
+_SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+def check_site_name(name: str) -> str:
+    """`name` when it can name a site; `UsageError` otherwise."""
+    if _SITE_NAME.fullmatch(name) is None:
+        raise UsageError(
+            f"'{name}' cannot name a site",
+            why="a name has 1 to 64 letters, digits, dashes or underscores and begins with a "
+            "letter or digit",
+        )
+    return name

@@ -2,7 +2,7 @@
 
     uninitialized --initialize--> mirrored --break--> broken-off --resync--> mirrored
                                    |  ^                   |
-                                   |  +--reverse----------+   (source and destination swapped)
+                                   |  +--reverse----------+   (the sites change roles)
                                    +-- update, quiesce, resume, abort, restore: stays
 
 `quiesced` is a flag beside the state: it survives restarts and refuses new transfers.

@@ -65,8 +65,9 @@ def read_one(service: Service, name: str) -> Known | None:
 
 
 def _known(service: Service, definition: Definition, schedules: Schedules) -> Known:
-    schedule = schedules.of(definition)
     [row] = service.status(definition.name)
+    definition = service.definitions.load(definition.name)  # looking may have found its direction
+    schedule = schedules.of(definition)
     runs: list[Run] = []
     if schedule is not None and schedule.lag_s is not None:
         runs = service.look(definition.name, timing.past_runs)

@@ -70,7 +70,7 @@ def change_source(mirror: Mirror, endpoint: Endpoint, source: Driver) -> Result:
             mirror, definition=mirror.definition._replace(source=endpoint), source=source
         )
         relation.begin_epoch(moved, relation.next_epoch(mirror), Intent.MIRRORED)
-        mirror.definitions.swap(mirror.name, endpoint, mirror.definition.destination)
+        mirror.definitions.set_endpoint(mirror.name, mirror.definition.source_site, endpoint)
         mirror.catalogue.add_event(
             mirror.id, "info", f"the source is {endpoint} now; before: {before}"
         )
@@ -101,5 +101,5 @@ def _instead(here: list[Snapshot], there: list[Snapshot], hint: str) -> str:
         return hint
     return (
         f"Both have {common.name}: bring the destination back to it there, or keep more snapshots "
-        "at the source (keep_source) so that the base is among them."
+        "at the source (`keep` of its site) so that the base is among them."
     )

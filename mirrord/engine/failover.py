@@ -324,8 +324,6 @@ def _plan_reverse(mirror: Mirror, *, planned: bool) -> Turn:
             hint="'mirrord resync' goes on in the old direction; or make a new mirror from "
             f"{destination} to another place.",
         )  # fmt: skip
-    ends = mirror.definition.destination, mirror.definition.source
-    mirror.definitions.swapped(mirror.name, *ends)  # later would be too late: half way
     others = [
         other.name
         for other in mirror.definitions.all()

@@ -147,8 +147,7 @@ def _reverse(mirror: Mirror, operation: Operation) -> Finished:
         turned = mirror.definition.source != new_source
         _begin_epoch(mirror, operation, Intent.MIRRORED, turned=turned)
         if mirror.definition.source != new_source:
-            definition = mirror.definitions.swap(mirror.name, new_source, new_destination)
-            mirror = mirror.swapped(definition)
+            mirror = mirror.turned()
         mirror.catalogue.advance(mirror.id, "swapped")
     mirror.watcher.activity(Activity.RESYNCING, str(new_destination))
     done = f"reversed: {new_source} is the source now"

@@ -88,7 +88,8 @@ class _OwnRate:
         if stamp != self._seen:
             self._seen = stamp
             try:
-                self._definition = self._definitions.load(self._definition.name)
+                known = self._definition
+                self._definition = self._definitions.load(known.name, known.source_site)
             except MirrordError:
                 pass  # a file that is wrong, or gone, changes nothing for what runs
         pace = self._definition.pace

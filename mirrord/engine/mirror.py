@@ -17,7 +17,7 @@ from mirrord.core.results import Watcher
 from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
 from mirrord.drivers.contract import Driver
 from mirrord.drivers.refusals import other_mirror
-from mirrord.engine import preempt, relation
+from mirrord.engine import direction, preempt, relation
 from mirrord.engine.fanout import Fanout
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.throttle import Throttle
@@ -88,8 +88,11 @@ class Mirror:
         self.source.detach()
         self.destination.detach()
 
-    def swapped(self, definition: Definition) -> Mirror:
-        """The same mirror the other way round, after its definition was."""
+    def turned(self) -> Mirror:
+        """The same mirror the other way round, from now on; that is recorded."""
+        site = self.definition.destination_site
+        definition = self.definitions.load(self.name, site)
+        direction.record(self.catalogue, self.id, site, since_ns=clock.now_ns())
         return replace(
             self, definition=definition, source=self.destination, destination=self.source
         )
@@ -156,6 +159,12 @@ class Mirror:
         text = f"the catalogue said {row.state.value}; the destination is {facts.role.value}"
         self.catalogue.add_event(self.id, "warning", text)
         return True
+
+    def adopt(self) -> None:
+        """Record what the ends show to be true; nothing where the destination is not there."""
+        facts = self.destination.facts()
+        if facts.role is not Role.ABSENT:
+            self._take_from_ends(facts, self.destination.snapshots())
 
     def _take_from_ends(self, facts: VolumeFacts, snapshots: list[Snapshot]) -> None:
         """Record what the destination shows to be true."""
@@ -344,10 +353,11 @@ def check_source(facts: VolumeFacts, where: str, mirror_id: str) -> None:
         raise Refused(
             "the source is read-only: it is the destination of this same mirror",
             where=where,
-            why="a 'restore --all' was given up before it had finished, or the definition is of a "
+            why="a 'restore --all' was given up before it had finished, or the catalogue is of a "
             "time when the mirror went the other way",
-            hint="If the mirror was reversed, swap source and destination in the definition. If a "
-            "'restore --all' was given up, run it again: mirrord restore NAME --all.",
+            hint="If the mirror was reversed, say which site is the source: 'mirrord takeover NAME "
+            "--source SITE'. If a 'restore --all' was given up, run it again: mirrord restore NAME "
+            "--all.",
         )
     if facts.role is Role.MIRROR and facts.shown:
         return  # a cascade: what it shows goes on from there

@@ -16,8 +16,8 @@ decides: `resume-operation` (finish), or `abort --hard` (give_up).
 | break               | begun        | the owner said so          | promote                       |
 | resync              | begun        | the owner said yes         | roll back, mirrored           |
 | reverse             | begun        | the owner said yes         | nothing is switched: give up  |
-|                     | promoted     | destination is live        | swap, roll back               |
-|                     | swapped      | definition is swapped      | roll back                     |
+|                     | promoted     | destination is live        | record the roles, roll back   |
+|                     | swapped      | the sites changed roles    | roll back                     |
 | restore             | begun        | the owner said yes         | roll back, transfer, promote  |
 |                     | prepared     | source shows the base      | transfer, promote             |
 |                     | transferred  | source shows the snapshot  | promote                       |
@@ -46,8 +46,8 @@ from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_size
 from mirrord.drivers.contract import Capability, Driver
 from mirrord.engine import failover_steps, relation
+from mirrord.engine.direction import Turned
 from mirrord.engine.mirror import Mirror, one_line
-from mirrord.engine.relation import Turned
 from mirrord.system import clock
 
 _DAY_NS = 86400 * 1_000_000_000

@@ -18,17 +18,14 @@ from mirrord.core.relationship import Fence, Intent, Relationship, SiteRecord, i
 from mirrord.core.results import Result
 from mirrord.core.states import State, Verb
 from mirrord.drivers.contract import Driver
+from mirrord.engine import direction
+from mirrord.engine.direction import Turned
 
 if TYPE_CHECKING:
     from mirrord.engine.mirror import Mirror
 
 #: Verbs by which the owner says which side is right, when two records of one epoch differ.
 _SETTLING = frozenset({Verb.BREAK, Verb.RESYNC, Verb.REVERSE, Verb.TAKEOVER})
-_SITES = "primary", "secondary"
-
-
-class Turned(Exception):
-    """The mirror goes the other way now, and has to be opened again. Never leaves the API."""
 
 
 def fence(mirror: Mirror) -> None:
@@ -74,9 +71,12 @@ def _settle(mirror: Mirror, verb: Verb, there: Relationship | None) -> None:
     if verb is not Verb.TAKEOVER:
         _check_controller(mirror, newer)
     record = _meant(mirror, newer)
-    if record.source != newer.source:
+    source = direction.source_by(newer, mirror.definition)
+    if source not in ("", record.source):
         mirror.catalogue.set_relationship(mirror.id, None)
-        _turn(mirror)
+        _turn(mirror, source)
+    if {site.name for site in record.sites} != {site.name for site in newer.sites}:
+        record = record._replace(epoch=newer.epoch + 1)  # the definition has other names for them
     if there != here and there is not None and here is not None and there.epoch == here.epoch:
         _learn(mirror, record, complete=False)  # in conflict: what settles it raises the epoch
     elif verb is Verb.TAKEOVER:
@@ -97,36 +97,20 @@ def _check_controller(mirror: Mirror, record: Relationship) -> None:
         )  # fmt: skip
 
 
-def _turn(mirror: Mirror) -> None:
-    """The ends say that the source is what the definition has as destination."""
-    definition = mirror.definition
-    mirror.definitions.swap(mirror.name, definition.destination, definition.source)
+def _turn(mirror: Mirror, source: str) -> None:
+    """The ends say that this site is the source, not the one that it was opened with."""
+    direction.record(mirror.catalogue, mirror.id, source)
     if mirror.catalogue.mirror(mirror.id) is not None:
-        text = f"the source is {definition.destination}, as the relationship record at the ends "
-        text += f"says; the definition had {definition.source}"
+        text = f"{source} is the source, as the relationship record at the ends says"
         mirror.catalogue.add_event(mirror.id, "warning", text)
     raise Turned
 
 
 def _meant(mirror: Mirror, record: Relationship) -> Relationship:
     """The record as it would be written now: by the names and endpoints of the definition."""
-    source, destination = _site_names(mirror, record)
-    ends = {source: mirror.definition.source, destination: mirror.definition.destination}
-    sites = tuple(
-        SiteRecord(name, (str(ends[name]),)) for name in sorted(ends)
-    )  # fmt: skip
-    return record._replace(name=mirror.name, source=source, sites=sites)
-
-
-def _site_names(mirror: Mirror, record: Relationship | None) -> tuple[str, str]:
-    """The names of the sites that are source and destination by the definition."""
-    if record is None:
-        return _SITES
-    names = record.site(source=True).name, record.site(source=False).name
-    ends = (str(mirror.definition.source),), (str(mirror.definition.destination),)
-    known = record.site(source=True).endpoints, record.site(source=False).endpoints
-    turned = ends == known[::-1]
-    return names[::-1] if turned else names
+    definition = mirror.definition
+    sites = tuple(SiteRecord(site.name, (str(site.endpoint),)) for site in definition.sites)
+    return record._replace(name=mirror.name, source=definition.source_site, sites=sites)
 
 
 def ensure(mirror: Mirror) -> None:
@@ -134,8 +118,7 @@ def ensure(mirror: Mirror) -> None:
     if mirror.known is None:
         state = mirror.row().state
         intent = Intent.BROKEN_OFF if state is State.BROKEN_OFF else Intent.MIRRORED
-        sites = tuple(SiteRecord(name, ("",)) for name in _SITES)
-        blank = Relationship(mirror.id, mirror.name, 1, _SITES[0], sites, mirror.controller, intent)
+        blank = Relationship(mirror.id, mirror.name, 1, "", (), mirror.controller, intent)
         record = _meant(mirror, blank)
         _learn(mirror, record, complete=False)
     assert mirror.known is not None
@@ -168,8 +151,7 @@ def begin_epoch(
         epoch=epoch, intent=intent, controller=mirror.controller, in_sync_until_ns=None
     )
     if turned:
-        ends = {site.name for site in record.sites} - {mirror.known.source}
-        record = record._replace(source=ends.pop())
+        record = record._replace(source=mirror.definition.destination_site)
     _learn(mirror, record, complete=False)
     ends_told = (mirror.destination,) if alone else (mirror.destination, mirror.source)
     _write(mirror, record, ends_told, strict=(mirror.destination,))

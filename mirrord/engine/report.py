@@ -90,6 +90,7 @@ def status(mirror: Mirror) -> dict[str, Any]:
         "copy": facts.copy if facts else "",
         "running": {"pid": holder.pid, "purpose": holder.purpose, **progress} if holder else None,
         **(_checkpoint(mirror, last) if facts and not holder else NO_CHECKPOINT),
+        "reversed_since_ns": _reversed_since_ns(mirror),
         "last_transfer": _transfer_dict(last) if last else None,
         "notes": [sentence(note) for note in facts.notes] if facts else [],
         "next_ns": None,
@@ -99,6 +100,14 @@ def status(mirror: Mirror) -> dict[str, Any]:
         lag_ns / 1e9 if lag_ns is not None and state is State.MIRRORED else None,
         left_s=_left_s(progress),
     )
+
+
+def _reversed_since_ns(mirror: Mirror) -> int | None:
+    """Since when the sites have changed roles, 0 when that is not known; None: they have not."""
+    if not mirror.definition.reversed:
+        return None
+    known = mirror.catalogue.direction(mirror.id)
+    return known.since_ns if known else 0
 
 
 def _left_s(progress: dict[str, Any]) -> float | None:
@@ -136,7 +145,7 @@ def unknown(name: str, problem: str) -> dict[str, Any]:
         "name": name, "id": "", "source": "", "destination": "", "state": "unknown",
         "activity": "idle", "healthy": False, "problems": [problem], "lag_s": None, "view": "",
         "shown": "", "copy": "", "running": None, **NO_CHECKPOINT, "last_transfer": None,
-        "notes": [],
+        "notes": [], "reversed_since_ns": None,
         "faults": [], "failures": [],
         "confirmed_ns": 0, "quiesced": False, "schedule": [], "filesystem": "", "base_risk": "",
         "next_ns": None, "alarms": [], "rpo_s": None, "rpo_used": None, "forecast": "",

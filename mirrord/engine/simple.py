@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 
 from mirrord.catalogue.store import Operation
 from mirrord.core.errors import (
@@ -18,7 +19,7 @@ from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.units import format_size
 from mirrord.drivers.contract import Driver
-from mirrord.engine import failover_steps, pinning, preempt, recovery, relation
+from mirrord.engine import direction, failover_steps, pinning, preempt, recovery, relation
 from mirrord.engine.mirror import Mirror, one_line
 from mirrord.system.waiting import HURRY_S
 
@@ -301,6 +302,42 @@ def _drop_references(mirror: Mirror) -> int:
     return count
 
 
+def choose_source(mirror: Mirror, ends: Mapping[str, direction.End]) -> Result:
+    """Record that the mirror's source is what it was opened with: the owner says so. ends: what
+    both sites have. `Refused` when that tells otherwise, or a verb was interrupted.
+    """
+    site = mirror.definition.source_site
+    with mirror.hold_here(Verb.TAKEOVER):
+        operation = mirror.catalogue.operation(mirror.id)
+        if operation is not None:
+            raise Refused(
+                f"an interrupted {operation.verb} comes first", where=f"mirror '{mirror.name}'",
+                hint=f"'mirrord resume-operation {mirror.name}' finishes it.",
+            )  # fmt: skip
+        known = direction.source_of(mirror.catalogue, mirror.id)
+        found: str | None = None
+        with suppress(Refused):
+            found = direction.find(mirror.definition, ends)
+        if found not in (None, site):
+            raise Refused(
+                f"'{site}' is not the source", where=f"mirror '{mirror.name}'",
+                why=f"what both ends have says that it is '{found}'",
+                hint=f"'mirrord reverse {mirror.name}' lets the sites change roles.",
+            )  # fmt: skip
+        data = {"source": str(mirror.source), "destination": str(mirror.destination)}
+        if known == site:
+            return Result("already_source", f"'{site}' is the source of '{mirror.name}'.", data)
+        direction.record(mirror.catalogue, mirror.id, site)
+        mirror.adopt()
+        mirror.catalogue.add_event(mirror.id, "info", f"the owner says that '{site}' is the source")
+    return Result(
+        "done",
+        f"'{site}' ({mirror.source}) is the source of '{mirror.name}'. Next: 'mirrord status "
+        f"{mirror.name}'.",
+        data,
+    )
+
+
 def delete_diverged(mirror: Mirror, wanted: str) -> Result:
     """Delete the losing side of a resync, once its owner has what was needed of it."""
     with mirror.hold(Verb.ABORT):
@@ -313,7 +350,7 @@ def delete_diverged(mirror: Mirror, wanted: str) -> Result:
                     raise Refused(
                         "this is not a diverged snapshot", where=snapshot.name,
                         why="the mirror keeps the others itself, as its definition says",
-                        hint="keep_source and keep_destination in the definition say how many.",
+                        hint="'keep' of its site in the definition says how many.",
                     )  # fmt: skip
                 with ExitStack() as stack:
                     if driver is mirror.source:

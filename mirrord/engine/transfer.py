@@ -284,6 +284,6 @@ def _check_space(route: Route, added_bytes: int, snapshot: Snapshot) -> None:
             where=str(route.receiver),
             why=f"{snapshot.name} needs {format_size(need_bytes)}, "
             f"{format_size(free_bytes)} are free, and nothing more may be pruned",
-            hint="Free space there, or keep fewer snapshots (keep_destination), and run the same "
+            hint="Free space there, or keep fewer snapshots (`keep` of its site), and run the same "
             "command again; nothing was changed.",
         )

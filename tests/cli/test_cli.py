@@ -14,6 +14,7 @@ import pytest
 from mirrord.cli.table import COMMANDS
 from mirrord.drivers.block.volume import Volume
 from tests.contract.lab_block import BlockLab, lab
+from tests.support.definitions import add_lines
 from tests.support.world import NAME, ROOT, World
 
 #: Commands that are not called with just the name of a mirror.
@@ -92,11 +93,11 @@ def test_typing_errors(
 def test_a_wrong_definition_is_named_with_file_and_line(block: World) -> None:
     block.create()
     file = block.paths.mirrors / "home.toml"
-    file.write_text(file.read_text() + "kep_source = 3\n")
+    file.write_text(file.read_text() + "kep = 3\n")
     for words in (("config", "check"), ("update", NAME), ("status", NAME)):
-        refused(block.cli(*words), 2, f"{file}:", "unknown key 'kep_source'", "'keep_source'")
+        refused(block.cli(*words), 2, f"{file}:", "unknown key 'site.secondary.kep'", "'keep'")
     for_all = block.cli("status")
-    assert for_all.returncode == 0 and "unknown key 'kep_source'" in for_all.stdout
+    assert for_all.returncode == 0 and "unknown key 'site.secondary.kep'" in for_all.stdout
 
 
 def test_a_corrupt_catalogue_and_one_from_the_future(block: World) -> None:
@@ -259,7 +260,7 @@ def test_a_monitor_without_a_service_says_that_no_schedule_is_kept(block: World)
         "MIRRORD OK - 1 mirror in order | 'home'="
     )
     file = block.paths.mirrors / f"{NAME}.toml"
-    file.write_text(file.read_text() + 'schedule = "hourly"\n')
+    add_lines(file, 'schedule = "hourly"')
     critical = block.cli("monitor")
     assert critical.returncode == 2 and "no service runs" in critical.stdout
     assert block.cli("monitor", "hoem").returncode == 3

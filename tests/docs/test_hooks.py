@@ -80,7 +80,8 @@ def _mirror(home: Path, disk: Path, backup: Path, words: list[Path]) -> None:
     run("create", "home", f"btrfs:{disk}/home", f"btrfs:{backup}/home")
     definition = home / "etc/mirrors.d/home.toml"
     definition.write_text(
-        definition.read_text() + f'[hooks]\nbefore_snapshot = ["{freeze}", "{database}"]\n'
+        definition.read_text() + "[site.primary.hooks]\n"
+        f'before_snapshot = ["{freeze}", "{database}"]\n'
         f'after_snapshot = ["{thaw}", "{database}"]\n'
     )
     run("initialize", "home")

@@ -63,7 +63,8 @@ def _checkpoint(service: Daemon, folder: Path) -> None:
     _did(service, "abort", "two")
     working.wait(timeout=90)
     definition = service.home / "etc/mirrors.d/one.toml"
-    definition.write_text(definition.read_text() + '[hooks]\nbefore_snapshot = ["/bin/false"]\n')
+    hooks = '[site.primary.hooks]\nbefore_snapshot = ["/bin/false"]\n'
+    definition.write_text(definition.read_text() + hooks)
     _did(service, "volume", "write", str(folder / "one"), "--from", str(image))
     assert service.run("update", "one").returncode == 1
 

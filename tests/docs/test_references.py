@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from mirrord.catalogue.schema import MIGRATIONS
-from mirrord.config import definitions, host, hosts, peers
+from mirrord.config import host, hosts, peers, reading
 from mirrord.config.schedules import Schedules
 from mirrord.control.methods import METHODS
 from mirrord.scheduler.health import KINDS
 from mirrord.schedules.named import KEYS
 from tests.docs import wire_methods
+from tests.support.definitions import two_sites
 from tests.support.unit import ROOT
 
 
@@ -26,9 +27,12 @@ def examples(name: str) -> list[str]:
     return re.findall(r"^```toml\n(.*?)^```$", document(name), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("key", [*definitions._KEYS, *definitions._HOOKS, *KEYS, *peers._KEYS])
+KEYS_OF_DEFINITIONS = sorted({*reading._KEYS, *reading._SITE, *reading._HOOKS, *KEYS, *peers._KEYS})
+
+
+@pytest.mark.parametrize("key", KEYS_OF_DEFINITIONS)
 def test_every_key_of_definitions_and_schedules_is_documented(key: str) -> None:
-    assert re.search(rf"`\[?{key}\]?`", document("config.md"))
+    assert re.search(rf"`\[?{key}(\.NAME)?\]?`", document("config.md"))
 
 
 def test_every_key_of_other_hosts_is_documented() -> None:
@@ -60,18 +64,19 @@ def test_the_settings_in_the_example_are_the_defaults(tmp_path: Path) -> None:
 
 
 def test_the_examples_of_definitions_are_right(tmp_path: Path) -> None:
-    found = [each for each in examples("config.md") if "destination =" in each]
-    assert len(found) == 2
+    found = [each for each in examples("config.md") if "[site." in each]
+    assert len(found) == 3
     for text in found:
-        definition = definitions.parse("home", text, "home.toml")
+        definition = reading.parse("home", text, "home.toml")
         Schedules(tmp_path).of(definition)
 
 
 def test_the_examples_of_hooks_and_alarms_are_right(tmp_path: Path) -> None:
-    ends = 'id = "a1"\nsource = "block:/a"\ndestination = "block:/b"\n'
+    sites = two_sites("block:/a", "block:/b")
     for text in examples("hooks.md"):
-        table = text if text.startswith("[hooks]") else f"[hooks]\n{text}"
-        assert any(definitions.parse("home", ends + table, "home.toml").hooks)
+        head = "[site.primary.hooks]\n"
+        table = text if text.startswith(head) else head + text
+        assert any(reading.parse("home", sites + table, "home.toml").hooks)
     for number, text in enumerate(examples("alarms.md")):
         file = tmp_path / f"{number}.toml"
         file.write_text(text)

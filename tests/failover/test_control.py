@@ -100,7 +100,7 @@ def test_each_change_of_roles_begins_an_epoch_at_both_ends(world: World) -> None
     world.service.update(NAME)
     assert [one.epoch for one in records(world)] == [1, 1]
     primary = record(world.lab.source()).source
-    expected = [
+    expected: list[tuple[Callable[[], object], Intent, bool]] = [
         (lambda: world.service.break_off(NAME), Intent.BROKEN_OFF, True),
         (lambda: world.service.resync(NAME, yes=True), Intent.MIRRORED, True),
         (lambda: world.service.reverse(NAME, yes=True), Intent.MIRRORED, False),
@@ -258,19 +258,40 @@ def test_ends_that_contradict_each_other_wait_for_the_owner(world: World, verb: 
     assert world.in_step()
 
 
-def test_a_definition_of_an_earlier_time_is_turned(world: World) -> None:
-    """The mirror was reversed since the backup of its definition was made."""
+def test_a_catalogue_of_an_earlier_time_does_not_turn_a_mirror(world: World) -> None:
+    """The mirror was reversed since the backup of the catalogue was made."""
     world.initialized()
-    file = world.paths.mirrors / f"{NAME}.toml"
-    before = file.read_text()
-    world.service.reverse(NAME, yes=True)
+    world.close()
+    old = world.home / "old"
+    shutil.copytree(world.paths.state, old)
+    world.again().reverse(NAME, yes=True)
     forget_catalogue(world)
-    file.write_text(before)
+    world.close()
+    shutil.copytree(old, world.paths.state, dirs_exist_ok=True)
+    world.again()
     world.lab.change(world.lab.destination(), 20)
     content = world.view_content()
     world.service.update(NAME)
     assert world.status()["source"] == world.end("destination")
     assert world.in_step() and world.source_content() == content
+
+
+def test_sites_may_be_renamed_and_moved_in_the_definition(world: World) -> None:
+    in_third_epoch(world)
+    world.service.reverse(NAME, yes=True)
+    file = world.paths.mirrors / f"{NAME}.toml"
+    file.write_text(file.read_text().replace("site.primary", "site.berlin"))
+    world.again().update(NAME)
+    here, there = records(world)
+    assert here == there and here.epoch == 5
+    assert [site.name for site in here.sites] == ["berlin", "secondary"]
+    assert world.status()["source"] == world.end("destination")
+    forget_catalogue(world)
+    file.write_text(file.read_text().replace("site.secondary", "site.dr"))
+    world.again().update(NAME)
+    here, there = records(world)
+    assert here == there and (here.epoch, here.source) == (6, "dr")
+    assert world.status()["source"] == world.end("destination")
 
 
 @pytest.mark.on_machine

@@ -216,6 +216,35 @@ def test_a_catalogue_of_before_is_not_obeyed(world: World, verb: str) -> None:
     assert any("older than the volumes" in text for text in events)
 
 
+@pytest.mark.parametrize("verb", LOSING)
+def test_a_catalogue_of_before_a_reverse_does_not_turn_it_back(world: World, verb: str) -> None:
+    """It has an interrupted operation, and the roles that the sites had then."""
+    world.initialized(keep_source=9, keep_destination=9)
+    _losing, work = LOSING[verb](world)
+    crash_at(world, CONFIRMED, work)
+    world.service.close()
+    state = world.paths.state
+    shutil.copytree(state, state.with_name("older"))
+    world.again().abort(NAME, hard=True)
+    if verb == "resync":
+        world.service.resync(NAME, yes=True)
+    world.service.reverse(NAME, yes=True)
+    source = world.status()["source"]
+    for seed in (70, 71):
+        world.lab.change(world.lab.destination(), seed)
+        world.service.update(NAME)
+    world.lab.change(world.lab.destination(), 72)
+    content = world.view_content()
+    world.service.close()
+    shutil.rmtree(state)
+    state.with_name("older").rename(state)
+    world.again().update(NAME)
+    assert world.status()["source"] == source
+    assert world.source_content() == content == world.view_content()
+    events = [one["text"] for one in world.service.history(NAME, limit=50)["events"]]
+    assert any("is the source" in text for text in events)
+
+
 def test_a_catalogue_that_is_lost_between_any_two_verbs(world: World) -> None:
     world.initialized(keep_source=5, keep_destination=5)
     steps_of_life: list[Callable[[], object]] = [

@@ -22,6 +22,7 @@ from mirrord.drivers.btrfs.receive import BtrfsReceiver
 from mirrord.system.waiting import Waiting
 from tests.contract.lab_btrfs import BtrfsLab
 from tests.support import btrfs
+from tests.support.definitions import add_lines
 from tests.support.world import NAME, World
 
 pytestmark = [pytest.mark.in_process, pytest.mark.large]
@@ -91,7 +92,7 @@ def test_abort_keeps_the_checkpoint_and_hard_drops_it(world: World) -> None:
 def test_an_old_checkpoint_is_discarded_and_the_history_says_so(world: World) -> None:
     interrupted(world)
     file = Path(world.paths.mirrors / f"{NAME}.toml")
-    file.write_text(file.read_text() + "checkpoint_days = 1\n")
+    add_lines(file, "checkpoint_days = 1")
     world.again().abort(NAME, hard=False)
     assert world.status()["checkpoint_bytes"] > 0, "a day has not passed"
     file.write_text(file.read_text().replace("checkpoint_days = 1", "checkpoint_days = 0"))

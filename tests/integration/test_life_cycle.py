@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import re
 import threading
 import time
 
@@ -106,19 +105,6 @@ def test_what_is_refused_for_a_missing_destination_is_not_done_later(world: Worl
     world.lab.change(world.lab.source(), 5)
     assert world.again().update(NAME).status == "done", "no break was waiting for it"
     assert world.status()["state"] == "mirrored"
-
-
-def test_a_definition_that_cannot_be_turned_is_seen_before_anything_is_done(world: World) -> None:
-    world.initialized()
-    file = world.paths.mirrors / f"{NAME}.toml"
-    plain = file.read_text()
-    file.write_text(re.sub(r'(?m)^source = "(.*)"$', r'source = """\\\n\1"""', plain))
-    with pytest.raises(MirrordError):
-        world.again().reverse(NAME, yes=True)
-    assert world.status()["state"] == "mirrored"
-    assert world.service.update(NAME).status == "unchanged"
-    file.write_text(plain.replace("\nsource =", '\n"source" ='))
-    assert world.again().reverse(NAME, yes=True).status == "done"
 
 
 @pytest.mark.both_ways

@@ -20,6 +20,7 @@ from mirrord.engine.mirror import Mirror
 from mirrord.system import clock
 from mirrord.system.paths import Paths
 from tests.support import btrfs
+from tests.support.definitions import set_keep
 from tests.support.labs import open_lab
 from tests.support.snapshots import delete_by_force
 from tests.support.world import NAME, World
@@ -90,7 +91,7 @@ def test_a_dry_run_shows_what_goes_and_why_the_rest_stays(world: World) -> None:
         world.lab.change(world.lab.source(), seed)
         world.service.update(NAME)
     file = world.paths.mirrors / f"{NAME}.toml"
-    file.write_text(file.read_text().replace("keep_source = 20", 'keep_source = "2 hourly"'))
+    set_keep(file, "primary", '"2 hourly"')
     before = names(world, "source")
     shown = world.service.prune(NAME, dry_run=True, accept=False)
     assert shown.status == "planned" and names(world, "source") == before
@@ -123,7 +124,7 @@ def test_a_prune_of_more_than_the_share_is_refused_until_it_is_accepted(world: W
         world.lab.change(world.lab.source(), seed)
         world.service.update(NAME)
     file = world.paths.mirrors / f"{NAME}.toml"
-    file.write_text(file.read_text().replace("keep_source = 9", "keep_source = 1"))
+    set_keep(file, "primary", "1")
     refused = world.service.prune(NAME, dry_run=False, accept=False)
     assert refused.status == "refused" and "prune_share" in refused.text
     assert len(names(world, "source")) == 9
@@ -176,7 +177,7 @@ def test_room_is_made_by_pruning_before_the_transfer(tight: tuple[Service, Path,
         service.update(NAME)
     # 300 MiB are held, by two snapshots of which one may go; 250 more do not fit beside them.
     file = service.paths.mirrors / f"{NAME}.toml"
-    file.write_text(file.read_text().replace("keep_destination = 2", "keep_destination = 1"))
+    set_keep(file, "secondary", "1")
     (source / "large").write_bytes(os.urandom(250 << 20))
     assert service.update(NAME).status == "done"
     events = [event["text"] for event in service.history(NAME, limit=9)["events"]]
@@ -205,7 +206,7 @@ def test_nothing_is_pruned_by_hand_while_an_end_is_not_there(block: World) -> No
     for snapshot in source.snapshots()[1:]:
         delete_by_force(source, snapshot.guid)
     file = world.paths.mirrors / f"{NAME}.toml"
-    file.write_text(file.read_text().replace("keep_destination = 9", "keep_destination = 1"))
+    set_keep(file, "secondary", "1")
     place = Path(str(source).removeprefix("block:"))
     away = place.rename(place.with_name("not-mounted"))
     before = [snapshot.guid for snapshot in world.lab.destination().snapshots()]

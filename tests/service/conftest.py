@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.definitions import add_lines
 from tests.support.labs import open_lab
 from tests.support.world import NAME, DaemonWorld
 
@@ -18,8 +19,7 @@ class Served(DaemonWorld):
     def define(self, *lines: str, name: str = NAME) -> None:
         """Put lines into a definition (before its tables) and let the daemon read it."""
         file = self.paths.mirrors / f"{name}.toml"
-        before, table, rest = file.read_text().partition("\n[")
-        file.write_text(before + "\n" + "\n".join(lines) + "\n" + table + rest)
+        add_lines(file, *lines)
         self.service.reload()
 
     def redefine(self, before: str, after: str) -> None:

@@ -21,6 +21,7 @@ import pytest
 from mirrord.config.host import AlarmTargets
 from mirrord.daemon.tellers import deliver
 from tests.service.conftest import Served
+from tests.support.definitions import set_keep
 from tests.support.service import until
 from tests.support.snapshots import delete_by_force
 from tests.support.world import NAME
@@ -124,8 +125,7 @@ def test_a_doubted_prune_is_an_alarm_and_clears_when_it_is_accepted(served: Serv
         served.lab.change(served.lab.source(), seed)
         served.service.update(NAME)
     file = served.paths.mirrors / f"{NAME}.toml"
-    text = file.read_text()
-    file.write_text(text.replace("keep_source = 8", "keep_source = 2"))
+    set_keep(file, "primary", "2")
     served.service.reload()
     served.lab.change(served.lab.source(), 99)
     done = served.service.update(NAME)

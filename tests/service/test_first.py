@@ -87,7 +87,7 @@ def test_nothing_begins_between_the_end_of_a_run_and_the_break(
     served.initialized(schedule=EVERY_SECOND)
     file = served.paths.mirrors / f"{NAME}.toml"
     text = file.read_text()
-    hooks = f'\n[hooks]\nafter_snapshot = ["{script}"]\n'
+    hooks = f'\n[site.primary.hooks]\nafter_snapshot = ["{script}"]\n'
     file.write_text(text + hooks)
     served.service.reload()
     served.lab.change(served.lab.source(), 1)
@@ -124,7 +124,7 @@ def test_an_abort_ends_a_hook_that_hangs(served: Served, tmp_path: Path) -> None
     script.chmod(0o755)
     served.initialized()
     file = served.paths.mirrors / f"{NAME}.toml"
-    file.write_text(file.read_text() + f'\n[hooks]\nbefore_snapshot = ["{script}"]\n')
+    file.write_text(file.read_text() + f'\n[site.primary.hooks]\nbefore_snapshot = ["{script}"]\n')
     served.service.reload()
     served.lab.change(served.lab.source(), 1)
     updating = Later(lambda: served.service.update(NAME))

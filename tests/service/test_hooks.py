@@ -20,7 +20,7 @@ def block(tmp_path: Path) -> World:
 
 def hooks(world: World, **programs: str) -> None:
     """Definitions with one-line shell programs as hooks."""
-    lines = ["[hooks]"]
+    lines = ["[site.primary.hooks]"]
     for event, text in programs.items():
         if event == "timeout":
             lines.append(f'timeout = "{text}"')

@@ -270,9 +270,9 @@ def test_a_wrong_rate_changes_nothing(served: Served, rate: str, says: str) -> N
 def test_other_lines_and_comments_of_a_definition_stay(served: Served) -> None:
     served.initialized(throttle="1MiB/s")
     file = served.paths.mirrors / f"{NAME}.toml"
-    file.write_text(file.read_text() + "# mine\n[hooks]\ntimeout = '5s'\n")
+    file.write_text(file.read_text() + "# mine\n[site.primary.hooks]\ntimeout = '5s'\n")
     served.service.throttle(NAME, "2MiB/s 08:00-18:00, else 9MiB/s")
     text = file.read_text()
-    assert "# mine" in text and text.count("throttle =") == 1 and "[hooks]" in text
+    assert "# mine" in text and text.count("throttle =") == 1 and "[site.primary.hooks]" in text
     served.service.throttle(NAME, "unlimited")
     assert "throttle =" not in file.read_text() and "# mine" in file.read_text()

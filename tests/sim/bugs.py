@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from mirrord.config.definitions import Definitions
 from mirrord.core.errors import MirrordError
-from mirrord.core.model import Definition, Endpoint, Role, Staging
-from mirrord.engine import failover_steps, recovery, update
+from mirrord.core.model import Role, Staging
+from mirrord.engine import direction, failover_steps, recovery, update
 from mirrord.engine.mirror import Mirror
 from mirrord.engine.recovery import Recovered
 from tests.sim.memory import MemoryDriver, MemoryReceiver
@@ -70,12 +69,6 @@ def _loses_a_block(receiver: MemoryReceiver) -> Staging:
         entry.blocks.popitem()
         entry.digest = digest_of(entry.blocks)
     return done
-
-
-def _keeps_the_file(
-    definitions: Definitions, name: str, source: Endpoint, destination: Endpoint
-) -> Definition:
-    return definitions.swapped(name, source, destination)[0]
 
 
 def _of(target: object, name: str, value: object) -> Callable[[pytest.MonkeyPatch], None]:
@@ -137,6 +130,6 @@ BUGS = (
         "",
         _of(recovery, "_recover_switch", _always(Recovered())),
     ),
-    Bug("a reverse leaves the definition as it was", "", _of(Definitions, "swap", _keeps_the_file)),
+    Bug("a reverse leaves the roles as they were", "", _of(direction, "record", _always(None))),
     Bug("a verb fails for no reason", "", _of(MemoryDriver, "changed_since", _fails)),
 )

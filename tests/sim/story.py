@@ -17,20 +17,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mirrord.catalogue.store import Catalogue
-from mirrord.config.definitions import Definitions
 from mirrord.core.errors import MirrordError
 from mirrord.core.model import Definition, Endpoint, Role, SnapshotKind
 from mirrord.core.results import Result, Silent
 from mirrord.core.states import State, Verb
 from mirrord.engine import failover, prune, recovery, restore, simple, update
+from mirrord.engine.direction import Turned
 from mirrord.engine.mirror import Mirror
 from mirrord.engine.progress import RunFiles
-from mirrord.engine.relation import Turned
 from mirrord.system import clock, steps
 from tests.sim.checks import Violation
 from tests.sim.events import ASKED, EXPECTED, VERBS, Event
 from tests.sim.faults import Crash
 from tests.sim.memory import MemoryDriver
+from tests.sim.roles import Roles
 from tests.sim.volume import Body, Disk, Volume
 
 NAME = "home"
@@ -55,7 +55,8 @@ class Story:
         self.disk = Disk()
         self.disk.create(SOURCE, 20)
         (folder / "etc").mkdir()
-        self.definitions = Definitions(folder / "etc")
+        self._roles = Roles(folder / "etc", folder / "catalogue.sqlite", self.disk)
+        self.definitions = self._roles.definitions
         self.definitions.add(
             Definition(
                 name=NAME,
@@ -229,7 +230,7 @@ class Story:
         return self._chance.choices(list(VERBS), list(VERBS.values()))[0]
 
     def _definition(self) -> Definition:
-        return self.definitions.load(NAME)
+        return self._roles.definition(NAME)
 
     def _run(
         self, verb: str, fault: str = "", at: int = 0, *, writers: bool = False, force: bool = False
@@ -435,8 +436,8 @@ class Story:
         definition = self._definition()
         ends = definition.source.location, definition.destination.location
         source, destination = (self.disk.volumes.get(end) for end in ends)
-        if "swap source and destination in the definition" in heard:
-            self.definitions.swap(NAME, definition.destination, definition.source)
+        if "say which site is the source" in heard:
+            self._roles.adopt(definition)
             return True
         if self._moved and self._moved[0][0] in self.disk.volumes:
             place, back = self._moved.pop()
@@ -449,7 +450,7 @@ class Story:
             raise Over  # the owner works on at the destination, and mirrors it to another place
         mirrored = source is not None and source.role is Role.MIRROR
         if "mirrord did not make that" in heard and mirrored:
-            self.definitions.swap(NAME, definition.destination, definition.source)
+            self._roles.adopt(definition)
             return True
         if "Move the source volume away" in heard and source is not None:
             self._attic.append(self.disk.volumes.pop(ends[0]))

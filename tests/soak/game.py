@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -181,7 +180,7 @@ class Game:
             way = ("update", NAME) if said.good or died else self._way(said, gone)
             if way is None and said.words[0] != "update":
                 way = ("update", NAME)  # that one led nowhere: perhaps another does
-            if way is None and (self._swap_ends(heard) or self._undo_people(heard)):
+            if way is None and (self._choose_source(heard) or self._undo_people(heard)):
                 gone.clear()
                 heard = ""
                 way = ("update", NAME)
@@ -199,17 +198,13 @@ class Game:
         fresh = [way for way in ways if " ".join(way) not in gone]
         return self.chance.choice(fresh) if fresh else None
 
-    def _swap_ends(self, heard: str) -> bool:
-        """Swap source and destination in the definition, where a message says so."""
-        if "swap source and destination in the definition" not in heard:
+    def _choose_source(self, heard: str) -> bool:
+        """Say that the mirror was reversed, where a message asks for that."""
+        if "say which site is the source" not in heard:
             return False
-        self.commands.stop_daemon()
-        text = self.definition.read_text()
-        for old, new in (("source", "-"), ("destination", "source"), ("-", "destination")):
-            text = re.sub(rf"(?m)^{old}( = )", rf"{new}\1", text)
-        self.definition.write_text(text)
-        self.history.add("people swapped source and destination in the definition", text)
-        return True
+        source, _ = self._ends(self.commands.status())
+        site = "secondary" if source == self.home else "primary"
+        return self.commands.run("takeover", NAME, "--source", site).good
 
     def _undo_people(self, heard: str) -> bool:
         """Put back what people damaged or moved away; whether there was anything."""
@@ -294,7 +289,7 @@ class Game:
 def confirmed(way: tuple[str, ...]) -> tuple[str, ...] | None:
     """The command as an administrator types it who agrees; None: not one for this mirror."""
     verb, rest = way[0], way[1:]
-    if verb not in _CONFIRM or not has(verb):
+    if verb not in _CONFIRM or "SITE" in rest or not has(verb):
         return None
     words = [verb, *(word for word in rest if word not in (NAME, "NAME", "--yes"))]
     words.insert(1, NAME)
@@ -316,7 +311,7 @@ _CONFIRM = {
     "update": False,
     "prune": False,
     "change-source": True,
-    "adopt": False,
+    "takeover": False,
 }
 
 

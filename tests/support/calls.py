@@ -24,5 +24,6 @@ CALLS: dict[str, tuple[object, ...]] = {
     "rollback": (GUID, "m1", "kept"), "forget": (), "begin_test": ("",), "end_test": (),
     "writers": ("", 9), "freeze": (), "thaw": (), "mark": (), "is_marked": ("m",),
     "reinstate": ("kept",), "pin": ("m1", [GUID]),
-    "set_fence": ("m1", 1), "relationships": (), "relationship": ("m1",), "relate": (pack(_RECORD), 0), "unrelate": ("m1",),
+    "set_fence": ("m1", 1), "relationships": (), "relationship": ("m1",),
+    "relate": (pack(_RECORD), 0), "unrelate": ("m1",),
 }  # fmt: skip

@@ -16,6 +16,7 @@ import pytest
 from mirrord.cli.main import run
 from mirrord.control.hosts import Allowed, authorized_line
 from mirrord.transport.ssh import open_ssh
+from tests.support.definitions import two_sites
 from tests.support.sshd import USER, Sshd
 from tests.transport.echo import read_all
 
@@ -179,9 +180,7 @@ def test_listing_and_removing(etc: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert [each["name"] for each in json.loads(capsys.readouterr().out)["hosts"]] == ["dr", "gate"]
     assert run(["host", "remove", "gate"]) == 1
     assert "the host 'dr' (jump) needs the host 'gate'" in capsys.readouterr().err
-    (etc / "mirrors.d/home.toml").write_text(
-        'id = "a1"\nsource = "block:/a"\ndestination = "block://root@dr:7/b"\n'
-    )
+    (etc / "mirrors.d/home.toml").write_text(two_sites("block:/a", "block://root@dr:7/b"))
     assert run(["host", "remove", "dr"]) == 1
     assert "the mirror 'home' needs the host 'dr'" in capsys.readouterr().err
     (etc / "mirrors.d/home.toml").unlink()

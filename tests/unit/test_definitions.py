@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.config.definitions import Definitions, parse, render
+from mirrord.config.definitions import Definitions
+from mirrord.config.reading import parse, parse_both
+from mirrord.config.writing import render
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import ConfigError, MirrordError, NotFound
 from mirrord.core.model import Definition, Pace, Promise, Timing
@@ -14,9 +16,17 @@ from mirrord.core.model import Definition, Pace, Promise, Timing
 GOOD = """\
 # my own words
 id = "ab12"
-source = "block:/srv/a"   # the first
-destination = "block:/srv/b"
+[site.berlin]
+endpoint = "block:/srv/a"   # the first
+[site.dr]
+endpoint = "block:/srv/b"
 """
+
+
+def top(*lines: str) -> str:
+    """With these lines above the tables; the first of them is line 3."""
+    head, table, rest = GOOD.partition("[site.berlin]")
+    return head + "\n".join(lines) + "\n" + table + rest
 
 
 def definition(name: str = "home", **changes: object) -> Definition:
@@ -60,51 +70,167 @@ def test_a_definition_that_could_not_be_read_is_not_written(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("change", "line", "says", "hints"),
+    ("change", "says", "hints"),
     [
-        ('sorce = "x"\n', 5, "unknown key 'sorce'", "'source'"),
-        ("zzz = 1\n", 5, "unknown key 'zzz'", "Known keys"),
-        ("keep_source = 0\n", 5, "'keep_source' is wrong", ""),
-        ("keep_source = true\n", 5, "'keep_source' is wrong", ""),
-        ('keep_source = "2 fortnightly"\n', 5, "fortnightly", ""),
-        ('schedule = "0 0 31 2 *"\n', 5, "never", ""),
-        ('schedule = "every 0s"\n', 5, "every 0s", ""),
-        ('schedule = "every 5m"\nzone = "Europe/Berln"\n', 5, "Europe/Berln", "Europe/Berlin"),
-        ('schedule = ["every 5m", "lag 5m"]\n', 5, "lag target stands alone", ""),
-        ('zone = "UTC"\n', 5, "there is no schedule", "schedule ="),
-        ('throttle = "0"\n', 5, "0", "quiesce"),
-        ('rpo = "soon"\n', 5, "soon", ""),
-        ("borrow = 0.5\n", 5, "'borrow' is wrong", ""),
-        ("io_pressure = 0\n", 5, "'io_pressure' is wrong", ""),
-        ('[hooks]\nbefore_snapshot = "sync"\n', 6, "'hooks.before_snapshot' is wrong", ""),
-        ('[hooks]\nbefore_snap = ["/bin/sync"]\n', 6, "hooks.before_snap", "'before_snapshot'"),
-        ("warn_percent = 300\n", 1, "below 'warn_percent'", ""),
-        ('policy = "sync"\n', 5, "'policy' is wrong", ""),
-        ("snapshots = 3\n", 5, "'snapshots' is wrong", ""),
-        ("[section]\na = 1\n", 5, "unknown key 'section'", ""),
-        ("nonsense\n", 5, "not valid TOML", ""),
-        ('id = "again"\n', 5, "not valid TOML", ""),
+        ('polcy = "async"', "unknown key 'polcy'", "'policy'"),
+        ("zzz = 1", "unknown key 'zzz'", "Known keys"),
+        ('schedule = "0 0 31 2 *"', "never", ""),
+        ('schedule = "every 0s"', "every 0s", ""),
+        ('schedule = ["every 5m", "lag 5m"]', "lag target stands alone", ""),
+        ('zone = "UTC"', "there is no schedule", "schedule ="),
+        ('throttle = "0"', "0", "quiesce"),
+        ('rpo = "soon"', "soon", ""),
+        ("borrow = 0.5", "'borrow' is wrong", ""),
+        ("io_pressure = 0", "'io_pressure' is wrong", ""),
+        ('policy = "sync"', "'policy' is wrong", ""),
+        ("[section]\na = 1", "unknown key 'section'", ""),
+        ("nonsense", "not valid TOML", ""),
+        ('id = "again"', "not valid TOML", ""),
+        ("from.berln.retries = 3", "'from.berln' is of no site", "'berlin'"),
+        ("from.dr.polcy = 3", "unknown key 'from.dr.polcy'", ""),
+        ("from.dr.keep.brlin = 3", "'from.dr.keep.brlin' is of no site", "'berlin'"),
+        ("from.dr = {keep = {berlin = 0}}", "'from.dr.keep.berlin' is wrong", ""),
+        ("from.dr = {zone = 'UTC'}", "there is no schedule", "schedule ="),
+        ("from.dr.warn_percent = 300", "below 'warn_percent'", ""),
+        ("from.dr.hooks.timeout = '5s'", "unknown key 'from.dr.hooks'", ""),
+        ("[site.dr2]\nendpoint = 'block:/c'", "names two sites: it names", "a table for each"),
+        ("from = 3", "'from' is wrong: a table is needed", ""),
+        ("keep = 3", "unknown key 'keep'", "Known keys"),
     ],
 )
-def test_a_wrong_line_is_named(change: str, line: int, says: str, hints: str) -> None:
+def test_a_wrong_line_is_named(change: str, says: str, hints: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse("home", GOOD + change, "home.toml")
-    assert caught.value.where == f"home.toml:{line}"
+        parse("home", top(change), "home.toml")
+    where = "home.toml:1" if "below" in says else "home.toml:3"
+    if "names two sites" in says:
+        where = "home.toml:7"  # the last of them
+    assert caught.value.where == where
     assert says in str(caught.value) and hints in caught.value.hint
     assert caught.value.exit_status == 2
 
 
-@pytest.mark.parametrize("key", ["id", "source", "destination"])
-def test_a_missing_key_is_named(key: str) -> None:
-    text = "\n".join(line for line in GOOD.splitlines() if not line.startswith(key))
-    with pytest.raises(ConfigError, match=f"'{key}' is missing"):
-        parse("home", text, "home.toml")
+@pytest.mark.parametrize(
+    ("change", "says", "hints"),
+    [
+        ("keep = 0", "'site.dr.keep' is wrong", ""),
+        ("keep = true", "'site.dr.keep' is wrong", ""),
+        ('keep = "2 fortnightly"', "fortnightly", ""),
+        ("kep = 3", "unknown key 'site.dr.kep'", "'keep'"),
+        ('schedule = "hourly"', "unknown key 'site.dr.schedule'", "at the top of the file"),
+        ("snapshots = 3", "'site.dr.snapshots' is wrong", ""),
+        ('hooks.before_snapshot = "sync"', "'site.dr.hooks.before_snapshot' is wrong", ""),
+        ('hooks = {before_snap = ["/bin/sync"]}', "site.dr.hooks.before_snap", "'before_snapshot'"),
+    ],
+)
+def test_a_wrong_line_of_a_site_is_named(change: str, says: str, hints: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse("home", GOOD + change + "\n", "home.toml")
+    assert caught.value.where == "home.toml:7"
+    assert says in str(caught.value) and hints in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "says"),
+    [
+        ('id = "a"\n', "x.toml", "names two sites: it names none"),
+        ('id = "a"\n[site.a]\nendpoint = "block:/a"\n', "x.toml:2", "it names a"),
+        (
+            'id = "a"\nsite = {a = {}, b = {}}\n',
+            "x.toml:2",
+            "'endpoint' of the site 'a' is missing",
+        ),
+        ('id = "a"\n\n[site.a]\n[site.b]\n', "x.toml:3", "'endpoint' of the site 'a' is missing"),
+        ('id = "a"\n[site."a/b"]\nendpoint = "block:/a"\n[site.b]\n', "x.toml:2", "cannot name"),
+        (
+            'id = "a"\n[site.""]\nendpoint = "block:/a"\n[site.b]\n',
+            "x.toml:2",
+            "cannot name a site",
+        ),
+        ('id = "a"\nsite = 3\n', "x.toml:2", "a table is needed"),
+        ('id = "a"\nsite.a = "block:/a"\n', "x.toml:2", "a table is needed"),
+        ('[site.a]\nendpoint = "block:/a"\n', "x.toml", "the key 'id' is missing"),
+        ('id = "a"\nsource = "block:/a"\n', "x.toml", "form of an older version"),
+        ('id = "a"\nsource = 3\nsorce = 4\n', "x.toml", "form of an older version"),
+        (GOOD + '[hooks]\ntimeout = "5s"\n', "x.toml:7", "'hooks' is of the older form"),
+        (top('source = "block:/c"'), "x.toml:3", "'source' is of the older form"),
+        (top("", "keep_source = 3"), "x.toml:4", "'keep_source' is of the older form"),
+    ],
+)
+def test_what_is_no_definition_with_two_sites(text: str, where: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse("x", text, "x.toml")
+    assert caught.value.where == where and says in str(caught.value)
+    if "older version" in says:
+        assert "mirrord config migrate x" in caught.value.hint
+
+
+def test_each_way_of_writing_it_means_the_same() -> None:
+    """Tables, dotted keys, inline tables, quoted keys, odd spaces."""
+    texts = (
+        GOOD + "keep = 3\n[from.dr]\nretries = 2\n[site.dr.hooks]\ntimeout = '9s'\n",
+        "id='ab12'\nsite.berlin.endpoint='block:/srv/a'\nsite.dr.endpoint='block:/srv/b'\n"
+        "site.dr.keep=3\nsite.dr.hooks.timeout='9s'\nfrom.dr.retries=2\n",
+        "id = 'ab12'\nsite = {berlin = {endpoint = 'block:/srv/a'}, "
+        "dr = {endpoint = 'block:/srv/b', keep = 3, hooks = {timeout = '9s'}}}\n"
+        "from = {dr = {retries = 2}}\n",
+        "\t'id'  =\t'ab12' # x\n[ site . \"berlin\" ]\n  endpoint='block:/srv/a'\n"
+        "[\"site\".dr]\nkeep= 3\n endpoint = 'block:/srv/b'\nhooks.timeout='9s'\n"
+        "[from . dr]\n\n\nretries\t= 2",
+    )
+    first, *others = (parse_both("x", text, "x.toml") for text in texts)
+    assert first["dr"].hooks.timeout_s == 9 and first["dr"].retries == 2
+    assert all(other == first for other in others)
+
+
+DIRECTED = """\
+id = "ab12"
+schedule = "every 5m"
+blackouts = "02:00-03:00"
+zone = "UTC"
+throttle = "1MiB/s"
+rpo = "30m"
+
+[site.berlin]
+endpoint = "block:/srv/a"
+keep = 3
+snapshots = ["daily.*"]
+hooks.before_snapshot = ["/bin/freeze"]
+
+[site.dr]
+endpoint = "block:/srv/b"
+
+[from.dr]
+schedule = []
+throttle = "unlimited"
+retries = 9
+keep.berlin = "newest 5"
+"""
+
+
+def test_what_holds_depends_on_the_direction() -> None:
+    forth = parse("x", DIRECTED, "")
+    back = parse("x", DIRECTED, "", "dr")
+    assert parse_both("x", DIRECTED, "") == {"berlin": forth, "dr": back}
+    assert not forth.reversed and back.reversed and forth.sites == back.sites
+    assert [site.name for site in forth.sites] == ["berlin", "dr"] == list(forth.site_names)
+    assert (back.source, back.destination) == (forth.destination, forth.source)
+    assert (back.source_site, back.destination_site) == ("dr", "berlin")
+    assert (forth.keep_source, forth.keep_destination) == (3, 10)
+    assert (back.keep_source, back.keep_destination) == (2, "newest 5"), (
+        "by role where none is given"
+    )
+    assert forth.snapshots == ("daily.*",) and back.snapshots == ()
+    assert forth.hooks.before_snapshot == ("/bin/freeze",) and back.hooks.before_snapshot == ()
+    assert forth.timing.rules == ("every 5m",) and back.timing == Timing()
+    assert forth.pace.throttle == "1MiB/s" and back.pace.throttle == "unlimited"
+    assert (forth.retries, back.retries) == (5, 9)
+    assert forth.promise == back.promise == Promise(1800.0)
 
 
 def test_a_wrong_endpoint_is_named_with_its_line() -> None:
     with pytest.raises(ConfigError) as caught:
         parse("home", GOOD.replace("block:/srv/b", "blok:/srv/b"), "home.toml")
-    assert caught.value.where == "home.toml:4" and "block:/srv/b" in caught.value.hint
+    assert caught.value.where == "home.toml:6" and "block:/srv/b" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -148,15 +274,21 @@ def test_a_tree_is_written_as_people_mean_it_and_stays_one(tmp_path: Path) -> No
     ends = [parse_endpoint("zfs-tree:tank/a"), parse_endpoint("zfs-tree://dr/vault/a")]
     folder.add(definition(source=ends[0], destination=ends[1]))
     text = (tmp_path / "home.toml").read_text()
-    assert 'source = "zfs:tank/a"\n' in text and "\nrecursive = true\n" in text
-    after = folder.swap("home", ends[1], ends[0])
-    assert (after.source, after.destination) == (ends[1], ends[0]) and folder.load("home") == after
+    assert 'endpoint = "zfs:tank/a"\n' in text and "\nrecursive = true\n" in text
+    loaded = folder.load("home", "secondary")
+    assert (loaded.source, loaded.destination) == (ends[1], ends[0]) and loaded.reversed
+    assert (
+        folder.set_endpoint("home", "primary", ends[0]._replace(location="tank/c")).reversed
+        is False
+    )
     assert "zfs-tree" not in (tmp_path / "home.toml").read_text()
+    folder.set_endpoint("home", "primary", ends[0])
+    folder = Definitions(tmp_path, {"ab12": "secondary"}.get)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="one destination"):
         folder.add(definition("other", id="cd", source=parse_endpoint("zfs:tank/x"),
                               destination=parse_endpoint("zfs:tank/a")))  # fmt: skip
     with pytest.raises(ConfigError, match="all below it"):
-        parse("home", GOOD + "recursive = true\n", "home.toml")
+        parse("home", top("recursive = true"), "home.toml")
 
 
 def test_siblings_with_a_common_beginning_are_fine(tmp_path: Path) -> None:
@@ -177,14 +309,45 @@ def test_two_mirrors_share_neither_destination_nor_id(tmp_path: Path) -> None:
         folder.add(definition())
 
 
-def test_swapping_keeps_the_owners_words(tmp_path: Path) -> None:
-    (tmp_path / "home.toml").write_text(GOOD)
+def test_directions_decide_what_fits_together(tmp_path: Path) -> None:
+    """Of two mirrors between the same three volumes, by which of the first one's is the source."""
+    recorded = {"ab12": "primary"}
+    folder = Definitions(tmp_path, lambda mirror_id: recorded.get(mirror_id, ""))
+    folder.add(definition())
+    far = definition("far", id="cd", source=parse_endpoint("block:/srv/c"),
+                     destination=parse_endpoint("block:/srv/a"))  # fmt: skip
+    folder.add(far)
+    assert [one.source_site for one in folder.all()] == ["primary", "primary"]
+    recorded["ab12"] = "secondary"
+    with pytest.raises(ConfigError, match="'far' and 'home' have one destination"):
+        folder.all()
+    recorded["ab12"] = "renamed"
+    assert folder.load("home").source_site == "primary", "the catalogue knows no site of it"
+
+
+@pytest.mark.parametrize("text", [GOOD, DIRECTED])
+def test_changes_keep_the_owners_words(tmp_path: Path, text: str) -> None:
+    text += "# the end\n"
+    (tmp_path / "home.toml").write_text(text)
     folder = Definitions(tmp_path)
-    before = folder.load("home")
-    after = folder.swap("home", before.destination, before.source)
-    assert (after.source, after.destination) == (before.destination, before.source)
-    assert folder.load("home") == after
-    assert "# my own words" in (tmp_path / "home.toml").read_text()
+    folder.set_throttle("home", "5MiB/s")
+    assert folder.load("home").pace.throttle == "5MiB/s"
+    folder.set_throttle("home", "")
+    assert folder.load("home").pace.throttle == ""
+    folder.set_throttle("home", "1MiB/s")
+    folder.set_endpoint("home", "berlin", parse_endpoint("block:/srv/c"))
+    changed = (tmp_path / "home.toml").read_text()
+    assert changed.replace("/srv/c", "/srv/a").replace('throttle = "1MiB/s"\n', "").split() == (
+        text.replace('throttle = "1MiB/s"\n', "").split()
+    )
+
+
+def test_the_rates_are_set_where_they_hold(tmp_path: Path) -> None:
+    (tmp_path / "home.toml").write_text(DIRECTED)
+    folder = Definitions(tmp_path, lambda _id: "dr")
+    assert folder.set_throttle("home", "7MiB/s").pace.throttle == "7MiB/s"
+    assert folder.load("home", "berlin").pace.throttle == "1MiB/s"
+    assert folder.set_throttle("home", "").pace.throttle == "unlimited"
 
 
 def test_a_misspelt_name_finds_its_neighbour(tmp_path: Path) -> None:
@@ -211,7 +374,7 @@ def test_what_editors_leave_and_links_to_nothing(tmp_path: Path) -> None:
         folder.all()
 
 
-@pytest.mark.parametrize("line", ['rpo = "0s"', 'stall = "0 min"', '[hooks]\ntimeout = "0s"'])
+@pytest.mark.parametrize("line", ['rpo = "0s"', 'stall = "0 min"', 'from.dr.rpo = "0s"'])
 def test_no_time_at_all_is_no_duration(line: str) -> None:
     with pytest.raises(ConfigError, match="no time at all"):
-        parse("home", GOOD + line, "home.toml")
+        parse("home", top(line), "home.toml")

@@ -302,7 +302,7 @@ def _bounds(text: str) -> list[float]:
 
 
 def _schedules(given: dict[str, Any]) -> Iterator[tuple[str, Schedule]]:
-    from mirrord.config.definitions import is_name
+    from mirrord.config.reading import is_name
     from mirrord.config.schedules import Schedules as Named
     from mirrord.schedules.schedule import parse_schedule
     from mirrord.system.paths import standard

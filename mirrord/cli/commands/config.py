@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from mirrord.cli.output import Json, service, show
@@ -11,6 +13,7 @@ def register(app: typer.Typer, name: str, panel: str) -> None:
     """Add the command to the application."""
     group = typer.Typer(help="The definitions in mirrors.d/*.toml.", no_args_is_help=True)
     group.command("check")(check)
+    group.command("migrate")(migrate)
     app.add_typer(group, name=name, rich_help_panel=panel)
 
 
@@ -18,3 +21,19 @@ def check(as_json: Json = False) -> None:
     """Read all definitions strictly; says file and line of the first that is wrong."""
     with service(quiet=True) as built:
         show(built.check(), as_json=as_json)
+
+
+def migrate(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Mirrors; else all of them.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would change, as a diff.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Rewrite definitions of an older version, keeping their comments and a copy."""
+    from mirrord.control.migrating import migrate as migrate_files
+    from mirrord.system import paths
+
+    show(migrate_files(paths.standard(), names or [], dry_run=dry_run), as_json=as_json)

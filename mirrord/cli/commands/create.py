@@ -9,6 +9,11 @@ import typer
 from mirrord.cli.output import Json, Name, service, show
 from mirrord.core.errors import UsageError
 
+Sites = Annotated[
+    str,
+    typer.Option(metavar="SOURCE,DESTINATION", help="Names of the two sites, such as berlin,dr."),
+]
+
 
 def register(app: typer.Typer, name: str, panel: str) -> None:
     """Add the command to the application."""
@@ -61,6 +66,7 @@ def create(
         bool,
         typer.Option("--recursive", help="ZFS: the dataset with all below it, as one volume."),
     ] = False,
+    sites: Sites = "primary,secondary",
     as_json: Json = False,
 ) -> None:
     """Define a mirror; no data move yet."""
@@ -79,5 +85,6 @@ def create(
             rpo=rpo or "",
             throttle=throttle or "",
             recursive=recursive,
+            sites=tuple(site.strip() for site in sites.split(",")),
         )
     show(result, as_json=as_json)

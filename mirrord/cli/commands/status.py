@@ -63,7 +63,18 @@ def _trouble(row: dict[str, Any]) -> str:
         return f"! {row['alarms'][0]['text']}"
     if row["problems"]:
         return f"! {row['problems'][0]}"
-    return str(row["forecast"])
+    return str(row["forecast"]) or _reversed(row)
+
+
+def _reversed(row: dict[str, Any]) -> str:
+    """That the sites have changed roles, and since when where that is known."""
+    since_ns = row["reversed_since_ns"]
+    if since_ns is None:
+        return ""
+    if not since_ns:
+        return "reversed"
+    since = datetime.fromtimestamp(since_ns / 1e9, UTC).astimezone()
+    return f"reversed since {since:%Y-%m-%d %H:%M}"
 
 
 def activity_of(row: dict[str, Any]) -> str:
@@ -102,6 +113,8 @@ def details(row: dict[str, Any]) -> list[str]:
         f"  source       {row['source']}",
         f"  destination  {row['destination']}",
     ]
+    if found := _reversed(row):
+        lines[0] += f", {found}"
     if row["view"] and row["state"] != "uninitialized":
         lines.append(f"  view         {row['view']}")
     if row["shown"]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from mirrord.cli.output import Json, Name, Yes, confirm, service, show
@@ -12,10 +14,21 @@ def register(app: typer.Typer, name: str, panel: str) -> None:
     app.command(name, rich_help_panel=panel)(takeover)
 
 
-def takeover(name: Name, yes: Yes = False, as_json: Json = False) -> None:
-    """Control a mirror that another host controlled: both ends refuse that host from then on."""
+def takeover(
+    name: Name,
+    source: Annotated[
+        str,
+        typer.Option("--source", metavar="SITE", help="Only say which site is the source."),
+    ] = "",
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Control a mirror that another host controlled: both ends refuse that host from then on.
+
+    With --source: where neither the catalogue nor the ends can tell which site is the source.
+    """
     with service(quiet=as_json) as built:
-        result = built.takeover(name, yes=yes)
+        result = built.takeover(name, source=source, yes=yes)
         if result.status == "needs-yes":
             confirm(result, command=f"mirrord takeover {name}", as_json=as_json)
             result = built.takeover(name, yes=True)

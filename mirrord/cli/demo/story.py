@@ -83,9 +83,11 @@ class Story:
         """The service updates by itself."""
         say("So far by hand. Now the service does it: each second, and it promises a lag of 10 s.")
         definition = self.folder / "mirrord/etc/mirrors.d/home.toml"
-        with definition.open("a", encoding="utf-8") as file:
-            file.write('schedule = "every 1s"\nrpo = "10s"\n')
-        print('\n$ tail -2 home.toml\n  schedule = "every 1s"\n  rpo = "10s"')
+        lines = 'schedule = "every 1s"\nrpo = "10s"\n'
+        text = definition.read_text(encoding="utf-8")
+        top, table, rest = text.partition("[site.")
+        definition.write_text(top + lines + table + rest, encoding="utf-8")
+        print('\n$ grep -E \'schedule|rpo\' home.toml\n  schedule = "every 1s"\n  rpo = "10s"')
         serving = self.start("daemon")
         try:
             self.wait_until(lambda: (self.folder / "mirrord/run/control.sock").exists())

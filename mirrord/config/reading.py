@@ -1,0 +1,368 @@
+"""Reading a definition: two sites, what is common to them, what depends on the direction.
+
+docs/config.md describes each key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from mirrord.config import strict
+from mirrord.core.endpoint import parse_endpoint
+from mirrord.core.errors import ConfigError, MirrordError, UsageError
+from mirrord.core.model import Definition, Endpoint, HookCommands, Pace, Promise, Timing
+from mirrord.core.names import check_mirror_name, check_site_name, nearest
+
+KEEP_MAX = 10_000
+#: The kind of a ZFS endpoint that is meant with all below it.
+TREE = "zfs-tree"
+#: How many reference snapshots stay, where the file does not say it.
+KEEP_AS_SOURCE = 2
+KEEP_AS_DESTINATION = 10
+
+
+def _identity(value: Any) -> str:
+    if not re.fullmatch(r"[0-9a-z]{1,32}", strict.text(value)):
+        raise ValueError("an id is 1 to 32 digits and lower-case letters")
+    return str(value)
+
+
+def keep(value: Any) -> int | str:
+    """How many snapshots stay, or rules that say which; as it was written."""
+    if isinstance(value, str):
+        from mirrord.schedules.retention import parse_keep
+
+        parse_keep(value)
+        return value
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= KEEP_MAX:
+        raise ValueError(
+            f"a whole number from 1 to {KEEP_MAX} is needed, or rules such as "
+            '"newest 10, 24 hourly, 7 daily"'
+        )
+    return value
+
+
+def as_keep(value: int | str) -> int | str:
+    """`keep` for who has no file: `UsageError` when it is wrong."""
+    if isinstance(value, str) and value.strip().isdigit():
+        value = int(value)
+    try:
+        return keep(value)
+    except ValueError as error:
+        raise UsageError(f"'{value}' does not say which snapshots stay", why=str(error)) from None
+
+
+def _policy(value: Any) -> str:
+    if value != "async":
+        raise ValueError('the only policy of this version is "async"')
+    return str(value)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false is needed")
+    return value
+
+
+def _patterns(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+        raise ValueError('a list of texts is needed, for example ["daily.*"]')
+    return tuple(value)
+
+
+def rates(value: Any) -> str:
+    """Rates as they are written; only checked here."""
+    from mirrord.schedules.rates import parse_rates
+
+    parse_rates(strict.text(value))
+    return str(value).strip()
+
+
+def as_rates(value: str) -> str:
+    """`rates` for who has no file: `UsageError` when it is wrong."""
+    if not value.strip():
+        raise UsageError(
+            "the rate is empty", hint="Write for example 20MiB/s, or unlimited for no limit."
+        )
+    return rates(value)
+
+
+_HOOKS: strict.Keys = {
+    "before_snapshot": strict.program,
+    "after_snapshot": strict.program,
+    "before_transfer": strict.program,
+    "after_transfer": strict.program,
+    "timeout": strict.duration,
+}
+
+#: What may depend on which site is the source.
+_SETTINGS: strict.Keys = {
+    "schedule": strict.texts,
+    "zone": strict.text,
+    "jitter": strict.text,
+    "windows": strict.texts,
+    "blackouts": strict.texts,
+    "rpo": strict.duration,
+    "warn_percent": strict.whole(1, 100_000),
+    "error_percent": strict.whole(1, 100_000),
+    "stall": strict.duration,
+    "throttle": rates,
+    "borrow": strict.number(1, 100),
+    "io_pressure": strict.number(0.1, 100),
+    "link": strict.text,
+    "prune_share": strict.number(0, 1),
+    "retries": strict.whole(0, 1000),
+    "checkpoint_days": strict.whole(0, 36500),
+}
+_SITE: strict.Keys = {
+    "endpoint": lambda value: parse_endpoint(strict.text(value), what="endpoint"),
+    "keep": keep,
+    "snapshots": _patterns,
+    "hooks": _HOOKS,
+}
+_KEYS: strict.Keys = {
+    "id": _identity,
+    "recursive": _flag,
+    "policy": _policy,
+    **_SETTINGS,
+    "site": {"*": _SITE},
+    "from": {"*": {**_SETTINGS, "keep": {"*": keep}}},
+}
+_DIRECT = ("prune_share", "retries", "checkpoint_days")
+_ABOUT_TIMES = ("zone", "jitter", "windows", "blackouts")
+#: The form before there were sites.
+_OLD_KEYS: strict.Keys = {
+    "source": lambda value: parse_endpoint(strict.text(value), what="source"),
+    "destination": lambda value: parse_endpoint(strict.text(value), what="destination"),
+    "keep_source": keep,
+    "keep_destination": keep,
+    "snapshots": _patterns,
+    "hooks": _HOOKS,
+}
+OLD_FORM: strict.Keys = {
+    "id": _identity,
+    "recursive": _flag,
+    "policy": _policy,
+    **_SETTINGS,
+    **_OLD_KEYS,
+}
+
+
+def parse(name: str, text: str, file: str, source_site: str = "") -> Definition:
+    """The definition in `text`; `ConfigError` with file and line when it is not one.
+
+    source_site: which site is the source; "": the first one.
+    """
+    both = parse_both(name, text, file)
+    return both[source_site or next(iter(both))]
+
+
+def parse_both(name: str, text: str, file: str) -> dict[str, Definition]:
+    """The definition for either direction, by the site that is the source, in the order of the
+    file; `ConfigError` with file and line when one of them is wrong.
+    """
+    return _Reader(name, text, file).both()
+
+
+def is_old(raw: Mapping[str, Any]) -> bool:
+    """Whether the values of a file have the form that it had before there were sites."""
+    return "site" not in raw and ("source" in raw or "destination" in raw)
+
+
+class _Reader:
+    """One file: its text, for the lines that errors name, and its values."""
+
+    def __init__(self, name: str, text: str, file: str) -> None:
+        self._name, self._text, self._file = name, text, file
+        try:
+            check_mirror_name(name)
+        except MirrordError as error:
+            raise ConfigError(error.what, where=file, why=error.why) from error
+        self._check_form(strict.loads(text, file))
+        self._values = strict.read(text, file, _KEYS)
+        if "id" not in self._values:
+            raise ConfigError("the key 'id' is missing", where=file)
+        self._sites: dict[str, dict[str, Any]] = self._values.get("site", {})
+        self._overrides: dict[str, dict[str, Any]] = self._values.get("from", {})
+
+    def both(self) -> dict[str, Definition]:
+        """See `parse_both`."""
+        self._check_sites()
+        return {site: self._directed(site) for site in self._sites}
+
+    def _where(self, key: str, table: str = "") -> str:
+        return f"{self._file}:{strict.line_of(self._text, key, table)}"
+
+    def _check_form(self, raw: Mapping[str, Any]) -> None:
+        if is_old(raw):
+            raise ConfigError(
+                "the definition has the form of an older version", where=self._file,
+                hint=f"'mirrord config migrate {self._name}' rewrites it.",
+            )  # fmt: skip
+        for key in _OLD_KEYS:
+            if key in raw and "site" in raw:
+                raise ConfigError(
+                    f"'{key}' is of the older form, but the file has sites", where=self._where(key),
+                    hint=f"Take out '{key}': each site has its own settings (docs/config.md).",
+                )  # fmt: skip
+
+    def _check_sites(self) -> None:
+        names = list(self._sites)
+        if len(names) != 2:
+            why = f"it names {', '.join(names)}" if names else "it names none"
+            raise ConfigError(
+                "a definition names two sites", why=why,
+                where=self._where(names[-1], "site") if names else self._file,
+                hint="Write a table for each: [site.primary] and [site.secondary].",
+            )  # fmt: skip
+        for name in names:
+            self._check_site(name)
+        for name, override in self._overrides.items():
+            self._check_known(name, "from")
+            for other in override.get("keep", {}):
+                self._check_known(other, f"from.{name}.keep")
+
+    def _check_site(self, name: str) -> None:
+        site = self._sites[name]
+        try:
+            check_site_name(name)
+        except UsageError as error:
+            where = self._where(name, "site")
+            raise ConfigError(error.what, where=where, why=error.why) from None
+        if "endpoint" not in site:
+            raise ConfigError(
+                f"the key 'endpoint' of the site '{name}' is missing",
+                where=self._where("endpoint", f"site.{name}"),
+            )
+        if self._values.get("recursive"):
+            where = self._where("endpoint", f"site.{name}")
+            site["endpoint"] = recursive_end(site["endpoint"], where)
+
+    def _check_known(self, name: str, table: str) -> None:
+        if name in self._sites:
+            return
+        near = nearest(name, self._sites)
+        raise ConfigError(
+            f"'{table}.{name}' is of no site", where=self._where(name, table),
+            hint=f"Did you mean '{near[0]}'?" if near else f"Sites: {', '.join(self._sites)}.",
+        )  # fmt: skip
+
+    def _directed(self, source: str) -> Definition:
+        first, second = self._sites
+        destination = second if source == first else first
+        override = self._overrides.get(source, {})
+        values = {**self._values, **override}
+        if override.get("schedule") == ():  # none of the common one is left
+            values |= {key: override.get(key, ()) for key in _ABOUT_TIMES}
+        kept = {
+            **{name: site["keep"] for name, site in self._sites.items() if "keep" in site},
+            **override.get("keep", {}),
+        }
+        definition = Definition(
+            name=self._name,
+            id=values["id"],
+            source=self._sites[source]["endpoint"],
+            destination=self._sites[destination]["endpoint"],
+            policy=values.get("policy", "async"),
+            keep_source=kept.get(source, KEEP_AS_SOURCE),
+            keep_destination=kept.get(destination, KEEP_AS_DESTINATION),
+            snapshots=self._sites[source].get("snapshots", ()),
+            file=self._file,
+            timing=_timing(values),
+            promise=_promise(values),
+            pace=_pace(values),
+            hooks=_hooks(self._sites[source].get("hooks", {})),
+            site_names=(first, second),
+            source_site=source,
+            **{key: values[key] for key in _DIRECT if key in values},
+        )
+        self._check_directed(definition)
+        return definition
+
+    def _check_directed(self, definition: Definition) -> None:
+        """What can be wrong of one direction only."""
+        promise, timing = definition.promise, definition.timing
+        override = self._overrides.get(definition.source_site, {})
+
+        def where(key: str) -> str:
+            return self._where(key, f"from.{definition.source_site}" if key in override else "")
+
+        if promise.error < promise.warn:
+            raise ConfigError(
+                "'error_percent' is below 'warn_percent'", where=where("error_percent"),
+                why=f"{promise.error} < {promise.warn}",
+            )  # fmt: skip
+        if timing.rules:
+            _check_schedule(timing, where("schedule"))
+        elif any(timing):
+            key = next(key for key in _ABOUT_TIMES if getattr(timing, key))
+            raise ConfigError(
+                f"'{key}' says when to run, but there is no schedule", where=where(key),
+                hint='Add for example: schedule = "every 15m"',
+            )  # fmt: skip
+
+
+def recursive_end(endpoint: Endpoint, where: str) -> Endpoint:
+    """The same place with all below it; `ConfigError` where there is no such thing."""
+    if endpoint.kind not in ("zfs", TREE):
+        raise ConfigError(
+            f"a {endpoint.kind} volume cannot be mirrored with all below it", where=where,
+            hint="'recursive' is for ZFS datasets. Make a mirror for each volume.",
+        )  # fmt: skip
+    return endpoint._replace(kind=TREE)
+
+
+def _timing(values: dict[str, Any]) -> Timing:
+    return Timing(
+        rules=values.get("schedule", ()),
+        zone=values.get("zone") or "",
+        jitter=values.get("jitter") or "",
+        windows=values.get("windows", ()),
+        blackouts=values.get("blackouts", ()),
+    )
+
+
+def _promise(values: dict[str, Any]) -> Promise:
+    usual = Promise()
+    return Promise(
+        values.get("rpo"),
+        values.get("warn_percent", usual.warn),
+        values.get("error_percent", usual.error),
+        values.get("stall", usual.stall_s),
+    )
+
+
+def _pace(values: dict[str, Any]) -> Pace:
+    return Pace(
+        values.get("throttle", ""),
+        values.get("borrow", 1.0),
+        values.get("io_pressure"),
+        values.get("link", ""),
+    )
+
+
+def _hooks(values: dict[str, Any]) -> HookCommands:
+    programs = {key: value for key, value in values.items() if key != "timeout"}
+    return HookCommands(**programs, timeout_s=values.get("timeout", HookCommands().timeout_s))
+
+
+def _check_schedule(timing: Timing, where: str) -> None:
+    """What can be known of a schedule without the named ones must be right."""
+    if len(timing.rules) == 1 and is_name(timing.rules[0]):
+        return  # a named schedule: mirrord.config.schedules looks it up
+    from mirrord.schedules.schedule import parse_schedule
+
+    try:
+        parse_schedule(
+            timing.rules, zone=timing.zone or "UTC", jitter=timing.jitter,
+            windows=timing.windows, blackouts=timing.blackouts,
+        )  # fmt: skip
+    except MirrordError as error:
+        raise ConfigError(error.what, where=where, why=error.why, hint=error.hint) from None
+
+
+def is_name(rule: str) -> bool:
+    """Whether a rule is the name of a named schedule rather than a rule itself."""
+    return re.fullmatch(r"[a-z][a-z0-9_-]*", rule) is not None

@@ -1,0 +1,109 @@
+"""Writing definitions: new ones as text, and changes that keep the owner's comments."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from mirrord.config.reading import TREE
+from mirrord.core.errors import ConfigError
+from mirrord.core.model import Definition, Endpoint
+
+if TYPE_CHECKING:
+    from tomlkit import TOMLDocument
+
+
+def quoted(text: object) -> str:
+    """A text as a TOML value, whatever is in it."""
+    plain = str(text).replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\u{ord(found[0]):04x}", plain) + '"'
+
+
+def _value(item: object) -> str:
+    if isinstance(item, tuple):
+        return "[" + ", ".join(quoted(one) for one in item) + "]"
+    return quoted(item) if isinstance(item, str) else str(item)
+
+
+def as_written(endpoint: Endpoint, *, recursive: bool) -> str:
+    """An endpoint as a definition has it: `recursive` is a key of its own there."""
+    return str(endpoint._replace(kind="zfs") if recursive and endpoint.kind == TREE else endpoint)
+
+
+def render(definition: Definition) -> str:
+    """A definition as its file's text. Hooks and overrides are for people to add."""
+    recursive = definition.source.kind == definition.destination.kind == TREE
+    lines = [
+        f"# The mirror '{definition.name}'. Each key: docs/config.md. "
+        "Check it with 'mirrord config check'.",
+        f"id = {quoted(definition.id)}",
+        *(["# With all descendant datasets.", "recursive = true"] if recursive else []),
+        f"policy = {quoted(definition.policy)}",
+        "",
+    ]
+    timing, pace = definition.timing, definition.pace
+    if timing.rules:
+        lines.append("# When updates run (docs/schedules.md).")
+        rules = timing.rules[0] if len(timing.rules) == 1 else timing.rules
+        lines.append(f"schedule = {_value(rules)}")
+        for key in ("zone", "jitter", "windows", "blackouts"):
+            if found := getattr(timing, key):
+                lines.append(f"{key} = {_value(found)}")
+        lines.append("")
+    if definition.promise.rpo_s is not None:
+        lines += [
+            "# The lag that is promised: alarms are measured by it.",
+            f'rpo = "{definition.promise.rpo_s:.9f}'.rstrip("0").rstrip(".") + 's"',
+            "",
+        ]
+    if pace.throttle:
+        lines += ["# How fast it may transfer.", f"throttle = {quoted(pace.throttle)}", ""]
+    for site in definition.sites:
+        is_source = site.name == definition.source_site
+        keep = definition.keep_source if is_source else definition.keep_destination
+        lines += [
+            f"[site.{site.name}]"
+            + ("  # the source, until 'mirrord reverse' changes the roles" if is_source else ""),
+            f"endpoint = {quoted(as_written(site.endpoint, recursive=recursive))}",
+            "# Which reference snapshots stay here (the base is always one of them).",
+            f"keep = {_value(keep)}",
+        ]
+        if is_source:
+            lines += [
+                "# Its own snapshots that are replicated while it is the source: glob patterns.",
+                f"snapshots = {_value(definition.snapshots)}",
+            ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def with_throttle(text: str, source_site: str, rates: str) -> str:
+    """The text of a definition with other rates for the present direction; "": unlimited."""
+    document = _document(text)
+    override: Any = document.get("from", {}).get(source_site, {})
+    if "throttle" in override:
+        override["throttle"] = rates or "unlimited"
+    elif rates:
+        document["throttle"] = rates
+    else:
+        document.pop("throttle", None)
+    return document.as_string()
+
+
+def with_endpoint(text: str, site: str, endpoint: Endpoint) -> str:
+    """The text of a definition with another endpoint of a site."""
+    document = _document(text)
+    recursive = bool(document.get("recursive", False))
+    sites: Any = document["site"]
+    sites[site]["endpoint"] = as_written(endpoint, recursive=recursive)
+    return document.as_string()
+
+
+def _document(text: str) -> TOMLDocument:
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        return tomlkit.parse(text)
+    except TOMLKitError as error:
+        raise ConfigError("the definition cannot be changed", why=str(error)) from None

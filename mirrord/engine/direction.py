@@ -1,0 +1,148 @@
+"""Which site of a mirror is the source.
+
+The relationship record at the ends says it (`mirrord.engine.relation`); the catalogue has a copy of
+that. Where the catalogue was lost and no end has a record, their facts are looked at; where those
+cannot tell, the owner is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from mirrord.catalogue.store import Catalogue
+from mirrord.core import names
+from mirrord.core.errors import Diverged, MirrordError, Refused, Unsupported
+from mirrord.core.model import Definition, Endpoint, Role, Snapshot, VolumeFacts
+from mirrord.core.relationship import Relationship, newest
+from mirrord.drivers.contract import Driver
+from mirrord.system.waiting import LOOK_S
+
+
+class Turned(Exception):
+    """The mirror goes the other way than it was opened: its definition has to be loaded again.
+    Never leaves the API.
+    """
+
+
+class End(NamedTuple):
+    """What a site has. facts: None when it cannot be reached. snapshots: all that it has. record:
+    the mirror's relationship record.
+    """
+
+    facts: VolumeFacts | None
+    snapshots: Collection[Snapshot] = ()
+    record: Relationship | None = None
+
+
+def source_of(catalogue: Catalogue, mirror_id: str) -> str:
+    """The site that is the source, as it is recorded, or ""."""
+    found = catalogue.direction(mirror_id)
+    return found.source_site if found else ""
+
+
+def record(catalogue: Catalogue, mirror_id: str, source_site: str, *, since_ns: int = 0) -> None:
+    """Record which site is the source. since_ns: 0 when it was found rather than changed."""
+    catalogue.set_direction(mirror_id, source_site, since_ns=since_ns)
+
+
+def source_by(record: Relationship, definition: Definition) -> str:
+    """The name by which the definition calls the site that is the source by the record; "" when it
+    knows neither its name nor its endpoint.
+    """
+    if record.source in definition.site_names:
+        return record.source
+    endpoints = record.site(source=True).endpoints
+    return next((site.name for site in definition.sites if (str(site.endpoint),) == endpoints), "")
+
+
+def find(definition: Definition, ends: Mapping[str, End]) -> str | None:
+    """The site that is the source, by the records at the ends or else as `direction_from_ends`."""
+    with suppress(Diverged):
+        record = newest(end.record for end in ends.values())
+        if record is not None and (source := source_by(record, definition)):
+            return source
+    return direction_from_ends(definition.name, definition.id, ends)
+
+
+def direction_from_ends(name: str, mirror_id: str, ends: Mapping[str, End]) -> str | None:
+    """The site that is the source, as the two ends tell.
+
+    None: they tell nothing, because the mirror was never initialized or the end that would know
+    cannot be reached. `Refused`: either could be the source.
+    """
+    first, second = ends
+    other = {first: second, second: first}
+    copies = [site for site, end in ends.items() if _is_copy(end, mirror_id)]
+    if len(copies) == 1:
+        return other[copies[0]]
+    originals: list[str] = []
+    promoted: list[str] = []
+    for site, end in ends.items():
+        ours = {one.guid for one in end.snapshots if names.sequence_of(one.name, mirror_id)}
+        if end.facts is not None and end.facts.role is Role.LIVE and ours:
+            (promoted if end.facts.origin in ours else originals).append(site)
+    # A copy of it that is out of reach would be the destination of one that was promoted.
+    if not copies and len(originals) == 1:
+        return originals[0]
+    if not copies and not originals and not promoted:
+        return None
+    raise Refused(
+        "it is not known which site is the source",
+        where=f"mirror '{name}'",
+        why="the catalogue does not say it (it was lost, or the site was renamed), and the ends "
+        f"cannot tell: {'; '.join(_said(site, end) for site, end in ends.items())}",
+        hint=f"If it is '{first}', run 'mirrord takeover {name} --source {first}'; otherwise "
+        f"'mirrord takeover {name} --source {second}'.",
+    )
+
+
+def _is_copy(end: End, mirror_id: str) -> bool:
+    """Whether it is the destination of this mirror, perhaps with a damaged record."""
+    facts = end.facts
+    if facts is None:
+        return False
+    ours = any(names.sequence_of(one.name, mirror_id) for one in end.snapshots)
+    if facts.role is Role.MIRROR:
+        return facts.mirror_id == mirror_id or (not facts.mirror_id and ours)
+    return facts.role is Role.FOREIGN and ours
+
+
+def _said(site: str, end: End) -> str:
+    if end.facts is None:
+        return f"{site} cannot be reached"
+    began = ", began as a copy" if end.facts.role is Role.LIVE and end.facts.origin else ""
+    return f"{site} is {end.facts.role.value}{began}"
+
+
+def look(driver: Driver, mirror_id: str) -> End:
+    """What an end has, without waiting long for one that does not answer."""
+    try:
+        with driver.waiting.hurried(LOOK_S):
+            facts = driver.facts()
+            if facts.role is Role.ABSENT:
+                return End(facts)
+            snapshots = driver.snapshots()
+            with suppress(Unsupported):  # an older mirrord
+                return End(facts, snapshots, driver.relationship(mirror_id))
+            return End(facts, snapshots)
+    except (MirrordError, OSError):
+        return End(None)
+
+
+def look_at(definition: Definition, opener: Callable[[Endpoint], Driver]) -> dict[str, End]:
+    """What both sites have."""
+    ends = {}
+    for site in definition.sites:
+        driver = opener(site.endpoint)
+        try:
+            ends[site.name] = look(driver, definition.id)
+        finally:
+            driver.detach()
+    return ends
+
+
+def is_recorded(catalogue: Catalogue, definition: Definition) -> bool:
+    """Whether the catalogue names one of the definition's sites as the source."""
+    return source_of(catalogue, definition.id) in definition.site_names
