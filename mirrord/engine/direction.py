@@ -1,7 +1,7 @@
 """Which site of a mirror is the source.
 
 The catalogue says it, and only `reverse` and `adopt` change it. Where the catalogue was lost, or is
-older than the volumes, the two ends are asked; where they cannot tell, the owner is.
+older than the volumes, it is found from the two ends; where they cannot tell, the owner is asked.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def direction_from_ends(name: str, mirror_id: str, ends: Mapping[str, End]) -> s
         ours = {one.guid for one in end.snapshots if names.sequence_of(one.name, mirror_id)}
         if end.facts is not None and end.facts.role is Role.LIVE and ours:
             (promoted if end.facts.origin in ours else originals).append(site)
-    # A copy of it that is out of reach would be the destination of one that was promoted.
-    if not copies and len(originals) == 1:
+    # (One that was promoted alone may be the source of a copy that is not there now.)
+    if len(originals) == 1:
         return originals[0]
     if not copies and not originals and not promoted:
         return None
