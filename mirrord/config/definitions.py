@@ -69,11 +69,23 @@ class Definitions:
     def load(self, name: str, source_site: str = "") -> Definition:
         """One by its name; see `read` and `parse`.
 
-        source_site: the direction that is wanted; "": as it is recorded.
+        source_site: the direction that is wanted; "": as it is recorded. `ConfigError` when the
+        file does not name that site.
         """
         both = parse_both(name, self.read(name), str(self.file(name)))
         first = next(iter(both.values()))
-        return both.get(source_site or self._source_of(first.id), first)
+        if not source_site:
+            return both.get(self._source_of(first.id), first)
+        if source_site not in both:
+            raise ConfigError(
+                f"the definition names no site '{source_site}'", where=str(self.file(name)),
+                why=f"it names {' and '.join(both)}", hint="It was edited meanwhile: try again.",
+            )  # fmt: skip
+        return both[source_site]
+
+    def both(self, name: str) -> list[Definition]:
+        """One by its name, for either direction."""
+        return list(parse_both(name, self.read(name), str(self.file(name))).values())
 
     def all(self) -> list[Definition]:
         """All definitions, checked against each other. `ConfigError` at the first wrong one."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -52,7 +51,7 @@ def migrated(name: str, text: str, file: str) -> Migrated | None:
         if key not in values:
             raise ConfigError(f"the key '{key}' is missing", where=file)
     after = _rewritten(text, file)
-    if tomllib.loads(after) != _with_sites(raw):
+    if strict.loads(after, file) != _with_sites(raw):
         raise ConfigError(
             "the definition cannot be rewritten", where=file,
             hint="Write it by hand: a new one as 'mirrord create' writes it is in docs/config.md.",

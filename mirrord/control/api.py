@@ -107,16 +107,17 @@ class Service(Opener):
         return Result("done", text, {"name": name, "file": definition.file, "notes": list(notes)})
 
     def check(self) -> Result:
-        """Read all definitions strictly, each by itself and all together."""
+        """Read all definitions strictly, each by itself in either direction, and all together."""
         with explained():
             found = self.definitions.all()
-            check_links(found, load_host(self.paths.host), str(self.paths.host))
+            either = [one for each in found for one in self.definitions.both(each.name)]
+            check_links(either, load_host(self.paths.host), str(self.paths.host))
             Hosts(self.paths.hosts).all()
-            if any(definition.timing.rules for definition in found):
+            if any(definition.timing.rules for definition in either):
                 from mirrord.config.schedules import Schedules
 
                 schedules = Schedules(self.paths.schedules)
-                for definition in found:
+                for definition in either:
                     schedules.of(definition)
         count = len(found)
         return Result(
@@ -135,6 +136,8 @@ class Service(Opener):
         from mirrord.engine import update
 
         with self._recorded(Verb.UPDATE, definition), explained():
+            if self._source_of(definition.id) not in ("", definition.source_site):
+                return self._with(definition.name, update.update)  # it was reversed since
             try:
                 return self._at(definition, update.update)
             except Turned:

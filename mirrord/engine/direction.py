@@ -83,8 +83,8 @@ def direction_from_ends(name: str, mirror_id: str, ends: Mapping[str, End]) -> s
         ours = {one.guid for one in end.snapshots if names.sequence_of(one.name, mirror_id)}
         if end.facts is not None and end.facts.role is Role.LIVE and ours:
             (promoted if end.facts.origin in ours else originals).append(site)
-    # A copy of it that is out of reach would be the destination of one that was promoted.
-    if not copies and len(originals) == 1:
+    # (One that was promoted alone may be the source of a copy that is not there now.)
+    if len(originals) == 1:
         return originals[0]
     if not copies and not originals and not promoted:
         return None

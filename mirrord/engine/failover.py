@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from mirrord.config.together import check_together
 from mirrord.core import names
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import Diverged, MirrordError, Refused
@@ -324,9 +325,12 @@ def _plan_reverse(mirror: Mirror, *, planned: bool) -> Turn:
             hint="'mirrord resync' goes on in the old direction; or make a new mirror from "
             f"{destination} to another place.",
         )  # fmt: skip
+    every = mirror.definitions.all()
+    turned = mirror.definitions.load(mirror.name, mirror.definition.destination_site)
+    check_together([turned if one.id == mirror.id else one for one in every])
     others = [
         other.name
-        for other in mirror.definitions.all()
+        for other in every
         if other.id != mirror.id and other.source == mirror.definition.source
     ]
     if others:

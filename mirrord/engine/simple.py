@@ -328,7 +328,8 @@ def choose_source(mirror: Mirror, ends: Mapping[str, direction.End]) -> Result:
         if known == site:
             return Result("already_source", f"'{site}' is the source of '{mirror.name}'.", data)
         direction.record(mirror.catalogue, mirror.id, site)
-        mirror.adopt()
+        if ends[mirror.definition.destination_site].facts is not None:
+            mirror.adopt()
         mirror.catalogue.add_event(mirror.id, "info", f"the owner says that '{site}' is the source")
     return Result(
         "done",

@@ -55,6 +55,8 @@ ONCE = frozenset(
         "BTRFS:STORE:FOLDER",
         "BLOCK:PIN:FOLDER",
         "BTRFS:PIN:FOLDER",
+        "BLOCK:RELATE:FOLDER",
+        "BTRFS:RELATE:FOLDER",
     }
 )
 

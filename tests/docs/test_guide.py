@@ -20,7 +20,7 @@ _END = "\x01"
 #: What differs from run to run. The order matters: rates before sizes and durations.
 _MASKS = (
     (r"\b(mirrord|diverged)\.[0-9a-z]+\.\d{8}T\d{6}Z\.", r"\1.ID.TIME."),
-    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "MOMENT"),
+    (r"\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d)?", "MOMENT"),
     (r"[\d.]+ ([KMGT]i)?B/s", "RATE"),
     (r"\b[\d.]+ (ms|s|min)\b( \d+ s)?", "DURATION"),
     ("[▁▂▃▄▅▆▇█]+", "BARS"),

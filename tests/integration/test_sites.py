@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from mirrord.control.api import Service
-from mirrord.core.errors import Refused, UsageError
+from mirrord.core.errors import ConfigError, Refused, UsageError
+from tests.support.definitions import two_sites
 from tests.support.world import NAME, World
 
 
@@ -48,6 +49,31 @@ def test_a_reverse_leaves_the_definition_alone_and_what_is_kept_stays_with_the_p
     assert world.service.reverse(NAME, yes=True).status == "done"
     assert file.read_text() == text
     assert status_of(world.again())["reversed_since_ns"] is None
+
+
+@pytest.mark.in_process
+def test_a_reverse_that_would_collide_with_another_mirror_is_refused(world: World) -> None:
+    world.initialized()
+    lines = two_sites(f"{world.end('source')}2", world.end("source"), mirror_id="b2")
+    (world.paths.mirrors / "other.toml").write_text(lines)
+    with pytest.raises(ConfigError, match="'home' and 'other' have one destination"):
+        world.service.reverse(NAME, yes=True)
+    assert world.service.update(NAME).status == "unchanged"
+    assert status_of(world.service)["source"] == world.end("source")
+
+
+@pytest.mark.in_process
+def test_settings_of_the_other_direction_are_checked_too(world: World) -> None:
+    world.create()
+    file = world.paths.mirrors / f"{NAME}.toml"
+    text = file.read_text()
+    for line, says in (("link = 'lnie'", "no link is called 'lnie'"),
+                       ("schedule = 'huorly'", "no schedule is called 'huorly'")):  # fmt: skip
+        file.write_text(f"{text}[from.secondary]\n{line}\n")
+        with pytest.raises(ConfigError, match=says):
+            world.service.check()
+    file.write_text(text)
+    assert world.service.check().status == "done"
 
 
 @pytest.mark.in_process

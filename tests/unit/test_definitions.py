@@ -323,6 +323,8 @@ def test_directions_decide_what_fits_together(tmp_path: Path) -> None:
         folder.all()
     recorded["ab12"] = "renamed"
     assert folder.load("home").source_site == "primary", "the catalogue knows no site of it"
+    with pytest.raises(ConfigError, match="names no site 'berlin': it names primary and secondary"):
+        folder.load("home", "berlin")
 
 
 @pytest.mark.parametrize("text", [GOOD, DIRECTED])

@@ -41,6 +41,9 @@ AWAY = End(None)
         (PROMOTED, COPY),  # reversed once
         (ORIGINAL, DAMAGED),
         (ORIGINAL, UNKNOWN),
+        (PROMOTED, UNKNOWN),
+        (ABSENT, UNKNOWN),
+        (AWAY, DAMAGED),
         (ABSENT, COPY),
         (AWAY, COPY),
         (FRESH, COPY),
