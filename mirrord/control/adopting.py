@@ -1,10 +1,11 @@
 """adopt: a mirror's definition made anew from the relationship record at one of its ends, when the
-host that controlled it is lost with all that it had.
+host that controlled it is lost with all that it had. And the owner's word on which site is the
+source, where no record says it.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mirrord.config.definitions import Definitions
 from mirrord.config.together import check_together
@@ -13,7 +14,13 @@ from mirrord.core.errors import NotFound, Refused, UsageError
 from mirrord.core.model import Definition, Endpoint
 from mirrord.core.names import check_mirror_name
 from mirrord.core.relationship import Relationship, SiteRecord
+from mirrord.core.results import Result
 from mirrord.drivers.contract import Driver
+from mirrord.engine import direction
+from mirrord.system.explain import explained
+
+if TYPE_CHECKING:
+    from mirrord.control.api import Service
 
 
 class Plan(NamedTuple):
@@ -23,14 +30,56 @@ class Plan(NamedTuple):
     lines: tuple[str, ...]
 
 
+def adopt(
+    service: Service, endpoint: str, *, other: str, mirror: str, name: str, yes: bool
+) -> Result:
+    """Define a mirror by the record at one of its volumes, and let this host control it.
+
+    endpoint: of that volume; other: of the other end, "" when it is called here as the record calls
+    it. mirror: its name or id, where the volume has several. name: that it is to have here, "" for
+    the one that it had. Raises `NotFound`, `Refused`, `UsageError`; nothing is defined then.
+    """
+    ends = [parse_endpoint(endpoint, what="endpoint")]
+    if other:
+        ends.append(parse_endpoint(other, what="other end"))
+    with explained():
+        service.paths.make()
+        planned = plan(service.definitions, service.driver(ends[0]), ends, mirror, name)
+        if not yes:
+            data = {"plan": list(planned.lines)}
+            return Result("needs-yes", "\n".join(planned.lines), data)
+        service.definitions.add(planned.definition)
+    adopted = planned.definition.name
+    try:
+        result = service.takeover(adopted, yes=True)
+    except BaseException:
+        service.definitions.remove(adopted)
+        raise
+    text = f"'{adopted}' is defined from its relationship record.\n{result.text}"
+    return Result("done", text, {**result.data, "name": adopted})
+
+
+def choose_source(service: Service, name: str, source: str) -> Result:
+    """See `mirrord.engine.simple.choose_source`. source: the name of a site."""
+    from mirrord.engine import simple
+
+    with explained():
+        definition = service.definitions.load(name)
+        if source not in definition.site_names:
+            raise UsageError(
+                f"'{name}' has no site '{source}'",
+                hint=f"Its sites are {' and '.join(definition.site_names)}.",
+            )
+        wanted = service.definitions.load(name, source)
+        ends = direction.look_at(wanted, service.driver)
+        return service.at(wanted, lambda mirror: simple.choose_source(mirror, ends))
+
+
 def plan(
     definitions: Definitions, driver: Driver, ends: list[Endpoint], wanted: str, name: str
 ) -> Plan:
-    """The definition that the record at a volume says.
-
-    ends: the volume's endpoint and, if it was given, that of the other end, as they are called on
-    this host. wanted: name or id of the mirror, where the volume has several. name: that it is to
-    have here, "" for the one that it had. Raises `NotFound`, `Refused`, `UsageError`.
+    """The definition that the record at a volume says. ends: the volume's endpoint and, if it was
+    given, that of the other end. wanted, name: `mirror` and `name` of `adopt`.
     """
     record = _record(driver, wanted)
     here = _site_at(record, ends[0])

@@ -139,7 +139,7 @@ class Service(Opener):
             if self._source_of(definition.id) not in ("", definition.source_site):
                 return self._with(definition.name, update.update)  # it was reversed since
             try:
-                return self._at(definition, update.update)
+                return self.at(definition, update.update)
             except Turned:
                 return self._with(definition.name, update.update)
 
@@ -220,22 +220,10 @@ class Service(Opener):
         from mirrord.engine import relation
 
         if source:
-            return self._choose_source(name, source)
+            from mirrord.control import adopting
+
+            return adopting.choose_source(self, name, source)
         return self._verb(Verb.TAKEOVER, name, lambda mirror: relation.take_over(mirror, yes=yes))
-
-    def _choose_source(self, name: str, source: str) -> Result:
-        from mirrord.engine import simple
-
-        with explained():
-            definition = self.definitions.load(name)
-            if source not in definition.site_names:
-                raise UsageError(
-                    f"'{name}' has no site '{source}'",
-                    hint=f"Its sites are {' and '.join(definition.site_names)}.",
-                )
-            wanted = self.definitions.load(name, source)
-            ends = direction.look_at(wanted, self._driver)
-            return self._at(wanted, lambda mirror: simple.choose_source(mirror, ends))
 
     def adopt(
         self, endpoint: str, *, other: str = "", mirror: str = "", name: str = "", yes: bool
@@ -243,23 +231,7 @@ class Service(Opener):
         """See `mirrord.control.adopting.adopt`."""
         from mirrord.control import adopting
 
-        ends = [parse_endpoint(endpoint, what="endpoint")]
-        if other:
-            ends.append(parse_endpoint(other, what="other end"))
-        with explained():
-            self.paths.make()
-            plan = adopting.plan(self.definitions, self._driver(ends[0]), ends, mirror, name)
-            if not yes:
-                return Result("needs-yes", "\n".join(plan.lines), {"plan": list(plan.lines)})
-            self.definitions.add(plan.definition)
-        adopted = plan.definition.name
-        try:
-            result = self.takeover(adopted, yes=True)
-        except BaseException:
-            self.definitions.remove(adopted)
-            raise
-        text = f"'{adopted}' is defined from its relationship record.\n{result.text}"
-        return Result("done", text, {**result.data, "name": adopted})
+        return adopting.adopt(self, endpoint, other=other, mirror=mirror, name=name, yes=yes)
 
     def resume_operation(self, name: str, *, yes: bool) -> Result:
         """See `mirrord.engine.simple.resume_operation`."""
@@ -337,7 +309,7 @@ class Service(Opener):
         return self._verb(
             Verb.CHANGE_SOURCE,
             name,
-            lambda mirror: cascade.change_source(mirror, endpoint, self._driver(endpoint)),
+            lambda mirror: cascade.change_source(mirror, endpoint, self.driver(endpoint)),
         )
 
     def throttle(self, name: str, rate: str) -> Result:

@@ -107,7 +107,7 @@ class Opener:
         definition = self.definitions.load(name)
         if direction.is_recorded(self.catalogue, definition):
             return definition
-        ends = direction.look_at(definition, self._driver)
+        ends = direction.look_at(definition, self.driver)
         source = direction.find(definition, ends)
         if source is None:
             return definition
@@ -137,12 +137,12 @@ class Opener:
             limits=self._limits_for(definition),
             zone=self.host.zone,
             danger=lambda: self.in_danger(name),
-            opener=self._driver,
+            opener=self.driver,
             controller=identity.controller(self.paths.config),
             together=self.shared.together,
         )
 
-    def _driver(self, endpoint: Endpoint) -> Driver:
+    def driver(self, endpoint: Endpoint) -> Driver:
         """The driver of an endpoint, wherever that is."""
         if not endpoint.host:
             return self.shared.drivers.open(endpoint)
@@ -154,14 +154,15 @@ class Opener:
         with explained():
             try:
                 try:
-                    return self._at(self.definition(name), work)
+                    return self.at(self.definition(name), work)
                 except Turned:
-                    return self._at(self.definition(name), work)
+                    return self.at(self.definition(name), work)
             except MirrordError as error:
                 error.hint = re.sub(r"(mirrord [a-z]+) NAME\b", rf"\1 {name}", error.hint)
                 raise
 
-    def _at(self, definition: Definition, work: Callable[[Mirror], T]) -> T:
+    def at(self, definition: Definition, work: Callable[[Mirror], T]) -> T:
+        """Do something with the mirror that a definition says."""
         mirror = self._open(definition)
         try:
             return work(mirror)

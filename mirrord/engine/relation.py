@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mirrord.engine.mirror import Mirror
 
 #: Verbs by which the owner says which side is right, when two records of one epoch differ.
+_FIRST = 1
 _SETTLING = frozenset({Verb.BREAK, Verb.RESYNC, Verb.REVERSE, Verb.TAKEOVER})
 
 
@@ -118,7 +119,7 @@ def ensure(mirror: Mirror) -> None:
     if mirror.known is None:
         state = mirror.row().state
         intent = Intent.BROKEN_OFF if state is State.BROKEN_OFF else Intent.MIRRORED
-        blank = Relationship(mirror.id, mirror.name, 1, "", (), mirror.controller, intent)
+        blank = Relationship(mirror.id, mirror.name, _FIRST, "", (), mirror.controller, intent)
         record = _meant(mirror, blank)
         _learn(mirror, record, complete=False)
     assert mirror.known is not None
@@ -127,7 +128,7 @@ def ensure(mirror: Mirror) -> None:
 
 def next_epoch(mirror: Mirror) -> int:
     """The epoch that a verb is going to begin; goes into the operation's arguments."""
-    return (mirror.known.epoch if mirror.known else 0) + 1
+    return (mirror.known.epoch if mirror.known else _FIRST) + 1
 
 
 def is_over(mirror: Mirror, epoch: int) -> bool:
