@@ -1,7 +1,8 @@
 """Which site of a mirror is the source.
 
-The catalogue says it, and only `reverse` and `adopt` change it. Where the catalogue was lost, or is
-older than the volumes, it is found from the two ends; where they cannot tell, the owner is asked.
+The catalogue says it, and only `reverse` and `adopt` change it. Where the catalogue was lost it is
+found from the two ends; where they cannot tell, or say otherwise than an older catalogue, the owner
+is asked.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
 from mirrord.drivers.contract import Driver
 from mirrord.drivers.refusals import other_mirror
 from mirrord.engine import direction, preempt
-from mirrord.engine.direction import Turned
 from mirrord.engine.fanout import Fanout
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.throttle import Throttle
@@ -91,9 +90,11 @@ class Mirror:
             self, definition=definition, source=self.destination, destination=self.source
         )
 
-    def _check_direction(self) -> None:
-        """Of a catalogue that is older than the volumes: `Turned` when they say that the sites have
-        changed roles since. Where they cannot tell, it is believed.
+    def _warn_of_reverse(self) -> None:
+        """Of a catalogue that is older than the volumes: say when these look as after a reverse.
+
+        It is not turned by itself: an interrupted `restore --all` of a mirror that is broken off
+        looks the same, and has something set aside that is still to be kept.
         """
         ends = {
             self.definition.source_site: direction.look(self.source),
@@ -102,12 +103,11 @@ class Mirror:
         with suppress(Refused):
             found = direction.direction_from_ends(self.name, self.id, ends)
             if found == self.definition.destination_site:
-                direction.record(self.catalogue, self.id, found)
-                self.catalogue.add_event(
-                    self.id, "warning", f"the catalogue was older than the volumes: {found} is the "
-                    "source",
-                )  # fmt: skip
-                raise Turned
+                text = (
+                    f"'{found}' looks like the source: if the mirror was reversed since, say so by "
+                    f"'mirrord adopt {self.name} --source {found}'"
+                )
+                self.catalogue.add_event(self.id, "warning", text)
 
     def route(self, make_room: Callable[[int], None] | None = None) -> Route:
         """The way of a transfer from source to destination."""
@@ -149,13 +149,13 @@ class Mirror:
         newest = max((names.sequence_of(one.name, self.id) for one in listed), default=0)
         if row is None or newest <= row.sequence:
             return False
-        self._check_direction()
         self._take_from_ends(self.destination.facts(), self.destination.snapshots())
         text = (
             f"the catalogue was older than the volumes (sequence number {row.sequence}, "
             f"they have {newest}): it was rebuilt from them"
         )
         self.catalogue.add_event(self.id, "warning", text)
+        self._warn_of_reverse()
         return True
 
     def reconciled(self, facts: VolumeFacts) -> bool:
@@ -168,10 +168,10 @@ class Mirror:
             return False
         if self.catalogue.operation(self.id) is not None or facts.mirror_id not in ("", self.id):
             return False
-        self._check_direction()
         self._take_from_ends(facts, self.destination.snapshots())
         text = f"the catalogue said {row.state.value}; the destination is {facts.role.value}"
         self.catalogue.add_event(self.id, "warning", text)
+        self._warn_of_reverse()
         return True
 
     def adopt(self) -> None:

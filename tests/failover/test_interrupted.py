@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mirrord.core.errors import Diverged, MirrordError, Undecided
+from mirrord.core.errors import Diverged, MirrordError, Refused, Undecided
 from mirrord.core.model import Role, SnapshotKind
 from mirrord.drivers.contract import Driver
 from mirrord.system import steps
@@ -217,7 +217,7 @@ def test_a_catalogue_of_before_is_not_obeyed(world: World, verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", LOSING)
-def test_a_catalogue_of_before_a_reverse_does_not_turn_it_back(world: World, verb: str) -> None:
+def test_a_catalogue_of_before_a_reverse_changes_nothing_unasked(world: World, verb: str) -> None:
     """It has an interrupted operation, and the roles that the sites had then."""
     world.initialized(keep_source=9, keep_destination=9)
     _losing, work = LOSING[verb](world)
@@ -238,11 +238,15 @@ def test_a_catalogue_of_before_a_reverse_does_not_turn_it_back(world: World, ver
     world.service.close()
     shutil.rmtree(state)
     state.with_name("older").rename(state)
-    world.again().update(NAME)
+    with pytest.raises(Refused):
+        world.again().update(NAME)
+    assert content == world.lab.content(world.lab.destination()), "where people work now"
+    world.service.adopt(NAME, source="secondary")
+    assert world.service.update(NAME).status == "done"
     assert world.status()["source"] == source
     assert world.source_content() == content == world.view_content()
     events = [one["text"] for one in world.service.history(NAME, limit=50)["events"]]
-    assert any("is the source" in text for text in events)
+    assert any("mirrord adopt" in text for text in events)
 
 
 def test_a_catalogue_that_is_lost_between_any_two_verbs(world: World) -> None:

@@ -144,6 +144,7 @@ TESTS: dict[str, list[tuple[str, str]]] = {
     "C1": [(_STOPPED, "test_a_catalogue_that_is_lost_between_any_two_verbs")],
     "C2": [(_STOPPED, "test_a_catalogue_of_before_is_not_obeyed")],
     "C3": [
+        (_STOPPED, "test_a_catalogue_of_before_a_reverse_changes_nothing_unasked"),
         (_SITES, "test_a_lost_catalogue_does_not_turn_a_reversed_mirror_back"),
         (_SITES, "test_the_owner_says_which_site_is_the_source_where_nothing_else_does"),
     ],

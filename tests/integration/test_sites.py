@@ -108,7 +108,7 @@ def test_the_order_of_the_sites_decides_nothing_after_create(world: World) -> No
 
 
 @pytest.mark.in_process
-def test_a_catalogue_of_before_a_reverse_is_brought_up_to_the_volumes(world: World) -> None:
+def test_a_catalogue_of_before_a_reverse_names_the_way_on(world: World) -> None:
     world.initialized()
     world.service.close()
     state = world.paths.state
@@ -122,7 +122,13 @@ def test_a_catalogue_of_before_a_reverse_is_brought_up_to_the_volumes(world: Wor
     state.with_name("older").rename(state)
     world.lab.change(world.lab.destination(), 4)
     content = world.lab.content(world.lab.destination())
-    assert world.again().update(NAME).status == "done"
+    for verb in (world.again().update, lambda name: world.service.resync(name, yes=True)):
+        with pytest.raises(Refused):
+            verb(NAME)
+    events = [one["text"] for one in world.service.history(NAME, limit=9)["events"]]
+    assert any(f"mirrord adopt {NAME} --source secondary" in text for text in events)
+    assert world.service.adopt(NAME, source="secondary").status == "done"
+    assert world.service.update(NAME).status == "done"
     assert status_of(world.service)["source"] == source
     assert world.source_content() == content == world.view_content()
 
