@@ -19,7 +19,7 @@ from tests.support.world import NAME, ROOT, World
 
 #: Commands that are not called with just the name of a mirror.
 OTHERS = {"create", "restore", "config", "volume", "demo", "daemon", "reload", "alarms", "watch",
-          "schedule", "throttle", "monitor", "agent", "pki", "host", "change-source",
+          "schedule", "throttle", "monitor", "agent", "pki", "host", "change-source", "adopt",
           "trace", "analyze"}  # fmt: skip
 HOME_VERBS = [name for name in COMMANDS if name not in OTHERS]
 
@@ -54,6 +54,7 @@ def test_every_verb_answers_a_misspelt_mirror(block: World, verb: str) -> None:
         ("throttle", "hoem", "1MiB/s"),
         ("schedule", "next", "hoem"),
         ("change-source", "hoem", "block:/x"),
+        ("takeover", "hoem", "--source", "primary"),
     ],
 )
 def test_so_do_those_with_more_words(block: World, words: tuple[str, ...]) -> None:
