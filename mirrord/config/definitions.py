@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mirrord.config import strict
+from mirrord.config import members, strict
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import ConfigError, MirrordError, NotFound, Refused, UsageError
 from mirrord.core.model import Definition, Endpoint, HookCommands, Pace, Promise, Timing
@@ -100,6 +100,7 @@ _KEYS: strict.Keys = {
     "id": _identity,
     "source": lambda value: parse_endpoint(strict.text(value), what="source"),
     "destination": lambda value: parse_endpoint(strict.text(value), what="destination"),
+    "member": members.tables,
     "recursive": _flag,
     "policy": _policy,
     "keep_source": keep,
@@ -126,7 +127,7 @@ _KEYS: strict.Keys = {
 _REQUIRED = ("id", "source", "destination")
 _DIRECT = (
     "id", "source", "destination", "policy", "keep_source", "keep_destination", "snapshots",
-    "prune_share", "retries", "checkpoint_days",
+    "prune_share", "retries", "checkpoint_days", "members",
 )  # fmt: skip
 
 
@@ -137,6 +138,7 @@ def parse(name: str, text: str, file: str) -> Definition:
     except MirrordError as error:
         raise ConfigError(error.what, where=file, why=error.why) from error
     values = strict.read(text, file, _KEYS)
+    members.spread(values, file)
     for key in _REQUIRED:
         if key not in values:
             raise ConfigError(f"the key '{key}' is missing", where=file)
@@ -253,8 +255,8 @@ def render(definition: Definition) -> str:
         f"# The mirror '{definition.name}'. Each key: docs/config.md. "
         "Check it with 'mirrord config check'.",
         f"id = {quoted(definition.id)}",
-        f"source = {quoted(source)}",
-        f"destination = {quoted(destination)}",
+        *([] if definition.members else [f"source = {quoted(source)}"]),
+        *([] if definition.members else [f"destination = {quoted(destination)}"]),
         *(["# With all datasets below.", "recursive = true"] if tree else []),
         f"policy = {quoted(definition.policy)}",
         "",
@@ -283,6 +285,7 @@ def render(definition: Definition) -> str:
         "",
         "# The source's own snapshots that go along: glob patterns of their names.",
         f"snapshots = {value(definition.snapshots)}",
+        *members.rendered(definition.members, quoted),
     ]
     return "\n".join(lines) + "\n"
 
@@ -367,24 +370,34 @@ class Definitions:
 
     def swap(self, name: str, source: Endpoint, destination: Endpoint) -> Definition:
         """Set source and destination, keeping every other line and comment as it is."""
-        definition, text = self.swapped(name, source, destination)
+        return self._write_ends(name, [source], [destination])
+
+    def reverse(self, name: str) -> Definition:
+        """Swap source and destination of each member, keeping every other line as it is."""
+        return self._write_ends(name, *self._turned(name))
+
+    def reversed(self, name: str) -> Definition:
+        """What `reverse` will write; `ConfigError` when it cannot be written."""
+        return self._with_ends(name, *self._turned(name))[0]
+
+    def _turned(self, name: str) -> tuple[list[Endpoint], list[Endpoint]]:
+        sources, destinations = members.ends_of(self.load(name).pairs)
+        return destinations, sources
+
+    def _write_ends(self, name: str, *ends: list[Endpoint]) -> Definition:
+        definition, text = self._with_ends(name, *ends)
         files.write_atomic("REVERSE:DEFINITION", self.file(name), text.encode())
         return definition
 
-    def swapped(self, name: str, source: Endpoint, destination: Endpoint) -> tuple[Definition, str]:
-        """What `swap` will write; `ConfigError` when it cannot be written."""
+    def _with_ends(self, name: str, *ends: list[Endpoint]) -> tuple[Definition, str]:
         path = self.file(name)
         text = path.read_text(encoding="utf-8")
         tree = re.search(r"(?m)^\s*recursive\s*=\s*true", text) is not None
-        for key, end in (("source", source), ("destination", destination)):
-            endpoint = end._replace(kind="zfs") if tree and end.kind == TREE else end
-            line = f"{key} = {quoted(endpoint)}".replace("\\", r"\\")
-            text, count = re.subn(rf"(?m)^[ \t]*([\"']?){key}\1[ \t]*=.*$", line, text)
-            if count != 1:
-                raise ConfigError(
-                    f"the line of '{key}' was not found", where=str(path),
-                    hint=f'Write it as one line: {key} = "KIND:/PATH".',
-                )  # fmt: skip
+        for key, found in zip(("source", "destination"), ends, strict=True):
+            plain = (
+                end._replace(kind="zfs") if tree and end.kind == TREE else end for end in found
+            )
+            text = members.set_ends(text, key, [quoted(end) for end in plain], str(path))
         return parse(name, text, str(path)), text
 
     def set_throttle(self, name: str, rates_text: str) -> Definition:
@@ -415,17 +428,19 @@ def check_together(definitions: list[Definition]) -> None:
     by_destination: dict[str, Definition] = {}
     by_id: dict[str, Definition] = {}
     for definition in definitions:
-        _check_ends(definition)
-        # A dataset is the same place with and without what is below it.
-        end = str(definition.destination).replace(f"{TREE}:", "zfs:", 1)
-        other = by_destination.setdefault(end, definition)
-        if other is not definition:
-            raise ConfigError(
-                f"the mirrors '{other.name}' and '{definition.name}' have one destination",
-                where=definition.file or definition.name,
-                why=str(definition.destination),
-                hint="Give each mirror a destination of its own.",
-            )
+        for pair in definition.pairs:
+            ends = definition._replace(source=pair.source, destination=pair.destination)
+            _check_ends(ends)
+            # A dataset is the same place with and without what is below it.
+            end = str(pair.destination).replace(f"{TREE}:", "zfs:", 1)
+            other = by_destination.setdefault(end, definition)
+            if other is not definition:
+                raise ConfigError(
+                    f"the mirrors '{other.name}' and '{definition.name}' have one destination",
+                    where=definition.file or definition.name,
+                    why=str(pair.destination),
+                    hint="Give each mirror a destination of its own.",
+                )
         other = by_id.setdefault(definition.id, definition)
         if other is not definition:
             raise ConfigError(
@@ -434,6 +449,7 @@ def check_together(definitions: list[Definition]) -> None:
                 why=definition.id,
                 hint="A copied definition needs an id of its own: change it to any other.",
             )
+    members.check(definitions)
 
 
 def _check_ends(definition: Definition) -> None:
@@ -445,7 +461,7 @@ def _check_ends(definition: Definition) -> None:
             hint="Write both as zfs: and add 'recursive = true' (create: '--recursive').",
         )  # fmt: skip
     if source.kind != destination.kind:
-        raise _mixed(source, destination, where)
+        raise members.mixed(source, destination, where)
     if source == destination:
         raise ConfigError("source and destination are the same", where=where, why=str(source))
     if source.host != destination.host:
@@ -465,26 +481,3 @@ def _check_ends(definition: Definition) -> None:
             why=f"{source.location} is below {destination.location}",
             hint="Give a destination outside of it, best on another disk.",
         )
-
-
-def _mixed(source: Endpoint, destination: Endpoint, where: str) -> ConfigError:
-    """Why two kinds of volume cannot be mirrored to each other."""
-    error = ConfigError(
-        f"a {source.kind} volume cannot be mirrored to a {destination.kind} volume",
-        where=where,
-        hint="Both ends of a mirror are of one kind.",
-    )
-    kinds = {source.kind, destination.kind}
-    if kinds == {"btrfs", "zfs"}:
-        error.why = (
-            "what their file systems send is not made for each other: snapshots, permissions and "
-            "shared blocks would get lost on the way"
-        )
-        error.hint += " Where both are images of disks (a zvol, a block volume) that will come."
-    elif kinds == {"block", "zfs"}:
-        error.why = "a dataset's stream cannot be applied to a block volume, or the other way round"
-        error.hint += (
-            " Where the dataset is a zvol, an image like the block volume, a later version of "
-            "mirrord will be able to; a ZFS file system will not."
-        )
-    return error

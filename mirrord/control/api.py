@@ -32,6 +32,7 @@ from mirrord.core.model import Definition, Pace, Promise, Timing
 from mirrord.core.names import check_mirror_name
 from mirrord.core.results import Result
 from mirrord.core.states import State, Verb
+from mirrord.engine.members import Members
 from mirrord.engine.mirror import Mirror, one_line
 from mirrord.engine.recovery import Turned
 from mirrord.system.explain import explained
@@ -264,12 +265,21 @@ class Service(Opener):
 
         endpoint = parse_endpoint(source, what="source")
         definition = self.definitions.load(name)
+        if definition.members:
+            raise Refused(
+                "the source of a mirror with [[member]] tables is not one volume",
+                where=f"mirror '{name}'",
+                hint=f"Write the members' new sources into {definition.file}: the next update goes "
+                "on from them when they have the base.",
+            )
         others = [one for one in self.definitions.all() if one.name != name]
         check_together([*others, definition._replace(source=endpoint)])
         return self._verb(
             Verb.CHANGE_SOURCE,
             name,
-            lambda mirror: cascade.change_source(mirror, endpoint, self._driver(endpoint)),
+            lambda mirror: cascade.change_source(
+                mirror, endpoint, Members([self._driver(endpoint)])
+            ),
         )
 
     def throttle(self, name: str, rate: str) -> Result:

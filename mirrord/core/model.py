@@ -311,9 +311,19 @@ class Promise(NamedTuple):
     stall_s: float = 30.0
 
 
+class Member(NamedTuple):
+    """One pair of volumes of a mirror. name: "" for the only one of a mirror without [[member]]."""
+
+    name: str
+    source: Endpoint
+    destination: Endpoint
+
+
 class Definition(NamedTuple):
     """A mirror as its TOML file defines it (docs/config.md).
 
+    source, destination: of the first member. members: those of the [[member]] tables; () when the
+        file has none: then source and destination are the only member (`pairs`).
     keep_source, keep_destination: which reference snapshots stay at each end: a number (the
         newest so many) or rules (mirrord.schedules.retention); the base is always one of them.
     snapshots: glob patterns; the source's own snapshots whose names match go along.
@@ -338,3 +348,9 @@ class Definition(NamedTuple):
     prune_share: float = 0.5
     retries: int = 5
     checkpoint_days: int = 7
+    members: tuple[Member, ...] = ()
+
+    @property
+    def pairs(self) -> tuple[Member, ...]:
+        """All members, in order."""
+        return self.members or (Member("", self.source, self.destination),)

@@ -11,8 +11,8 @@ from mirrord.core.errors import Diverged, Refused
 from mirrord.core.model import Endpoint, Role, Snapshot
 from mirrord.core.results import Result
 from mirrord.core.states import Verb
-from mirrord.drivers.contract import Driver
 from mirrord.engine import pinning, plan, recovery
+from mirrord.engine.members import Members
 from mirrord.engine.mirror import Mirror, check_source
 from mirrord.system.waiting import LOOK_S
 
@@ -41,7 +41,7 @@ def went_back(mirror: Mirror, snapshot: Snapshot) -> Refused:
     )  # fmt: skip
 
 
-def change_source(mirror: Mirror, endpoint: Endpoint, source: Driver) -> Result:
+def change_source(mirror: Mirror, endpoint: Endpoint, source: Members) -> Result:
     """Let the mirror go on from another source that has its base: the next update is incremental.
 
     `Refused` when that one has not; nothing was changed then.
@@ -84,7 +84,7 @@ def change_source(mirror: Mirror, endpoint: Endpoint, source: Driver) -> Result:
 
 
 def _instead(here: list[Snapshot], there: list[Snapshot], hint: str) -> str:
-    common = plan.newest_common(here, there)
+    common = plan.newest_complete_set(here, there)
     if common is None:
         return hint
     return (

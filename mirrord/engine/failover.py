@@ -6,6 +6,7 @@ Nobody's data are overwritten: the losing side of a resync stays as a `diverged`
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from mirrord.core import names
@@ -20,6 +21,7 @@ from mirrord.drivers.contract import Driver, clones_of
 from mirrord.drivers.refusals import nothing_shown
 from mirrord.engine import failover_steps, pinning, plan, preempt, recovery
 from mirrord.engine.failover_steps import Finished
+from mirrord.engine.members import Members
 from mirrord.engine.mirror import (
     Mirror,
     check_destination,
@@ -77,13 +79,18 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
         # A source that does not answer is the usual case here: it is not waited for.
         apart = mirror.source.remote and not mirror.destination.remote
         stack.enter_context(mirror.waiting.hurried(LOOK_S if apart else 0))
-        trouble = _settle_for_break(mirror)
+        there = mirror.destination.present()
+        if there is mirror.destination:
+            trouble = _settle_for_break(mirror)
+        else:
+            trouble = _without_lost(mirror, there)
+            mirror = replace(mirror, destination=there)
         facts = mirror.destination.facts()
         view = facts.view
         verdict = mirror.permit(Verb.BREAK)
         if facts.role is not Role.LIVE:
             check_there(facts, mirror)
-        if isinstance(verdict, Already) and facts.role is Role.LIVE:
+        if isinstance(verdict, Already) and set(there.roles()) == {Role.LIVE}:
             if snapshot is not None:
                 raise Refused(
                     "the destination is writable already", where=view,
@@ -112,6 +119,17 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
             f"'mirrord reverse {mirror.name}' (destination becomes the source).",
         ]
         return Result("done", "\n".join(lines), {"view": view, "warnings": trouble})
+
+
+def _without_lost(mirror: Mirror, there: Members) -> list[str]:
+    """Members of the destination are lost: the others begin as the newest set that any of them
+    shows, which was complete. What was staged besides may not have come to the lost ones.
+    """
+    lost = [str(one) for one in mirror.destination.drivers if one not in there.drivers]
+    return [
+        f"a member is lost, and is not writable now: {', '.join(lost)}",
+        *_tolerated(lambda: mirror.catalogue.end(mirror.id)),
+    ]
 
 
 def _settle_for_break(mirror: Mirror) -> list[str]:
@@ -319,12 +337,12 @@ def _plan_reverse(mirror: Mirror, *, planned: bool) -> Turn:
             hint="'mirrord resync' goes on in the old direction; or make a new mirror from "
             f"{destination} to another place.",
         )  # fmt: skip
-    ends = mirror.definition.destination, mirror.definition.source
-    mirror.definitions.swapped(mirror.name, *ends)  # later would be too late: half way
+    mirror.definitions.reversed(mirror.name)  # later would be too late: half way
+    places = {pair.source for pair in mirror.definition.pairs}
     others = [
         other.name
         for other in mirror.definitions.all()
-        if other.id != mirror.id and other.source == mirror.definition.source
+        if other.id != mirror.id and not places.isdisjoint(pair.source for pair in other.pairs)
     ]
     if others:
         raise Refused(
@@ -333,9 +351,7 @@ def _plan_reverse(mirror: Mirror, *, planned: bool) -> Turn:
             hint="Delete them first (their destinations stay as they are), or resync instead.",
         )  # fmt: skip
     common = _common(mirror, destination.snapshots(), source.snapshots())
-    lost = None
-    if not planned and source.changed_since(common.guid):
-        lost = source.divergence(common.guid)
+    lost = None if planned else source.losses(common.guid)
     writers = tuple(source.writers())
     first = (
         [
@@ -364,7 +380,7 @@ def _plan_reverse(mirror: Mirror, *, planned: bool) -> Turn:
 
 
 def _common(mirror: Mirror, ours: list[Snapshot], theirs: list[Snapshot]) -> Snapshot:
-    common = plan.newest_common(ours, theirs)
+    common = plan.newest_complete_set(ours, theirs)
     if common is None:
         raise Diverged(
             "the two ends have no snapshot in common",

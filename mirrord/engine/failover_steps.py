@@ -18,7 +18,7 @@ from mirrord.core.states import Activity, State, Verb
 from mirrord.drivers.contract import Driver
 from mirrord.drivers.refusals import snapshot_missing
 from mirrord.engine.mirror import Mirror
-from mirrord.engine.transfer import carry
+from mirrord.engine.ship import legs, ship
 from mirrord.system import clock
 
 BROKEN_OFF = "broken off: the destination is a live volume now"
@@ -58,7 +58,7 @@ def held(mirror: Mirror, operation: Operation) -> Iterator[None]:
 
 
 def _break(mirror: Mirror, operation: Operation) -> Finished:
-    make_live(mirror.destination, operation.arguments.get("guid"))
+    make_live(mirror.destination.present(), operation.arguments.get("guid"))
     mirror.catalogue.end(
         mirror.id,
         state=State.BROKEN_OFF,
@@ -132,7 +132,7 @@ def _reverse(mirror: Mirror, operation: Operation) -> Finished:
         operation, phase = begun(mirror), "promoted"
     if phase == "promoted":
         if mirror.definition.source != new_source:
-            definition = mirror.definitions.swap(mirror.name, new_source, new_destination)
+            definition = mirror.definitions.reverse(mirror.name)
             mirror = mirror.swapped(definition)
         mirror.catalogue.advance(mirror.id, "swapped")
     mirror.watcher.activity(Activity.RESYNCING, str(new_destination))
@@ -156,10 +156,11 @@ def _freeze_and_ship(mirror: Mirror, operation: Operation) -> Snapshot | None:
             int(arguments["sequence"]), show=True, source=str(mirror.source),
         )  # fmt: skip
         mirror.catalogue.begin_transfer(mirror.id, begin)
-        outcome = carry(mirror.route(), begin.id, base, last)
+        found = legs(mirror.routes(), base, last)
+        outcome = ship(found, begin.id, run=mirror.run, watcher=mirror.watcher)
         mirror.destination.commit(begin.id, show=True)
         mirror.catalogue.finish_transfer(begin.id, "done", **outcome.columns())
-    if not mirror.source.facts().frozen:
+    if not all(driver.facts().frozen for driver in mirror.source.drivers):
         raise TransferFailed(
             "the reverse was given up", where=str(mirror.source),
             why="the freeze of the source ended before the last snapshot had arrived",
@@ -240,13 +241,14 @@ def _transfer_back(mirror: Mirror, guid: str, base: str | None, name: str) -> No
         mirror.source.rollback(guid, mirror_id=mirror.id, keep_as=name)
         return
     snapshot = there[guid]
-    route = mirror.route()._replace(sender=mirror.destination, receiver=mirror.source)
+    back = [way._replace(sender=way.receiver, receiver=way.sender) for way in mirror.routes()]
+    found = legs(back, base, snapshot, held=mirror.source.held(snapshot.name))
     why = "" if base else "the source has no snapshot in common"
     mirror.catalogue.begin_transfer(
         mirror.id,
         TransferBegin(transfer_id, Verb.RESTORE.value, base, why, snapshot, 0, show=True),
     )
-    outcome = carry(route, transfer_id, base, snapshot)
+    outcome = ship(found, transfer_id, run=mirror.run, watcher=mirror.watcher)
     mirror.source.commit(transfer_id, show=True)
     mirror.catalogue.finish_transfer(transfer_id, "done", **outcome.columns())
 

@@ -261,9 +261,10 @@ def _delete_held(mirror: Mirror, *, yes: bool, keep_snapshots: bool) -> Result:
                         error.hint = "With --yes the mirror is deleted all the same. " + error.hint
                     raise
                 trouble += f" Snapshots stay at the source: {one_line(error)}."
-        facts = mirror.destination.facts()
+        there = mirror.destination.present()
+        facts = there.facts()
         if facts.role in (Role.MIRROR, Role.LIVE) and facts.mirror_id in ("", mirror.id):
-            mirror.destination.forget()
+            there.forget()
         return _deleted(mirror, count, trouble)
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from mirrord.catalogue.store import Confirmed, TransferBegin
 from mirrord.core import names
@@ -34,7 +35,8 @@ from mirrord.drivers.refusals import not_a_mirror
 from mirrord.engine import cascade, hooks, pinning, places, plan, prune, recovery
 from mirrord.engine.mirror import Mirror, check_destination, check_source
 from mirrord.engine.recovery import Pending, Recovered
-from mirrord.engine.transfer import Outcome, carry
+from mirrord.engine.ship import legs, ship
+from mirrord.engine.transfer import Outcome
 from mirrord.system import clock
 from mirrord.system.waiting import HURRY_S
 
@@ -71,8 +73,7 @@ class _Total:
     def add(self, outcome: Outcome) -> None:
         """Count a transfer that arrived."""
         self.throttled_s += outcome.throttled_s
-        if outcome.delta is not None:
-            self.block_states = outcome.delta.states
+        self.block_states = outcome.states or self.block_states
         self.spent("delta", outcome.delta_s)
         self.spent("transfer", outcome.duration_s - outcome.delta_s)
         self.transfers += 1
@@ -92,13 +93,12 @@ def initialize(mirror: Mirror) -> Result:
             )
         mirror.permit(Verb.INITIALIZE)
         mirror.catalogue.add_mirror(mirror.id, State.UNINITIALIZED)
-        source = _live_source(mirror)
+        _live_source(mirror)
         prepared = mirror.destination.facts().role is Role.MIRROR
         mirror.destination.prepare(mirror.id)
         if not prepared:
             stack.enter_context(mirror.destination.lock(f"mirrord initialize {mirror.name}"))
-        places.remember(mirror, mirror.definition.source, source)
-        places.remember(mirror, mirror.definition.destination, mirror.destination.facts())
+        places.remember(mirror)
         return _transfer_all(mirror, Verb.INITIALIZE, recovered, why_whole="first transfer")
 
 
@@ -208,7 +208,7 @@ def _live_source(mirror: Mirror) -> VolumeFacts:
     """The facts of the live source; the best explanation when there is none."""
     facts = mirror.source.facts()
     if facts.role is not Role.MIRROR:
-        places.check_mounted(mirror, facts)
+        places.check_mounted(mirror)
     check_source(facts, str(mirror.source), mirror.id)
     return facts
 
@@ -250,7 +250,7 @@ def _finish_pending(
         str(mirror.source),
     )  # fmt: skip
     try:
-        _one(mirror, begun, total)
+        _one(mirror, begun, total, held=mirror.destination.held(pending.snapshot.name))
         if not pending.show:
             recovery.end_owners(mirror)
     except BaseException as error:
@@ -258,11 +258,16 @@ def _finish_pending(
         raise
 
 
-def _one(mirror: Mirror, begun: TransferBegin, total: _Total) -> None:
-    """One transfer with its records: intent, stream, commit, record."""
+def _one(
+    mirror: Mirror, begun: TransferBegin, total: _Total, *, held: Collection[str] = ()
+) -> None:
+    """One transfer with its records: intent, stream, commit, record. held: what members of the
+    destination have committed of it already.
+    """
     mirror.catalogue.begin_transfer(mirror.id, begun)
-    route = mirror.route(lambda need: prune.make_room(mirror, need, base=begun.base))
-    outcome = carry(route, begun.id, begun.base, begun.snapshot)
+    routes = mirror.routes(partial(prune.make_room, mirror, base=begun.base))
+    found = legs(routes, begun.base, begun.snapshot, held=held)
+    outcome = ship(found, begun.id, run=mirror.run, watcher=mirror.watcher)
     mirror.watcher.activity(Activity.COMMITTING, begun.snapshot.name)
     mirror.run.tell(activity=Activity.COMMITTING.value)
     with total.timing("commit"):
@@ -307,7 +312,9 @@ def _base(
     mirror: Mirror, here: list[Snapshot], there: list[Snapshot], shown: str | None
 ) -> Snapshot | None:
     if shown is None:
-        common = plan.newest_common(here, there)  # the view may be gone, and all else be there
+        common = plan.newest_complete_set(
+            here, there
+        )  # the view may be gone, and all else be there
         return next((one for one in here if common and one.guid == common.guid), None)
     found = plan.find_base(mirror.name, here, there, shown)
     if isinstance(found, plan.Conflict):

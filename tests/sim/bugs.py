@@ -11,7 +11,7 @@ import pytest
 
 from mirrord.config.definitions import Definitions
 from mirrord.core.errors import MirrordError
-from mirrord.core.model import Definition, Endpoint, Role, Staging
+from mirrord.core.model import Definition, Role, Staging
 from mirrord.engine import failover_steps, recovery, update
 from mirrord.engine.mirror import Mirror
 from mirrord.engine.recovery import Recovered
@@ -72,10 +72,8 @@ def _loses_a_block(receiver: MemoryReceiver) -> Staging:
     return done
 
 
-def _keeps_the_file(
-    definitions: Definitions, name: str, source: Endpoint, destination: Endpoint
-) -> Definition:
-    return definitions.swapped(name, source, destination)[0]
+def _keeps_the_file(definitions: Definitions, name: str) -> Definition:
+    return definitions.reversed(name)
 
 
 def _of(target: object, name: str, value: object) -> Callable[[pytest.MonkeyPatch], None]:
@@ -137,6 +135,10 @@ BUGS = (
         "",
         _of(recovery, "_recover_switch", _always(Recovered())),
     ),
-    Bug("a reverse leaves the definition as it was", "", _of(Definitions, "swap", _keeps_the_file)),
+    Bug(
+        "a reverse leaves the definition as it was",
+        "",
+        _of(Definitions, "reverse", _keeps_the_file),
+    ),
     Bug("a verb fails for no reason", "", _of(MemoryDriver, "changed_since", _fails)),
 )
