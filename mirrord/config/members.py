@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from mirrord.config import strict
-from mirrord.core.endpoint import parse_endpoint
-from mirrord.core.errors import ConfigError
+from mirrord.core.endpoint import KINDS, parse_endpoint
+from mirrord.core.errors import ConfigError, UsageError
 from mirrord.core.model import Definition, Endpoint, Member
 from mirrord.core.names import check_name
 
@@ -31,6 +31,31 @@ def _member(table: dict[str, Any]) -> Member:
         parse_endpoint(source, what="source"),
         parse_endpoint(destination, what="destination"),
     )
+
+
+#: Between the ends of a member; a path may have "=" in it, too.
+_BETWEEN = re.compile(rf"=(?=(?:{'|'.join(KINDS)}):)")
+
+
+def parse_pairs(texts: Sequence[str]) -> tuple[Member, ...]:
+    """The members that `SOURCE=DESTINATION` name, each; a member is called by the last part of its
+    source.
+    """
+    found: list[Member] = []
+    for text in texts:
+        ends = _BETWEEN.split(text)
+        if len(ends) != 2:
+            raise UsageError(
+                f"'{text}' does not name the two volumes of a member",
+                hint="Write it as SOURCE=DESTINATION: btrfs:/db/log=btrfs:/backup/log.",
+            )
+        source = parse_endpoint(ends[0], what="source")
+        destination = parse_endpoint(ends[1], what="destination")
+        name = check_name(source.location.rpartition("/")[2], "a member")
+        taken = {one.name for one in found}
+        free = (name, *(f"{name}-{number}" for number in range(2, len(found) + 3)))
+        found.append(Member(next(n for n in free if n not in taken), source, destination))
+    return tuple(found)
 
 
 def spread(values: dict[str, Any], file: str) -> None:

@@ -16,6 +16,7 @@ from mirrord.config.definitions import as_keep, as_rates, check_together, recurs
 from mirrord.config.host import check_links
 from mirrord.config.host import load as load_host
 from mirrord.config.hosts import Hosts
+from mirrord.config.members import parse_pairs
 from mirrord.control.opening import Opener
 from mirrord.control.places import check_places
 from mirrord.core.endpoint import parse_endpoint
@@ -47,16 +48,31 @@ class Service(Opener):
     # Definitions
 
     def create(
-        self, name: str, source: str, destination: str, *,
+        self, name: str, source: str = "", destination: str = "", *,
+        members: tuple[str, ...] = (),
         keep_source: int | str = 2, keep_destination: int | str = 10,
         snapshots: tuple[str, ...] = (), schedule: str = "", rpo: str = "", throttle: str = "",
         recursive: bool = False,
     ) -> Result:  # fmt: skip
-        """Define a mirror, after looking at both ends; moves no data."""
+        """Define a mirror, after looking at both ends; moves no data.
+
+        members: of a mirror with several, in place of source and destination, each as
+        `SOURCE=DESTINATION`.
+        """
         if not all(snapshots):
             raise UsageError("a pattern for the snapshots that go along is empty")
-        ends = [parse_endpoint(source, what="source")]
-        ends.append(parse_endpoint(destination, what="destination"))
+        pairs = parse_pairs(members)
+        if bool(members) == bool(source or destination) or (pairs and (recursive or snapshots)):
+            raise UsageError(
+                "a mirror has either a source and a destination, or members",
+                hint="Write 'mirrord create NAME SOURCE DESTINATION', or give --member "
+                "SOURCE=DESTINATION for each volume, without --recursive and --snapshots.",
+            )
+        if pairs:
+            ends = [pairs[0].source, pairs[0].destination]
+        else:
+            ends = [parse_endpoint(source, what="source")]
+            ends.append(parse_endpoint(destination, what="destination"))
         if recursive:
             ends = [recursive_end(end, str(end)) for end in ends]
         definition = Definition(
@@ -70,6 +86,7 @@ class Service(Opener):
             timing=Timing((schedule,) if schedule else ()),
             promise=Promise(strict.duration(rpo) if rpo else None),
             pace=Pace(as_rates(throttle) if throttle else ""),
+            members=pairs,
         )
         with explained():
             self.paths.make()

@@ -85,6 +85,8 @@ def unpack_arguments(method: str, packed: Mapping[str, Any]) -> dict[str, Any]:
     arguments = dict(packed)
     if arguments.get("into") is not None and method == "restore_files":
         arguments["into"] = Path(str(arguments["into"]))
+    if method == "create" and "members" in arguments:
+        arguments["members"] = tuple(arguments["members"])
     if method == "create" and "snapshots" in arguments:
         arguments["snapshots"] = tuple(arguments["snapshots"])
     return arguments

@@ -7,12 +7,12 @@ finished by doing all of it again. Data are not sent by an end, but by each memb
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from mirrord.core import sets
-from mirrord.core.errors import InvariantError, MirrordError, NotFound, Refused, Unsupported
+from mirrord.core.errors import InvariantError, MirrordError, NotFound, Refused
 from mirrord.core.model import (
     Changes,
     Delta,
@@ -25,92 +25,17 @@ from mirrord.core.model import (
     Staging,
     VolumeFacts,
 )
-from mirrord.core.relationship import Fence, Relationship
+from mirrord.core.relationship import Relationship
 from mirrord.core.sets import base_parts, joined, parts_of
 from mirrord.drivers.contract import Capability, Clones, Driver, clones_of
 from mirrord.drivers.refusals import base_missing, staging_missing
 from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.engine import plan, together
-from mirrord.system.waiting import Waiting
-
-#: What is done with one volume at one path.
-_OF_ONE_VOLUME = Capability.COPY | Capability.FILES
+from mirrord.engine.joint import Joint
 
 
-class Members(Driver, Clones):
-    """The members' volumes at one end, in the mirror's order. names: the members', for people;
-    none are needed where there is only one.
-    """
-
-    kind: str  # type: ignore[misc]  # of all members
-
-    def __init__(self, drivers: Sequence[Driver], names: Sequence[str] = ()) -> None:
-        self.drivers = tuple(drivers)
-        self.names = tuple(names) or ("",) * len(self.drivers)
-        self._labels = [f"{name}: " if name else "" for name in self.names]
-        self._others = self.drivers[1:]
-        #: The names of snapshots that were seen, by the number of the member and the identity.
-        self._seen: dict[tuple[int, str], str] = {}
-        self.kind = self.drivers[0].kind
-        self._fence = self.drivers[0].fence
-        self._waiting = self.drivers[0].waiting
-        super().__init__(", ".join(driver.location for driver in self.drivers))
-
-    def __str__(self) -> str:
-        return ", ".join(map(str, self.drivers))
-
-    # What holds for all members
-
-    @property
-    def waiting(self) -> Waiting:
-        """How each of them waits."""
-        return self._waiting
-
-    @waiting.setter
-    def waiting(self, waiting: Waiting) -> None:
-        self._waiting = waiting
-        for driver in self.drivers:
-            driver.waiting = waiting
-
-    @property
-    def fence(self) -> Fence | None:
-        """The fence of each."""
-        return self._fence
-
-    @fence.setter
-    def fence(self, fence: Fence | None) -> None:
-        self._fence = fence
-        for driver in self.drivers:
-            driver.fence = fence
-
-    def demand_fence(self) -> None:
-        """Each member compares the epoch itself."""
-
-    @property
-    def capabilities(self) -> Capability:  # type: ignore[override]
-        """What all of them can do; of several, not what is done with one volume at one path."""
-        found = self.drivers[0].capabilities
-        for driver in self._others:
-            found &= driver.capabilities & ~_OF_ONE_VOLUME
-        return found
-
-    @property
-    def remote(self) -> bool:  # type: ignore[override]
-        """Whether any of them is on another host."""
-        return any(driver.remote for driver in self.drivers)
-
-    @property
-    def append_only(self) -> bool:
-        """See `Volume.append_only`: where any host refuses that."""
-        return any(driver.append_only for driver in self.drivers)
-
-    def detach(self) -> None:
-        """See `Volume.detach`."""
-        self._all(lambda driver: driver.detach())
-
-    def roles(self) -> list[Role]:
-        """What each member's place is now."""
-        return [driver.facts().role for driver in self.drivers]
+class Members(Joint, Clones):
+    """The members' volumes at one end, in the mirror's order."""
 
     def present(self) -> Members:
         """The same end without the members that are lost; `self` when that are none, or all."""
@@ -119,40 +44,6 @@ class Members(Driver, Clones):
             return self
         kept = [n for n, here in enumerate(there) if here]
         return Members([self.drivers[n] for n in kept], [self.names[n] for n in kept])
-
-    def parts(self, guid: str) -> list[str]:
-        """What a set is called at each member; "" where that has no snapshot of it."""
-        return parts_of(guid, len(self.drivers))
-
-    def _all(self, work: Callable[[Driver], object]) -> None:
-        """Do it at every member, also after a failure at one, which is raised at the end."""
-        failure: BaseException | None = None
-        for driver in self.drivers:
-            try:
-                work(driver)
-            except (MirrordError, OSError) as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
-
-    def _only(self, what: str) -> Driver:
-        """The only member's driver; `Unsupported` where there are several."""
-        if self._others:
-            raise Unsupported(
-                f"{what} of a mirror with several members", where=str(self),
-                hint="That is done with one volume at a time: make a mirror of each for it.",
-            )  # fmt: skip
-        return self.drivers[0]
-
-    @contextmanager
-    def _exclusive(self, purpose: str) -> Iterator[bool]:
-        """All volumes in the order of their places, whatever the mirror's is: two mirrors of the
-        same volumes cannot wait for each other.
-        """
-        with ExitStack() as stack:
-            for driver in sorted(self.drivers, key=str):
-                stack.enter_context(driver.lock(purpose))
-            yield all(driver.locked for driver in self.drivers)
 
     # Facts and snapshots
 
@@ -221,7 +112,9 @@ class Members(Driver, Clones):
         """See `Volume.pin`."""
         wanted = [self.parts(guid) for guid in guids]
         for number, driver in enumerate(self.drivers):
-            driver.pin(mirror_id, [parts[number] for parts in wanted if parts[number]])
+            driver.pin(
+                mirror_id, [parts[number] for parts in wanted if parts[number] or not any(parts)]
+            )
 
     def relationships(self) -> dict[str, Relationship | None]:
         """See `Volume.relationships`: all members have the same, and the first one's count."""
@@ -308,8 +201,8 @@ class Members(Driver, Clones):
     # Destination
 
     def prepare(self, mirror_id: str, *, in_place: bool = False) -> None:
-        """See `Destination.prepare`."""
-        for driver in self.drivers:
+        """See `Destination.prepare`. Places that are not free come first: they may refuse."""
+        for driver in sorted(self.drivers, key=lambda one: one.facts().role is Role.ABSENT):
             driver.prepare(mirror_id, in_place=in_place)
 
     def receive(self, request: ReceiveRequest) -> Receiver:

@@ -19,10 +19,18 @@ def create(
     name: Name,
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="For example btrfs:/data/home or block:/srv/v1.")
-    ],
+    ] = "",
     destination: Annotated[
         str, typer.Argument(metavar="DESTINATION", help="A path that does not exist yet.")
-    ],
+    ] = "",
+    member: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--member",
+            metavar="SOURCE=DESTINATION",
+            help="Of a mirror of several volumes: one of them (to be repeated).",
+        ),
+    ] = None,
     schedule: Annotated[
         str | None,
         typer.Option(
@@ -72,6 +80,7 @@ def create(
             name,
             source,
             destination,
+            members=tuple(member or ()),
             keep_source=keep_source,
             keep_destination=keep_destination,
             snapshots=tuple(snapshots or ()),
