@@ -361,6 +361,16 @@ class Members(Joint, Clones):
         ]
         return next((name for name in kept if name is not None), None)
 
+    def go_back(self, ahead: str, complete: str | None, mirror_id: str, name: str) -> None:
+        """Members that show their part of a set that is not complete show that of an older one
+        again; then what they have of it is deleted.
+        """
+        parts = zip(self.drivers, self.parts(ahead), self.parts(complete or ""), strict=True)
+        for driver, part, older in parts:
+            if part and older and driver.facts().shown == part:
+                driver.rollback(older, mirror_id=mirror_id, keep_as=name)
+        self.delete_snapshot(ahead)
+
     def reinstate(self, name: str) -> None:
         """See `Failover.reinstate`. Of a member that held what it shows now nothing was kept: it is
         made live as that.

@@ -315,14 +315,15 @@ def _take_back(mirror: Mirror, name: str) -> None:
     to the newest complete one, and their part of the set is deleted.
     """
     listed = mirror.destination.snapshots()
-    ahead = [one for one in listed if one.name == name and not is_complete(one.guid)]
-    if not ahead or mirror.destination.append_only:
+    ahead = [one.guid for one in listed if one.name == name and not is_complete(one.guid)]
+    complete = [one.guid for one in listed if plan.usable(one)]
+    if not ahead or mirror.destination.append_only or Role.LIVE in mirror.destination.roles():
         return
-    complete = [one for one in listed if plan.usable(one)]
-    if complete:
-        mirror.destination.rollback(complete[-1].guid, mirror_id=mirror.id, keep_as=name)
-    for one in ahead:
-        mirror.destination.delete_snapshot(one.guid)
+    try:
+        mirror.destination.go_back(ahead[0], complete[-1] if complete else None, mirror.id, name)
+    except (MirrordError, OSError) as error:
+        text = f"what some members have of {name} stays at the destination: {one_line(error)}"
+        mirror.catalogue.add_event(mirror.id, "warning", text)
 
 
 def end_owners(mirror: Mirror) -> None:

@@ -48,6 +48,7 @@ def restore_files(
             "there (scp, rsync). 'mirrord restore NAME --all' brings back the whole volume.",
         )
     if Capability.FILES not in mirror.destination.capabilities:
+        _refuse_several(mirror, snapshot)
         raise Unsupported(
             f"single files cannot be restored from a {mirror.destination.kind} volume",
             where=str(mirror.destination),
@@ -91,6 +92,25 @@ def restore_files(
         "done",
         "\n".join(f"restored {escaped(str(new))} from {chosen.name}" for _old, new in jobs),
         {"snapshot": chosen.name, "files": [str(new) for _old, new in jobs]},
+    )
+
+
+def _refuse_several(mirror: Mirror, wanted: str | None) -> None:
+    """Where each member has files, say where those of the snapshot can be read."""
+    drivers = mirror.destination.drivers
+    if not all(Capability.FILES in driver.capabilities for driver in drivers):
+        return
+    parts = mirror.destination.parts(pick_snapshot(mirror, wanted).guid)
+    paths = [
+        one.path
+        for driver, part in zip(drivers, parts, strict=True)
+        for one in driver.snapshots()
+        if one.guid == part
+    ]
+    raise Unsupported(
+        "single files cannot be restored from a mirror with several members",
+        where=str(mirror.destination),
+        hint=f"Copy them from the member that has them: {', '.join(paths)}.",
     )
 
 

@@ -377,6 +377,7 @@ def _taken(mirror: Mirror, name: str) -> tuple[Snapshot, bool]:
     except Refused:
         upstream = cascade.passed_on(mirror)
         if upstream is None:
+            _live_source(mirror)  # a member that is not there is the better explanation
             raise
         return upstream, True
 

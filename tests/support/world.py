@@ -105,9 +105,10 @@ class World:
 class SetWorld(World):
     """The same with a mirror of three members."""
 
-    def __init__(self, lab: Lab, home: Path) -> None:
+    lab: SetLab
+
+    def __init__(self, lab: SetLab, home: Path) -> None:
         super().__init__(lab, home)
-        assert isinstance(lab, SetLab)
         self.members = lab.pairs()
 
     def create(self, **options: Any) -> Result:

@@ -17,7 +17,7 @@ numbers = st.lists(st.integers(0, 12), unique=True).map(sorted)
 
 
 @given(numbers, numbers, st.sets(st.integers(0, 12)))
-def test_the_newest_complete_set_snapshot_is_the_newest_both_have_intact(
+def test_the_newest_complete_set_is_the_newest_that_both_have_intact(
     ours: list[int], theirs: list[int], spoiled: set[int]
 ) -> None:
     source = [snap(n)._replace(intact=n not in spoiled) for n in ours]
