@@ -9,6 +9,15 @@ import typer
 from mirrord.cli.output import Json, Name, service, show
 from mirrord.core.errors import UsageError
 
+_Members = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--member",
+        metavar="SOURCE=DESTINATION",
+        help="Of a mirror of several volumes: one of them (to be repeated).",
+    ),
+]
+
 
 def register(app: typer.Typer, name: str, panel: str) -> None:
     """Add the command to the application."""
@@ -23,14 +32,7 @@ def create(
     destination: Annotated[
         str, typer.Argument(metavar="DESTINATION", help="A path that does not exist yet.")
     ] = "",
-    member: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--member",
-            metavar="SOURCE=DESTINATION",
-            help="Of a mirror of several volumes: one of them (to be repeated).",
-        ),
-    ] = None,
+    member: _Members = None,
     schedule: Annotated[
         str | None,
         typer.Option(
