@@ -26,6 +26,10 @@ from tests.support.snapshots import delete_by_force
 from tests.support.world import NAME, SetWorld
 
 
+#: Commits a set at a member.
+SHOW = "BLOCK:COMMIT:ROOT:RENAME"
+
+
 @pytest.fixture
 def blocks(tmp_path: Path) -> Iterator[SetWorld]:
     """A mirror of three block volumes that is initialized, with a change to be transferred."""
@@ -91,6 +95,22 @@ def test_members_that_have_all_of_it_are_not_sent_again(
     assert blocks.in_step()
 
 
+def test_a_member_that_has_committed_its_snapshot_is_not_sent_it_again(
+    blocks: SetWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of the others lost its staging meanwhile: only that one is shipped again."""
+    opened = Opened(monkeypatch)
+    attempt(blocks, lambda: blocks.service.update(NAME), (SHOW, 2), "crash")
+    first, second, _third = blocks.lab.destination().drivers
+    assert first.stagings() == [] and _complete(blocks.lab.destination()) == 2
+    [lost] = second.stagings()
+    second.discard(lost.transfer_id)
+    opened.places.clear()
+    blocks.service.update(NAME)
+    assert opened.places == [second.location]
+    assert blocks.in_step()
+
+
 def test_one_members_failure_ends_the_others_which_keep_their_checkpoints(
     blocks: SetWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,12 +168,11 @@ def test_members_that_are_ahead_go_back_when_the_others_cannot_follow(
     monkeypatch.setattr(BlockDriver, "capabilities", capabilities)
     before = blocks.view_content()
     seen = labels(lambda: blocks.service.update(NAME))
-    show = "BLOCK:COMMIT:ROOT:RENAME"
-    assert seen.count(show) == 3
+    assert seen.count(SHOW) == 3
     for member in (2, 3):
         blocks.lab.change(blocks.lab.source(), member)
         before = blocks.view_content()
-        attempt(blocks, lambda: blocks.service.update(NAME), (show, member), "crash")
+        attempt(blocks, lambda: blocks.service.update(NAME), (SHOW, member), "crash")
         assert blocks.view_content() != before, "one member shows the new set"
         name = blocks.lab.source().snapshots()[-1].name
         for driver in blocks.lab.destination().drivers:
