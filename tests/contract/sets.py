@@ -92,7 +92,7 @@ class SetLab:
 
 
 @contextmanager
-def three(name: str, folder: Path, *, large: bool = False) -> Iterator[Lab]:
+def three(name: str, folder: Path, *, large: bool = False) -> Iterator[SetLab]:
     """Three labs of that module."""
     with ExitStack() as stack:
         labs = []

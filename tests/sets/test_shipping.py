@@ -25,7 +25,6 @@ from tests.support.service import until
 from tests.support.snapshots import delete_by_force
 from tests.support.world import NAME, SetWorld
 
-
 #: Commits a set at a member.
 SHOW = "BLOCK:COMMIT:ROOT:RENAME"
 
@@ -34,7 +33,7 @@ SHOW = "BLOCK:COMMIT:ROOT:RENAME"
 def blocks(tmp_path: Path) -> Iterator[SetWorld]:
     """A mirror of three block volumes that is initialized, with a change to be transferred."""
     with three("lab_block", tmp_path) as lab:
-        made = SetWorld(lab, tmp_path / "home")  # type: ignore[arg-type]
+        made = SetWorld(lab, tmp_path / "home")
         made.initialized()
         made.lab.change(made.lab.source(), 1)
         yield made
