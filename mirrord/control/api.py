@@ -62,12 +62,7 @@ class Service(Opener):
         if not all(snapshots):
             raise UsageError("a pattern for the snapshots that go along is empty")
         pairs = parse_pairs(members)
-        if bool(members) == bool(source or destination) or (pairs and (recursive or snapshots)):
-            raise UsageError(
-                "a mirror has either a source and a destination, or members",
-                hint="Write 'mirrord create NAME SOURCE DESTINATION', or give --member "
-                "SOURCE=DESTINATION for each volume, without --recursive and --snapshots.",
-            )
+        _check_ends(source, destination, beside=bool(recursive or snapshots), members=members)
         if pairs:
             ends = [pairs[0].source, pairs[0].destination]
         else:
@@ -452,3 +447,21 @@ class Service(Opener):
         from mirrord.engine import explain
 
         return self._with(name, explain.explain)
+
+
+def _check_ends(source: str, destination: str, *, beside: bool, members: tuple[str, ...]) -> None:
+    """A mirror has either a source and a destination, or members. beside: there are options that
+    are not possible with members.
+    """
+    way = "mirrord create NAME SOURCE DESTINATION"
+    if members and (source or destination or beside):
+        raise UsageError(
+            "--member cannot be combined with SOURCE, DESTINATION, --recursive or --snapshots",
+            hint=f"Either '{way}', or '--member SOURCE=DESTINATION' for each volume.",
+        )
+    for name, value in (("SOURCE", source), ("DESTINATION", destination)):
+        if not members and not value:
+            raise UsageError(
+                f"missing argument '{name}'",
+                hint=f"Write '{way}', or give --member SOURCE=DESTINATION for each volume.",
+            )
