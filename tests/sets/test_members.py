@@ -281,3 +281,23 @@ def test_what_is_done_with_one_volume_is_refused_plainly(ready: SetWorld, tmp_pa
         assert len(places) == 3 and all(Path(one).is_dir() for one in places)
     with pytest.raises(Refused, match="not one volume"):
         ready.service.change_source(NAME, f"{end(ready, 'source').kind}:/elsewhere")
+
+
+def test_a_set_that_is_needed_at_one_member_stays_whole(ready: SetWorld) -> None:
+    for seed in range(3):
+        ready.lab.change(ready.lab.source(), seed)
+        ready.service.update(NAME)
+    for end_of in (ready.lab.source(), ready.lab.destination()):
+        oldest = end_of.snapshots()[0]
+        last = end_of.parts(oldest.guid)[2]
+        end_of.drivers[2].pin("feed", [last])
+        assert "feed" in end_of.snapshots()[0].pinned
+        with pytest.raises(Refused, match="pinned"):
+            end_of.delete_snapshot(oldest.guid)
+        for seed in range(3):
+            ready.lab.change(ready.lab.source(), 10 + seed)
+            ready.service.update(NAME)
+        left = {one.guid: one.intact for one in end_of.snapshots()}
+        assert left[oldest.guid], "all of it is there"
+        end_of.drivers[2].pin("feed", [])
+    assert ready.in_step()
