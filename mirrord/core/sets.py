@@ -40,6 +40,14 @@ def is_complete(guid: str) -> bool:
     return all(guid.split(_SEPARATOR))
 
 
+def is_part_of(some: str, whole: str) -> bool:
+    """Whether all that members have of one set is theirs of the other."""
+    parts = some.split(_SEPARATOR)
+    return any(parts) and all(
+        one in ("", other) for one, other in zip(parts, whole.split(_SEPARATOR), strict=False)
+    )
+
+
 def gathered(listed: Sequence[Sequence[Snapshot]]) -> list[Snapshot]:
     """The sets of what each member has, oldest first. Those that are not complete are not intact,
     so that nothing goes on from them; diverged ones need not be complete.

@@ -14,6 +14,7 @@ from mirrord.core import names
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import MirrordError, Refused, TransferFailed
 from mirrord.core.model import OpenWriter, Role, Snapshot
+from mirrord.core.sets import is_complete, is_part_of
 from mirrord.core.states import Activity, State, Verb
 from mirrord.drivers.contract import Driver
 from mirrord.drivers.refusals import snapshot_missing
@@ -230,13 +231,15 @@ def _transfer_back(mirror: Mirror, guid: str, base: str | None, name: str) -> No
     there = {snapshot.guid: snapshot for snapshot in mirror.destination.snapshots()}
     if guid not in there:
         raise snapshot_missing(str(mirror.destination), guid)
-    transfer_id = os.urandom(8).hex()
+    transfer_id = _going_on(mirror, guid) if guid not in here else ""
     for staging in mirror.source.stagings():
-        usable = staging.complete or staging.checkpoint
-        if staging.snapshot.guid == guid and usable and guid not in here:
-            transfer_id = staging.transfer_id
-        else:
+        if staging.transfer_id != transfer_id:
             mirror.source.discard(staging.transfer_id)
+    if not transfer_id:  # what only some members have received is of a transfer that is lost
+        for one in mirror.source.snapshots():
+            if is_part_of(one.guid, guid) and not is_complete(one.guid):
+                mirror.source.go_back(one.guid, base, mirror.id, name)
+    transfer_id = transfer_id or os.urandom(8).hex()
     if guid in here:
         mirror.source.rollback(guid, mirror_id=mirror.id, keep_as=name)
         return
@@ -251,6 +254,14 @@ def _transfer_back(mirror: Mirror, guid: str, base: str | None, name: str) -> No
     outcome = ship(found, transfer_id, run=mirror.run, watcher=mirror.watcher)
     mirror.source.commit(transfer_id, show=True)
     mirror.catalogue.finish_transfer(transfer_id, "done", **outcome.columns())
+
+
+def _going_on(mirror: Mirror, guid: str) -> str:
+    """The transfer of that set to the source that can go on, or ""."""
+    for staging in mirror.source.stagings():
+        if (staging.complete or staging.checkpoint) and is_part_of(staging.snapshot.guid, guid):
+            return staging.transfer_id
+    return ""
 
 
 _FINISH = {

@@ -301,3 +301,27 @@ def test_a_set_that_is_needed_at_one_member_stays_whole(ready: SetWorld) -> None
         assert left[oldest.guid], "all of it is there"
         end_of.drivers[2].pin("feed", [])
     assert ready.in_step()
+
+
+def test_a_restore_that_lost_what_one_member_had_received_sends_that_again(
+    ready: SetWorld,
+) -> None:
+    ready.service.update(NAME)
+    wanted = ready.view_content()
+    lose(ready.lab, ready.lab.source())
+
+    def restore() -> object:
+        return ready.service.restore_all(NAME, snapshot=None, yes=True, force=True)
+
+    label = {"block": "BLOCK:COMMIT:ROOT:RENAME", "btrfs": "BTRFS:COMMIT:MOVE"}[ready.lab.kind]
+    attempt(ready, restore, (label, 3), "crash")
+    last = ready.lab.source().drivers[2]
+    for staging in last.stagings():
+        last.discard(staging.transfer_id)
+    ready.service.abort(NAME, hard=False)
+    if ready.lab.source().facts().role is not Role.LIVE:
+        restore()
+    assert ready.source_content() == wanted
+    ready.lab.change(ready.lab.source(), 3)
+    ready.service.update(NAME)
+    assert ready.in_step()

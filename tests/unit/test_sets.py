@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from mirrord.core.model import Snapshot, SnapshotKind, Staging
-from mirrord.core.sets import base_parts, gathered, is_complete, parts_of, split
+from mirrord.core.sets import base_parts, gathered, is_complete, is_part_of, parts_of, split
 from mirrord.engine import together
 from mirrord.engine.plan import beginning, left_over, newest_complete_set
 
@@ -83,6 +83,12 @@ def test_a_diverged_set_has_only_the_members_that_were_changed() -> None:
 def test_two_snapshots_of_one_name_are_two_sets() -> None:
     first, second = snap(1, "a"), snap(1, "x")
     assert guids(gathered([[first, second], [snap(1, "b")]])) == ["a1+b1", "x1+"]
+
+
+def test_parts_of_a_set() -> None:
+    assert is_part_of("a1++", "a1+b1+c1") and is_part_of("a1", "a1")
+    for other in ("a2++", "++", "b1++", "", "a2"):
+        assert not is_part_of(other, "a1+b1+c1"), other
 
 
 def test_the_newest_complete_set_is_complete_at_both_ends() -> None:
