@@ -73,6 +73,9 @@ class Capability(enum.Flag, boundary=enum.CONFORM):
     SPOOL = 8
     #: It has the role `Clones`.
     COPY = 32
+    #: What is committed without being shown can be shown by another commit, at no more than the
+    #: cost of that step.
+    SHOW_LATER = 64
 
 
 def changing(method: _Method) -> _Method:

@@ -10,11 +10,12 @@ from hypothesis import HealthCheck, settings
 
 from mirrord.system import clock, steps
 from tests.contract.lab import Lab
+from tests.contract.sets import SetLab
 from tests.contract.zfs import ZfsLab, ZvolLab
 from tests.support import btrfs, traces
-from tests.support.labs import LABS, MACHINE_LABS, PRODUCT_LABS, open_lab
+from tests.support.labs import LABS, MACHINE_LABS, PRODUCT_LABS, SET_LABS, open_lab
 from tests.support.sshd import Sshd, running
-from tests.support.world import DaemonWorld, RemoteWorld, World
+from tests.support.world import DaemonWorld, RemoteWorld, SetWorld, World
 from tests.zfsvm import session as machines
 from tests.zfsvm.bridge import Bridged
 from tests.zfsvm.guest import Guest
@@ -58,8 +59,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     inside = metafunc.definition.get_closest_marker("in_process") is not None
     if suite == "contract":
         labs = [name for name in LABS if not (inside and name.startswith("lab_remote"))]
+        if metafunc.definition.get_closest_marker("one_volume") is not None:
+            labs = [name for name in labs if name not in SET_LABS]
     else:
-        labs = PRODUCT_LABS
+        labs = PRODUCT_LABS if suite != "sets" else [one for one in SET_LABS if "memory" not in one]
     assert labs, "no lab was found: the suite would test nothing"
     if suite != "integration":
         if metafunc.definition.get_closest_marker("on_machine") is not None:
@@ -126,6 +129,8 @@ def world(lab: Lab, way: str, tmp_path: Path, request: pytest.FixtureRequest) ->
     elif isinstance(lab, ZvolLab) or (isinstance(lab, ZfsLab) and not marked):
         # Without SSH and a fresh Python in the emulated machine: 3 s of a processor each time.
         made = Bridged(lab, tmp_path)
+    elif isinstance(lab, SetLab):
+        made = SetWorld(lab, tmp_path / "home")
     else:
         kinds = {"process": World, "machine": World, "daemon": DaemonWorld}
         made = kinds[way](lab, tmp_path / "home")

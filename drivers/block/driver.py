@@ -66,7 +66,9 @@ class BlockDriver(FileRecords, Driver, Clones):
     """A block volume in the directory `location`, an absolute path."""
 
     kind = "block"
-    capabilities = Capability.RESUME | Capability.BLOCK_FOR_BLOCK | Capability.COPY
+    capabilities = (
+        Capability.RESUME | Capability.BLOCK_FOR_BLOCK | Capability.COPY | Capability.SHOW_LATER
+    )
 
     def __init__(self, location: str) -> None:
         super().__init__(location)

@@ -63,9 +63,8 @@ class BtrfsDriver(FileRecords, Driver, Clones):
     """
 
     kind: ClassVar[str] = "btrfs"
-    capabilities: ClassVar[Capability] = (
-        Capability.FILES | Capability.RESUME | Capability.SPOOL | Capability.COPY
-    )
+    capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME | Capability.SPOOL
+    capabilities |= Capability.COPY | Capability.SHOW_LATER
 
     def __init__(
         self, location: str, known: Known | None = None, *, stream_version: int | None = None

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from mirrord.config import strict
+from mirrord.config import members, strict
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import ConfigError, MirrordError, UsageError
 from mirrord.core.model import Definition, Endpoint, HookCommands, Pace, Promise, Timing
@@ -128,6 +128,7 @@ _KEYS: strict.Keys = {
     "policy": _policy,
     **_SETTINGS,
     "site": {"*": _SITE},
+    "member": members.tables,
     "from": {"*": {**_SETTINGS, "keep": {"*": keep}}},
 }
 _DIRECT = ("prune_share", "retries", "checkpoint_days")
@@ -190,6 +191,7 @@ class _Reader:
     def both(self) -> dict[str, Definition]:
         """See `parse_both`."""
         self._check_sites()
+        members.check_tables(self._values, self._file)
         return {site: self._directed(site) for site in self._sites}
 
     def _where(self, key: str, table: str = "") -> str:
@@ -231,12 +233,12 @@ class _Reader:
         except UsageError as error:
             where = self._where(name, "site")
             raise ConfigError(error.what, where=where, why=error.why) from None
-        if "endpoint" not in site:
+        if "endpoint" not in site and "member" not in self._values:
             raise ConfigError(
                 f"the key 'endpoint' of the site '{name}' is missing",
                 where=self._where("endpoint", f"site.{name}"),
             )
-        if self._values.get("recursive"):
+        if self._values.get("recursive") and "endpoint" in site:
             where = self._where("endpoint", f"site.{name}")
             site["endpoint"] = recursive_end(site["endpoint"], where)
 
@@ -260,11 +262,16 @@ class _Reader:
             **{name: site["keep"] for name, site in self._sites.items() if "keep" in site},
             **override.get("keep", {}),
         }
+        found = members.directed(values.get("member", ()), source, destination)
+        ends = (found[0].source, found[0].destination) if found else (
+            self._sites[source]["endpoint"], self._sites[destination]["endpoint"]
+        )  # fmt: skip
         definition = Definition(
             name=self._name,
             id=values["id"],
-            source=self._sites[source]["endpoint"],
-            destination=self._sites[destination]["endpoint"],
+            source=ends[0],
+            destination=ends[1],
+            members=found,
             policy=values.get("policy", "async"),
             keep_source=kept.get(source, KEEP_AS_SOURCE),
             keep_destination=kept.get(destination, KEEP_AS_DESTINATION),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from mirrord.config import members
 from mirrord.config.reading import TREE
 from mirrord.core.errors import ConfigError
-from mirrord.core.model import Definition, Endpoint
+from mirrord.core.model import Definition
 
 
 def check_together(definitions: list[Definition]) -> None:
@@ -12,17 +13,18 @@ def check_together(definitions: list[Definition]) -> None:
     by_destination: dict[str, Definition] = {}
     by_id: dict[str, Definition] = {}
     for definition in definitions:
-        _check_ends(definition)
-        # A dataset is the same place with and without what is below it.
-        end = str(definition.destination).replace(f"{TREE}:", "zfs:", 1)
-        other = by_destination.setdefault(end, definition)
-        if other is not definition:
-            raise ConfigError(
-                f"the mirrors '{other.name}' and '{definition.name}' have one destination",
-                where=definition.file or definition.name,
-                why=str(definition.destination),
-                hint="Give each mirror a destination of its own.",
-            )
+        for pair in definition.pairs:
+            _check_ends(definition._replace(source=pair.source, destination=pair.destination))
+            # A dataset is the same place with and without what is below it.
+            end = str(pair.destination).replace(f"{TREE}:", "zfs:", 1)
+            other = by_destination.setdefault(end, definition)
+            if other is not definition:
+                raise ConfigError(
+                    f"the mirrors '{other.name}' and '{definition.name}' have one destination",
+                    where=definition.file or definition.name,
+                    why=str(pair.destination),
+                    hint="Give each mirror a destination of its own.",
+                )
         other = by_id.setdefault(definition.id, definition)
         if other is not definition:
             raise ConfigError(
@@ -31,6 +33,7 @@ def check_together(definitions: list[Definition]) -> None:
                 why=definition.id,
                 hint="A copied definition needs an id of its own: change it to any other.",
             )
+    members.check(definitions)
 
 
 def _check_ends(definition: Definition) -> None:
@@ -42,7 +45,7 @@ def _check_ends(definition: Definition) -> None:
             hint="Write both as zfs: and add 'recursive = true' (create: '--recursive').",
         )  # fmt: skip
     if source.kind != destination.kind:
-        raise _mixed(source, destination, where)
+        raise members.mixed(source, destination, where)
     if source == destination:
         raise ConfigError("source and destination are the same", where=where, why=str(source))
     if source.host != destination.host:
@@ -62,26 +65,3 @@ def _check_ends(definition: Definition) -> None:
             why=f"{source.location} is below {destination.location}",
             hint="Give a destination outside of it, best on another disk.",
         )
-
-
-def _mixed(source: Endpoint, destination: Endpoint, where: str) -> ConfigError:
-    """Why two kinds of volume cannot be mirrored to each other."""
-    error = ConfigError(
-        f"a {source.kind} volume cannot be mirrored to a {destination.kind} volume",
-        where=where,
-        hint="Both ends of a mirror are of one kind.",
-    )
-    kinds = {source.kind, destination.kind}
-    if kinds == {"btrfs", "zfs"}:
-        error.why = (
-            "what their file systems send is not made for each other: snapshots, permissions and "
-            "shared blocks would get lost on the way"
-        )
-        error.hint += " Where both are images of disks (a zvol, a block volume) that will come."
-    elif kinds == {"block", "zfs"}:
-        error.why = "a dataset's stream cannot be applied to a block volume, or the other way round"
-        error.hint += (
-            " Where the dataset is a zvol, an image like the block volume, a later version of "
-            "mirrord will be able to; a ZFS file system will not."
-        )
-    return error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from mirrord.config import members
 from mirrord.config.reading import TREE
 from mirrord.core.errors import ConfigError
 from mirrord.core.model import Definition, Endpoint
@@ -64,7 +65,7 @@ def render(definition: Definition) -> str:
         lines += [
             f"[site.{site.name}]"
             + ("  # the source, until 'mirrord reverse' changes the roles" if is_source else ""),
-            f"endpoint = {quoted(as_written(site.endpoint, recursive=recursive))}",
+            *_endpoint(definition, site.endpoints[0], recursive=recursive),
             "# Which reference snapshots stay here (the base is always one of them).",
             f"keep = {_value(keep)}",
         ]
@@ -74,7 +75,14 @@ def render(definition: Definition) -> str:
                 f"snapshots = {_value(definition.snapshots)}",
             ]
         lines.append("")
+    lines += members.rendered(definition, quoted)
     return "\n".join(lines)
+
+
+def _endpoint(definition: Definition, endpoint: Endpoint, *, recursive: bool) -> list[str]:
+    """The line of a site's endpoint; none where each member has its own."""
+    line = f"endpoint = {quoted(as_written(endpoint, recursive=recursive))}"
+    return [] if definition.members else [line]
 
 
 def with_throttle(text: str, source_site: str, rates: str) -> str:

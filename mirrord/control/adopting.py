@@ -11,7 +11,7 @@ from mirrord.config.definitions import Definitions
 from mirrord.config.together import check_together
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import NotFound, Refused, UsageError
-from mirrord.core.model import Definition, Endpoint
+from mirrord.core.model import Definition, Endpoint, Member
 from mirrord.core.names import check_mirror_name
 from mirrord.core.relationship import Relationship, SiteRecord
 from mirrord.core.results import Result
@@ -21,6 +21,12 @@ from mirrord.system.explain import explained
 
 if TYPE_CHECKING:
     from mirrord.control.api import Service
+
+
+_BY_HAND = (
+    'Write the definition yourself (docs/config.md), with id = "{id}", then run \'mirrord takeover '
+    "{name}'."
+)
 
 
 class Plan(NamedTuple):
@@ -84,26 +90,30 @@ def plan(
     record = _record(driver, wanted)
     here = _site_at(record, ends[0])
     there = next(site for site in record.sites if site is not here)
-    # A dataset with all below it is called as the dataset alone.
-    kind = parse_endpoint(here.endpoints[0]).kind
-    ends = [end._replace(kind=kind) for end in ends]
-    if len(ends) > 1:
-        other = ends[1]
-    elif here.endpoints == (str(ends[0]),):
-        other = parse_endpoint(there.endpoints[0])
+    if len(ends) > 1 and len(here.endpoints) == 1:
+        # A dataset with all below it is called as the dataset alone.
+        kind = parse_endpoint(here.endpoints[0]).kind
+        mine, other = ([end._replace(kind=kind)] for end in ends)
+    elif _called(ends[0], exactly=True) & _calls(here, exactly=True):
+        mine, other = ([parse_endpoint(one) for one in site.endpoints] for site in (here, there))
     else:
         raise UsageError(
             "the other end's endpoint is needed",
-            why=f"the controller called this end {here.endpoints[0]} and the other one "
-            f"{there.endpoints[0]}; from this host it may be called otherwise",
-            hint="Give it as it is called from here: --other ENDPOINT.",
+            why=f"the controller called this end {', '.join(here.endpoints)} and the other one "
+            f"{', '.join(there.endpoints)}; from this host it may be called otherwise",
+            hint="Give it as it is called from here: --other ENDPOINT."
+            if len(here.endpoints) == 1
+            else _BY_HAND.format(id=record.mirror_id, name=record.name),
         )
-    is_source = here.name == record.source
+    sides = (mine, other) if here.name == record.source else (other, mine)
+    names = [end.location.rpartition("/")[2] for end in sides[0]]
+    pairs = tuple(map(Member, names, *sides))
     definition = Definition(
         name=check_mirror_name(name or record.name),
         id=record.mirror_id,
-        source=ends[0] if is_source else other,
-        destination=other if is_source else ends[0],
+        source=pairs[0].source,
+        destination=pairs[0].destination,
+        members=pairs if len(pairs) > 1 else (),
         site_names=(record.sites[0].name, record.sites[1].name),
         source_site=record.source,
     )
@@ -118,8 +128,7 @@ def plan(
     lines = (
         f"adopt '{definition.name}' (id {record.mirror_id}, epoch {record.epoch}, "
         f"{record.intent.value}): it is defined here, and this host controls it.",
-        f"   source:      {definition.source}",
-        f"   destination: {definition.destination}",
+        *(f"   {pair.source} -> {pair.destination}" for pair in pairs),
         f"   The controller {record.controller} is refused by both ends from then on.",
         "   Schedule, retention and all other settings are the defaults: the record has none.",
     )
@@ -146,23 +155,26 @@ def _record(driver: Driver, wanted: str) -> Relationship:
 
 def _site_at(record: Relationship, endpoint: Endpoint) -> SiteRecord:
     """The site that has the volume, whatever its host is called by whom."""
-    called = [
-        (site, parse_endpoint(site.endpoints[0]))
-        for site in record.sites
-        if len(site.endpoints) == 1
-    ]
-    same = [site for site, end in called if end == endpoint]
-    place = endpoint.kind, endpoint.location
-    alike = [
-        site for site, end in called if (end.kind.removesuffix("-tree"), end.location) == place
-    ]
-    for found in (same, alike):
+    for exactly in (True, False):
+        wanted = _called(endpoint, exactly=exactly)
+        found = [site for site in record.sites if wanted & _calls(site, exactly=exactly)]
         if len(found) == 1:
             return found[0]
-    ends = " and ".join(site.endpoints[0] for site in record.sites)
+    ends = " and ".join(", ".join(site.endpoints) for site in record.sites)
     raise Refused(
         "it cannot be told which end of the mirror this is", where=str(endpoint),
         why=f"the record names {ends}",
-        hint="Write the definition yourself (docs/config.md), with id = "
-        f'"{record.mirror_id}", then run \'mirrord takeover {record.name}\'.',
+        hint=_BY_HAND.format(id=record.mirror_id, name=record.name),
     )  # fmt: skip
+
+
+def _calls(site: SiteRecord, *, exactly: bool) -> set[Endpoint]:
+    return {
+        one for text in site.endpoints for one in _called(parse_endpoint(text), exactly=exactly)
+    }
+
+
+def _called(endpoint: Endpoint, *, exactly: bool) -> set[Endpoint]:
+    """An endpoint as it is compared. A dataset with all below it is called as the dataset alone."""
+    plain = endpoint._replace(kind=endpoint.kind.removesuffix("-tree"))
+    return {plain if exactly else plain._replace(host="")}

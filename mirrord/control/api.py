@@ -17,6 +17,7 @@ from mirrord.config.host import load as load_host
 from mirrord.config.hosts import Hosts
 from mirrord.config.reading import as_keep, as_rates, recursive_end
 from mirrord.config.together import check_together
+from mirrord.control import creating
 from mirrord.control.opening import Opener
 from mirrord.control.places import check_places
 from mirrord.core.endpoint import parse_endpoint
@@ -30,7 +31,7 @@ from mirrord.core.errors import (
     UsageError,
 )
 from mirrord.core.model import SITE_NAMES, Definition, Pace, Promise, Timing
-from mirrord.core.names import check_mirror_name, check_site_name
+from mirrord.core.names import check_mirror_name
 from mirrord.core.results import Result
 from mirrord.core.states import State, Verb
 from mirrord.engine import direction
@@ -42,37 +43,31 @@ _TEST = "break --test"
 _NOT_RECORDED = "the break is recorded at the destination only"
 
 
-def _two_sites(names: tuple[str, ...]) -> tuple[str, str]:
-    """The names when they can be those of a mirror's sites; `UsageError` otherwise."""
-    if len(names) != 2 or names[0] == names[1]:
-        raise UsageError(
-            "a mirror has two sites with different names", why=f"given: {', '.join(names) or '-'}",
-            hint="Write the source's first, for example --sites berlin,dr.",
-        )  # fmt: skip
-    return check_site_name(names[0]), check_site_name(names[1])
-
-
 class Service(Opener):
     """All that can be asked of mirrord on this host."""
 
     # Definitions
 
     def create(
-        self, name: str, source: str, destination: str, *,
+        self, name: str, source: str = "", destination: str = "", *,
+        members: tuple[str, ...] = (),
         keep_source: int | str = 2, keep_destination: int | str = 10,
         snapshots: tuple[str, ...] = (), schedule: str = "", rpo: str = "", throttle: str = "",
         recursive: bool = False, sites: tuple[str, ...] = SITE_NAMES,
     ) -> Result:  # fmt: skip
-        """Define a mirror, after looking at both ends; moves no data. sites: the names of the
-        source's and the destination's place.
+        """Define a mirror, after looking at both ends; moves no data.
+
+        members: of a mirror with several, in place of source and destination, each as
+        `SOURCE=DESTINATION`. sites: the names of the source's and the destination's place.
         """
         if not all(snapshots):
             raise UsageError("a pattern for the snapshots that go along is empty")
-        ends = [parse_endpoint(source, what="source")]
-        ends.append(parse_endpoint(destination, what="destination"))
+        beside = bool(recursive or snapshots)
+        pairs = creating.pairs(source, destination, members, beside=beside)
+        ends = [pairs[0].source, pairs[0].destination]
         if recursive:
             ends = [recursive_end(end, str(end)) for end in ends]
-        first, second = _two_sites(sites)
+        first, second = creating.two_sites(sites)
         definition = Definition(
             name=check_mirror_name(name),
             id=os.urandom(4).hex(),
@@ -86,6 +81,7 @@ class Service(Opener):
             pace=Pace(as_rates(throttle) if throttle else ""),
             site_names=(first, second),
             source_site=first,
+            members=pairs if members else (),
         )
         with explained():
             self.paths.make()
@@ -304,6 +300,7 @@ class Service(Opener):
 
         endpoint = parse_endpoint(source, what="source")
         definition = self.definition(name)
+        cascade.refuse_members(definition)
         others = [one for one in self.definitions.all() if one.name != name]
         check_together([*others, definition._replace(source=endpoint)])
         return self._verb(

@@ -87,7 +87,7 @@ def unpack_arguments(method: str, packed: Mapping[str, Any]) -> dict[str, Any]:
     arguments = dict(packed)
     if arguments.get("into") is not None and method == "restore_files":
         arguments["into"] = Path(str(arguments["into"]))
-    for key in ("snapshots", "sites"):
+    for key in ("snapshots", "sites", "members"):
         if method == "create" and key in arguments:
             arguments[key] = tuple(arguments[key])
     return arguments

@@ -6,16 +6,29 @@ import os
 
 from mirrord.core.errors import Refused
 from mirrord.core.model import Role, VolumeFacts
+from mirrord.drivers.contract import Driver
 from mirrord.drivers.refusals import not_empty, other_mirror
 from mirrord.engine.mirror import Mirror, check_source
 
 
 def check_places(mirror: Mirror) -> tuple[str, ...]:
     """Look at both ends of a new mirror; returns what a person should know."""
-    source = mirror.source.facts()
-    check_source(source, str(mirror.source), mirror.id)
-    destination = mirror.destination.facts()
-    where = str(mirror.destination)
+    notes: list[str] = []
+    found: dict[str, str] = {}
+    for source, destination in zip(mirror.source.drivers, mirror.destination.drivers, strict=True):
+        facts = source.facts()
+        check_source(facts, str(source), mirror.id)
+        other = found.setdefault(facts.identity, str(source))
+        if other != str(source):
+            raise Refused(
+                "two members are the same volume", where=str(source), why=f"so is {other}"
+            )
+        notes += _check_pair(facts, source, destination)
+    return tuple(dict.fromkeys(notes))
+
+
+def _check_pair(source: VolumeFacts, sender: Driver, receiver: Driver) -> tuple[str, ...]:
+    destination, where = receiver.facts(), str(receiver)
     if destination.role is Role.MIRROR and destination.mirror_id:
         raise other_mirror(where, destination.mirror_id)
     if destination.role is Role.MIRROR:
@@ -26,11 +39,11 @@ def check_places(mirror: Mirror) -> tuple[str, ...]:
         raise not_empty(where, "it is a live volume")
     if destination.role is Role.FOREIGN:
         raise not_empty(where, destination.notes[0])
-    if mirror.source.remote or mirror.destination.remote:
+    if sender.remote or receiver.remote:
         return _notes(source, destination)
-    if not mirror.destination.location.startswith("/"):
+    if not receiver.location.startswith("/"):
         return _notes(source, destination)  # a dataset's name: definitions look at those
-    real = os.path.realpath(mirror.destination.location) + "/"
+    real = os.path.realpath(receiver.location) + "/"
     if real.startswith(os.path.realpath(source.view).rstrip("/") + "/"):
         raise Refused(
             "the destination lies inside the source", where=where, why=f"it is really {real}",

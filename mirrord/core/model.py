@@ -312,20 +312,30 @@ class Promise(NamedTuple):
 
 
 class Site(NamedTuple):
-    """One of the two places of a mirror: its name and the volume there."""
+    """One of the two places of a mirror: its name, and the volume of each member there."""
 
     name: str
-    endpoint: Endpoint
+    endpoints: tuple[Endpoint, ...]
 
 
 #: The names that `mirrord create` gives to the sites, the first source first.
 SITE_NAMES = ("primary", "secondary")
 
 
+class Member(NamedTuple):
+    """One pair of volumes of a mirror. name: "" for the only one of a mirror without [[member]]."""
+
+    name: str
+    source: Endpoint
+    destination: Endpoint
+
+
 class Definition(NamedTuple):
     """A mirror as its TOML file defines it (docs/config.md), with what holds while `source_site`
     is the source.
 
+    source, destination: of the first member. members: those of the [[member]] tables; () when the
+        file has none: then source and destination are the only member (`pairs`).
     site_names: in the order of the file; the first is the source unless something else is recorded.
     keep_source, keep_destination: which reference snapshots stay at each end: a number (the
         newest so many) or rules (mirrord.schedules.retention); the base is always one of them.
@@ -354,6 +364,12 @@ class Definition(NamedTuple):
     checkpoint_days: int = 7
     site_names: tuple[str, str] = SITE_NAMES
     source_site: str = SITE_NAMES[0]
+    members: tuple[Member, ...] = ()
+
+    @property
+    def pairs(self) -> tuple[Member, ...]:
+        """All members, in order."""
+        return self.members or (Member("", self.source, self.destination),)
 
     @property
     def destination_site(self) -> str:
@@ -364,8 +380,9 @@ class Definition(NamedTuple):
     @property
     def sites(self) -> tuple[Site, Site]:
         """Both sites, in the order of the file."""
-        found = Site(self.source_site, self.source), Site(self.destination_site, self.destination)
-        return (found[1], found[0]) if self.reversed else found
+        source = Site(self.source_site, tuple(pair.source for pair in self.pairs))
+        destination = Site(self.destination_site, tuple(pair.destination for pair in self.pairs))
+        return (destination, source) if self.reversed else (source, destination)
 
     @property
     def reversed(self) -> bool:

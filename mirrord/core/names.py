@@ -61,10 +61,10 @@ _SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 def check_site_name(name: str) -> str:
     """`name` when it can name a site; `UsageError` otherwise."""
-    if _SITE_NAME.fullmatch(name) is None:
+    if _SITE_NAME.fullmatch(name) is None or name == "name":
         raise UsageError(
             f"'{name}' cannot name a site",
-            why="a name has 1 to 64 letters, digits, dashes or underscores and begins with a "
-            "letter or digit",
+            why="a name has 1 to 64 letters, digits, dashes or underscores, begins with a letter "
+            "or digit, and is not 'name'",
         )
     return name

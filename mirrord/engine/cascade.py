@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mirrord.core.errors import Diverged, Refused
-from mirrord.core.model import Endpoint, Role, Snapshot
+from mirrord.core.model import Definition, Endpoint, Role, Snapshot
 from mirrord.core.relationship import Intent
 from mirrord.core.results import Result
 from mirrord.core.states import Verb
 from mirrord.drivers.contract import Driver
 from mirrord.engine import pinning, plan, recovery, relation
+from mirrord.engine.members import Members
 from mirrord.engine.mirror import Mirror, check_source
 from mirrord.system.waiting import LOOK_S
 
@@ -44,11 +45,22 @@ def went_back(mirror: Mirror, snapshot: Snapshot) -> Refused:
     )  # fmt: skip
 
 
-def change_source(mirror: Mirror, endpoint: Endpoint, source: Driver) -> Result:
+def refuse_members(definition: Definition) -> None:
+    """`Refused` where the source is not one volume."""
+    if definition.members:
+        raise Refused(
+            "the source of a mirror with [[member]] tables is not one volume",
+            where=f"mirror '{definition.name}'",
+            hint="Make a mirror of each volume for that.",
+        )
+
+
+def change_source(mirror: Mirror, endpoint: Endpoint, driver: Driver) -> Result:
     """Let the mirror go on from another source that has its base: the next update is incremental.
 
     `Refused` when that one has not; nothing was changed then.
     """
+    source = Members([driver])
     with mirror.hold(Verb.CHANGE_SOURCE):
         pending = recovery.recover(mirror).pending
         mirror.permit(Verb.CHANGE_SOURCE)
@@ -90,13 +102,13 @@ def change_source(mirror: Mirror, endpoint: Endpoint, source: Driver) -> Result:
         )
 
 
-def _let_go(mirror: Mirror, source: Driver) -> list[str]:
+def _let_go(mirror: Mirror, source: Members) -> list[str]:
     said = pinning.give_up(mirror, source), relation.give_up(mirror, source)
     return [text for text in said if text]
 
 
 def _instead(here: list[Snapshot], there: list[Snapshot], hint: str) -> str:
-    common = plan.newest_common(here, there)
+    common = plan.newest_complete_set(here, there)
     if common is None:
         return hint
     return (

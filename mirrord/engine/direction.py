@@ -17,6 +17,7 @@ from mirrord.core.errors import Diverged, MirrordError, Refused, Unsupported
 from mirrord.core.model import Definition, Endpoint, Role, Snapshot, VolumeFacts
 from mirrord.core.relationship import Relationship, newest
 from mirrord.drivers.contract import Driver
+from mirrord.engine.members import Members
 from mirrord.system.waiting import LOOK_S
 
 
@@ -27,13 +28,13 @@ class Turned(Exception):
 
 
 class End(NamedTuple):
-    """What a site has. facts: None when it cannot be reached. snapshots: all that it has. record:
-    the mirror's relationship record.
+    """What a site has. facts: None when it cannot be reached. snapshots: all that it has. records:
+    the mirror's relationship records, of each volume.
     """
 
     facts: VolumeFacts | None
     snapshots: Collection[Snapshot] = ()
-    record: Relationship | None = None
+    records: tuple[Relationship | None, ...] = ()
 
 
 def source_of(catalogue: Catalogue, mirror_id: str) -> str:
@@ -54,13 +55,14 @@ def source_by(record: Relationship, definition: Definition) -> str:
     if record.source in definition.site_names:
         return record.source
     endpoints = record.site(source=True).endpoints
-    return next((site.name for site in definition.sites if (str(site.endpoint),) == endpoints), "")
+    ends = {tuple(map(str, site.endpoints)): site.name for site in definition.sites}
+    return ends.get(endpoints, "")
 
 
 def find(definition: Definition, ends: Mapping[str, End]) -> str | None:
     """The site that is the source, by the records at the ends or else as `direction_from_ends`."""
     with suppress(Diverged):
-        record = newest(end.record for end in ends.values())
+        record = newest(record for end in ends.values() for record in end.records)
         if record is not None and (source := source_by(record, definition)):
             return source
     return direction_from_ends(definition.name, definition.id, ends)
@@ -116,16 +118,17 @@ def _said(site: str, end: End) -> str:
     return f"{site} is {end.facts.role.value}{began}"
 
 
-def look(driver: Driver, mirror_id: str) -> End:
+def look(end: Members, mirror_id: str) -> End:
     """What an end has, without waiting long for one that does not answer."""
     try:
-        with driver.waiting.hurried(LOOK_S):
-            facts = driver.facts()
-            if facts.role is Role.ABSENT:
+        with end.waiting.hurried(LOOK_S):
+            facts = end.facts()
+            if set(end.roles()) == {Role.ABSENT}:
                 return End(facts)
-            snapshots = driver.snapshots()
+            snapshots = end.snapshots()
             with suppress(Unsupported):  # an older mirrord
-                return End(facts, snapshots, driver.relationship(mirror_id))
+                records = tuple(driver.relationship(mirror_id) for driver in end.drivers)
+                return End(facts, snapshots, records)
             return End(facts, snapshots)
     except (MirrordError, OSError):
         return End(None)
@@ -135,11 +138,11 @@ def look_at(definition: Definition, opener: Callable[[Endpoint], Driver]) -> dic
     """What both sites have."""
     ends = {}
     for site in definition.sites:
-        driver = opener(site.endpoint)
+        end = Members([opener(endpoint) for endpoint in site.endpoints])
         try:
-            ends[site.name] = look(driver, definition.id)
+            ends[site.name] = look(end, definition.id)
         finally:
-            driver.detach()
+            end.detach()
     return ends
 
 

@@ -62,7 +62,7 @@ def _explain_base(mirror: Mirror, found: dict[str, Any]) -> list[str]:
             here, there = mirror.source.snapshots(), mirror.destination.snapshots()
     except (MirrordError, OSError) as error:
         return [f"The base cannot be checked: {one_line(error)}."]
-    common = plan.newest_common(here, there)
+    common = plan.newest_complete_set(here, there)
     newest = common.name if common else "none"
     count = len({s.guid for s in here if s.intact} & {s.guid for s in there if s.intact})
     lines = [f"Common snapshots: {count}; the newest is {newest}."]

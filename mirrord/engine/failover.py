@@ -6,6 +6,7 @@ Nobody's data are overwritten: the losing side of a resync stays as a `diverged`
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from mirrord.config.together import check_together
@@ -22,6 +23,7 @@ from mirrord.drivers.contract import Driver, clones_of
 from mirrord.drivers.refusals import nothing_shown
 from mirrord.engine import failover_steps, pinning, plan, preempt, recovery, relation
 from mirrord.engine.failover_steps import Finished
+from mirrord.engine.members import Members
 from mirrord.engine.mirror import (
     Mirror,
     check_destination,
@@ -79,13 +81,18 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
         # A source that does not answer is the usual case here: it is not waited for.
         apart = mirror.source.remote and not mirror.destination.remote
         stack.enter_context(mirror.waiting.hurried(LOOK_S if apart else 0))
-        trouble = _settle_for_break(mirror)
+        there = mirror.destination.present()
+        if there is mirror.destination:
+            trouble = _settle_for_break(mirror)
+        else:
+            trouble = _without_lost(mirror, there)
+            mirror = replace(mirror, destination=there)
         facts = mirror.destination.facts()
         view = facts.view
         verdict = mirror.permit(Verb.BREAK)
         if facts.role is not Role.LIVE:
             check_there(facts, mirror)
-        if isinstance(verdict, Already) and facts.role is Role.LIVE:
+        if isinstance(verdict, Already) and set(there.roles()) == {Role.LIVE}:
             if snapshot is not None:
                 raise Refused(
                     "the destination is writable already", where=view,
@@ -117,6 +124,17 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
             f"'mirrord reverse {mirror.name}' (destination becomes the source).",
         ]
         return Result("done", "\n".join(lines), {"view": view, "warnings": trouble})
+
+
+def _without_lost(mirror: Mirror, there: Members) -> list[str]:
+    """Members of the destination are lost: the others begin as the newest set that any of them
+    shows, which was complete. What was staged besides may not have come to the lost ones.
+    """
+    lost = [str(one) for one in mirror.destination.drivers if one not in there.drivers]
+    return [
+        f"a member is lost, and is not writable now: {', '.join(lost)}",
+        *_tolerated(lambda: mirror.catalogue.end(mirror.id)),
+    ]
 
 
 def _settle_for_break(mirror: Mirror) -> list[str]:
@@ -328,10 +346,11 @@ def _plan_reverse(mirror: Mirror, *, planned: bool) -> Turn:
     every = mirror.definitions.all()
     turned = mirror.definitions.load(mirror.name, mirror.definition.destination_site)
     check_together([turned if one.id == mirror.id else one for one in every])
+    places = {pair.source for pair in mirror.definition.pairs}
     others = [
         other.name
         for other in every
-        if other.id != mirror.id and other.source == mirror.definition.source
+        if other.id != mirror.id and not places.isdisjoint(pair.source for pair in other.pairs)
     ]
     if others:
         raise Refused(
@@ -340,9 +359,7 @@ def _plan_reverse(mirror: Mirror, *, planned: bool) -> Turn:
             hint="Delete them first (their destinations stay as they are), or resync instead.",
         )  # fmt: skip
     common = _common(mirror, destination.snapshots(), source.snapshots())
-    lost = None
-    if not planned and source.changed_since(common.guid):
-        lost = source.divergence(common.guid)
+    lost = None if planned else source.losses(common.guid)
     writers = tuple(source.writers())
     first = (
         [
@@ -371,7 +388,7 @@ def _plan_reverse(mirror: Mirror, *, planned: bool) -> Turn:
 
 
 def _common(mirror: Mirror, ours: list[Snapshot], theirs: list[Snapshot]) -> Snapshot:
-    common = plan.newest_common(ours, theirs)
+    common = plan.newest_complete_set(ours, theirs)
     if common is None:
         raise Diverged(
             "the two ends have no snapshot in common",

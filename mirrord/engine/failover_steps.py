@@ -15,12 +15,13 @@ from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import MirrordError, Refused, TransferFailed
 from mirrord.core.model import OpenWriter, Role, Snapshot
 from mirrord.core.relationship import Intent
+from mirrord.core.sets import is_complete, is_part_of
 from mirrord.core.states import Activity, State, Verb
 from mirrord.drivers.contract import Driver
 from mirrord.drivers.refusals import snapshot_missing
 from mirrord.engine import relation
 from mirrord.engine.mirror import Mirror
-from mirrord.engine.transfer import carry
+from mirrord.engine.ship import legs, ship
 from mirrord.system import clock
 
 BROKEN_OFF = "broken off: the destination is a live volume now"
@@ -70,7 +71,7 @@ def _begin_epoch(
 
 def _break(mirror: Mirror, operation: Operation) -> Finished:
     _begin_epoch(mirror, operation, Intent.BROKEN_OFF)
-    make_live(mirror.destination, operation.arguments.get("guid"))
+    make_live(mirror.destination.present(), operation.arguments.get("guid"))
     mirror.catalogue.end(
         mirror.id,
         state=State.BROKEN_OFF,
@@ -170,10 +171,11 @@ def _freeze_and_ship(mirror: Mirror, operation: Operation) -> Snapshot | None:
             int(arguments["sequence"]), show=True, source=str(mirror.source),
         )  # fmt: skip
         mirror.catalogue.begin_transfer(mirror.id, begin)
-        outcome = carry(mirror.route(), begin.id, base, last)
+        found = legs(mirror.routes(), base, last)
+        outcome = ship(found, begin.id, run=mirror.run, watcher=mirror.watcher)
         mirror.destination.commit(begin.id, show=True)
         mirror.catalogue.finish_transfer(begin.id, "done", **outcome.columns())
-    if not mirror.source.facts().frozen:
+    if not all(driver.facts().frozen for driver in mirror.source.drivers):
         raise TransferFailed(
             "the reverse was given up", where=str(mirror.source),
             why="the freeze of the source ended before the last snapshot had arrived",
@@ -245,26 +247,37 @@ def _transfer_back(mirror: Mirror, guid: str, base: str | None, name: str) -> No
     there = {snapshot.guid: snapshot for snapshot in mirror.destination.snapshots()}
     if guid not in there:
         raise snapshot_missing(str(mirror.destination), guid)
-    transfer_id = os.urandom(8).hex()
+    transfer_id = _going_on(mirror, guid) if guid not in here else ""
     for staging in mirror.source.stagings():
-        usable = staging.complete or staging.checkpoint
-        if staging.snapshot.guid == guid and usable and guid not in here:
-            transfer_id = staging.transfer_id
-        else:
+        if staging.transfer_id != transfer_id:
             mirror.source.discard(staging.transfer_id)
+    if not transfer_id:  # what only some members have received is of a transfer that is lost
+        for one in mirror.source.snapshots():
+            if is_part_of(one.guid, guid) and not is_complete(one.guid):
+                mirror.source.go_back(one.guid, base, mirror.id, name)
+    transfer_id = transfer_id or os.urandom(8).hex()
     if guid in here:
         mirror.source.rollback(guid, mirror_id=mirror.id, keep_as=name)
         return
     snapshot = there[guid]
-    route = mirror.route()._replace(sender=mirror.destination, receiver=mirror.source)
+    back = [way._replace(sender=way.receiver, receiver=way.sender) for way in mirror.routes()]
+    found = legs(back, base, snapshot, held=mirror.source.held(snapshot.name))
     why = "" if base else "the source has no snapshot in common"
     mirror.catalogue.begin_transfer(
         mirror.id,
         TransferBegin(transfer_id, Verb.RESTORE.value, base, why, snapshot, 0, show=True),
     )
-    outcome = carry(route, transfer_id, base, snapshot)
+    outcome = ship(found, transfer_id, run=mirror.run, watcher=mirror.watcher)
     mirror.source.commit(transfer_id, show=True)
     mirror.catalogue.finish_transfer(transfer_id, "done", **outcome.columns())
+
+
+def _going_on(mirror: Mirror, guid: str) -> str:
+    """The transfer of that set to the source that can go on, or ""."""
+    for staging in mirror.source.stagings():
+        if (staging.complete or staging.checkpoint) and is_part_of(staging.snapshot.guid, guid):
+            return staging.transfer_id
+    return ""
 
 
 _FINISH = {

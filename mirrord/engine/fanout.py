@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from mirrord.core.errors import Aborted, MirrordError, TransferFailed, copy_of
@@ -38,21 +38,26 @@ class Fanout:
         self._readings: dict[tuple[str, str | None, str], _Reading] = {}
 
     @contextmanager
-    def at_work(self, source: Driver) -> Iterator[None]:
-        """A verb on a mirror of this source runs in this block."""
-        name = str(source)
+    def at_work(self, source: Driver, members: Sequence[Driver] = ()) -> Iterator[None]:
+        """A verb on a mirror of this source, which has these members, runs in this block."""
+        names = list(dict.fromkeys(map(str, (source, *members))))
         with self._guard:
-            self._busy[name] = self._busy.get(name, 0) + 1
+            for name in names:
+                self._busy[name] = self._busy.get(name, 0) + 1
         try:
             yield
         finally:
             with self._guard:
-                self._busy[name] -= 1
-                if not self._busy[name]:
-                    del self._busy[name]
-                    self._taken.pop(name, None)
-                    for key in [key for key in self._readings if key[0] == name]:
-                        del self._readings[key]
+                for name in names:
+                    self._leave(name)
+
+    def _leave(self, name: str) -> None:
+        self._busy[name] -= 1
+        if not self._busy[name]:
+            del self._busy[name]
+            self._taken.pop(name, None)
+            for key in [key for key in self._readings if key[0] == name]:
+                del self._readings[key]
 
     @property
     def idle(self) -> bool:

@@ -56,8 +56,8 @@ def run(mirror: Mirror, event: str, program: tuple[str, ...], facts: Mapping[str
         "MIRRORD_EVENT": event,
         "MIRRORD_MIRROR": definition.name,
         "MIRRORD_ID": definition.id,
-        "MIRRORD_SOURCE": str(definition.source),
-        "MIRRORD_DESTINATION": str(definition.destination),
+        "MIRRORD_SOURCE": ", ".join(str(pair.source) for pair in definition.pairs),
+        "MIRRORD_DESTINATION": ", ".join(str(pair.destination) for pair in definition.pairs),
         **{f"MIRRORD_{key.upper()}": value for key, value in facts.items()},
     }
     where = f"mirror '{definition.name}'"

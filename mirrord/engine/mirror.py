@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mirrord.catalogue.store import Catalogue, Confirmed, MirrorRow
@@ -19,6 +20,7 @@ from mirrord.drivers.contract import Driver
 from mirrord.drivers.refusals import other_mirror
 from mirrord.engine import direction, preempt, relation
 from mirrord.engine.fanout import Fanout
+from mirrord.engine.members import Members
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.throttle import Throttle
 from mirrord.engine.transfer import Route
@@ -38,6 +40,10 @@ def _never() -> bool:
     return False
 
 
+def _no_room(_member: int, _need_bytes: int) -> None:
+    """Nothing can be pruned."""
+
+
 @dataclass(slots=True)
 class Mirror:
     """A mirror at work. Cheap to make; holds nothing until a verb runs."""
@@ -47,8 +53,8 @@ class Mirror:
     catalogue: Catalogue
     run: RunFiles
     watcher: Watcher
-    source: Driver
-    destination: Driver
+    source: Members
+    destination: Members
     #: This host, as the relationship records name who controls a mirror.
     controller: str
     limits: Limits | None = None
@@ -97,19 +103,28 @@ class Mirror:
             self, definition=definition, source=self.destination, destination=self.source
         )
 
-    def route(self, make_room: Callable[[int], None] | None = None) -> Route:
-        """The way of a transfer from source to destination."""
+    def routes(self, make_room: Callable[[int, int], None] = _no_room) -> list[Route]:
+        """The way of each member from source to destination. The throttle holds for their sum.
+
+        make_room: is asked, with the member's number, to prune so many bytes at its destination.
+        """
         throttle = Throttle(check=self.run.check_abort)
         if self.limits is not None:
             throttle = self.limits.throttle(
                 self.definition, self.definitions, check=self.run.check_abort, danger=self.danger
             )
-        route = Route(
-            self.source, self.destination, self.id, self.run, self.watcher, throttle, self.waiting,
-            tell=lambda text: self.catalogue.add_event(self.id, "warning", text),
-            together=self.together,
-        )  # fmt: skip
-        return route if make_room is None else route._replace(make_room=make_room)
+
+        def tell(text: str) -> None:
+            self.catalogue.add_event(self.id, "warning", text)
+
+        pairs = zip(self.source.drivers, self.destination.drivers, strict=True)
+        return [
+            Route(
+                sender, receiver, self.id, self.run, self.watcher, throttle, self.waiting,
+                make_room=partial(make_room, number), tell=tell, together=self.together,
+            )
+            for number, (sender, receiver) in enumerate(pairs)
+        ]  # fmt: skip
 
     def row(self) -> MirrorRow:
         """The mirror's standing; taken from its ends when the catalogue does not know it."""
@@ -221,7 +236,7 @@ class Mirror:
         """Hold the mirror, and the destination's volume, for one verb; `Busy` names the holder."""
         with self.hold_here(verb, activity=activity) as stack:
             if self.together is not None:
-                stack.enter_context(self.together.at_work(self.source))
+                stack.enter_context(self.together.at_work(self.source, self.source.drivers))
             # Another mirror may have it for a moment, as its source.
             patience_s = _LOCK_WAIT_S if self.goes_first else 0
             purpose = f"mirrord {verb.value} {self.name}"
@@ -314,14 +329,16 @@ def open_mirror(
     together: Fanout | None = None,
 ) -> Mirror:
     """A mirror by its definition. opener: gives the driver of an endpoint."""
+    pairs = definition.pairs
+    names = [pair.name for pair in pairs]
     return Mirror(
         definition=definition,
         definitions=definitions,
         catalogue=catalogue,
         run=run,
         watcher=watcher,
-        source=opener(definition.source),
-        destination=opener(definition.destination),
+        source=Members([opener(pair.source) for pair in pairs], names),
+        destination=Members([opener(pair.destination) for pair in pairs], names),
         controller=controller,
         limits=limits,
         zone=zone,

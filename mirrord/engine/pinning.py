@@ -15,9 +15,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 from mirrord.core.errors import MirrordError
-from mirrord.core.model import Role, Snapshot, SnapshotKind
+from mirrord.core.model import Role, Snapshot
 from mirrord.drivers.contract import Driver
 from mirrord.drivers.pins import GUIDS_MAX
+from mirrord.engine import plan
 from mirrord.engine.mirror import Mirror, one_line
 
 _KEPT = 2
@@ -26,13 +27,9 @@ _UNNAMED: Mapping[str, str] = {}
 
 def bases(here: Sequence[Snapshot], there: Sequence[Snapshot]) -> list[str]:
     """The newest two that both ends have intact, oldest first."""
-    ours = {snapshot.guid for snapshot in here if _usable(snapshot)}
-    common = [one.guid for one in there if _usable(one) and one.guid in ours]
+    ours = {snapshot.guid for snapshot in here if plan.usable(snapshot)}
+    common = [one.guid for one in there if plan.usable(one) and one.guid in ours]
     return common[-_KEPT:]
-
-
-def _usable(snapshot: Snapshot) -> bool:
-    return snapshot.intact and not snapshot.aside and snapshot.kind is not SnapshotKind.DIVERGED
 
 
 def of_others(mirror: Mirror, snapshots: Iterable[Snapshot]) -> dict[str, tuple[str, ...]]:

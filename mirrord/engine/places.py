@@ -13,20 +13,35 @@ from mirrord.engine.mirror import Mirror
 _FSTAB = Path("/etc/fstab")
 
 
-def remember(mirror: Mirror, endpoint: Endpoint, facts: VolumeFacts) -> None:
-    """Record where an end is."""
-    if facts.mount:
-        mirror.catalogue.set_place(mirror.id, str(endpoint), facts.mount, facts.filesystem)
+def remember(mirror: Mirror) -> None:
+    """Record where the volumes of both ends are."""
+    pairs = mirror.definition.pairs
+    ends = [
+        *zip((pair.source for pair in pairs), mirror.source.drivers, strict=True),
+        *zip((pair.destination for pair in pairs), mirror.destination.drivers, strict=True),
+    ]
+    for endpoint, driver in ends:
+        facts = driver.facts()
+        if facts.mount:
+            mirror.catalogue.set_place(mirror.id, str(endpoint), facts.mount, facts.filesystem)
 
 
-def check_mounted(mirror: Mirror, facts: VolumeFacts) -> None:
-    """`Refused` when the source is not there because its file system is not, or another is."""
-    endpoint = mirror.definition.source
+def check_mounted(mirror: Mirror, *, new_disk: bool = False) -> None:
+    """`Refused` when a source is not there because its file system is not, or another is. new_disk:
+    another one may be, in the place of the old one.
+    """
+    for pair, driver in zip(mirror.definition.pairs, mirror.source.drivers, strict=True):
+        facts = driver.facts()
+        known = mirror.catalogue.place(mirror.id, str(pair.source))
+        if not (new_disk and known is not None and known[0] == facts.mount):
+            _check_mounted(mirror, pair.source, facts, str(driver))
+
+
+def _check_mounted(mirror: Mirror, endpoint: Endpoint, facts: VolumeFacts, where: str) -> None:
     if not facts.mount:
         return
     known = mirror.catalogue.place(mirror.id, str(endpoint))
     mount = known[0] if known else "" if endpoint.host else _fstab_mount(facts)
-    where = str(mirror.source)
     if mount and mount != facts.mount and _is_below(facts.location, mount):
         raise Refused(
             "the file system of the source is not mounted",

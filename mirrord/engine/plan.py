@@ -10,6 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from mirrord.core.model import Snapshot, SnapshotKind
+from mirrord.core.names import sequence_of
+from mirrord.core.sets import is_complete
 
 
 class Step(NamedTuple):
@@ -27,23 +29,63 @@ class Conflict(NamedTuple):
     hint: str
 
 
-def newest_common(
+def newest_complete_set(
     source: Sequence[Snapshot], destination: Sequence[Snapshot], *, not_after: str | None = None
 ) -> Snapshot | None:
-    """The destination's copy of the newest snapshot that both ends have intact, in the history of
-    their volumes as they are now.
+    """The destination's copy of the newest set that both ends have complete and intact, in the
+    history of their volumes as they are now. Commit, break, restore, retention, cascade and
+    fan-out go on from it, and neither end deletes its part of it.
 
-    not_after: guid of a destination snapshot; only it and older ones count.
+    not_after: identity of a set of the destination; only it and older ones count.
     """
-    ours = {snapshot.guid for snapshot in source if snapshot.intact and not snapshot.aside}
+    ours = {one.guid for one in source if usable(one)}
     found: Snapshot | None = None
-    for snapshot in destination:
-        usable = snapshot.intact and not snapshot.aside
-        if usable and snapshot.guid in ours and snapshot.kind is not SnapshotKind.DIVERGED:
-            found = snapshot
-        if snapshot.guid == not_after:
+    for one in destination:
+        if usable(one) and one.guid in ours:
+            found = one
+        if one.guid == not_after:
             break
     return found
+
+
+def usable(one: Snapshot) -> bool:
+    """Whether an update may go on from it. (A set that is not complete is not intact.)"""
+    return one.intact and not one.aside and one.kind is not SnapshotKind.DIVERGED
+
+
+def beginning(
+    listed: Sequence[Snapshot], live: Collection[str], shown: Collection[str]
+) -> str | None:
+    """The set that members of an end begin as when they are made live together; None: there is none
+    that is complete.
+
+    live: names of the sets that members began as which are live already (an earlier try was
+    interrupted). shown: names of those that the others show. Where members show different sets it
+    is the newest: a set that any member shows is complete.
+    """
+    complete = {one.name: one.guid for one in listed if usable(one)}
+    for names in (set(live), set(shown)):
+        if len(names) == 1 and names <= complete.keys():
+            return complete[names.pop()]
+    return list(complete.values())[-1] if complete else None
+
+
+def left_over(
+    listed: Sequence[Snapshot], mirror_id: str, newest: Snapshot | None
+) -> list[Snapshot]:
+    """The mirror's reference sets at an end that are older than the newest complete one, and of
+    which members have lost their snapshots: what is left of them is of no use.
+    """
+    guids = [one.guid for one in listed]
+    if newest is None or newest.guid not in guids:
+        return []
+    return [
+        one
+        for one in listed[: guids.index(newest.guid)]
+        if one.kind is SnapshotKind.REFERENCE
+        and not is_complete(one.guid)
+        and sequence_of(one.name, mirror_id)
+    ]
 
 
 def find_base(
@@ -67,7 +109,7 @@ def find_base(
     if not here[shown].intact:
         return Conflict(f"the base {label} was made writable or changed at the source", mend)
     if here[shown].aside:
-        common = newest_common(source, destination)
+        common = newest_complete_set(source, destination)
         if common is None:
             return Conflict(f"the source went back to before the base {label}", mend)
         return here[common.guid]
@@ -75,7 +117,7 @@ def find_base(
 
 
 def _way_on(name: str, source: Sequence[Snapshot], destination: Sequence[Snapshot]) -> str:
-    older = newest_common(source, destination)
+    older = newest_complete_set(source, destination)
     if older is not None:
         return (
             f"'mirrord resync {name}' goes on incrementally from {older.name}, the newest snapshot "

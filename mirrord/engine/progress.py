@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Protocol
 
 from mirrord.core.errors import Aborted
 from mirrord.core.states import Activity
 from mirrord.system import clock
 
 _WRITE_EVERY_S = 0.1
+
+
+class Progress(Protocol):
+    """What a transfer tells while it runs. moved_bytes: what its present try has moved."""
+
+    moved_bytes: int
+
+    def check_abort(self) -> None:
+        """Raise `Aborted` when it is to end."""
+
+    def begin_transfer(self, name: str, estimate_bytes: int, done_bytes: int) -> None:
+        """A transfer begins, or goes on after `done_bytes`."""
+
+    def moved(self, stream_bytes: int, done_bytes: int) -> None:
+        """So many more bytes were received; `done_bytes` in all."""
 
 
 class RunFiles:
@@ -62,6 +78,11 @@ class RunFiles:
             estimate_bytes=estimate_bytes,
             done_bytes=done_bytes,
         )
+
+    def expect(self, estimate_bytes: int, done_bytes: int) -> None:
+        """Of a transfer that runs more is known now."""
+        self.estimate_bytes = estimate_bytes
+        self.tell(estimate_bytes=estimate_bytes, done_bytes=done_bytes)
 
     def moved(self, stream_bytes: int, done_bytes: int) -> None:
         """So many more bytes were received; `done_bytes` in all."""

@@ -71,6 +71,7 @@ def prune(mirror: Mirror, here: list[Snapshot], there: list[Snapshot], *, shown:
             doubts += [f"at the {end.name}: {doubt}" for doubt in end.doubts]
         certain = [end for end in ends if not end.doubts and not end.driver.append_only]
         _delete(mirror, certain, here, there)
+        _delete_left_over(mirror, here, there)
         left = {
             s.guid for end in ends for s in (end.kept if not end.doubts else end.kept + end.gone)
         }
@@ -168,6 +169,17 @@ def _delete(
     _delete_at(mirror, mirror.destination, from_destination, pins.destination)
 
 
+def _delete_left_over(mirror: Mirror, here: Sequence[Snapshot], there: Sequence[Snapshot]) -> None:
+    """End deletions that were interrupted between two members."""
+    newest = plan.newest_complete_set(here, there)
+    if not mirror.destination.append_only:
+        _delete_at(mirror, mirror.destination, plan.left_over(there, mirror.id, newest), ())
+    if rest := plan.left_over(here, mirror.id, newest):
+        with mirror.source_locked():
+            if mirror.source.facts().role is Role.LIVE:
+                _delete_at(mirror, mirror.source, rest, ())
+
+
 def _delete_at_source(mirror: Mirror, gone: Sequence[Snapshot], pinned: Sequence[str]) -> None:
     guids = [snapshot.guid for snapshot in gone]
     # One that several mirrors have taken together goes with the last of them.
@@ -185,34 +197,39 @@ def _delete_at(
     if not guids.isdisjoint(pinned):
         driver.pin(mirror.id, [guid for guid in pinned if guid not in guids])
     for snapshot in gone:
-        driver.delete_snapshot(snapshot.guid)
+        if snapshot.guid:
+            driver.delete_snapshot(snapshot.guid)
 
 
-def make_room(mirror: Mirror, need_bytes: int, *, base: str | None) -> None:
-    """Prune the destination before a transfer that it is too small for, and wait for the space.
+def make_room(mirror: Mirror, member: int, need_bytes: int, *, base: str | None) -> None:
+    """Prune a member of the destination before a transfer that it is too small for, and wait for
+    the space. Other members may be receiving: what they have of the same sets is deleted later.
 
     The file system may give space back only a while after a deletion, so this waits for it.
     """
-    facts = mirror.destination.facts()
+    facts, driver = mirror.destination.facts(), mirror.destination.drivers[member]
+    free_bytes = driver.facts().free_bytes
     there = mirror.destination.snapshots()
     protected = _bases_of_others(mirror) | pinning.reasons(mirror, there, ())
     protected |= {guid: "it is the base" for guid in (base, facts.shown) if guid}
     end = look(mirror, "destination", there, protected=protected)
     if not end.gone or end.doubts:
         return
-    _delete_at(mirror, mirror.destination, end.gone, pinning.own(mirror, there))
+    gone = [one._replace(guid=mirror.destination.parts(one.guid)[member]) for one in end.gone]
+    pinned = [mirror.destination.parts(guid)[member] for guid in pinning.own(mirror, there)]
+    _delete_at(mirror, driver, gone, list(filter(None, pinned)))
     mirror.catalogue.add_event(
         mirror.id,
         "info",
         f"pruned {len(end.gone)} snapshots first: {format_size(need_bytes)} are needed, "
-        f"{format_size(facts.free_bytes)} were free",
+        f"{format_size(free_bytes)} were free",
     )
     deadline_s = clock.monotonic_s() + _ROOM_WAIT_S
-    while mirror.destination.facts().free_bytes < need_bytes:
+    while driver.facts().free_bytes < need_bytes:
         if clock.monotonic_s() > deadline_s:
             return
         mirror.run.check_abort()
-        mirror.destination.reclaim()
+        driver.reclaim()
         clock.sleep_s(_POLL_S)
 
 
@@ -248,6 +265,7 @@ def prune_now(mirror: Mirror, *, dry_run: bool, accept: bool) -> Result:
             return Result("planned", "\n".join([*lines, f"{_count(count)} would go."]), data)
         refused = [end for end in ends if end.doubts and not accept]
         _delete(mirror, [end for end in ends if end not in refused], here, there)
+        _delete_left_over(mirror, here, there)
         left = {s.guid for s in (*mirror.source.snapshots(), *mirror.destination.snapshots())}
         mine = mirror.catalogue.snapshots(mirror.id)
         mirror.catalogue.remove_snapshots(mirror.id, [guid for guid in mine if guid not in left])
@@ -319,7 +337,7 @@ def _protected(
 ) -> dict[str, str]:
     pinned = {one.guid for one in (*here, *there) if set(one.pinned) - {mirror.id}}
     protected = {guid: why for guid, why in _bases_of_others(mirror).items() if guid not in pinned}
-    common = plan.newest_common(here, there)
+    common = plan.newest_complete_set(here, there)
     if common is not None:
         protected[common.guid] = "it is the base of the next update"
     try:

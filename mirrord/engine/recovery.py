@@ -37,16 +37,17 @@ from mirrord.core.errors import (
     Aborted,
     LinkLost,
     MirrordError,
-    NotFound,
     Undecided,
     Unreachable,
 )
 from mirrord.core.model import Role, Snapshot, SnapshotKind, Staging
+from mirrord.core.sets import is_complete
 from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_size
 from mirrord.drivers.contract import Capability, Driver
-from mirrord.engine import failover_steps, relation
+from mirrord.engine import failover_steps, plan, relation
 from mirrord.engine.direction import Turned
+from mirrord.engine.members import Members
 from mirrord.engine.mirror import Mirror, one_line
 from mirrord.system import clock
 
@@ -172,10 +173,10 @@ def nothing_switched(mirror: Mirror, operation: Operation) -> bool:
     if operation.phase != "begun":
         return False
     if operation.verb == Verb.REVERSE.value:
-        return mirror.destination.facts().role is not Role.LIVE
+        return Role.LIVE not in mirror.destination.roles()
     if operation.verb == Verb.RESYNC.value:
-        return mirror.destination.facts().role is Role.LIVE
-    return operation.verb == Verb.RESTORE.value and mirror.source.facts().role is not Role.MIRROR
+        return set(mirror.destination.roles()) == {Role.LIVE}
+    return operation.verb == Verb.RESTORE.value and Role.MIRROR not in mirror.source.roles()
 
 
 def give_back(mirror: Mirror, error: BaseException) -> None:
@@ -193,11 +194,17 @@ def give_back(mirror: Mirror, error: BaseException) -> None:
 
 def undecided(mirror: Mirror, operation: Operation) -> str:
     """Why a verb cannot be finished without asking, or ""."""
-    verb = Verb(operation.verb)
-    if verb is Verb.BREAK:
+    if operation.verb == Verb.BREAK.value:
         return ""
     where = _loser(mirror, operation)
-    role = where.facts().role
+    marks = where.marks(str(operation.arguments.get("mark", "")))
+    found = (_undecided_of(operation, *one) for one in zip(where.drivers, marks, strict=True))
+    return "; ".join(why for why in found if why)
+
+
+def _undecided_of(operation: Operation, where: Driver, mark: str) -> str:
+    """The same of one member. Others may be set aside already: a crash came between them."""
+    verb, role = Verb(operation.verb), where.facts().role
     if role is Role.MIRROR or (verb is Verb.RESTORE and operation.phase == "transferred"):
         return ""  # set aside already, and read-only since
     if verb is Verb.RESTORE and role is Role.ABSENT and operation.arguments.get("base") is None:
@@ -206,13 +213,13 @@ def undecided(mirror: Mirror, operation: Operation) -> str:
     if role is not Role.LIVE:
         return f"{where} is no longer what it was at {began:%Y-%m-%d %H:%M:%S}"
     if operation.phase in ("begun", "promoted", "swapped"):
-        if where.is_marked(str(operation.arguments.get("mark", ""))):
+        if where.is_marked(mark):
             return ""
         return f"{where} was written to, or replaced, after {began:%Y-%m-%d %H:%M:%S}"
     return f"{where} was made writable after {began:%Y-%m-%d %H:%M:%S}"
 
 
-def _loser(mirror: Mirror, operation: Operation) -> Driver:
+def _loser(mirror: Mirror, operation: Operation) -> Members:
     """The end whose live volume the verb sets aside; a reverse may have swapped them already."""
     if operation.verb == Verb.RESYNC.value:
         return mirror.destination
@@ -238,9 +245,7 @@ def _give_up(mirror: Mirror, operation: Operation) -> None:
         _settle_last_update(mirror, operation)
     elif verb is not Verb.BREAK:
         done = verb is Verb.RESTORE and operation.phase == "transferred"
-        if where.facts().role is Role.MIRROR and (
-            done or _put_back(mirror, operation, where, name)
-        ):
+        if Role.MIRROR in where.roles() and (done or _put_back(operation, where, name)):
             finished = failover_steps.finish(mirror, operation)
             if finished.mirror.definition is not mirror.definition:
                 raise Turned
@@ -253,19 +258,21 @@ def _give_up(mirror: Mirror, operation: Operation) -> None:
     )
 
 
-def _put_back(mirror: Mirror, operation: Operation, where: Driver, name: str) -> bool:
+def _put_back(operation: Operation, where: Members, name: str) -> bool:
     """Make what was set aside live again; True: nothing was, the verb can as well be finished."""
     for staging in where.stagings():
         where.discard(staging.transfer_id)
-    try:
-        where.reinstate(name)
-    except NotFound:
-        if operation.verb != Verb.RESTORE.value:
-            return True
-        if operation.arguments.get("base") is None:
-            where.forget()  # there was no volume
-        else:
-            where.promote(str(operation.arguments["base"]))  # it was equal to that
+    restoring = operation.verb == Verb.RESTORE.value
+    base = operation.arguments.get("base" if restoring else "guid")
+    if base is None:
+        where.forget()  # there was no volume
+        return False
+    bare = where.put_back(name)
+    if len(bare) == len(where.drivers) and not restoring:
+        return True
+    for driver, part in zip(where.drivers, where.parts(str(base)), strict=True):
+        if driver in bare:
+            driver.promote(part)  # it was equal to that
     return False
 
 
@@ -301,8 +308,25 @@ def drop(mirror: Mirror, pending: Pending) -> None:
     operation = mirror.catalogue.operation(mirror.id)
     assert operation is not None
     mirror.destination.discard(pending.transfer_id)
+    _take_back(mirror, pending.snapshot.name)
     gone = [pending.snapshot.guid] if _drop_snapshot(mirror, operation) else []
     mirror.catalogue.end(mirror.id, gone=gone)
+
+
+def _take_back(mirror: Mirror, name: str) -> None:
+    """Members of the destination that have committed a set which the others will not get go back
+    to the newest complete one, and their part of the set is deleted.
+    """
+    listed = mirror.destination.snapshots()
+    ahead = [one.guid for one in listed if one.name == name and not is_complete(one.guid)]
+    complete = [one.guid for one in listed if plan.usable(one)]
+    if not ahead or mirror.destination.append_only or Role.LIVE in mirror.destination.roles():
+        return
+    try:
+        mirror.destination.go_back(ahead[0], complete[-1] if complete else None, mirror.id, name)
+    except (MirrordError, OSError) as error:
+        text = f"what some members have of {name} stays at the destination: {one_line(error)}"
+        mirror.catalogue.add_event(mirror.id, "warning", text)
 
 
 def end_owners(mirror: Mirror) -> None:
@@ -361,6 +385,7 @@ def _settle_transfer(
             return Recovered()
         return Recovered(pending=pending)
     mirror.destination.discard(transfer_id)
+    _take_back(mirror, str(arguments["name"]))
     gone = [guid] if _drop_snapshot(mirror, operation) else []
     mirror.catalogue.end(mirror.id, transfer=(transfer_id, result, columns), gone=gone)
     return Recovered()

@@ -9,7 +9,7 @@ the record, to tell whether anything has changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mirrord.core.errors import Diverged, Fenced, MirrordError, Refused, Unsupported
@@ -20,6 +20,7 @@ from mirrord.core.states import State, Verb
 from mirrord.drivers.contract import Driver
 from mirrord.engine import direction
 from mirrord.engine.direction import Turned
+from mirrord.engine.members import Members
 
 if TYPE_CHECKING:
     from mirrord.engine.mirror import Mirror
@@ -43,29 +44,34 @@ def enter(mirror: Mirror, verb: Verb) -> None:
     another controller has the mirror, `Diverged` when the ends contradict each other, and `Turned`.
     """
     try:
-        there = _read(mirror.destination, mirror.id)
+        there = _records(mirror.destination, mirror.id)
     except (MirrordError, OSError):
         if verb is not Verb.BREAK:  # which needs no intact metadata
             raise
-        there = None
+        there = [None]
     known = mirror.known
     ours = known is not None and is_same(known.controller, mirror.controller)
-    if known is None or not ours or there != known or _meant(mirror, known) != known:
+    if (
+        known is None
+        or not ours
+        or any(record != known for record in there)
+        or _meant(mirror, known) != known
+    ):
         _settle(mirror, verb, there)
 
 
-def _settle(mirror: Mirror, verb: Verb, there: Relationship | None) -> None:
-    """Find the newest record, and bring an end that has an older one, or none, up to it."""
+def _settle(mirror: Mirror, verb: Verb, there: list[Relationship | None]) -> None:
+    """Find the newest record, and bring each volume that has an older one, or none, up to it."""
     try:
-        here = _read(mirror.source, mirror.id)
+        here = _records(mirror.source, mirror.id)
     except (MirrordError, OSError):
-        here = None  # it may be lost
+        here = []  # it may be lost
     try:
-        newer = newest((there, here))
+        newer, agreed = newest((*there, *here)), True
     except Diverged:
         if verb not in _SETTLING:
             raise
-        newer = there
+        newer, agreed = max(filter(None, there), key=lambda record: record.epoch), False
     if newer is None:
         _learn(mirror, None)
         return
@@ -78,12 +84,11 @@ def _settle(mirror: Mirror, verb: Verb, there: Relationship | None) -> None:
         _turn(mirror, source)
     if {site.name for site in record.sites} != {site.name for site in newer.sites}:
         record = record._replace(epoch=newer.epoch + 1)  # the definition has other names for them
-    if there != here and there is not None and here is not None and there.epoch == here.epoch:
-        _learn(mirror, record, complete=False)  # in conflict: what settles it raises the epoch
-    elif verb is Verb.TAKEOVER:
+    if verb is Verb.TAKEOVER:
         _learn(mirror, newer, complete=False)
-    else:
-        _learn(mirror, record, complete=False)
+        return
+    _learn(mirror, record, complete=False)
+    if agreed:  # otherwise what settles it raises the epoch
         _write(mirror, record, (mirror.destination, mirror.source), strict=())
 
 
@@ -110,7 +115,9 @@ def _turn(mirror: Mirror, source: str) -> None:
 def _meant(mirror: Mirror, record: Relationship) -> Relationship:
     """The record as it would be written now: by the names and endpoints of the definition."""
     definition = mirror.definition
-    sites = tuple(SiteRecord(site.name, (str(site.endpoint),)) for site in definition.sites)
+    sites = tuple(
+        SiteRecord(site.name, tuple(map(str, site.endpoints))) for site in definition.sites
+    )
     return record._replace(name=mirror.name, source=definition.source_site, sites=sites)
 
 
@@ -159,27 +166,28 @@ def begin_epoch(
 
 
 def _write(
-    mirror: Mirror, record: Relationship, ends: Iterable[Driver], *, strict: Iterable[Driver]
+    mirror: Mirror, record: Relationship, ends: Sequence[Members], *, strict: Sequence[Members]
 ) -> None:
-    """Bring these ends up to the record; of the others that cannot be told, nothing is said: the
-    next verb tries again.
+    """Bring all volumes of these ends up to the record; of one that cannot be told nothing is said:
+    the next verb tries again. Of the `strict` ones that is raised.
     """
     complete = True
-    for driver in ends:
-        try:
-            complete = _tell(mirror, driver, record) and complete
-        except Fenced:
-            raise
-        except (MirrordError, OSError):
-            if driver in strict:
+    for end in ends:
+        for driver in end.drivers:
+            try:
+                complete = _tell(mirror, driver, record) and complete
+            except Fenced:
                 raise
-            complete = False
+            except (MirrordError, OSError):
+                if end in strict:
+                    raise
+                complete = False
     if complete and mirror.source in ends:
         _learn(mirror, record)
 
 
 def _tell(mirror: Mirror, driver: Driver, record: Relationship) -> bool:
-    """Write the record at one end; whether it has it then."""
+    """Write the record at one volume; whether it has it then."""
     stored = _read(driver, mirror.id)
     if stored == record:
         return True
@@ -191,6 +199,11 @@ def _tell(mirror: Mirror, driver: Driver, record: Relationship) -> bool:
         except Unsupported:
             return False  # an older mirrord
     return True
+
+
+def _records(end: Members, mirror_id: str) -> list[Relationship | None]:
+    """What each volume of an end has."""
+    return [_read(driver, mirror_id) for driver in end.drivers]
 
 
 def _read(driver: Driver, mirror_id: str) -> Relationship | None:
@@ -212,21 +225,23 @@ def _learn(mirror: Mirror, record: Relationship | None, *, complete: bool = True
 def ask_source(mirror: Mirror) -> None:
     """Take what the source says for true, where the destination does not answer."""
     if mirror.known is None:
-        mirror.known = _read(mirror.source, mirror.id)
+        mirror.known = newest(_records(mirror.source, mirror.id))
         if mirror.known is not None:
             _check_controller(mirror, mirror.known)
         fence(mirror)
 
 
-def give_up(mirror: Mirror, driver: Driver) -> str:
+def give_up(mirror: Mirror, end: Members) -> str:
     """The mirror is no more: remove its record; what is to be said when that was not possible."""
-    try:
-        if _read(driver, mirror.id) is not None:
-            with mirror.locked(driver):
-                driver.unrelate(mirror.id)
-    except (MirrordError, OSError) as error:
-        return f"Its relationship record stays at {driver}: {error}."
-    return ""
+    trouble = []
+    for driver in end.drivers:
+        try:
+            if _read(driver, mirror.id) is not None:
+                with mirror.locked(driver):
+                    driver.unrelate(mirror.id)
+        except (MirrordError, OSError) as error:
+            trouble.append(f"Its relationship record stays at {driver}: {error}.")
+    return " ".join(trouble)
 
 
 def take_over(mirror: Mirror, *, yes: bool) -> Result:

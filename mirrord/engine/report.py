@@ -73,6 +73,7 @@ def status(mirror: Mirror) -> dict[str, Any]:
         "id": mirror.id,
         "source": str(mirror.source),
         "destination": str(mirror.destination),
+        "members": members(mirror),
         "state": state.value,
         "activity": activity,
         "healthy": not problems,
@@ -110,6 +111,15 @@ def _reversed_since_ns(mirror: Mirror) -> int | None:
     return known.since_ns if known else 0
 
 
+def members(mirror: Mirror) -> list[dict[str, str]]:
+    """The pairs of volumes of a mirror."""
+    pairs = zip(mirror.source.names, mirror.source.drivers, mirror.destination.drivers, strict=True)
+    return [
+        {"name": name, "source": str(source), "destination": str(destination)}
+        for name, source, destination in pairs
+    ]
+
+
 def _left_s(progress: dict[str, Any]) -> float | None:
     """How long the running transfer still takes at the rate that it had so far."""
     try:
@@ -142,7 +152,7 @@ def promise(rpo_s: float | None, lag_s: float | None, *, left_s: float | None) -
 def unknown(name: str, problem: str) -> dict[str, Any]:
     """The row of a mirror whose definition cannot be read."""
     return {
-        "name": name, "id": "", "source": "", "destination": "", "state": "unknown",
+        "name": name, "id": "", "source": "", "destination": "", "members": [], "state": "unknown",
         "activity": "idle", "healthy": False, "problems": [problem], "lag_s": None, "view": "",
         "shown": "", "copy": "", "running": None, **NO_CHECKPOINT, "last_transfer": None,
         "notes": [], "reversed_since_ns": None,
@@ -297,7 +307,7 @@ def snapshots(mirror: Mirror) -> dict[str, Any]:
                  "shown": bool(facts and facts.shown == snapshot.guid), "at": {}},
             )  # fmt: skip
             entry["at"][end] = {"path": snapshot.path, "intact": snapshot.intact}
-    base = plan.newest_common(ends["source"], ends["destination"])
+    base = plan.newest_complete_set(ends["source"], ends["destination"])
     for guid, entry in rows.items():
         entry["base"] = base is not None and guid == base.guid
     ordered = [rows[guid] for guid in _merged(ends["source"], ends["destination"])]

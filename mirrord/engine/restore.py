@@ -8,7 +8,7 @@ import stat
 from pathlib import Path, PurePosixPath
 
 from mirrord.core.errors import IoFailed, NotFound, Refused, Unsupported, UsageError
-from mirrord.core.model import Role, Snapshot, SnapshotKind, VolumeFacts
+from mirrord.core.model import Role, Snapshot, SnapshotKind
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, Verb
 from mirrord.core.text import escaped
@@ -48,6 +48,7 @@ def restore_files(
             "there (scp, rsync). 'mirrord restore NAME --all' brings back the whole volume.",
         )
     if Capability.FILES not in mirror.destination.capabilities:
+        _refuse_several(mirror, snapshot)
         raise Unsupported(
             f"single files cannot be restored from a {mirror.destination.kind} volume",
             where=str(mirror.destination),
@@ -91,6 +92,25 @@ def restore_files(
         "done",
         "\n".join(f"restored {escaped(str(new))} from {chosen.name}" for _old, new in jobs),
         {"snapshot": chosen.name, "files": [str(new) for _old, new in jobs]},
+    )
+
+
+def _refuse_several(mirror: Mirror, wanted: str | None) -> None:
+    """Where each member has files, say where those of the snapshot can be read."""
+    drivers = mirror.destination.drivers
+    if not all(Capability.FILES in driver.capabilities for driver in drivers):
+        return
+    parts = mirror.destination.parts(pick_snapshot(mirror, wanted).guid)
+    paths = [
+        one.path
+        for driver, part in zip(drivers, parts, strict=True)
+        for one in driver.snapshots()
+        if one.guid == part
+    ]
+    raise Unsupported(
+        "single files cannot be restored from a mirror with several members",
+        where=str(mirror.destination),
+        hint=f"Copy them from the member that has them: {', '.join(paths)}.",
     )
 
 
@@ -231,13 +251,16 @@ def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[Turn, str | None]:
             "the source cannot be replaced", where=where, why=facts.fixed,
             hint="Restore single files, or mount it so that it can be renamed.",
         )  # fmt: skip
-    common = plan.newest_common(
+    common = plan.newest_complete_set(
         mirror.source.snapshots(), mirror.destination.snapshots(), not_after=chosen.guid
     )
+    if common is None:
+        _refuse_partly_lost(mirror)
     # (An interrupted restore may have prepared the place, and nothing has come.)
     begun = facts.role is Role.MIRROR and facts.mirror_id == mirror.id
-    if facts.role is Role.ABSENT or (begun and not mirror.source.snapshots()):
-        _check_place(mirror, facts)
+    lost_all = set(mirror.source.roles()) == {Role.ABSENT}
+    if lost_all or (begun and not mirror.source.snapshots()):
+        places.check_mounted(mirror, new_disk=True)
         line = f"restore '{mirror.name}': {where} is made again from {chosen.name}."
         base = common.guid if common else None
         return Turn(Verb.RESTORE, chosen, where, None, (line,)), base
@@ -248,9 +271,7 @@ def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[Turn, str | None]:
         )  # fmt: skip
     if common.guid == chosen.guid:
         _check_whole(mirror, chosen)
-    lost = None
-    if facts.role is Role.LIVE and mirror.source.changed_since(common.guid):
-        lost = mirror.source.divergence(common.guid)
+    lost = mirror.source.losses(common.guid)
     writers = tuple(mirror.source.writers())
     rest = "" if common.guid == chosen.guid else f", and the rest is brought up to {chosen.name}"
     lines = (
@@ -262,13 +283,18 @@ def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[Turn, str | None]:
     return Turn(Verb.RESTORE, chosen, where, lost, lines, writers), common.guid
 
 
-def _check_place(mirror: Mirror, facts: VolumeFacts) -> None:
-    """Refuse to make a source on the file system below a mount point. Another file system that is
-    mounted there is a new disk.
-    """
-    known = mirror.catalogue.place(mirror.id, str(mirror.definition.source))
-    if known is None or known[0] != facts.mount:
-        places.check_mounted(mirror, facts)
+def _refuse_partly_lost(mirror: Mirror) -> None:
+    """A lost member cannot be made again beside others that cannot go back to the same set."""
+    lost = [str(one) for one in mirror.source.drivers if one.facts().role is Role.ABSENT]
+    if not lost or len(lost) == len(mirror.source.drivers):
+        return
+    raise Refused(
+        "a member of the source is lost, and the others have no set with it",
+        where=", ".join(lost),
+        why="all members of the source must go back to one set, or be made again from it",
+        hint="Move the volumes of the other members away (rename them); restore then makes all "
+        "members again from the destination. Or 'mirrord break NAME' and work on there.",
+    )
 
 
 def _check_whole(mirror: Mirror, chosen: Snapshot) -> None:

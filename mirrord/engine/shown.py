@@ -14,7 +14,7 @@ from mirrord.core.errors import MirrordError
 from mirrord.core.model import Role, Snapshot, VolumeFacts
 from mirrord.core.states import State
 from mirrord.core.units import format_size
-from mirrord.engine.mirror import Mirror
+from mirrord.engine.mirror import Mirror, one_line
 from mirrord.system import locks
 from mirrord.system.waiting import LOOK_S
 
@@ -59,9 +59,9 @@ def look(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None, trouble: str
     if facts.role is Role.LIVE:
         fault = _fault("the destination was made writable outside of this mirror")
         return Shown("", row.confirmed_ns, (fault, *full))
-    faults = (*_read_only(mirror, facts), *full)
+    faults = (*_read_only(mirror), *full)
     if not facts.shown:
-        fault = _fault(f"{mirror.destination} shows nothing: its view is not there any more")
+        fault = _fault(f"{mirror.destination} {_shows_nothing(mirror)}")
         return Shown("", 0, (fault, *faults))
     if facts.shown == row.confirmed_guid:
         return Shown(_name(mirror, facts.shown, None), row.confirmed_ns, faults)
@@ -95,6 +95,16 @@ def look_at_source(mirror: Mirror) -> tuple[Fault, ...]:
 
 def _fault(text: str) -> Fault:
     return Fault("destination", "error", text)
+
+
+def _shows_nothing(mirror: Mirror) -> str:
+    """Why an end that is there shows no set."""
+    try:
+        if all(driver.facts().shown for driver in mirror.destination.drivers):
+            return "shows different sets at its members: the next update shows one set at all"
+    except (MirrordError, OSError) as error:
+        return f"cannot be read: {one_line(error)}"
+    return "shows nothing: its view is not there any more"
 
 
 def _absent(mirror: Mirror, facts: VolumeFacts) -> Fault | None:
@@ -160,22 +170,26 @@ def _full(mirror: Mirror, facts: VolumeFacts) -> tuple[Fault, ...]:
     return (_fault(f"no space is left at the destination {mirror.destination}: {free} are free"),)
 
 
-def _read_only(mirror: Mirror, facts: VolumeFacts) -> tuple[Fault, ...]:
+def _read_only(mirror: Mirror) -> tuple[Fault, ...]:
     """Whether the file system that holds the destination is read-only, where that can be seen.
 
     Not of a dataset: that of a mirror is always mounted so.
     """
-    location = facts.mount or mirror.destination.location
-    if mirror.destination.remote or not location.startswith("/"):
-        return ()
+    found = []
+    for driver in mirror.destination.drivers:
+        if not driver.remote and _is_read_only(driver.location):
+            text = f"the file system of the destination {driver} is read-only"
+            found.append(_fault(f"{text}: look at 'dmesg', then mount it writable"))
+    return tuple(found)
+
+
+def _is_read_only(location: str) -> bool:
     path = Path(location)
+    if not path.is_absolute():
+        return False
     while not path.exists() and path != path.parent:
         path = path.parent
     try:
-        flags = os.statvfs(path).f_flag
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
     except OSError:
-        return ()
-    if not flags & os.ST_RDONLY:
-        return ()
-    text = f"the file system of the destination {mirror.destination} is read-only"
-    return (_fault(f"{text}: look at 'dmesg', then mount it writable"),)
+        return False

@@ -18,8 +18,8 @@ from mirrord.core.model import Role, SnapshotKind
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.units import format_size
-from mirrord.drivers.contract import Driver
 from mirrord.engine import direction, failover_steps, pinning, preempt, recovery, relation
+from mirrord.engine.members import Members
 from mirrord.engine.mirror import Mirror, one_line
 from mirrord.system.waiting import HURRY_S
 
@@ -267,16 +267,17 @@ def _delete_held(mirror: Mirror, *, yes: bool, keep_snapshots: bool) -> Result:
                         error.hint = "With --yes the mirror is deleted all the same. " + error.hint
                     raise
                 trouble += f" Snapshots stay at the source: {one_line(error)}."
-        facts = mirror.destination.facts()
+        there = mirror.destination.present()
+        facts = there.facts()
         if facts.role in (Role.MIRROR, Role.LIVE) and facts.mirror_id in ("", mirror.id):
-            mirror.destination.forget()
+            there.forget()
         return _deleted(mirror, count, trouble)
 
 
-def _unpin(mirror: Mirror, *drivers: Driver) -> str:
+def _unpin(mirror: Mirror, *ends: Members) -> str:
     """The mirror needs nothing any more; what is to be said of an end that cannot be told."""
     ways = pinning.give_up, relation.give_up
-    said = [give_up(mirror, one) for one in drivers for give_up in ways]
+    said = [give_up(mirror, one) for one in ends for give_up in ways]
     return "".join(f" {text}" for text in said if text)
 
 

@@ -76,12 +76,14 @@ class Backoff:
 
     def __init__(self, level: float, pressure: Callable[[], float | None] = io_pressure) -> None:
         self._level, self._pressure = level, pressure
+        self._lock = threading.Lock()
         self._cap: float | None = None
         self._measured_s, self._moved, self._recent = clock.monotonic_s(), 0, 0.0
 
     def moved(self, size_bytes: int) -> None:
         """So much was moved."""
-        self._moved += size_bytes
+        with self._lock:
+            self._moved += size_bytes
 
     def rate(self) -> float | None:
         """The rate that is left now; looks at the pressure once a second."""
@@ -117,6 +119,12 @@ class Throttle:
         self.check = check
         #: Seconds waited, by the bucket that was waited for.
         self.waited_s: dict[str, float] = {}
+
+    def shared(self, check: Callable[[], None]) -> Throttle:
+        """One for another transfer that draws from the same buckets at the same time."""
+        other = Throttle(self._buckets, check=check)
+        other._backoff = self._backoff
+        return other
 
     def piece_bytes(self) -> int:
         """How much to move at once, so that the rate is even."""

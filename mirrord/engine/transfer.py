@@ -16,14 +16,14 @@ from mirrord.core.errors import (
     PartLost,
     Unreachable,
 )
-from mirrord.core.model import Delta, ReceiveRequest, Snapshot, Staging
+from mirrord.core.model import BlockStates, Delta, ReceiveRequest, Snapshot, Staging
 from mirrord.core.results import Watcher
 from mirrord.core.states import Activity
 from mirrord.core.units import format_size
 from mirrord.drivers.contract import Capability, Driver
 from mirrord.drivers.streams import SendStream
 from mirrord.engine.fanout import Fanout
-from mirrord.engine.progress import RunFiles
+from mirrord.engine.progress import Progress
 from mirrord.engine.throttle import Throttle
 from mirrord.system import clock
 from mirrord.system.native import StreamChecksum
@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
     checksum: str
     throttled_s: float = 0.0
     delta_s: float = 0.0
-    delta: Delta | None = None
+    states: BlockStates | None = None
 
     def columns(self) -> dict[str, int | str]:
         """As the catalogue's columns."""
@@ -75,7 +75,7 @@ def _nobody(_text: str) -> None:
 
 
 class Route(NamedTuple):
-    """The two ends of a transfer, who watches it, and how both ends wait.
+    """The two volumes of a transfer, who watches it, and how both of them wait.
 
     make_room: is asked to prune the receiver when it is short of so many bytes. tell: is told
     what the history should say. together: by which it shares what it reads with other mirrors.
@@ -84,7 +84,7 @@ class Route(NamedTuple):
     sender: Driver
     receiver: Driver
     mirror_id: str
-    run: RunFiles
+    run: Progress
     watcher: Watcher
     throttle: Throttle
     waiting: Waiting
@@ -204,7 +204,7 @@ def _carry_once(route: Route, transfer_id: str, base: str | None, snapshot: Snap
         checksum=checksum,
         throttled_s=sum(route.throttle.waited_s.values()),
         delta_s=delta_s,
-        delta=delta,
+        states=delta.states,
     )
 
 

@@ -6,18 +6,14 @@ until the commit, and after a mishap either all of it or nothing.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from functools import partial
 
 from mirrord.catalogue.store import Confirmed, TransferBegin
-from mirrord.core import names
 from mirrord.core.errors import (
     Aborted,
     Diverged,
-    InvariantError,
     LinkLost,
     MirrordError,
     NotFound,
@@ -25,60 +21,19 @@ from mirrord.core.errors import (
     TransferFailed,
     Unreachable,
 )
-from mirrord.core.model import BlockStates, Role, Snapshot, SnapshotKind, VolumeFacts
+from mirrord.core.model import Role, Snapshot, SnapshotKind, VolumeFacts
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_duration, format_size
 from mirrord.drivers import refusals
 from mirrord.drivers.refusals import not_a_mirror
 from mirrord.engine import cascade, hooks, pinning, places, plan, prune, recovery, relation
+from mirrord.engine.cycle import Total, commit, prepare
 from mirrord.engine.mirror import Mirror, check_destination, check_source
 from mirrord.engine.recovery import Pending, Recovered
-from mirrord.engine.transfer import Outcome, carry
+from mirrord.engine.ship import legs, ship
 from mirrord.system import clock
 from mirrord.system.waiting import HURRY_S
-
-_NAME_TRIES = 1000
-
-
-@dataclass(slots=True)
-class _Total:
-    """What the transfers of one verb moved together."""
-
-    transfers: int = 0
-    stream_bytes: int = 0
-    added_bytes: int = 0
-    resumed_bytes: int = 0
-    throttled_s: float = 0.0
-    block_states: BlockStates | None = None
-    #: Seconds by phase: snapshot, delta, transfer, commit, prune.
-    phases: dict[str, float] = field(default_factory=dict)
-    prune_refused: str = ""
-
-    @contextmanager
-    def timing(self, phase: str) -> Iterator[None]:
-        """Add the time of a block to a phase."""
-        started_s = clock.monotonic_s()
-        try:
-            yield
-        finally:
-            self.spent(phase, clock.monotonic_s() - started_s)
-
-    def spent(self, phase: str, duration_s: float) -> None:
-        """Add so much time to a phase."""
-        self.phases[phase] = self.phases.get(phase, 0.0) + duration_s
-
-    def add(self, outcome: Outcome) -> None:
-        """Count a transfer that arrived."""
-        self.throttled_s += outcome.throttled_s
-        if outcome.delta is not None:
-            self.block_states = outcome.delta.states
-        self.spent("delta", outcome.delta_s)
-        self.spent("transfer", outcome.duration_s - outcome.delta_s)
-        self.transfers += 1
-        self.stream_bytes += outcome.stream_bytes
-        self.added_bytes += outcome.added_bytes
-        self.resumed_bytes += outcome.resumed_bytes
 
 
 def initialize(mirror: Mirror) -> Result:
@@ -92,13 +47,12 @@ def initialize(mirror: Mirror) -> Result:
             )
         mirror.permit(Verb.INITIALIZE)
         mirror.catalogue.add_mirror(mirror.id, State.UNINITIALIZED)
-        source = _live_source(mirror)
+        _live_source(mirror)
         prepared = mirror.destination.facts().role is Role.MIRROR
         mirror.destination.prepare(mirror.id)
         if not prepared:
             stack.enter_context(mirror.destination.lock(f"mirrord initialize {mirror.name}"))
-        places.remember(mirror, mirror.definition.source, source)
-        places.remember(mirror, mirror.definition.destination, mirror.destination.facts())
+        places.remember(mirror)
         return _transfer_all(mirror, Verb.INITIALIZE, recovered, why_whole="first transfer")
 
 
@@ -120,7 +74,7 @@ def update_held(mirror: Mirror, recovered: Recovered, *, replaced: bool = False)
 def _transfer_all(
     mirror: Mirror, verb: Verb, recovered: Recovered, *, why_whole: str, replaced: bool = False
 ) -> Result:
-    started_s, total = clock.monotonic_s(), _Total()
+    started_s, total = clock.monotonic_s(), Total()
     pending = recovered.pending
     if pending is not None:
         _finish_pending(mirror, verb, pending, why_whole, total)
@@ -168,7 +122,7 @@ def _transfer_all(
                     "" if step.base else why_whole, step.snapshot, sequence, step.show,
                     str(mirror.source),
                 )  # fmt: skip
-                _one(mirror, begun, total)
+                _cycle(mirror, begun, total)
             told["bytes"] = str(total.stream_bytes)
     except (NotFound, Diverged) as error:
         better = _vanished(mirror, own) or error
@@ -208,7 +162,7 @@ def _live_source(mirror: Mirror) -> VolumeFacts:
     """The facts of the live source; the best explanation when there is none."""
     facts = mirror.source.facts()
     if facts.role is not Role.MIRROR:
-        places.check_mounted(mirror, facts)
+        places.check_mounted(mirror)
     check_source(facts, str(mirror.source), mirror.id)
     return facts
 
@@ -241,7 +195,7 @@ def _vanished(mirror: Mirror, own: list[Snapshot]) -> MirrordError | None:
 
 
 def _finish_pending(
-    mirror: Mirror, verb: Verb, pending: Pending, why_whole: str, total: _Total
+    mirror: Mirror, verb: Verb, pending: Pending, why_whole: str, total: Total
 ) -> None:
     """Go on with an interrupted transfer from its checkpoint."""
     begun = TransferBegin(
@@ -250,7 +204,7 @@ def _finish_pending(
         str(mirror.source),
     )  # fmt: skip
     try:
-        _one(mirror, begun, total)
+        _cycle(mirror, begun, total, held=mirror.destination.held(pending.snapshot.name))
         if not pending.show:
             recovery.end_owners(mirror)
     except BaseException as error:
@@ -258,29 +212,21 @@ def _finish_pending(
         raise
 
 
-def _one(mirror: Mirror, begun: TransferBegin, total: _Total) -> None:
-    """One transfer with its records: intent, stream, commit, record."""
+def _cycle(
+    mirror: Mirror, begun: TransferBegin, total: Total, *, held: Collection[str] = ()
+) -> None:
+    """Ship and commit one set, with its records. held: what members of the destination have
+    committed of it already.
+    """
     mirror.catalogue.begin_transfer(mirror.id, begun)
-    route = mirror.route(lambda need: prune.make_room(mirror, need, base=begun.base))
-    outcome = carry(route, begun.id, begun.base, begun.snapshot)
+    routes = mirror.routes(partial(prune.make_room, mirror, base=begun.base))
+    found = legs(routes, begun.base, begun.snapshot, held=held)
+    outcome = ship(found, begun.id, run=mirror.run, watcher=mirror.watcher)
     mirror.watcher.activity(Activity.COMMITTING, begun.snapshot.name)
     mirror.run.tell(activity=Activity.COMMITTING.value)
-    with total.timing("commit"):
-        mirror.destination.commit(begun.id, show=begun.show)
-    total.add(outcome)
-    lag_ms = max(0, clock.now_ns() - begun.snapshot.taken_at_ns) // 1_000_000
-    phases = {phase: round(spent_s * 1000, 1) for phase, spent_s in total.phases.items()}
-    columns = outcome.columns() | {"lag_ms": lag_ms, "phases": json.dumps(phases)}
-    if begun.show:
-        mirror.catalogue.end(
-            mirror.id, state=State.MIRRORED,
-            confirmed=Confirmed(begun.snapshot.guid, begun.snapshot.taken_at_ns),
-            transfer=(begun.id, "done", columns),
-        )  # fmt: skip
-        if mirror.known is None:
-            relation.ensure(mirror)
-    else:
-        mirror.catalogue.finish_transfer(begun.id, "done", **columns)
+    commit(begun, outcome, total, mirror.destination, mirror.catalogue, mirror.id)
+    if begun.show and mirror.known is None:
+        relation.ensure(mirror)
 
 
 def _settle(mirror: Mirror, error: BaseException) -> None:
@@ -309,7 +255,8 @@ def _base(
     mirror: Mirror, here: list[Snapshot], there: list[Snapshot], shown: str | None
 ) -> Snapshot | None:
     if shown is None:
-        common = plan.newest_common(here, there)  # the view may be gone, and all else be there
+        # The view may be gone, or members may show different sets, and all else be there.
+        common = plan.newest_complete_set(here, there)
         return next((one for one in here if common and one.guid == common.guid), None)
     found = plan.find_base(mirror.name, here, there, shown)
     if isinstance(found, plan.Conflict):
@@ -340,29 +287,21 @@ def _news(mirror: Mirror, base: Snapshot, own: list[Snapshot], there: set[str]) 
 
 
 def _take(mirror: Mirror, verb: Verb, there: set[str]) -> tuple[Snapshot, int]:
-    """Take the incremental reference snapshot; its name is recorded before.
+    """Take the incremental set; returns it with its number."""
 
-    A catalogue that was lost begins to count anew, so a name may be taken: then the next.
-    """
-    moment_ns = clock.now_ns()
-    for _ in range(_NAME_TRIES):
-        arguments = mirror.catalogue.begin(
-            mirror.id, verb.value, {},
-            name=lambda sequence: names.snapshot_name(mirror.id, moment_ns, sequence),
-        )  # fmt: skip
-        try:
-            snapshot, passed_on = _taken(mirror, str(arguments["name"]))
-            if passed_on and snapshot.guid in there:
-                raise cascade.went_back(mirror, snapshot)
-            if passed_on:  # it is another mirror's, and must stay until it has arrived
-                pinning.add(mirror, [mirror.source], [snapshot.guid])
-        except BaseException as error:
-            _settle(mirror, error)
-            raise
-        if snapshot.guid not in there:
-            return snapshot, int(arguments["sequence"])
-        mirror.catalogue.end(mirror.id)
-    raise InvariantError("no free snapshot name was found")
+    def take(name: str) -> Snapshot:
+        snapshot, passed_on = _taken(mirror, name)
+        if passed_on and snapshot.guid in there:
+            raise cascade.went_back(mirror, snapshot)
+        if passed_on:  # it is another mirror's, and must stay until it has arrived
+            pinning.add(mirror, [mirror.source], [snapshot.guid])
+        return snapshot
+
+    try:
+        return prepare(verb, there, take, mirror.catalogue, mirror.id)
+    except BaseException as error:
+        _settle(mirror, error)
+        raise
 
 
 def _taken(mirror: Mirror, name: str) -> tuple[Snapshot, bool]:
@@ -372,11 +311,12 @@ def _taken(mirror: Mirror, name: str) -> tuple[Snapshot, bool]:
     except Refused:
         upstream = cascade.passed_on(mirror)
         if upstream is None:
+            _live_source(mirror)  # a member that is not there is the better explanation
             raise
         return upstream, True
 
 
-def _done(mirror: Mirror, snapshot: Snapshot, total: _Total, started_s: float) -> Result:
+def _done(mirror: Mirror, snapshot: Snapshot, total: Total, started_s: float) -> Result:
     duration_s = clock.monotonic_s() - started_s
     rate = total.stream_bytes / duration_s if duration_s > 0 else 0
     resumed = (

@@ -192,5 +192,6 @@ def test_the_numbers_of_capabilities_stay() -> None:
         "BLOCK_FOR_BLOCK": 4,
         "SPOOL": 8,
         "COPY": 32,
+        "SHOW_LATER": 64,
     }
     assert Capability(1 << 40 | 16 | 2) is Capability.FILES  # of a newer peer

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from mirrord.core.model import ReceiveRequest, Snapshot, Staging
+from mirrord.core.sets import split
 from mirrord.drivers.contract import Driver
 from mirrord.drivers.streams import CHUNK_BYTES_MAX
+from mirrord.engine.members import Members
 from tests.contract.lab import Lab
 
 MIRROR = "m1"
+
+
+def volumes(driver: Driver) -> list[Driver]:
+    """Each volume of an end: a stream is that of one of them."""
+    return list(driver.drivers) if isinstance(driver, Members) else [driver]
 
 
 def request(
@@ -35,7 +42,16 @@ def stage(
     *,
     resumable: bool = False,
 ) -> Staging:
-    """Send and receive up to a complete staging."""
+    """Send and receive up to a complete staging; of sets, member by member."""
+    if isinstance(source, Members) and isinstance(destination, Members):
+        count = len(source.drivers)
+        bases = split(base, count) if base else [None] * count
+        pairs = zip(source.drivers, destination.drivers, bases, split(snapshot, count), strict=True)
+        for one, other, before, part in pairs:
+            if not any(s.transfer_id == transfer and s.complete for s in other.stagings()):
+                stage(one, other, before, part, transfer, resumable=resumable)
+        [staged] = [one for one in destination.stagings() if one.transfer_id == transfer]
+        return staged
     left = {staging.transfer_id: staging for staging in destination.stagings()}.get(transfer)
     checkpoint = dict(left.checkpoint) if left and left.checkpoint else None
     with (

@@ -20,6 +20,12 @@ from typing import Protocol
 from mirrord.drivers.contract import Driver
 
 
+def is_either(content: str, *wanted: str) -> bool:
+    """Whether a view has one of these contents; of members each may have its part of any."""
+    parts = zip(content.split(), *(one.split() for one in wanted), strict=True)
+    return all(found in allowed for found, *allowed in parts)
+
+
 class Lab(Protocol):
     """Two places, one for each end of a mirror, and a user who works there."""
 

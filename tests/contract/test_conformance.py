@@ -128,6 +128,7 @@ def test_changed_since_sees_every_change_and_no_other(lab: Lab) -> None:
     assert lab.source().changed_since(snapshot.guid)
 
 
+@pytest.mark.one_volume
 def test_the_owners_snapshots_are_found_by_pattern(lab: Lab) -> None:
     source = lab.source()
     lab.own_snapshot(source, "daily.1")
@@ -172,6 +173,7 @@ def test_delta_of_equal_snapshots_is_empty(lab: Lab) -> None:
     assert delta.states is not None and delta.states.added == delta.states.deleted == 0
 
 
+@pytest.mark.one_volume
 def test_the_quick_delta_says_what_will_be_sent(lab: Lab) -> None:
     source = lab.source()
     base = source.take_snapshot("base")
@@ -198,6 +200,7 @@ def allocated(packed: bytes) -> set[tuple[int, int]]:
     }
 
 
+@pytest.mark.one_volume
 def test_changes_of_a_chain_add_up(lab: Lab) -> None:
     """Nothing that was allocated in its last part is missing from the whole, and nothing is in the
     whole that was allocated in no part; asked again it says the same.

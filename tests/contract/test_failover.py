@@ -6,7 +6,7 @@ import pytest
 
 from mirrord.core.errors import Refused
 from mirrord.core.model import Role, SnapshotKind
-from tests.contract.flows import MIRROR, initialized, mirror, request, stage
+from tests.contract.flows import MIRROR, initialized, mirror, request, stage, volumes
 from tests.contract.lab import Lab
 
 # Failing over and back
@@ -74,7 +74,7 @@ def test_live_operations_refuse_a_mirror_and_the_other_way_round(lab: Lab) -> No
     with pytest.raises(Refused):
         destination.take_snapshot("no")
     with pytest.raises(Refused):
-        source.receive(request("t", None, source.snapshots()[0])).close()
+        volumes(source)[0].receive(request("t", None, source.snapshots()[0])).close()
 
 
 def test_forget_keeps_view_and_snapshots(lab: Lab) -> None:

@@ -10,7 +10,7 @@ from mirrord.core.errors import Fenced, MirrordError
 from mirrord.core.relationship import Fence, Intent
 from mirrord.drivers.contract import Capability, Driver, clones_of
 from mirrord.wire.methods import METHODS
-from tests.contract.flows import MIRROR, initialized, request
+from tests.contract.flows import MIRROR, initialized, request, volumes
 from tests.contract.lab import Lab
 from tests.contract.test_relationship import FIRST
 
@@ -57,8 +57,9 @@ def test_nothing_is_changed_in_an_epoch_that_is_over(lab: Lab, which: str) -> No
             continue
         with pytest.raises(Fenced):
             call(late, base.guid)
-    with pytest.raises(Fenced):
-        late.receive(request("t1", base, base))
+    for one in volumes(late):
+        with pytest.raises(Fenced):
+            one.receive(request("t1", base, base))
     facts = late.facts()
     assert facts._replace(used_bytes=0, free_bytes=0) == before[0]._replace(
         used_bytes=0, free_bytes=0

@@ -21,7 +21,7 @@ from tests.contract.remote import RemoteLab
 from tests.contract.zfs import ZfsLab
 from tests.support.labs import MACHINE_LABS, open_lab
 
-pytestmark = pytest.mark.large
+pytestmark = [pytest.mark.large, pytest.mark.one_volume]
 
 #: What a cut may cost at most, and what it costs a receiver that is killed.
 CUT_BYTES = 16 << 20

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import Undecided
 from mirrord.core.model import Role, SnapshotKind
 from mirrord.drivers.contract import Driver
-from mirrord.drivers.registry import open_driver
+from tests.contract.flows import volumes
 from tests.crash.faults import labels, persist
 from tests.failover.volumes import lose
 from tests.support import btrfs
@@ -41,7 +40,7 @@ class Scene(NamedTuple):
 
 def end(world: World, which: str) -> Driver:
     """The driver of an end as the definition names it now."""
-    return open_driver(parse_endpoint(world.status()[which]))
+    return world.driver(which)
 
 
 def _goal(world: World, winner: Driver, loser: Driver | None) -> Goal:
@@ -185,8 +184,10 @@ def checked(world: World) -> None:
     """An independent check finds nothing: that of the file system, that of the command."""
     if world.lab.kind == "btrfs":
         for which in ("source", "destination"):
-            btrfs.scrub(Path(end(world, which).location).parent)
+            for one in volumes(end(world, which)):
+                btrfs.scrub(Path(one.location).parent)
         return
     for which in ("source", "destination"):
-        done = world.cli("volume", "check", end(world, which).location)
-        assert done.returncode == 0, done.stdout + done.stderr
+        for one in volumes(end(world, which)):
+            done = world.cli("volume", "check", one.location)
+            assert done.returncode == 0, done.stdout + done.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mirrord.drivers.block.volume import Volume
 from mirrord.drivers.contract import Driver
+from mirrord.engine.members import Members
 from tests.contract.lab import Lab
 from tests.contract.lab_block import SIZE_BYTES
 from tests.contract.zfs import ZfsLab
@@ -18,7 +19,11 @@ def delete_subvolume(path: Path) -> None:
 
 
 def lose(lab: Lab, driver: Driver) -> None:
-    """The volume and all that mirrord had beside it are gone."""
+    """The volume and all that mirrord had beside it are gone; of an end, each member's."""
+    if isinstance(driver, Members):
+        for one in driver.drivers:
+            lose(lab, one)
+        return
     if isinstance(lab, ZfsLab):
         for name in lab.beside(driver):
             lab.guest.user("clean", name)

@@ -201,7 +201,7 @@ def test_the_bases_stay_pinned_through_every_switch(world: World, lab: Lab) -> N
     mirror_id = identity(world.service, NAME)
 
     def holds() -> None:
-        shown = driver_at(lab, world.status()["destination"]).facts().shown
+        shown = world.driver("destination").facts().shown
         for driver in (lab.source(), lab.destination()):
             assert shown in pinned(driver, mirror_id)
 

@@ -23,6 +23,7 @@ from mirrord.core.model import Definition, Endpoint
 from mirrord.core.results import Result, Silent, Watcher
 from mirrord.core.states import State, Verb
 from mirrord.engine import prune, recovery, update
+from mirrord.engine.members import Members
 from mirrord.engine.mirror import Mirror
 from mirrord.engine.progress import RunFiles
 from mirrord.schedules.schedule import Schedule
@@ -142,8 +143,10 @@ class Fleet:
             catalogue=self.catalogue(),
             run=RunFiles(self._folder, definition.name),
             watcher=watcher or Silent(),
-            source=MemoryDriver(self.disk, definition.source.location, node.link),
-            destination=MemoryDriver(self.disk, definition.destination.location, node.link),
+            source=Members([MemoryDriver(self.disk, definition.source.location, node.link)]),
+            destination=Members(
+                [MemoryDriver(self.disk, definition.destination.location, node.link)]
+            ),
             controller="c0ffee@sim",
         )
 

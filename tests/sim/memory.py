@@ -52,7 +52,7 @@ class MemoryDriver(MemoryRecords, Driver):
     """The volume at `location` of a disk; its streams go over `link`, or take no time."""
 
     kind = "memory"
-    capabilities = Capability.RESUME
+    capabilities = Capability.RESUME | Capability.SHOW_LATER
 
     def __init__(self, disk: Disk, location: str, link: Link | None = None) -> None:
         super().__init__(location)

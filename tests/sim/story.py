@@ -23,6 +23,7 @@ from mirrord.core.results import Result, Silent
 from mirrord.core.states import State, Verb
 from mirrord.engine import failover, prune, recovery, restore, simple, update
 from mirrord.engine.direction import Turned
+from mirrord.engine.members import Members
 from mirrord.engine.mirror import Mirror
 from mirrord.engine.progress import RunFiles
 from mirrord.system import clock, steps
@@ -310,8 +311,8 @@ class Story:
             catalogue=catalogue,
             run=RunFiles(self.folder, NAME),
             watcher=Silent(),
-            source=MemoryDriver(self.disk, definition.source.location),
-            destination=MemoryDriver(self.disk, definition.destination.location),
+            source=Members([MemoryDriver(self.disk, definition.source.location)]),
+            destination=Members([MemoryDriver(self.disk, definition.destination.location)]),
             controller="c0ffee@sim",
         )
 

@@ -12,6 +12,8 @@ from tests.contract.lab import Lab
 LABS = sorted(path.stem for path in (Path(__file__).parents[1] / "contract").glob("lab_*.py"))
 #: Those whose volumes a definition can name: all that goes through the product runs on these.
 PRODUCT_LABS = [name for name in LABS if name.removeprefix("lab_") in KINDS]
+#: Those of mirrors with several members.
+SET_LABS = [name for name in LABS if name.startswith("lab_set_")]
 #: Those on another machine, which the product reaches by its own means (`lab.host`), too.
 MACHINE_LABS = [name for name in ("lab_remote_zfs", "lab_remote_zvol") if name in LABS]
 

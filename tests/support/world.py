@@ -10,9 +10,14 @@ from typing import Any, cast
 
 from mirrord.config.hosts import render
 from mirrord.control.api import Service
+from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.results import Result
+from mirrord.drivers.contract import Driver
+from mirrord.drivers.registry import open_driver
+from mirrord.engine.members import Members
 from mirrord.system.paths import Paths
 from tests.contract.lab import Lab
+from tests.contract.sets import SetLab
 from tests.support.service import ServiceProcess
 from tests.support.sshd import Sshd
 
@@ -61,6 +66,10 @@ class World:
         """The endpoint of the source or the destination, as it is defined."""
         return str(getattr(self.lab, which)())
 
+    def driver(self, which: str) -> Driver:
+        """A fresh driver of the source or the destination, as the definition names it now."""
+        return open_driver(parse_endpoint(self.status()[which]))
+
     def initialized(self, **options: Any) -> World:
         self.create(**options)
         self.service.initialize(NAME)
@@ -91,6 +100,26 @@ class World:
             self.command(*words), env=self.environment(), cwd=ROOT, text=True,
             capture_output=True, timeout=timeout_s, stdin=subprocess.DEVNULL,
         )  # fmt: skip
+
+
+class SetWorld(World):
+    """The same with a mirror of three members."""
+
+    lab: SetLab
+
+    def __init__(self, lab: SetLab, home: Path) -> None:
+        super().__init__(lab, home)
+        self.members = lab.pairs()
+
+    def create(self, **options: Any) -> Result:
+        ends = tuple(f"{one.source}={one.destination}" for one in self.members)
+        return self.service.create(NAME, members=ends, **options)
+
+    def driver(self, which: str) -> Members:
+        """See `World.driver`."""
+        rows = self.status()["members"]
+        drivers = [open_driver(parse_endpoint(row[which])) for row in rows]
+        return Members(drivers, [row["name"] for row in rows])
 
 
 class RemoteWorld(World):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrord.core.model import Snapshot, SnapshotKind
-from mirrord.engine.plan import Conflict, find_base, newest_common, plan_prune, plan_steps
+from mirrord.engine.plan import Conflict, find_base, newest_complete_set, plan_prune, plan_steps
 
 
 def snap(number: int, kind: SnapshotKind = SnapshotKind.REFERENCE) -> Snapshot:
@@ -17,23 +17,23 @@ numbers = st.lists(st.integers(0, 12), unique=True).map(sorted)
 
 
 @given(numbers, numbers, st.sets(st.integers(0, 12)))
-def test_the_newest_common_snapshot_is_the_newest_both_have_intact(
+def test_the_newest_complete_set_is_the_newest_that_both_have_intact(
     ours: list[int], theirs: list[int], spoiled: set[int]
 ) -> None:
     source = [snap(n)._replace(intact=n not in spoiled) for n in ours]
-    found = newest_common(source, [snap(n) for n in theirs])
+    found = newest_complete_set(source, [snap(n) for n in theirs])
     common = [n for n in theirs if n in ours and n not in spoiled]
     assert (found.order if found else None) == (max(common) if common else None)
 
 
 def test_a_diverged_snapshot_is_never_a_base() -> None:
     kept = snap(3, SnapshotKind.DIVERGED)
-    assert newest_common([snap(3)], [kept]) is None
+    assert newest_complete_set([snap(3)], [kept]) is None
 
 
 def test_a_limit_counts_only_older_ones() -> None:
     both = [snap(1), snap(2), snap(3)]
-    found = newest_common(both, both, not_after="g2")
+    found = newest_complete_set(both, both, not_after="g2")
     assert found is not None and found.guid == "g2"
 
 

@@ -13,6 +13,14 @@ Sites = Annotated[
     str,
     typer.Option(metavar="SOURCE,DESTINATION", help="Names of the two sites, such as berlin,dr."),
 ]
+_Members = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--member",
+        metavar="SOURCE=DESTINATION",
+        help="Of a mirror of several volumes: one of them (to be repeated).",
+    ),
+]
 
 
 def register(app: typer.Typer, name: str, panel: str) -> None:
@@ -24,10 +32,11 @@ def create(
     name: Name,
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="For example btrfs:/data/home or block:/srv/v1.")
-    ],
+    ] = "",
     destination: Annotated[
         str, typer.Argument(metavar="DESTINATION", help="A path that does not exist yet.")
-    ],
+    ] = "",
+    member: _Members = None,
     schedule: Annotated[
         str | None,
         typer.Option(
@@ -78,6 +87,7 @@ def create(
             name,
             source,
             destination,
+            members=tuple(member or ()),
             keep_source=keep_source,
             keep_destination=keep_destination,
             snapshots=tuple(snapshots or ()),

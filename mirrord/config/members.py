@@ -1,0 +1,185 @@
+"""The members of a mirror in its definition: its pairs of volumes, or its [[member]] tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mirrord.config import strict
+from mirrord.core.endpoint import KINDS, parse_endpoint
+from mirrord.core.errors import ConfigError, UsageError
+from mirrord.core.model import Definition, Endpoint, Member
+from mirrord.core.names import check_name
+
+#: A member of a definition's file: its name, and its volume at each site.
+Table = tuple[str, Mapping[str, Endpoint]]
+
+
+def tables(value: Any) -> tuple[Table, ...]:
+    """What the [[member]] tables say."""
+    if not isinstance(value, list) or not value or not all(isinstance(one, dict) for one in value):
+        raise ValueError("at least one [[member]] table is needed")
+    return tuple(_member(one) for one in value)
+
+
+def _member(table: dict[str, Any]) -> Table:
+    if "name" not in table:
+        raise ValueError("each has a name, and an endpoint for each site")
+    ends = {key: _endpoint(key, value) for key, value in table.items() if key != "name"}
+    return check_name(strict.text(table["name"]), "a member"), ends
+
+
+def _endpoint(site: str, value: Any) -> Endpoint:
+    return parse_endpoint(strict.text(value), what=f"endpoint at {site}")
+
+
+def directed(found: Sequence[Table], source: str, destination: str) -> tuple[Member, ...]:
+    """The members while one site is the source."""
+    return tuple(Member(name, ends[source], ends[destination]) for name, ends in found)
+
+
+#: Between the ends of a member; a path may have "=" in it, too.
+_BETWEEN = re.compile(rf"=(?=(?:{'|'.join(KINDS)}):)")
+
+
+def parse_pairs(texts: Sequence[str]) -> tuple[Member, ...]:
+    """The members that `SOURCE=DESTINATION` name, each; a member is called by the last part of its
+    source.
+    """
+    found: list[Member] = []
+    for text in texts:
+        ends = _BETWEEN.split(text)
+        if len(ends) != 2:
+            raise UsageError(
+                f"'{text}' does not name the two volumes of a member",
+                hint="Write it as SOURCE=DESTINATION: btrfs:/db/log=btrfs:/backup/log.",
+            )
+        source = parse_endpoint(ends[0], what="source")
+        destination = parse_endpoint(ends[1], what="destination")
+        name = check_name(source.location.rpartition("/")[2], "a member")
+        taken = {one.name for one in found}
+        free = (name, *(f"{name}-{number}" for number in range(2, len(found) + 3)))
+        found.append(Member(next(n for n in free if n not in taken), source, destination))
+    return tuple(found)
+
+
+def check_tables(values: Mapping[str, Any], file: str) -> None:
+    """`ConfigError` when the tables do not fit to the rest of the file."""
+    found: Sequence[Table] = values.get("member", ())
+    if not found:
+        return
+    sites = values.get("site", {})
+    if values.get("recursive"):
+        raise _beside("recursive", file)
+    for name, site in sites.items():
+        for key in ("endpoint", "snapshots"):
+            if site.get(key):
+                raise _beside(key, f"{file}, site.{name}")
+    for member, ends in found:
+        if set(ends) != set(sites):
+            raise ConfigError(
+                f"the member '{member}' needs an endpoint for each site", where=file,
+                why=f"it has {', '.join(ends) or 'none'}; the sites are {', '.join(sites)}",
+                hint='For example: [[member]] with name = "log", primary = "btrfs:/db/log" and '
+                'secondary = "btrfs:/backup/log".',
+            )  # fmt: skip
+
+
+def _beside(key: str, where: str) -> ConfigError:
+    return ConfigError(
+        f"there is '{key}' beside [[member]] tables", where=where, hint=_INSTEAD[key]
+    )
+
+
+_INSTEAD = {
+    "endpoint": "Give each volume a [[member]] table with a name, and its endpoint at each site.",
+    "recursive": "A dataset and its descendants are one member: make a mirror of them.",
+    "snapshots": "Snapshots that the owner takes of several volumes are not of one moment.",
+}
+
+
+def check(definitions: Sequence[Definition]) -> None:
+    """`ConfigError` when the members of a mirror cannot be meant together."""
+    for definition in definitions:
+        _check_names(definition)
+        _check_places(definition)
+        _check_sources(definition, definitions)
+
+
+def _check_names(definition: Definition) -> None:
+    names = [one.name for one in definition.pairs]
+    kinds = {one.source.kind for one in definition.pairs}
+    where = definition.file or definition.name
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError("two members have one name", where=where, why=name)
+    if len(kinds) > 1:
+        raise ConfigError(
+            "the members are of different kinds", where=where, why=", ".join(sorted(kinds)),
+            hint="Make a mirror for each kind of volume.",
+        )  # fmt: skip
+
+
+def _check_places(definition: Definition) -> None:
+    """No volume twice, and none inside another one."""
+    ends = [end for one in definition.pairs for end in (one.source, one.destination)]
+    for number, end in enumerate(ends):
+        for other in ends[:number]:
+            inner, outer = sorted((end, other), key=lambda one: len(one.location), reverse=True)
+            below = inner.location.startswith(outer.location.rstrip("/") + "/")
+            if end.host == other.host and (end.location == other.location or below):
+                raise ConfigError(
+                    "two volumes of the members are one place, or one is inside the other",
+                    where=definition.file or definition.name,
+                    why=f"{other} and {end}",
+                )
+
+
+def _check_sources(definition: Definition, others: Sequence[Definition]) -> None:
+    """What is mirrored on must be all members of the other mirror, in its order: its sets."""
+    sources = [one.source for one in definition.pairs]
+    for other in others:
+        destinations = [one.destination for one in other.pairs]
+        shared = [str(one) for one in sources if one in destinations]
+        if shared and sources != destinations:
+            raise ConfigError(
+                "only some members of another mirror would be mirrored further",
+                where=definition.file or definition.name,
+                why=f"{', '.join(shared)}: destination of '{other.name}'",
+                hint=f"Name all members of '{other.name}' as sources, in the same order.",
+            )
+
+
+def rendered(definition: Definition, quoted: Callable[[object], str]) -> list[str]:
+    """The tables as lines of a definition; they stand at its end."""
+    lines = []
+    for one in definition.members:
+        ends = {definition.source_site: one.source, definition.destination_site: one.destination}
+        lines += ["[[member]]", f"name = {quoted(one.name)}"]
+        lines += [f"{site} = {quoted(ends[site])}" for site in definition.site_names]
+        lines.append("")
+    return lines
+
+
+def mixed(source: Endpoint, destination: Endpoint, where: str) -> ConfigError:
+    """Why two kinds of volume cannot be mirrored to each other."""
+    error = ConfigError(
+        f"a {source.kind} volume cannot be mirrored to a {destination.kind} volume",
+        where=where,
+        hint="Both ends of a mirror are of one kind.",
+    )
+    kinds = {source.kind, destination.kind}
+    if kinds == {"btrfs", "zfs"}:
+        error.why = (
+            "what their file systems send is not made for each other: snapshots, permissions and "
+            "shared blocks would get lost on the way"
+        )
+        error.hint += " Where both are images of disks (a zvol, a block volume) that will come."
+    elif kinds == {"block", "zfs"}:
+        error.why = "a dataset's stream cannot be applied to a block volume, or the other way round"
+        error.hint += (
+            " Where the dataset is a zvol, an image like the block volume, a later version of "
+            "mirrord will be able to; a ZFS file system will not."
+        )
+    return error

@@ -1,0 +1,50 @@
+"""What `create` is told: the volumes of a mirror, and the names of its sites."""
+
+from __future__ import annotations
+
+from mirrord.config.members import parse_pairs
+from mirrord.core.endpoint import parse_endpoint
+from mirrord.core.errors import UsageError
+from mirrord.core.model import Member
+from mirrord.core.names import check_site_name
+
+
+def two_sites(names: tuple[str, ...]) -> tuple[str, str]:
+    """The names when they can be those of a mirror's sites; `UsageError` otherwise."""
+    if len(names) != 2 or names[0] == names[1]:
+        raise UsageError(
+            "a mirror has two sites with different names", why=f"given: {', '.join(names) or '-'}",
+            hint="Write the source's first, for example --sites berlin,dr.",
+        )  # fmt: skip
+    return check_site_name(names[0]), check_site_name(names[1])
+
+
+def pairs(
+    source: str, destination: str, members: tuple[str, ...], *, beside: bool
+) -> tuple[Member, ...]:
+    """The members of a new mirror: those that are given, or its source and destination as the only
+    one. beside: there are options that are not possible with members.
+    """
+    _check_ends(source, destination, beside=beside, members=members)
+    if members:
+        return parse_pairs(members)
+    ends = parse_endpoint(source, what="source"), parse_endpoint(destination, what="destination")
+    return (Member("", *ends),)
+
+
+def _check_ends(source: str, destination: str, *, beside: bool, members: tuple[str, ...]) -> None:
+    """A mirror has either a source and a destination, or members. beside: there are options that
+    are not possible with members.
+    """
+    way = "mirrord create NAME SOURCE DESTINATION"
+    if members and (source or destination or beside):
+        raise UsageError(
+            "--member cannot be combined with SOURCE, DESTINATION, --recursive or --snapshots",
+            hint=f"Either '{way}', or '--member SOURCE=DESTINATION' for each volume.",
+        )
+    for name, value in (("SOURCE", source), ("DESTINATION", destination)):
+        if not members and not value:
+            raise UsageError(
+                f"missing argument '{name}'",
+                hint=f"Write '{way}', or give --member SOURCE=DESTINATION for each volume.",
+            )

@@ -1,0 +1,109 @@
+"""The cycle that an update is: prepare a set, ship it (ship.py), commit it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from mirrord.catalogue.store import Catalogue, Confirmed, TransferBegin
+from mirrord.core import names
+from mirrord.core.errors import InvariantError
+from mirrord.core.model import BlockStates, Snapshot
+from mirrord.core.states import State, Verb
+from mirrord.engine.members import Members
+from mirrord.engine.transfer import Outcome
+from mirrord.system import clock
+
+_NAME_TRIES = 1000
+
+
+@dataclass(slots=True)
+class Total:
+    """What the transfers of one verb moved together."""
+
+    transfers: int = 0
+    stream_bytes: int = 0
+    added_bytes: int = 0
+    resumed_bytes: int = 0
+    throttled_s: float = 0.0
+    block_states: BlockStates | None = None
+    #: Seconds by phase: snapshot, delta, transfer, commit, prune.
+    phases: dict[str, float] = field(default_factory=dict)
+    prune_refused: str = ""
+
+    @contextmanager
+    def timing(self, phase: str) -> Iterator[None]:
+        """Add the time of a block to a phase."""
+        started_s = clock.monotonic_s()
+        try:
+            yield
+        finally:
+            self.spent(phase, clock.monotonic_s() - started_s)
+
+    def spent(self, phase: str, duration_s: float) -> None:
+        """Add so much time to a phase."""
+        self.phases[phase] = self.phases.get(phase, 0.0) + duration_s
+
+    def add(self, outcome: Outcome) -> None:
+        """Count a transfer that arrived."""
+        self.throttled_s += outcome.throttled_s
+        self.block_states = outcome.states or self.block_states
+        self.spent("delta", outcome.delta_s)
+        self.spent("transfer", outcome.duration_s - outcome.delta_s)
+        self.transfers += 1
+        self.stream_bytes += outcome.stream_bytes
+        self.added_bytes += outcome.added_bytes
+        self.resumed_bytes += outcome.resumed_bytes
+
+
+def prepare(
+    verb: Verb,
+    there: Collection[str],
+    take: Callable[[str], Snapshot],
+    catalogue: Catalogue,
+    mirror_id: str,
+) -> tuple[Snapshot, int]:
+    """Take a snapshot of each member by `take`; returns the set, and its number. Their name is
+    recorded before. there: the sets that the destination has.
+
+    A catalogue that was lost begins to count again, so a name may be taken: then the next.
+    """
+    moment_ns = clock.now_ns()
+    for _ in range(_NAME_TRIES):
+        arguments = catalogue.begin(
+            mirror_id, verb.value, {},
+            name=lambda sequence: names.snapshot_name(mirror_id, moment_ns, sequence),
+        )  # fmt: skip
+        snapshot = take(str(arguments["name"]))
+        if snapshot.guid not in there:
+            return snapshot, int(arguments["sequence"])
+        catalogue.end(mirror_id)
+    raise InvariantError("no free snapshot name was found")
+
+
+def commit(
+    begun: TransferBegin,
+    outcome: Outcome,
+    total: Total,
+    destination: Members,
+    catalogue: Catalogue,
+    mirror_id: str,
+) -> None:
+    """Commit a set of which every member has all, show it where that is to be, and record both."""
+    with total.timing("commit"):
+        destination.commit(begun.id, show=begun.show)
+    total.add(outcome)
+    lag_ms = max(0, clock.now_ns() - begun.snapshot.taken_at_ns) // 1_000_000
+    phases = {phase: round(spent_s * 1000, 1) for phase, spent_s in total.phases.items()}
+    columns = outcome.columns() | {"lag_ms": lag_ms, "phases": json.dumps(phases)}
+    if not begun.show:
+        catalogue.finish_transfer(begun.id, "done", **columns)
+        return
+    catalogue.end(
+        mirror_id,
+        state=State.MIRRORED,
+        confirmed=Confirmed(begun.snapshot.guid, begun.snapshot.taken_at_ns),
+        transfer=(begun.id, "done", columns),
+    )

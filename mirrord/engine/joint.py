@@ -1,0 +1,126 @@
+"""Several drivers that are used as one: what all of them can do, their locks, fences and waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from mirrord.core.errors import MirrordError, Unsupported
+from mirrord.core.model import Role
+from mirrord.core.relationship import Fence
+from mirrord.core.sets import parts_of
+from mirrord.drivers.contract import Capability, Driver
+from mirrord.system.waiting import Waiting
+
+#: What is done with one volume at one path.
+_OF_ONE_VOLUME = Capability.COPY | Capability.FILES
+
+
+class Joint(Driver):
+    """What holds for all members of an end. names: the members', for people; none are needed where
+    there is only one.
+    """
+
+    kind: str  # type: ignore[misc]  # of all members
+
+    def __init__(self, drivers: Sequence[Driver], names: Sequence[str] = ()) -> None:
+        self.drivers = tuple(drivers)
+        self.names = tuple(names) or ("",) * len(self.drivers)
+        self._labels = [f"{name}: " if name else "" for name in self.names]
+        self._others = self.drivers[1:]
+        #: The names of snapshots that were seen, by the number of the member and the identity.
+        self._seen: dict[tuple[int, str], str] = {}
+        self.kind = self.drivers[0].kind
+        self._fence = self.drivers[0].fence
+        self._waiting = self.drivers[0].waiting
+        super().__init__(", ".join(driver.location for driver in self.drivers))
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.drivers))
+
+    # What holds for all members
+
+    @property
+    def waiting(self) -> Waiting:
+        """How each of them waits."""
+        return self._waiting
+
+    @waiting.setter
+    def waiting(self, waiting: Waiting) -> None:
+        self._waiting = waiting
+        for driver in self.drivers:
+            driver.waiting = waiting
+
+    @property
+    def fence(self) -> Fence | None:
+        """The fence of each."""
+        return self._fence
+
+    @fence.setter
+    def fence(self, fence: Fence | None) -> None:
+        self._fence = fence
+        for driver in self.drivers:
+            driver.fence = fence
+
+    def demand_fence(self) -> None:
+        """Each member compares the epoch itself."""
+
+    @property
+    def capabilities(self) -> Capability:  # type: ignore[override]
+        """What all of them can do; of several, not what is done with one volume at one path."""
+        found = self.drivers[0].capabilities
+        for driver in self._others:
+            found &= driver.capabilities & ~_OF_ONE_VOLUME
+        return found
+
+    @property
+    def remote(self) -> bool:  # type: ignore[override]
+        """Whether any of them is on another host."""
+        return any(driver.remote for driver in self.drivers)
+
+    @property
+    def append_only(self) -> bool:
+        """See `Volume.append_only`: where any host refuses that."""
+        return any(driver.append_only for driver in self.drivers)
+
+    def detach(self) -> None:
+        """See `Volume.detach`."""
+        self._all(lambda driver: driver.detach())
+
+    def roles(self) -> list[Role]:
+        """What each member's place is now."""
+        return [driver.facts().role for driver in self.drivers]
+
+    def parts(self, guid: str) -> list[str]:
+        """What a set is called at each member; "" where that has no snapshot of it."""
+        return parts_of(guid, len(self.drivers))
+
+    def _all(self, work: Callable[[Driver], object]) -> None:
+        """Do it at every member, also after a failure at one, which is raised at the end."""
+        failure: BaseException | None = None
+        for driver in self.drivers:
+            try:
+                work(driver)
+            except (MirrordError, OSError) as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _only(self, what: str) -> Driver:
+        """The only member's driver; `Unsupported` where there are several."""
+        if self._others:
+            raise Unsupported(
+                f"{what} of a mirror with several members", where=str(self),
+                hint="That is done with one volume at a time: make a mirror of each for it.",
+            )  # fmt: skip
+        return self.drivers[0]
+
+    @contextmanager
+    def _exclusive(self, purpose: str) -> Iterator[bool]:
+        """All volumes in the order of their places, whatever the mirror's is: two mirrors of the
+        same volumes cannot wait for each other.
+        """
+        with ExitStack() as stack:
+            for driver in sorted(self.drivers, key=str):
+                stack.enter_context(driver.lock(purpose))
+            yield all(driver.locked for driver in self.drivers)

@@ -1,0 +1,400 @@
+"""One end of a mirror: the volumes of all its members, driven as if they were one volume.
+
+Snapshots of an end are sets (mirrord/core/sets.py). Whatever is done is done at each member in the
+mirror's order, and each step of it is idempotent: what was interrupted between two members is
+finished by doing all of it again. Data are not sent by an end, but by each member (ship.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+from mirrord.core import sets
+from mirrord.core.errors import InvariantError, MirrordError, NotFound, Refused
+from mirrord.core.model import (
+    Changes,
+    Delta,
+    Divergence,
+    OpenWriter,
+    ReceiveRequest,
+    Role,
+    Snapshot,
+    SnapshotKind,
+    Staging,
+    VolumeFacts,
+)
+from mirrord.core.relationship import Relationship
+from mirrord.core.sets import base_parts, joined, parts_of
+from mirrord.drivers.contract import Capability, Clones, Driver, clones_of
+from mirrord.drivers.refusals import base_missing, staging_missing
+from mirrord.drivers.streams import Receiver, SendStream
+from mirrord.engine import plan, together
+from mirrord.engine.joint import Joint
+
+
+class Members(Joint, Clones):
+    """The members' volumes at one end, in the mirror's order."""
+
+    def present(self) -> Members:
+        """The same end without the members that are lost; `self` when that are none, or all."""
+        there = [role is not Role.ABSENT for role in self.roles()]
+        if all(there) or not any(there):
+            return self
+        kept = [n for n, here in enumerate(there) if here]
+        return Members([self.drivers[n] for n in kept], [self.names[n] for n in kept])
+
+    # Facts and snapshots
+
+    def facts(self) -> VolumeFacts:
+        """See `Volume.facts`. An end of which a member is lost is ABSENT, and the first note names
+        that member; one that has a LIVE member is LIVE.
+        """
+        found = [driver.facts() for driver in self.drivers]
+        return together.facts(
+            found,
+            self._labels,
+            location=self.location,
+            shown=self._one_set([one.shown for one in found]),
+            origin=self._one_set([one.origin for one in found]),
+        )
+
+    def _one_set(self, guids: Sequence[str | None]) -> str | None:
+        """The set that these snapshots are, one of each member; None when they are not of one."""
+        known = [guid for guid in guids if guid is not None]
+        if len(known) < len(self.drivers):
+            return None
+        for number in range(1, len(known)):
+            if self._name(number, known[number]) != self._name(0, known[0]):
+                return None
+        return joined(known)
+
+    def _name(self, number: int, guid: str) -> str:
+        """The name of a member's snapshot; of one that it no longer has, something unlike any."""
+        if (number, guid) not in self._seen:
+            for one in self.drivers[number].snapshots():
+                self._seen[number, one.guid] = one.name
+        return self._seen.get((number, guid), f"{number} {guid}")
+
+    def snapshots(self) -> list[Snapshot]:
+        """See `Volume.snapshots`: the sets, also those of which members have lost their snapshot,
+        which are not intact.
+        """
+        return sets.gathered([driver.snapshots() for driver in self.drivers])
+
+    def members(self, guid: str) -> dict[str, str]:
+        """See `Volume.members`."""
+        found: dict[str, str] = {}
+        for driver, name, part in zip(self.drivers, self.names, self.parts(guid), strict=True):
+            paths = driver.members(part).items()
+            found |= {one: "/".join(filter(None, (name, path))) for one, path in paths}
+        return found
+
+    def changed_since(self, guid: str) -> bool:
+        """See `Volume.changed_since`."""
+        return any(
+            driver.changed_since(part)
+            for driver, part in zip(self.drivers, self.parts(guid), strict=True)
+        )
+
+    def delete_snapshot(self, guid: str) -> None:
+        """See `Volume.delete_snapshot`. A set of which any member needs its snapshot stays whole:
+        that member comes first, and refuses.
+        """
+        there = [(d, p) for d, p in zip(self.drivers, self.parts(guid), strict=True) if p]
+        needed = [n for n, (driver, part) in enumerate(there[1:], 1) if _is_needed(driver, part)]
+        for number in (*needed, *range(len(there))):
+            driver, part = there[number]
+            driver.delete_snapshot(part)
+
+    def pin(self, mirror_id: str, guids: Sequence[str]) -> None:
+        """See `Volume.pin`."""
+        wanted = [self.parts(guid) for guid in guids]
+        for number, driver in enumerate(self.drivers):
+            driver.pin(
+                mirror_id, [parts[number] for parts in wanted if parts[number] or not any(parts)]
+            )
+
+    def relationships(self) -> NoReturn:
+        """Each member keeps its records itself (`mirrord.engine.relation`)."""
+        raise InvariantError(f"{self}: each member keeps its record itself")
+
+    def _relate(self, record: Relationship) -> NoReturn:
+        raise InvariantError(f"{self}: each member keeps its record itself")
+
+    def _unrelate(self, mirror_id: str) -> NoReturn:
+        raise InvariantError(f"{self}: each member keeps its record itself")
+
+    def reclaim(self) -> None:
+        """See `Volume.reclaim`."""
+        for driver in self.drivers:
+            driver.reclaim()
+
+    # Source
+
+    @property
+    def one_moment(self) -> bool:
+        """Whether the owner's snapshots of one name are certainly of one moment at all members."""
+        return not self._others
+
+    def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
+        """See `Source.own_snapshots`: none where nobody can tell which of them belong together."""
+        return self.drivers[0].own_snapshots(patterns) if self.one_moment else []
+
+    def take_snapshot(self, name: str) -> Snapshot:
+        """See `Source.take_snapshot`: of each member, one after another. A set is one moment only
+        while what writes to the volumes is paused.
+        """
+        return sets.together([driver.take_snapshot(name) for driver in self.drivers])
+
+    def base_left(self, guid: str) -> Snapshot | None:
+        """See `Source.base_left`. Members that still have the snapshot go on from that."""
+        found = []
+        for driver, part in zip(self.drivers, self.parts(guid), strict=True):
+            one = driver.base_left(part)
+            if one is None and self._others:
+                one = next(
+                    (s for s in driver.snapshots() if s.guid == part and plan.usable(s)), None
+                )
+            if one is None:
+                return None
+            found.append(one)
+        return sets.together(found)
+
+    def delta(
+        self, base: str | None, incremental: str, *, states: bool = False, files: bool = False
+    ) -> Delta:
+        """See `Source.delta`: the sum."""
+        count = len(self.drivers)
+        parts = zip(
+            self.drivers, base_parts(base, count), parts_of(incremental, count), strict=True
+        )
+        found = [
+            driver.delta(before, after, states=states, files=files)
+            for driver, before, after in parts
+        ]
+        labels = [f"{name}/" if name else "" for name in self.names]
+        return together.delta(base, incremental, found, labels)
+
+    def changes(self, base: str, incremental: str) -> Changes:
+        """See `Source.changes`."""
+        return self._only("changed blocks cannot be recorded").changes(base, incremental)
+
+    def send(
+        self, base: str | None, incremental: str, *, checkpoint: dict[str, int | str] | None = None
+    ) -> SendStream:
+        """See `Source.send`."""
+        sender = self._only("there is no single stream")
+        return sender.send(base, incremental, checkpoint=checkpoint)
+
+    # Destination
+
+    def prepare(self, mirror_id: str, *, in_place: bool = False) -> None:
+        """See `Destination.prepare`. Places that are not free come first: they may refuse."""
+        for driver in sorted(self.drivers, key=lambda one: one.facts().role is Role.ABSENT):
+            driver.prepare(mirror_id, in_place=in_place)
+
+    def receive(self, request: ReceiveRequest) -> Receiver:
+        """See `Destination.receive`."""
+        return self._only("there is no single stream").receive(request)
+
+    def stagings(self) -> list[Staging]:
+        """See `Destination.stagings`: complete is what every member has, staged or committed."""
+        listed = [{one.transfer_id: one for one in d.stagings()} for d in self.drivers]
+        found = []
+        for transfer_id in dict.fromkeys(name for staged in listed for name in staged):
+            parts = [staged.get(transfer_id) for staged in listed]
+            name = next(one.snapshot.name for one in parts if one is not None)
+            held = [
+                None if part else self._committed(driver, name)
+                for driver, part in zip(self.drivers, parts, strict=True)
+            ]
+            found.append(together.staging(parts, held))
+        return found
+
+    def held(self, name: str) -> set[str]:
+        """The members' snapshots of the set of that name, as far as they have committed it."""
+        found = (self._committed(driver, name) for driver in self.drivers)
+        return {one.guid for one in found if one is not None}
+
+    @staticmethod
+    def _committed(driver: Driver, name: str) -> Snapshot | None:
+        """A member's snapshot of a set that was staged with the others."""
+        for one in driver.snapshots():
+            if one.name == name and one.intact and one.kind is not SnapshotKind.DIVERGED:
+                return one
+        return None
+
+    def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
+        """See `Destination.commit`. Where a driver can commit without showing, no member shows the
+        set before every other one holds it: so a set that any member shows is complete.
+        """
+        if Capability.SHOW_LATER in self.capabilities:
+            first, last = self.drivers[:-1], self.drivers[-1:]
+        else:  # the staging of each member must be complete before the first one shows it
+            self._demand_complete(transfer_id)
+            first, last = (), self.drivers
+        for driver in first:
+            driver.commit(transfer_id, show=False)
+        done = {driver: driver.commit(transfer_id, show=show) for driver in (*last, *first)}
+        return sets.together([done[driver] for driver in self.drivers])
+
+    def _demand_complete(self, transfer_id: str) -> None:
+        if self._others and any(
+            one.transfer_id == transfer_id and not one.complete for one in self.stagings()
+        ):
+            raise staging_missing(str(self), transfer_id)
+
+    def discard(self, transfer_id: str) -> None:
+        """See `Destination.discard`."""
+        for driver in self.drivers:
+            driver.discard(transfer_id)
+
+    # Failing over and back
+
+    def promote(self, guid: str | None = None) -> None:
+        """See `Failover.promote`. All members begin as snapshots of one set."""
+        guid = guid or self._beginning()
+        for driver, part in zip(self.drivers, base_parts(guid, len(self.drivers)), strict=True):
+            if guid is not None and part is None:
+                raise base_missing(str(driver), guid)
+            driver.promote(part)
+
+    def _beginning(self) -> str | None:
+        """The set that a promotion begins with; None: a member alone knows that best itself."""
+        if not self._others:
+            return None
+        found = [driver.facts() for driver in self.drivers]
+        live = self._names([one.origin if one.role is Role.LIVE else None for one in found])
+        shown = self._names([one.shown for one in found])
+        chosen = plan.beginning(self.snapshots(), live, shown)
+        if chosen is None:
+            raise Refused(
+                "there is no complete set to begin with", where=str(self),
+                why="of no set all members have an intact snapshot",
+            )  # fmt: skip
+        return chosen
+
+    def _names(self, guids: Sequence[str | None]) -> set[str]:
+        return {self._name(number, guid) for number, guid in enumerate(guids) if guid}
+
+    def writers(self, kept: str = "", *, limit: int = 20) -> list[OpenWriter]:
+        """See `Failover.writers`."""
+        found: list[OpenWriter] = []
+        for driver in self.drivers:
+            found += driver.writers(kept, limit=limit - len(found))
+        return found
+
+    def freeze(self) -> None:
+        """See `Failover.freeze`: all or none."""
+        frozen: list[Driver] = []
+        try:
+            for driver in self.drivers:
+                driver.freeze()
+                frozen.append(driver)
+        except BaseException:
+            for driver in frozen:
+                with suppress(MirrordError, OSError):
+                    driver.thaw()
+            raise
+
+    def thaw(self) -> None:
+        """See `Failover.thaw`."""
+        self._all(lambda driver: driver.thaw())
+
+    def mark(self) -> str:
+        """See `Failover.mark`: a line for each member."""
+        return "\n".join(driver.mark() for driver in self.drivers)
+
+    def is_marked(self, mark: str) -> bool:
+        """See `Failover.is_marked`."""
+        return all(
+            driver.is_marked(line)
+            for driver, line in zip(self.drivers, self.marks(mark), strict=True)
+        )
+
+    def marks(self, mark: str) -> list[str]:
+        """Of such a mark, what each member is to be compared with."""
+        lines = mark.split("\n")
+        return lines if len(lines) == len(self.drivers) else [mark] * len(self.drivers)
+
+    def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
+        """See `Failover.divergence`: the sum of those members that are not set aside already."""
+        found = []
+        parts = zip(self.drivers, self.parts(guid), self.names, strict=True)
+        for driver, part, name in parts:
+            if not self._others or driver.facts().role is Role.LIVE:
+                label = f"{name}/" if name else ""
+                found.append((driver.divergence(part, limit=limit), label))
+        return together.divergence(guid, found, limit=limit)
+
+    def losses(self, guid: str) -> Divergence | None:
+        """What `rollback(guid)` would take from members that are live and were changed since; None:
+        from none.
+        """
+        found = []
+        parts = zip(self.drivers, self.parts(guid), self.names, strict=True)
+        for driver, part, name in parts:
+            if driver.facts().role is Role.LIVE and driver.changed_since(part):
+                found.append((driver.divergence(part), f"{name}/" if name else ""))
+        return together.divergence(guid, found, limit=100) if found else None
+
+    def rollback(self, guid: str, *, mirror_id: str, keep_as: str) -> str | None:
+        """See `Failover.rollback`. Only the members that were changed have something to keep."""
+        parts = self.parts(guid)
+        if not all(parts):
+            raise base_missing(str(self), guid)
+        kept = [
+            driver.rollback(part, mirror_id=mirror_id, keep_as=keep_as)
+            for driver, part in zip(self.drivers, parts, strict=True)
+        ]
+        return next((name for name in kept if name is not None), None)
+
+    def go_back(self, ahead: str, complete: str | None, mirror_id: str, name: str) -> None:
+        """Members that show their part of a set that is not complete show that of an older one
+        again; then what they have of it is deleted.
+        """
+        parts = zip(self.drivers, self.parts(ahead), self.parts(complete or ""), strict=True)
+        for driver, part, older in parts:
+            if part and older and driver.facts().shown == part:
+                driver.rollback(older, mirror_id=mirror_id, keep_as=name)
+        self.delete_snapshot(ahead)
+
+    def reinstate(self, name: str) -> None:
+        """See `Failover.reinstate`. Of a member that held what it shows now nothing was kept: it is
+        made live as that.
+        """
+        bare = self.put_back(name)
+        if len(bare) == len(self.drivers):
+            raise NotFound("nothing was kept under that name", where=str(self), why=name)
+        for driver in bare:
+            driver.promote()
+
+    def put_back(self, name: str) -> list[Driver]:
+        """Make live again what was set aside under that name; the members of which nothing is."""
+        bare = []
+        for driver in self.drivers:
+            try:
+                driver.reinstate(name)
+            except NotFound:
+                bare.append(driver)
+        return bare
+
+    def forget(self) -> None:
+        """See `Failover.forget`."""
+        for driver in self.drivers:
+            driver.forget()
+
+    def begin_test(self, place: str = "") -> VolumeFacts:
+        """See `Clones.begin_test`."""
+        return clones_of(self._only("there are no writable copies")).begin_test(place)
+
+    def end_test(self) -> bool:
+        """See `Clones.end_test`."""
+        return clones_of(self._only("there are no writable copies")).end_test()
+
+
+def _is_needed(driver: Driver, guid: str) -> bool:
+    """Whether a volume shows a snapshot, or a mirror has pinned it there."""
+    return driver.facts().shown == guid or guid in driver.pins()
