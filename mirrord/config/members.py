@@ -44,10 +44,8 @@ _BETWEEN = re.compile(rf"=(?=(?:{'|'.join(KINDS)}):)")
 
 
 def parse_pairs(texts: Sequence[str]) -> tuple[Member, ...]:
-    """The members that `SOURCE=DESTINATION` name, each; a member is called by the last part of its
-    source.
-    """
-    found: list[Member] = []
+    """The members that `SOURCE=DESTINATION` name, each."""
+    found = []
     for text in texts:
         ends = _BETWEEN.split(text)
         if len(ends) != 2:
@@ -56,7 +54,14 @@ def parse_pairs(texts: Sequence[str]) -> tuple[Member, ...]:
                 hint="Write it as SOURCE=DESTINATION: btrfs:/db/log=btrfs:/backup/log.",
             )
         source = parse_endpoint(ends[0], what="source")
-        destination = parse_endpoint(ends[1], what="destination")
+        found.append((source, parse_endpoint(ends[1], what="destination")))
+    return named(found)
+
+
+def named(pairs: Sequence[tuple[Endpoint, Endpoint]]) -> tuple[Member, ...]:
+    """Members of these volumes, each called by the last part of its source's location."""
+    found: list[Member] = []
+    for source, destination in pairs:
         name = check_name(source.location.rpartition("/")[2], "a member")
         taken = {one.name for one in found}
         free = (name, *(f"{name}-{number}" for number in range(2, len(found) + 3)))

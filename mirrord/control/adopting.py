@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from mirrord.config.definitions import Definitions
+from mirrord.config.members import named
 from mirrord.config.together import check_together
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import NotFound, Refused, UsageError
-from mirrord.core.model import Definition, Endpoint, Member
+from mirrord.core.model import Definition, Endpoint
 from mirrord.core.names import check_mirror_name
 from mirrord.core.relationship import Relationship, SiteRecord
 from mirrord.core.results import Result
@@ -106,8 +107,7 @@ def plan(
             else _BY_HAND.format(id=record.mirror_id, name=record.name),
         )
     sides = (mine, other) if here.name == record.source else (other, mine)
-    names = [end.location.rpartition("/")[2] for end in sides[0]]
-    pairs = tuple(map(Member, names, *sides))
+    pairs = named(list(zip(*sides, strict=True)))
     definition = Definition(
         name=check_mirror_name(name or record.name),
         id=record.mirror_id,
