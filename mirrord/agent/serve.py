@@ -289,12 +289,31 @@ def _demand_pins(opened: _Opened, said: dict[str, Any]) -> None:
     demand(opened.rules, opened.rights, needed, what, str(opened.driver))
 
 
+def _demand_relation(opened: _Opened, mirror_id: str, what: str, *, raising: bool) -> None:
+    """As for pins, and a destination's record is raised or removed only by who may take away what
+    is there.
+    """
+    if opened.rules.free:
+        return
+    facts, where = opened.driver.facts(), str(opened.driver)
+    own = mirror_id == facts.mirror_id
+    mirrored = own and facts.role is Role.MIRROR
+    may_be = Right.SEND | Right.RECEIVE if own else Right.SEND
+    demand(opened.rules, opened.rights, Right.RECEIVE if mirrored else may_be, what, where)
+    if raising and (mirrored or not opened.rights & Right.SEND):
+        demand(opened.rules, opened.rights, Right.REMOVE, what, where)
+
+
 def _demand_epoch(opened: _Opened, said: dict[str, Any]) -> None:
-    """Who may not take away what is at a destination cannot raise the mirror's epoch there."""
     record: Relationship = said["record"]
     _check_name(record.mirror_id, str(opened.driver))
-    if said["after"] and not opened.rights & Right.SEND:
-        demand(opened.rules, opened.rights, Right.REMOVE, "raise an epoch", record.name)
+    what = f"record an epoch of the mirror {record.mirror_id}"
+    _demand_relation(opened, record.mirror_id, what, raising=said["after"] > 0)
+
+
+def _demand_unrelate(opened: _Opened, said: dict[str, Any]) -> None:
+    what = f"remove the record of the mirror {said['mirror_id']}"
+    _demand_relation(opened, said["mirror_id"], what, raising=True)
 
 
 def _demand_forward(opened: _Opened, said: dict[str, Any]) -> None:
@@ -338,6 +357,7 @@ _GUARDS: dict[str, _Guard] = {
     "delete_snapshot": _demand_own,
     "pin": _demand_pins,
     "relate": _demand_epoch,
+    "unrelate": _demand_unrelate,
     "commit": _demand_forward,
     "writers": _demand_kept_name,
     "divergence": _clamp(10_000),

@@ -13,6 +13,7 @@ from mirrord.core.model import ReceiveRequest
 from mirrord.drivers import pins
 from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.wire.methods import METHODS
+from tests.contract.test_relationship import FIRST
 from tests.security.sentences import breaks
 from tests.security.world import MIRROR, Backup, Host, Peer, deliver, listing, stream_of
 from tests.support import btrfs
@@ -258,6 +259,44 @@ def test_a_peer_pins_for_its_own_mirrors_only(host: Host, root: Path) -> None:
     with host.peer("--allow", f"receive={folder}", "--append-only") as peer:
         peer.volume(folder / "home").pin(MIRROR, [backup.two.guid])
     assert here.pins() == {backup.one.guid: (theirs,), backup.two.guid: (MIRROR,)}
+
+
+@breaks("V6")
+def test_a_peer_records_epochs_of_its_own_mirrors_only(host: Host, root: Path) -> None:
+    folder, mine, theirs = root / "backup", "0a1b2c3d", "4e5f6a7b"
+    first = FIRST._replace(mirror_id=MIRROR)
+    high = first._replace(epoch=1 << 40)
+    with host.peer("--allow", f"receive={folder}", "--append-only") as peer:
+        there = peer.volume(folder / "home")
+        Backup(root, there)
+        for name in (mine, theirs):
+            with pytest.raises(Untrusted, match="record an epoch"):
+                there.relate(high._replace(mirror_id=name), 0)
+        there.relate(first, 0)
+        with pytest.raises(Untrusted, match="append"):
+            there.relate(high, 1)
+        with pytest.raises(Untrusted, match="remove a relationship record"):
+            there.unrelate(MIRROR)
+    here = BtrfsDriver(str(folder / "home"))
+    here.relate(first._replace(mirror_id=theirs), 0)
+    with host.peer("--allow", f"receive={folder}") as peer:
+        there = peer.volume(folder / "home")
+        with pytest.raises(Untrusted):
+            there.unrelate(theirs)
+        second = first._replace(epoch=2)
+        there.relate(second, 1)
+    with host.peer("--allow", f"send={folder}") as peer:
+        there = peer.volume(folder / "home")
+        with pytest.raises(Untrusted, match="record an epoch"):
+            there.relate(high, 2)
+        with pytest.raises(Untrusted):
+            there.unrelate(MIRROR)
+        there.relate(first._replace(mirror_id=mine), 0)
+        there.unrelate(mine)
+        for name in ("../mine", "a/b", "", "x" * 300):
+            with pytest.raises(Refused):
+                there.relate(first._replace(mirror_id=name), 0)
+    assert here.relationships() == {MIRROR: second, theirs: first._replace(mirror_id=theirs)}
 
 
 @breaks("V5")
