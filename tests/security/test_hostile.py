@@ -240,7 +240,7 @@ def test_the_client_is_bounded_too() -> None:
 LOOKING = {
     "facts", "lock", "unlock", "snapshots", "own_snapshots", "base_left", "members",
     "changed_since", "delta", "changes", "send", "stagings", "writers", "is_marked",
-    "relationships", "set_fence",
+    "relationships", "relationship", "set_fence",
     "divergence",
 }  # fmt: skip
 
