@@ -116,9 +116,21 @@ class Members(Joint, Clones):
                 mirror_id, [parts[number] for parts in wanted if parts[number] or not any(parts)]
             )
 
-    def relationships(self) -> NoReturn:
-        """Each member keeps its records itself (`mirrord.engine.relation`)."""
-        raise InvariantError(f"{self}: each member keeps its record itself")
+    def relationships(self) -> dict[str, Relationship | None]:
+        """See `Volume.relationships`: those of the first member. They may differ, so
+        `mirrord.engine.relation` asks each of them.
+        """
+        return self.drivers[0].relationships()
+
+    def relate(self, record: Relationship, after: int) -> None:
+        """See `Volume.relate`."""
+        for driver in self.drivers:
+            driver.relate(record, after)
+
+    def unrelate(self, mirror_id: str) -> None:
+        """See `Volume.unrelate`."""
+        for driver in self.drivers:
+            driver.unrelate(mirror_id)
 
     def _relate(self, record: Relationship) -> NoReturn:
         raise InvariantError(f"{self}: each member keeps its record itself")
