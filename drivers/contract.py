@@ -3,7 +3,8 @@
 A driver speaks for one volume at one location. The engine holds two of them, one for each end
 of a mirror, and never knows what is behind: local and remote drivers look the same, so no method
 takes or returns anything but plain values, byte chunks and two small stream objects (streams.py).
-The contract is split by role; a driver has all of them but `Clones`, which not every kind has.
+The contract is split by role; a driver has all of them but `Clones` and `Pool`, which not every
+kind has.
 A new method gets its line in `mirrord/wire/methods.py`, too: by that table it is called on another
 host, with the types that its signature has here.
 
@@ -76,6 +77,8 @@ class Capability(enum.Flag, boundary=enum.CONFORM):
     #: What is committed without being shown can be shown by another commit, at no more than the
     #: cost of that step.
     SHOW_LATER = 64
+    #: It has the role `Pool`.
+    POOL = 128
 
 
 def changing(method: _Method) -> _Method:
@@ -308,6 +311,33 @@ class Source(Volume):
         go on where a `Staging` of the destination ended; `CheckpointUseless` is raised, here or by
         the stream, when that is not where this stream would have come by.
         """
+
+
+class Pool(Source):
+    """A volume beside others of its kind on one host, of which snapshots are taken together. The
+    only role with a method that takes several volumes; not every kind has it.
+    """
+
+    def is_beside(self, other: Volume) -> bool:
+        """Whether `take_together` may take that volume along."""
+        return type(other) is type(self)
+
+    @changing
+    def take_together(self, name: Name, others: Sequence[Pool]) -> list[Snapshot]:
+        """`take_snapshot` of this volume and of the others, which are beside it, in that order. The
+        caller holds the locks of all.
+
+        Those in one ZFS pool are of one moment. On btrfs all is prepared first, and then the kernel
+        is asked for all snapshots at the same time: `Snapshot.taken_at_ns` says how far apart they
+        are.
+        """
+        volumes = (self, *others)
+        for one in volumes:
+            one.demand_fence()
+        return self._take_together(name, volumes)
+
+    @abc.abstractmethod
+    def _take_together(self, name: str, volumes: Sequence[Pool]) -> list[Snapshot]: ...
 
 
 class Destination(Volume):

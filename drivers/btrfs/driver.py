@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from mirrord.core.errors import Diverged, Refused, Unsupported
 from mirrord.core.model import (
@@ -40,6 +40,7 @@ from mirrord.drivers.btrfs import (
     standing,
     store,
     subvolume,
+    taking,
     walk,
 )
 from mirrord.drivers.btrfs.ioctl import guarded
@@ -47,7 +48,7 @@ from mirrord.drivers.btrfs.known import Known
 from mirrord.drivers.btrfs.layout import Layout
 from mirrord.drivers.btrfs.store import Kept
 from mirrord.drivers.btrfs.stream import BtrfsSendStream, Checkpoint, Sending
-from mirrord.drivers.contract import Capability, Clones, Driver
+from mirrord.drivers.contract import Capability, Clones, Driver, Pool
 from mirrord.drivers.filerecords import FileRecords
 from mirrord.system import files, locks
 from mirrord.system.openers import writers_on
@@ -55,7 +56,7 @@ from mirrord.system.openers import writers_on
 _NESTED_WATCHED_MAX = 1000
 
 
-class BtrfsDriver(FileRecords, Driver, Clones):
+class BtrfsDriver(FileRecords, Driver, Clones, Pool):
     """One subvolume, or the place where one is mirrored to. known: by the drivers of this process.
 
     stream_version: of the streams that `send` makes: 2 carries compressed extents as they are,
@@ -64,7 +65,7 @@ class BtrfsDriver(FileRecords, Driver, Clones):
 
     kind: ClassVar[str] = "btrfs"
     capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME | Capability.SPOOL
-    capabilities |= Capability.COPY | Capability.SHOW_LATER
+    capabilities |= Capability.COPY | Capability.SHOW_LATER | Capability.POOL
 
     def __init__(
         self, location: str, known: Known | None = None, *, stream_version: int | None = None
@@ -165,22 +166,15 @@ class BtrfsDriver(FileRecords, Driver, Clones):
     @guarded
     def take_snapshot(self, name: str) -> Snapshot:
         """See `Driver.take_snapshot`."""
-        place = self._live_place()
-        layout.make_store("BTRFS:STORE", place, public=False)
-        if self._listed not in ("", subvolume.info(place.view).uuid):
-            raise refusals.replaced(str(self), "it was replaced just now")
-        wrapper = place.snapshots / layout.component(name, str(self))
-        there = store.in_wrapper(place, wrapper, SnapshotKind.REFERENCE)
-        if there is None:
-            # The kernel's commit of the snapshot makes the folder durable, too.
-            reserve.keep(place)
-            failover.sweep(place)
-            wrapper.mkdir(mode=0o755, exist_ok=True)
-            wrapper.chmod(0o755)  # whatever the umask: a reverse makes it the way to the view
-            subvolume.snapshot("BTRFS:SNAPSHOT:TAKE", place.view, wrapper / name, read_only=True)
-            there = store.in_wrapper(place, wrapper, SnapshotKind.REFERENCE)
-            assert there is not None
-        return there.snapshot
+        return self._take_together(name, [self])[0]
+
+    @guarded
+    def _take_together(self, name: str, volumes: Sequence[Pool]) -> list[Snapshot]:
+        return taking.take([one.ready(name) for one in cast(Sequence[BtrfsDriver], volumes)])
+
+    def ready(self, name: str) -> taking.Wanted:
+        """Do all that can be done before a snapshot of that name is taken."""
+        return taking.ready(self._place(), name, self._listed, str(self))
 
     @guarded
     def delete_snapshot(self, guid: str) -> None:

@@ -25,13 +25,18 @@ SEND_COMPRESSED = 0x10
 
 _BTRFS_SUPER_MAGIC = 0x9123683E
 _IOC_SEND = 0x40489426
+_IOC_SNAP_CREATE_V2 = 0x50009417
+#: What is snapshotted, flags (struct btrfs_ioctl_vol_args_v2); then the name in the folder.
+_SNAPSHOT = struct.Struct("=q8xQ32x4040s")
+_SNAPSHOT_READ_ONLY = 2
 _IOC_SYNC = 0x9408
 _IOC_START_SYNC = 0x80089418
 _IOC_TREE_SEARCH_V2 = 0xC0709411
 _IOC_FS_INFO = 0x8400941F
 _IOC_GET_SUBVOL_INFO = 0x81F8943C
-_SUBVOL_INFO_BYTES = 504
-_SUBVOL_INFO_CTRANSID = 344
+_SUBVOLUME_BYTES = 504
+#: ctransid; otime: seconds, nanoseconds.
+_SUBVOLUME_CHANGED, _SUBVOLUME_MADE = struct.Struct("=344xQ"), struct.Struct("=392xQI")
 _FS_INFO_GENERATION = 1 << 1
 _EXTENT_DATA = 108
 _INODE_ITEM = 1
@@ -90,6 +95,20 @@ def _ioctl_at(path: str | Path, request: int, argument: ctypes.Array[ctypes.c_ch
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         _ioctl(descriptor, request, argument)
+    finally:
+        os.close(descriptor)
+
+
+def snapshot(source: str | Path, path: str | Path, *, read_only: bool) -> None:
+    """BTRFS_IOC_SNAP_CREATE_V2: make `path` a snapshot of a subvolume. (libbtrfsutil's has Python's
+    lock all the while.)
+    """
+    folder, name = os.path.split(os.fsencode(path))
+    descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        flags = _SNAPSHOT_READ_ONLY if read_only else 0
+        words = _SNAPSHOT.pack(descriptor, flags, name)
+        _ioctl_at(os.fsdecode(folder), _IOC_SNAP_CREATE_V2, ctypes.create_string_buffer(words))
     finally:
         os.close(descriptor)
 
@@ -226,14 +245,28 @@ def transaction_in_memory(path: str | Path) -> int | None:
     """The transaction of the last change of the subvolume at `path`, as the kernel has it in
     memory: also of a change that is not on its way to disk yet. None before Linux 4.18.
     """
-    found = ctypes.create_string_buffer(_SUBVOL_INFO_BYTES)
+    found = _subvolume(path, _SUBVOLUME_CHANGED)
+    return int(found[0]) if found else None
+
+
+def made_at_ns(path: str | Path) -> int | None:
+    """When the subvolume at `path` was made (libbtrfsutil's Python module gives whole seconds).
+    None before Linux 4.18.
+    """
+    found = _subvolume(path, _SUBVOLUME_MADE)
+    return int(found[0]) * 1_000_000_000 + int(found[1]) if found else None
+
+
+def _subvolume(path: str | Path, fields: struct.Struct) -> tuple[int, ...]:
+    """Fields of struct btrfs_ioctl_get_subvol_info_args; none where the kernel has no such call."""
+    found = ctypes.create_string_buffer(_SUBVOLUME_BYTES)
     try:
         _ioctl_at(path, _IOC_GET_SUBVOL_INFO, found)
     except OSError as error:
         if error.errno == errno.ENOTTY:
-            return None
+            return ()
         raise
-    return int(struct.unpack_from("=Q", found, _SUBVOL_INFO_CTRANSID)[0])
+    return fields.unpack_from(found)
 
 
 class _Statx(ctypes.Structure):

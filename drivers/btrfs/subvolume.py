@@ -13,7 +13,8 @@ import functools
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +30,8 @@ except ImportError as _error:  # the module is an extra: other drivers work with
     _IMPORT_ERROR = str(_error)
 
 _READ_ONLY = 1
+#: So many snapshots at the same time.
+_AT_ONCE = 16
 _ROOT_INODE = 256
 _NO_UUID = bytes(16)
 
@@ -95,7 +98,8 @@ def is_subvolume(path: str | Path) -> bool:
 
 def info(path: str | Path) -> Info:
     """The facts of the subvolume at `path`; OSError when there is none."""
-    return _info(btrfsutil.subvolume_info(os.fspath(path)))
+    found = _info(btrfsutil.subvolume_info(os.fspath(path)))
+    return found._replace(otime_ns=ioctl.made_at_ns(path) or found.otime_ns)
 
 
 def last_change(path: str | Path, facts: Info) -> int:
@@ -119,7 +123,7 @@ def _info(found: btrfsutil.SubvolumeInfo) -> Info:
         ctransid=found.ctransid,
         otransid=found.otransid,
         stransid=found.stransid,
-        otime_ns=round(found.otime * 1e6) * 1000,  # a float: not exact beyond microseconds
+        otime_ns=int(found.otime) * 1_000_000_000,
     )
 
 
@@ -135,13 +139,30 @@ def create(op: str, path: str | Path) -> None:
 
 def snapshot(op: str, source: str | Path, path: str | Path, *, read_only: bool) -> None:
     """Make `path` a snapshot of `source`; durable on return (the kernel commits)."""
-    steps.reached(op)
-    try:
-        btrfsutil.create_snapshot(os.fspath(source), os.fspath(path), read_only=read_only)
-    except OSError as error:
-        if error.errno == errno.ETXTBSY:
-            raise swapfiles.refused(Path(source), f"btrfs:{source}") from error
-        raise
+    snapshots(op, {Path(path): Path(source)}, read_only=read_only)
+
+
+def snapshots(op: str, wanted: Mapping[Path, Path], *, read_only: bool) -> None:
+    """Make each path a snapshot of its source, all as nearly at once as the kernel can: those that
+    it is asked for before it commits come with one commit, and have one moment.
+    """
+
+    def take(path: Path, source: Path) -> None:
+        try:
+            ioctl.snapshot(source, path, read_only=read_only)
+        except OSError as error:
+            if error.errno == errno.ETXTBSY:
+                raise swapfiles.refused(source, f"btrfs:{source}") from error
+            raise
+
+    for _path in wanted:
+        steps.reached(op)
+    if len(wanted) < 2:  # what is alone needs no thread
+        for path, source in wanted.items():
+            take(path, source)
+        return
+    with ThreadPoolExecutor(min(len(wanted), _AT_ONCE), thread_name_prefix="snapshot") as pool:
+        list(pool.map(take, wanted, wanted.values()))
 
 
 def delete(op: str, path: str | Path) -> None:

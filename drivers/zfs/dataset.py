@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 from mirrord.core import relationship
 from mirrord.core.errors import MirrordError, Refused
@@ -15,7 +16,7 @@ from mirrord.core.model import (
 )
 from mirrord.core.relationship import Relationship
 from mirrord.drivers import refusals as texts
-from mirrord.drivers.contract import Clones, Driver
+from mirrord.drivers.contract import Clones, Driver, Pool
 from mirrord.drivers.pins import Pins, demand_free, of_snapshot
 from mirrord.drivers.zfs import (
     cache,
@@ -45,7 +46,7 @@ from mirrord.system import clock, locks
 _NONE: Pins = {}
 
 
-class ZfsDataset(Driver, Clones):
+class ZfsDataset(Driver, Clones, Pool):
     """One dataset, or the place where one is mirrored to. location: `pool/dataset`."""
 
     def __init__(self, location: str) -> None:
@@ -208,11 +209,27 @@ class ZfsDataset(Driver, Clones):
         if place is not None and self._role(place)[0] is Role.LIVE and mounting.there(place.here):
             taken = taking.at_once(place, name, mark)
         if place is None or taken is None:
-            place = self._live()
-            taken = taking.one_by_one(place, name, mark, where)
+            return self._take_together(name, [self])[0]
         self._sight.added(taken.entry)
         self._sight.follows(taken.entry, taken.before, taken.written)
         return self._snapshot(taken.entry, place)
+
+    def _take_together(self, name: str, volumes: Sequence[Pool]) -> list[Snapshot]:
+        drivers = cast(Sequence[ZfsDataset], volumes)
+        names.check_snapshot(name, str(self))
+        places = {one: one._live() for one in drivers}
+        pools: dict[str, list[ZfsDataset]] = {}
+        for one in drivers:
+            pools.setdefault(names.pool_of(one.location), []).append(one)
+        found: dict[ZfsDataset, Snapshot] = {}
+        for some in pools.values():
+            mark = SnapshotMark(SnapshotKind.REFERENCE, "", clock.now_ns())
+            taken = taking.by_commands([places[one] for one in some], name, mark, str(self))
+            for one, each in zip(some, taken, strict=True):
+                one._sight.added(each.entry)
+                one._sight.follows(each.entry, each.before, each.written)
+                found[one] = one._snapshot(each.entry, places[one])
+        return [found[one] for one in drivers]
 
     def delete_snapshot(self, guid: str) -> None:
         """See `Driver.delete_snapshot`."""

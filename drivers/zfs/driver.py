@@ -50,6 +50,7 @@ class ZfsDriver(ZfsFailover):
 
     kind: ClassVar[str] = "zfs"
     capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME | Capability.COPY
+    capabilities |= Capability.POOL
 
     # Source
 

@@ -1,6 +1,8 @@
-"""Taking a reference snapshot: by one program, or command by command."""
+"""Taking reference snapshots: by one program, or command by command."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from mirrord.core.errors import Refused
 from mirrord.core.model import SnapshotKind
@@ -15,6 +17,7 @@ from mirrord.drivers.zfs import (
     mounting,
     programs,
 )
+from mirrord.drivers.zfs.listing import Entry
 from mirrord.drivers.zfs.marks import SnapshotMark
 from mirrord.drivers.zfs.place import Place
 from mirrord.drivers.zfs.programs import Taken
@@ -35,29 +38,50 @@ def at_once(place: Place, name: str, mark: SnapshotMark) -> Taken | None:
     return taken
 
 
-def one_by_one(place: Place, name: str, mark: SnapshotMark, where: str) -> Taken:
-    """Command by command; one of an earlier try is taken for it."""
-    volume = place.here
-    assert volume is not None
-    full = f"{volume.name}@{name}"
-    mounting.flush("ZFS:SNAPSHOT:FLUSH", volume)
-    change, writes = cache.Change(place), counters.read(volume)
-    words = ["zfs", "snapshot", "-o", f"{marks.SNAPSHOT}={mark.text()}", full]
-    new = command.lenient("ZFS:SNAPSHOT:TAKE", words, where, "already exists")
-    one = listing.load_one(full, where)
+def by_commands(places: Sequence[Place], name: str, mark: SnapshotMark, where: str) -> list[Taken]:
+    """Command by command; of all volumes, which are in one pool, at one moment. What an earlier try
+    took is taken for it.
+    """
+    volumes = [place.here for place in places if place.here is not None]
+    fulls = [f"{volume.name}@{name}" for volume in volumes]
+    for volume in volumes:
+        mounting.flush("ZFS:SNAPSHOT:FLUSH", volume)
+    changes = [cache.Change(place) for place in places]
+    writes = [counters.read(volume) for volume in volumes]
+    words = ["zfs", "snapshot", "-o", f"{marks.SNAPSHOT}={mark.text()}"]
+    new = command.lenient("ZFS:SNAPSHOT:TAKE", [*words, *fulls], where, "already exists")
+    missing = [] if new else [full for full in fulls if listing.load_one(full, where) is None]
+    if missing:
+        command.effect("ZFS:SNAPSHOT:TAKE", [*words, *missing], where)
+    taken = [_own(listing.load_one(full, where), full, where) for full in fulls]
+    # Should somebody force a snapshot away, the next update goes on from the bookmark.
+    insured = [
+        wish
+        for one in taken if not one.holds
+        for wish in (
+            holding.hold("ZFS:SNAPSHOT:HOLD", one.full),
+            command.Wish(
+                "ZFS:SNAPSHOT:BOOKMARK",
+                ["zfs", "bookmark", one.full, f"{one.dataset}#{name}"], None,
+            ),
+        )
+    ]  # fmt: skip
+    if insured:
+        command.together(insured, where)
+    held = [one._replace(holds=one.holds or 1) for one in taken]
+    for volume, one, change, before in zip(volumes, held, changes, writes, strict=True):
+        change.done(added=one)
+        if new or one.full in missing:
+            counters.save(volume, one.guid, before)
+    return [Taken(one, None, 0) for one in held]
+
+
+def _own(one: Entry | None, full: str, where: str) -> Entry:
     if one is None:
         raise snapshot_missing(where, full)
     if one.mark is None or one.mark.transfer or one.mark.kind is not SnapshotKind.REFERENCE:
         raise Refused(
-            f"a snapshot of the name {name} is there", where=where, why="mirrord did not take it"
-        )
-    if not one.holds:
-        # Should somebody force the snapshot away, the next update goes on from the bookmark.
-        words = ["zfs", "bookmark", full, f"{volume.name}#{name}"]
-        insured = command.Wish("ZFS:SNAPSHOT:BOOKMARK", words, None)
-        command.together([holding.hold("ZFS:SNAPSHOT:HOLD", full), insured], where)
-        one = one._replace(holds=1)
-    change.done(added=one)
-    if new:
-        counters.save(volume, one.guid, writes)
-    return Taken(one, None, 0)
+            f"a snapshot of the name {one.name} is there", where=where,
+            why="mirrord did not take it",
+        )  # fmt: skip
+    return one

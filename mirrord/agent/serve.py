@@ -17,7 +17,7 @@ from mirrord.core.errors import NotFound, ProtocolError, Refused, Unsupported, U
 from mirrord.core.model import Endpoint, Name, ReceiveRequest, Role, SnapshotKind, Staging
 from mirrord.core.relationship import Fence, Relationship
 from mirrord.core.text import can_name, harmless
-from mirrord.drivers.contract import Capability, Clones, Driver, clones_of
+from mirrord.drivers.contract import Capability, Clones, Driver, Pool, clones_of
 from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.link.exchange import Exchange
 from mirrord.system.explain import explained
@@ -136,18 +136,23 @@ class Agent:
                 f"the other end has no method '{method}'",
                 hint="Install the same version of mirrord at both ends.",
             )
-        opened = self._find(*_checked((int,), words[:1]))
-        # Asked anew each time: a folder may have become a link since.
-        kind, location = opened.driver.kind, opened.driver.location
-        opened.rights = rights_at(self._rules, location, kind=kind)
-        demand(self._rules, opened.rights, found.rights, found.what, str(opened.driver))
+        opened = self._permitted(found, *_checked((int,), words[:1]))
         checked = _checked(found.kinds.values(), words[1:], str(opened.driver))
         said = dict(zip(found.kinds, checked, strict=True))
+        used = [opened]
+        if found.role is Pool:
+            numbers = {words[0], *said["others"]}
+            if len(numbers) <= len(said["others"]):
+                raise ProtocolError("a call names a volume twice")
+            used += [self._permitted(found, number) for number in said["others"]]
         with explained(), ExitStack() as stack:
             if found.changes:
-                stack.enter_context(opened.changing(f"a peer, to {found.what}"))
+                for one in used:
+                    stack.enter_context(one.changing(f"a peer, to {found.what}"))
             if method in _GUARDS:
                 _GUARDS[method](opened, said)
+            if found.role is Pool:
+                said["others"] = _together(opened.driver, [one.driver for one in used[1:]])
             return pack(_run(found, opened, exchange, said))
 
     def _open(self, kind: str, location: str) -> Any:
@@ -178,12 +183,33 @@ class Agent:
         if one is not None:
             one.close()
 
+    def _permitted(self, method: Method, number: int) -> _Opened:
+        """The volume of that number, if the peer may use it so. That is asked anew each time: a
+        folder may have become a link since.
+        """
+        opened = self._find(number)
+        kind, location = opened.driver.kind, opened.driver.location
+        opened.rights = rights_at(self._rules, location, kind=kind)
+        demand(self._rules, opened.rights, method.rights, method.what, str(opened.driver))
+        return opened
+
     def _find(self, number: int) -> _Opened:
         with self._guard:
             one = self._opened.get(number)
         if one is None:
             raise NotFound("no such volume is open in this session")
         return one
+
+
+def _together(first: Driver, others: Collection[Driver]) -> list[Pool]:
+    """The others, each of which can be used together with the first; `Refused`."""
+    if isinstance(first, Pool):
+        found: list[Pool] = [
+            one for one in others if isinstance(one, Pool) and first.is_beside(one)
+        ]
+        if len(found) == len(others):
+            return found
+    raise Refused("these volumes cannot be used together", where=str(first))
 
 
 def _checked(kinds: Collection[Any], words: list[Any], where: str = "") -> list[Any]:

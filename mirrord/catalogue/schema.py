@@ -176,6 +176,9 @@ MIGRATIONS = (
         record     TEXT NOT NULL
     ) STRICT;
 
+    -- spread_ms: how far apart the snapshots of the members were taken. NULL: not known.
+    ALTER TABLE transfer ADD COLUMN spread_ms INTEGER;
+
     -- Which site of a mirror is the source: its definition only names the sites.
     -- mirror_id: also of a mirror that has no row of its own yet.
     -- since_ns: since when (wall time). 0: not known, it was found by looking at the ends.

@@ -77,6 +77,7 @@ class TransferBegin(NamedTuple):
     sequence: int
     show: bool
     source: str = ""
+    spread_ms: int | None = None
 
 
 class TransferRow(NamedTuple):
@@ -99,6 +100,7 @@ class TransferRow(NamedTuple):
     error: str
     throttled_ms: int
     phases: str
+    spread_ms: int | None
 
 
 class EventRow(NamedTuple):
@@ -375,11 +377,11 @@ class Catalogue(Watchbook):
                  snapshot.taken_at_ns, begun.source),
             )  # fmt: skip
             db.execute(
-                "INSERT INTO transfer (id, mirror_id, verb, base, why_whole, guid, name, result, "
-                "started_ns) VALUES (?, ?, ?, ?, ?, ?, ?, 'running', ?) "
+                "INSERT INTO transfer (id, mirror_id, verb, base, why_whole, guid, name, "
+                "spread_ms, result, started_ns) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'running', ?) "
                 "ON CONFLICT (id) DO UPDATE SET result = 'running', error = ''",
                 (begun.id, mirror_id, begun.verb, begun.base, begun.why_whole, snapshot.guid,
-                 snapshot.name, clock.now_ns()),
+                 snapshot.name, begun.spread_ms, clock.now_ns()),
             )  # fmt: skip
             db.execute(
                 "DELETE FROM transfer WHERE mirror_id = ? AND rowid <= (SELECT rowid FROM transfer "

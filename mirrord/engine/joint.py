@@ -30,6 +30,8 @@ class Joint(Driver):
         self._others = self.drivers[1:]
         #: The names of snapshots that were seen, by the number of the member and the identity.
         self._seen: dict[tuple[int, str], str] = {}
+        #: Of the sets that were taken here.
+        self._spread_ms: dict[str, int] = {}
         self.kind = self.drivers[0].kind
         self._fence = self.drivers[0].fence
         self._waiting = self.drivers[0].waiting

@@ -27,7 +27,7 @@ from mirrord.core.model import (
 )
 from mirrord.core.relationship import Relationship
 from mirrord.core.sets import base_parts, joined, parts_of
-from mirrord.drivers.contract import Capability, Clones, Driver, clones_of
+from mirrord.drivers.contract import Capability, Clones, Driver, Pool, clones_of
 from mirrord.drivers.refusals import base_missing, staging_missing
 from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.engine import plan, together
@@ -155,10 +155,25 @@ class Members(Joint, Clones):
         return self.drivers[0].own_snapshots(patterns) if self.one_moment else []
 
     def take_snapshot(self, name: str) -> Snapshot:
-        """See `Source.take_snapshot`: of each member, one after another. A set is one moment only
-        while what writes to the volumes is paused.
+        """See `Source.take_snapshot`: of those that are beside each other together, of all others
+        one after another. What is not of one moment (`spread_ms`) is so while writers are paused.
         """
-        return sets.together([driver.take_snapshot(name) for driver in self.drivers])
+        taken: dict[Driver, Snapshot] = {}
+        for driver in self.drivers:
+            if driver not in taken:
+                beside = [one for one in self._others if _are_beside(driver, one)]
+                taken |= _taken(driver, beside, name)
+        every = [taken[driver] for driver in self.drivers]
+        found = sets.together(every)
+        times = [one.taken_at_ns for one in every]
+        self._spread_ms[found.guid] = (max(times) - min(times)) // 1_000_000
+        return found
+
+    def spread_ms(self, guid: str) -> int | None:
+        """How far apart the snapshots of a set are that was taken here just now; None: of another
+        one that is not known.
+        """
+        return self._spread_ms.get(guid)
 
     def base_left(self, guid: str) -> Snapshot | None:
         """See `Source.base_left`. Members that still have the snapshot go on from that."""
@@ -405,6 +420,18 @@ class Members(Joint, Clones):
     def end_test(self) -> bool:
         """See `Clones.end_test`."""
         return clones_of(self._only("there are no writable copies")).end_test()
+
+
+def _are_beside(one: Driver, other: Driver) -> bool:
+    pools = all(Capability.POOL in driver.capabilities for driver in (one, other))
+    return pools and one is not other and isinstance(one, Pool) and one.is_beside(other)
+
+
+def _taken(driver: Driver, beside: list[Driver], name: str) -> dict[Driver, Snapshot]:
+    pools = [one for one in beside if isinstance(one, Pool)]
+    if not pools or not isinstance(driver, Pool):
+        return {driver: driver.take_snapshot(name)}
+    return dict(zip((driver, *beside), driver.take_together(name, pools), strict=True))
 
 
 def _is_needed(driver: Driver, guid: str) -> bool:

@@ -120,7 +120,7 @@ def _transfer_all(
                 begun = TransferBegin(
                     os.urandom(8).hex(), verb.value, step.base,
                     "" if step.base else why_whole, step.snapshot, sequence, step.show,
-                    str(mirror.source),
+                    str(mirror.source), mirror.source.spread_ms(step.snapshot.guid),
                 )  # fmt: skip
                 _cycle(mirror, begun, total)
             told["bytes"] = str(total.stream_bytes)

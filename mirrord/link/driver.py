@@ -5,15 +5,15 @@ from __future__ import annotations
 import abc
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar, cast
 
 from mirrord.core.endpoint import split_host
 from mirrord.core.errors import Aborted, LinkLost, MirrordError, Unreachable, Unsupported
 from mirrord.core.model import Endpoint, Snapshot, Staging, VolumeFacts
 from mirrord.core.relationship import Fence, Relationship
-from mirrord.drivers.contract import Capability, Clones, Driver
+from mirrord.drivers.contract import Capability, Clones, Driver, Pool, Volume
 from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.link.exchange import Cancelled, Exchange
 from mirrord.link.session import Session
@@ -65,7 +65,7 @@ def _call_of(method: Method) -> Callable[..., Any]:
 
 
 @_calling
-class RemoteDriver(Driver, Clones):
+class RemoteDriver(Driver, Clones, Pool):
     """The driver contract over a session. Every method may be repeated by that contract, so one
     that was cut off is asked again over a new connection.
     """
@@ -247,6 +247,30 @@ class RemoteDriver(Driver, Clones):
         """See `Source.own_snapshots`."""
         listed: list[Snapshot] = self._call("own_snapshots", patterns) if patterns else []
         return listed
+
+    def is_beside(self, other: Volume) -> bool:
+        """See `Pool.is_beside`: what the same connection leads to."""
+        return (
+            isinstance(other, RemoteDriver)
+            and (other.kind, other._sessions) == (self.kind, self._sessions)
+            and Capability.POOL in self.capabilities & other.capabilities
+        )
+
+    def take_together(self, name: str, others: Sequence[Pool]) -> list[Snapshot]:
+        """See `Pool.take_together`. The others go by their numbers in the session."""
+
+        def ask(session: Session, number: int) -> Any:
+            attached = [one._attached() for one in cast(Sequence[RemoteDriver], others)]
+            if any(one is not session for one, _number in attached):
+                raise LinkLost("the connection was made anew")  # and has other numbers
+            numbers = [other for _session, other in attached]
+            return session.call("take_together", number, name, numbers, waiting=self.waiting)
+
+        taken: list[Snapshot] = unpack(list[Snapshot], self._try(ask))
+        return taken
+
+    def _take_together(self, name: str, volumes: Sequence[Pool]) -> list[Snapshot]:
+        raise NotImplementedError  # the other end does it
 
     def _relate(self, record: Relationship) -> None:
         raise NotImplementedError  # the other end does it in `relate`

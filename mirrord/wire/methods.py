@@ -11,12 +11,12 @@ import enum
 import functools
 import inspect
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mirrord.core.model import Name
-from mirrord.drivers.contract import Clones, Destination, Failover, Source, Volume, changes
+from mirrord.drivers.contract import Clones, Destination, Failover, Pool, Source, Volume, changes
 from mirrord.wire.values import pack
 
 
@@ -60,6 +60,10 @@ class PeerLock(abc.ABC):
         """What this peer changes from now on is for that mirror, in that epoch (`Volume.fence`)."""
 
 
+#: The type of other volumes that a method takes.
+VOLUMES = Sequence[Pool]
+
+
 @dataclass(frozen=True)
 class Method:
     """role, name: the method of the contract. rights: one of them is needed. what: it does, for a
@@ -87,8 +91,11 @@ class Method:
 
     @functools.cached_property
     def kinds(self) -> dict[str, Any]:
-        """The types of its words, by the names of the arguments."""
-        return {name: one.annotation for name, one in self.signature.parameters.items()}
+        """The types of its words, by the names of the arguments. Other volumes travel as their
+        numbers in the session.
+        """
+        found = {name: one.annotation for name, one in self.signature.parameters.items()}
+        return {name: list[int] if kind == VOLUMES else kind for name, kind in found.items()}
 
     @property
     def result(self) -> Any:
@@ -129,6 +136,7 @@ METHODS: Mapping[str, Method] = {
         Method(Volume, "reclaim", _ANY, "reclaim space"),
         Method(Source, "own_snapshots", _S, "list the owner's snapshots"),
         Method(Source, "take_snapshot", _S, "take snapshots"),
+        Method(Pool, "take_together", _S, "take snapshots", since=2),
         Method(Source, "base_left", _S, "look for what is left of a base"),
         Method(Source, "delta", _S, "compute deltas"),
         Method(Source, "changes", _S, "compute deltas"),

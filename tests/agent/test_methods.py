@@ -22,6 +22,7 @@ from mirrord.drivers.contract import (
     Destination,
     Driver,
     Failover,
+    Pool,
     Source,
     Volume,
 )
@@ -34,11 +35,11 @@ from tests.support.agents import agents
 from tests.support.calls import CALLS
 from tests.support.service import PATIENCE_S
 
-ROLES = (Volume, Source, Destination, Failover, Clones, PeerLock)
+ROLES = (Volume, Source, Destination, Failover, Clones, Pool, PeerLock)
 #: What a driver has for those who hold it, and what no other end is asked for.
 LOCAL = {
     (Volume, name) for name in ("append_only", "detach", "lock", "locked", "pins", "demand_fence")
-}
+} | {(Pool, "is_beside")}
 #: Rules that leave out some right, with a kind of volume that such a peer can open.
 LIMITED = {
     "send": (Rules(send=("/",)), "block"),
@@ -51,6 +52,7 @@ NAMES = {
     ("relationship", "mirror_id"),
     ("unrelate", "mirror_id"),
     ("take_snapshot", "name"),
+    ("take_together", "name"),
     ("prepare", "mirror_id"),
     ("commit", "transfer_id"),
     ("discard", "transfer_id"),
@@ -85,9 +87,19 @@ def test_each_method_of_the_contract_is_in_the_table() -> None:
     assert found >= LOCAL
 
 
-def test_a_driver_has_every_role_but_the_one_for_clones() -> None:
+def test_a_driver_has_every_role_but_those_that_not_every_kind_has() -> None:
     assert all(issubclass(Driver, role) for role in ROLES[:4])
-    assert not issubclass(Driver, Clones)
+    assert not issubclass(Driver, Clones) and not issubclass(Driver, Pool)
+
+
+def test_only_a_pool_takes_several_volumes() -> None:
+    taking = {
+        (method.role, method.name)
+        for method in METHODS.values()
+        for word in method.signature.parameters.values()
+        if any(role.__name__ in str(word.annotation) for role in (*ROLES, Driver))
+    }
+    assert taking == {(Pool, "take_together")}
 
 
 def test_a_remote_driver_has_every_method() -> None:
@@ -193,5 +205,6 @@ def test_the_numbers_of_capabilities_stay() -> None:
         "SPOOL": 8,
         "COPY": 32,
         "SHOW_LATER": 64,
+        "POOL": 128,
     }
     assert Capability(1 << 40 | 16 | 2) is Capability.FILES  # of a newer peer

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
 from mirrord.core.errors import Fenced, MirrordError
 from mirrord.core.relationship import Fence, Intent
-from mirrord.drivers.contract import Capability, Driver, clones_of
+from mirrord.drivers.contract import Capability, Driver, Pool, clones_of
 from mirrord.wire.methods import METHODS
 from tests.contract.flows import MIRROR, initialized, request, volumes
 from tests.contract.lab import Lab
@@ -21,6 +22,7 @@ CALLS: dict[str, Callable[[Driver, str], object]] = {
     "unrelate": lambda driver, _guid: driver.unrelate(MIRROR),
     "reclaim": lambda driver, _guid: driver.reclaim(),
     "take_snapshot": lambda driver, _guid: driver.take_snapshot("late"),
+    "take_together": lambda driver, _guid: cast(Pool, driver).take_together("late", []),
     "prepare": lambda driver, _guid: driver.prepare(MIRROR),
     "commit": lambda driver, _guid: driver.commit("t1", show=True),
     "discard": lambda driver, _guid: driver.discard("t1"),
@@ -53,6 +55,10 @@ def test_nothing_is_changed_in_an_epoch_that_is_over(lab: Lab, which: str) -> No
     for name, call in CALLS.items():
         if name == "reclaim" and late.kind != "btrfs":
             continue  # it does nothing there
+        if name == "take_together" and (
+            not isinstance(late, Pool) or Capability.POOL not in late.capabilities
+        ):
+            continue
         if name.endswith("_test") and Capability.COPY not in late.capabilities:
             continue
         with pytest.raises(Fenced):

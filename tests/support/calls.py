@@ -15,7 +15,8 @@ _RECORD = Relationship(
 #: Every method with words that fit.
 CALLS: dict[str, tuple[object, ...]] = {
     "facts": (), "lock": ("x",), "unlock": (), "snapshots": (), "own_snapshots": (["*"],),
-    "take_snapshot": ("s1",), "delete_snapshot": (GUID,), "reclaim": (), "changed_since": (GUID,),
+    "take_snapshot": ("s1",), "take_together": ("s1", []),
+    "delete_snapshot": (GUID,), "reclaim": (), "changed_since": (GUID,),
     "base_left": (GUID,), "members": (GUID,),
     "changes": (GUID, "h"), "delta": (None, GUID, False, True),
     "send": (None, GUID, None), "prepare": ("m1", False),

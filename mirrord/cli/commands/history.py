@@ -35,6 +35,8 @@ def history(
         how = "incremental" if row["base"] else "whole"
         resumed = " resumed" if row["resumed_bytes"] else ""
         tail = f"  {row['error']}" if row["error"] else ""
+        if row["spread_ms"]:
+            tail = f", members {format_duration(row['spread_ms'] / 1000)} apart{tail}"
         lines.append(
             (
                 row["started_ns"],

@@ -1,0 +1,48 @@
+"""Taking reference snapshots, of several volumes as nearly at one moment as btrfs can."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from mirrord.core.model import Snapshot, SnapshotKind
+from mirrord.drivers import refusals
+from mirrord.drivers.btrfs import failover, layout, reserve, store, subvolume
+from mirrord.drivers.btrfs.layout import Layout
+
+
+class Wanted(NamedTuple):
+    """A snapshot that is to be taken. wrapper: the folder that it comes into."""
+
+    place: Layout
+    wrapper: Path
+    done: bool
+
+
+def ready(place: Layout, name: str, listed: str, where: str) -> Wanted:
+    """Do what can be done before. listed: the uuid that the live volume had when its snapshots were
+    listed, "" when they were not.
+    """
+    if not place.live:
+        raise refusals.not_live(where)
+    layout.make_store("BTRFS:STORE", place, public=False)
+    if listed not in ("", subvolume.info(place.view).uuid):
+        raise refusals.replaced(where, "it was replaced just now")
+    wrapper = place.snapshots / layout.component(name, where)
+    done = store.in_wrapper(place, wrapper, SnapshotKind.REFERENCE) is not None
+    if not done:
+        # The kernel's commit of the snapshot makes the folder durable, too.
+        reserve.keep(place)
+        failover.sweep(place)
+        wrapper.mkdir(mode=0o755, exist_ok=True)
+        wrapper.chmod(0o755)  # whatever the umask: a reverse makes it the way to the view
+    return Wanted(place, wrapper, done)
+
+
+def take(wanted: Sequence[Wanted]) -> list[Snapshot]:
+    """Take those that are not there yet."""
+    missing = {one.wrapper / one.wrapper.name: one.place.view for one in wanted if not one.done}
+    subvolume.snapshots("BTRFS:SNAPSHOT:TAKE", missing, read_only=True)
+    taken = [store.in_wrapper(one.place, one.wrapper, SnapshotKind.REFERENCE) for one in wanted]
+    return [one.snapshot for one in taken if one is not None]
