@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from mirrord.catalogue.base import IN_MEMORY
@@ -20,7 +21,7 @@ from mirrord.core.states import Verb
 from mirrord.drivers.contract import Driver
 from mirrord.engine import direction
 from mirrord.engine.direction import Turned
-from mirrord.engine.mirror import Mirror, open_mirror
+from mirrord.engine.mirror import Mirror, Relation, RunContext, ends_of
 from mirrord.engine.progress import RunFiles
 from mirrord.system import identity
 from mirrord.system.explain import explained
@@ -127,19 +128,19 @@ class Opener:
 
     def _open(self, definition: Definition) -> Mirror:
         self.paths.make()
-        name = definition.name
-        return open_mirror(
-            definition,
-            definitions=self.definitions,
-            catalogue=self.catalogue,
-            run=RunFiles(self.paths.run, name),
-            watcher=self._watcher,
-            limits=self._limits_for(definition),
-            zone=self.host.zone,
-            danger=lambda: self.in_danger(name),
-            opener=self.driver,
-            controller=identity.controller(self.paths.config),
-            together=self.shared.together,
+        name, limits = definition.name, self._limits_for(definition)
+        run = RunFiles(self.paths.run, name)
+        pace = None
+        if limits is not None:
+            pace = partial(
+                limits.throttle, definitions=self.definitions, check=run.check_abort,
+                danger=lambda: self.in_danger(name),
+            )  # fmt: skip
+        controller = identity.controller(self.paths.config)
+        return Mirror(
+            Relation(definition, self.definitions, self.catalogue, controller, zone=self.host.zone),
+            ends_of(definition, self.driver),
+            RunContext(run, self._watcher, pace=pace, together=self.shared.together),
         )
 
     def driver(self, endpoint: Endpoint) -> Driver:
@@ -167,7 +168,7 @@ class Opener:
         try:
             return work(mirror)
         finally:
-            mirror.detach()
+            mirror.ends.detach()
 
     def _verb(
         self, verb: Verb, name: str, work: Callable[[Mirror], Result], *, kind: str = ""

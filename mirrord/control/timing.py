@@ -58,11 +58,11 @@ def next_times(mirror: Mirror, folder: Path, *, count: int) -> dict[str, Any]:
     """The next times of a mirror, and why each."""
     if not 1 <= count <= _TIMES_MAX:
         raise UsageError(f"{count} times cannot be told", why=f"from 1 to {_TIMES_MAX} can be")
-    schedule = Schedules(folder, zone=mirror.zone).of(mirror.definition)
+    schedule = Schedules(folder, zone=mirror.relation.zone).of(mirror.definition)
     report: dict[str, Any] = {
         "name": mirror.name,
         "schedule": list(mirror.definition.timing.rules),
-        "zone": schedule.zone if schedule else mirror.zone,
+        "zone": schedule.zone if schedule else mirror.relation.zone,
         "times": [],
         "note": "",
     }

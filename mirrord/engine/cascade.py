@@ -17,7 +17,7 @@ from mirrord.core.states import Verb
 from mirrord.drivers.contract import Driver
 from mirrord.engine import pinning, plan, recovery, relation
 from mirrord.engine.members import Members
-from mirrord.engine.mirror import Mirror, check_source
+from mirrord.engine.mirror import Ends, Mirror, check_source
 from mirrord.system.waiting import LOOK_S
 
 
@@ -78,11 +78,12 @@ def change_source(mirror: Mirror, endpoint: Endpoint, driver: Driver) -> Result:
         with source.lock(f"mirrord {Verb.CHANGE_SOURCE.value} {mirror.name}"):
             source.pin(mirror.id, [base.guid])
         before = mirror.definition.source
-        moved = replace(
-            mirror, definition=mirror.definition._replace(source=endpoint), source=source
-        )
+        definition = mirror.definition._replace(source=endpoint)
+        agreed = replace(mirror.relation, definition=definition)
+        moved = Mirror(agreed, Ends(source, mirror.destination), mirror.context)
         relation.begin_epoch(moved, relation.next_epoch(mirror), Intent.MIRRORED)
-        mirror.definitions.set_endpoint(mirror.name, mirror.definition.source_site, endpoint)
+        site = mirror.definition.source_site
+        mirror.relation.definitions.set_endpoint(mirror.name, site, endpoint)
         mirror.catalogue.add_event(
             mirror.id, "info", f"the source is {endpoint} now; before: {before}"
         )

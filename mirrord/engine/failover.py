@@ -25,6 +25,7 @@ from mirrord.engine import failover_steps, pinning, plan, preempt, recovery, rel
 from mirrord.engine.failover_steps import Finished
 from mirrord.engine.members import Members
 from mirrord.engine.mirror import (
+    Ends,
     Mirror,
     check_destination,
     check_source,
@@ -86,7 +87,7 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
             trouble = _settle_for_break(mirror)
         else:
             trouble = _without_lost(mirror, there)
-            mirror = replace(mirror, destination=there)
+            mirror = replace(mirror, ends=Ends(mirror.source, there))
         facts = mirror.destination.facts()
         view = facts.view
         verdict = mirror.permit(Verb.BREAK)
@@ -343,8 +344,8 @@ def _plan_reverse(mirror: Mirror, *, planned: bool) -> Turn:
             hint="'mirrord resync' goes on in the old direction; or make a new mirror from "
             f"{destination} to another place.",
         )  # fmt: skip
-    every = mirror.definitions.all()
-    turned = mirror.definitions.load(mirror.name, mirror.definition.destination_site)
+    every = mirror.relation.definitions.all()
+    turned = mirror.relation.definitions.load(mirror.name, mirror.definition.destination_site)
     check_together([turned if one.id == mirror.id else one for one in every])
     places = {pair.source for pair in mirror.definition.pairs}
     others = [

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from mirrord.catalogue.store import Catalogue, Confirmed, MirrorRow
 from mirrord.config.definitions import Definitions
@@ -27,17 +26,10 @@ from mirrord.engine.transfer import Route
 from mirrord.system import clock, locks
 from mirrord.system.waiting import Waiting
 
-if TYPE_CHECKING:
-    from mirrord.engine.limits import Limits
-
 _LOCK_WAIT_S = 20.0
 _POLL_S = 0.05
 #: Verbs whose permission depends on whether the destination is a mirror or live.
 _BY_STATE = frozenset({Verb.UPDATE, Verb.BREAK, Verb.RESYNC, Verb.REVERSE, Verb.RESTORE})
-
-
-def _never() -> bool:
-    return False
 
 
 def _no_room(_member: int, _need_bytes: int) -> None:
@@ -45,39 +37,68 @@ def _no_room(_member: int, _need_bytes: int) -> None:
 
 
 @dataclass(slots=True)
-class Mirror:
-    """A mirror at work. Cheap to make; holds nothing until a verb runs."""
+class Relation:
+    """What is agreed of a mirror, and where that is kept. known: the relationship record at its
+    ends, as far as it is known. controller: this host, as the records name who controls a mirror.
+    zone: the time zone in which days begin, for rules of retention.
+    """
 
     definition: Definition
     definitions: Definitions
     catalogue: Catalogue
-    run: RunFiles
-    watcher: Watcher
+    controller: str
+    known: Relationship | None = None
+    zone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        self.known = self.known or self.catalogue.relationship(self.definition.id)
+
+
+@dataclass(slots=True)
+class Ends:
+    """The two ends in the present direction."""
+
     source: Members
     destination: Members
-    #: This host, as the relationship records name who controls a mirror.
-    controller: str
-    limits: Limits | None = None
-    #: The time zone in which days begin, for rules of retention.
-    zone: str = "UTC"
-    #: Whether the promise of this mirror will be broken at the present rate.
-    danger: Callable[[], bool] = _never
-    #: When the present verb began (monotonic).
-    began_s: float = 0.0
-    #: By which it shares snapshots and readings with other mirrors of its source, if it does.
-    together: Fanout | None = None
-    #: Whether it goes first (`preempt.first`).
-    goes_first: bool = False
-    #: How its verbs wait, and so both ends.
+
+    def detach(self) -> None:
+        """Be done with both."""
+        self.source.detach()
+        self.destination.detach()
+
+
+@dataclass(slots=True)
+class RunContext:
+    """One run of a verb: its files, who watches, how it waits. pace: what a transfer has to pass;
+    None: nothing limits it. together: by which it shares snapshots and readings with other mirrors
+    of its source, if it does. began_s: when the present verb began (monotonic).
+    """
+
+    run: RunFiles
+    watcher: Watcher
     waiting: Waiting = field(default_factory=Waiting)
-    #: The relationship record at its ends, as far as it is known.
-    known: Relationship | None = None
+    pace: Callable[[Definition], Throttle] | None = None
+    together: Fanout | None = None
+    began_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Mirror:
+    """A mirror at work. Cheap to make; holds nothing until a verb runs."""
+
+    relation: Relation
+    ends: Ends
+    context: RunContext
 
     def __post_init__(self) -> None:
         """Whoever waits at an end waits for the verb."""
         self.source.waiting = self.destination.waiting = self.waiting
-        self.known = self.known or self.catalogue.relationship(self.id)
         relation.fence(self)
+
+    @property
+    def definition(self) -> Definition:
+        """What its owner wants, in the present direction."""
+        return self.relation.definition
 
     @property
     def name(self) -> str:
@@ -89,30 +110,51 @@ class Mirror:
         """The mirror's id."""
         return self.definition.id
 
-    def detach(self) -> None:
-        """Be done with both ends."""
-        self.source.detach()
-        self.destination.detach()
+    @property
+    def catalogue(self) -> Catalogue:
+        """Where its operations and history are recorded."""
+        return self.relation.catalogue
+
+    @property
+    def source(self) -> Members:
+        """The end that is mirrored."""
+        return self.ends.source
+
+    @property
+    def destination(self) -> Members:
+        """The end that the copy is at."""
+        return self.ends.destination
+
+    @property
+    def run(self) -> RunFiles:
+        """The files of the run."""
+        return self.context.run
+
+    @property
+    def watcher(self) -> Watcher:
+        """Who is told of what is done."""
+        return self.context.watcher
+
+    @property
+    def waiting(self) -> Waiting:
+        """How its verbs wait, and so both ends."""
+        return self.context.waiting
 
     def turned(self) -> Mirror:
         """The same mirror the other way round, from now on; that is recorded."""
         site = self.definition.destination_site
-        definition = self.definitions.load(self.name, site)
+        definition = self.relation.definitions.load(self.name, site)
         direction.record(self.catalogue, self.id, site, since_ns=clock.now_ns())
-        return replace(
-            self, definition=definition, source=self.destination, destination=self.source
-        )
+        agreed = replace(self.relation, definition=definition)
+        return Mirror(agreed, Ends(self.destination, self.source), self.context)
 
     def routes(self, make_room: Callable[[int, int], None] = _no_room) -> list[Route]:
         """The way of each member from source to destination. The throttle holds for their sum.
 
         make_room: is asked, with the member's number, to prune so many bytes at its destination.
         """
-        throttle = Throttle(check=self.run.check_abort)
-        if self.limits is not None:
-            throttle = self.limits.throttle(
-                self.definition, self.definitions, check=self.run.check_abort, danger=self.danger
-            )
+        pace = self.context.pace
+        throttle = pace(self.definition) if pace else Throttle(check=self.run.check_abort)
 
         def tell(text: str) -> None:
             self.catalogue.add_event(self.id, "warning", text)
@@ -121,7 +163,7 @@ class Mirror:
         return [
             Route(
                 sender, receiver, self.id, self.run, self.watcher, throttle, self.waiting,
-                make_room=partial(make_room, number), tell=tell, together=self.together,
+                make_room=partial(make_room, number), tell=tell, together=self.context.together,
             )
             for number, (sender, receiver) in enumerate(pairs)
         ]  # fmt: skip
@@ -228,17 +270,18 @@ class Mirror:
                 )
             self.run.begin(activity)
             stack.callback(self.run.end)
-            self.began_s = clock.monotonic_s()
+            self.context.began_s = clock.monotonic_s()
             yield stack
 
     @contextmanager
     def hold(self, verb: Verb, *, activity: Activity = Activity.IDLE) -> Iterator[ExitStack]:
         """Hold the mirror, and the destination's volume, for one verb; `Busy` names the holder."""
         with self.hold_here(verb, activity=activity) as stack:
-            if self.together is not None:
-                stack.enter_context(self.together.at_work(self.source, self.source.drivers))
+            if self.context.together is not None:
+                shared = self.context.together.at_work(self.source, self.source.drivers)
+                stack.enter_context(shared)
             # Another mirror may have it for a moment, as its source.
-            patience_s = _LOCK_WAIT_S if self.goes_first else 0
+            patience_s = _LOCK_WAIT_S if self.run.goes_first else 0
             purpose = f"mirrord {verb.value} {self.name}"
             with self.waiting.cancellable(self.run.check_abort):
                 stack.enter_context(self._locked(self.destination, purpose, patience_s=patience_s))
@@ -272,11 +315,11 @@ class Mirror:
         self.watcher.activity(Activity.SNAPSHOTTING, name)
         self.run.tell(activity=Activity.SNAPSHOTTING.value)
         alone = alone or bool(self.definition.hooks.before_snapshot)
-        together = None if alone else self.together
+        together = None if alone else self.context.together
         with self.source_locked():
             if together is None:
                 return self.source.take_snapshot(name)
-            shared = together.offered(self.source, self.began_s)
+            shared = together.offered(self.source, self.context.began_s)
             if shared is not None:
                 return shared
             began_s = clock.monotonic_s()
@@ -314,36 +357,13 @@ class Mirror:
                 return
 
 
-def open_mirror(
-    definition: Definition,
-    *,
-    definitions: Definitions,
-    catalogue: Catalogue,
-    run: RunFiles,
-    watcher: Watcher,
-    limits: Limits | None = None,
-    zone: str = "UTC",
-    danger: Callable[[], bool] = _never,
-    opener: Callable[[Endpoint], Driver],
-    controller: str,
-    together: Fanout | None = None,
-) -> Mirror:
-    """A mirror by its definition. opener: gives the driver of an endpoint."""
+def ends_of(definition: Definition, opener: Callable[[Endpoint], Driver]) -> Ends:
+    """Both ends of a definition. opener: gives the driver of an endpoint."""
     pairs = definition.pairs
     names = [pair.name for pair in pairs]
-    return Mirror(
-        definition=definition,
-        definitions=definitions,
-        catalogue=catalogue,
-        run=run,
-        watcher=watcher,
-        source=Members([opener(pair.source) for pair in pairs], names),
-        destination=Members([opener(pair.destination) for pair in pairs], names),
-        controller=controller,
-        limits=limits,
-        zone=zone,
-        danger=danger,
-        together=together,
+    return Ends(
+        Members([opener(pair.source) for pair in pairs], names),
+        Members([opener(pair.destination) for pair in pairs], names),
     )
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from mirrord.core.errors import NotFound
 from mirrord.core.model import Snapshot
 from mirrord.engine.mirror import Mirror
+from mirrord.engine.plan import usable
 
 
 def pick_snapshot(mirror: Mirror, wanted: str | None) -> Snapshot:
-    """The destination's snapshot of that name or guid; None: the newest one shown or taken."""
+    """The destination's snapshot of that name or guid; None: the one it shows or began as, or
+    the newest intact one when that is gone.
+    """
     listed = mirror.destination.snapshots()
     if wanted is None:
         facts = mirror.destination.facts()
@@ -16,6 +19,9 @@ def pick_snapshot(mirror: Mirror, wanted: str | None) -> Snapshot:
         for snapshot in listed:
             if snapshot.guid == chosen:
                 return snapshot
+        left = [snapshot for snapshot in listed if usable(snapshot)]
+        if left:
+            return left[-1]
         raise NotFound("the destination has no snapshot to restore from", where=mirror.name)
     found = [s for s in listed if wanted in (s.name, s.guid)]
     if not found:

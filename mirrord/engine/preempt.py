@@ -36,17 +36,17 @@ def first(mirror: Mirror, verb: Verb) -> Iterator[bool]:
     """
     with locks.exclusive(mirror.run.gate, verb.value, what=f"mirror '{mirror.name}'"):
         stopped = _stop(mirror, verb)
-        mirror.goes_first = True
+        mirror.run.goes_first = True
         try:
             yield stopped
         finally:
-            mirror.goes_first = False
+            mirror.run.goes_first = False
 
 
 @contextmanager
 def passing(mirror: Mirror) -> Iterator[None]:
     """Take the mirror's lock in this block; `Busy` while somebody goes first."""
-    if mirror.goes_first:
+    if mirror.run.goes_first:
         yield
         return
     with locks.passing(mirror.run.gate, what=f"mirror '{mirror.name}'"):

@@ -39,6 +39,8 @@ class RunFiles:
         self.gate = folder / f"{name}.gate"
         self._progress = folder / f"{name}.progress"
         self._abort = folder / f"{name}.abort"
+        #: Whether this process keeps the gate (`preempt.first`).
+        self.goes_first = False
         self._state: dict[str, object] = {}
         self._written_s = 0.0
         #: What this process's last transfer moved, in bytes and seconds, whole or not, and what

@@ -129,7 +129,7 @@ def _by_rules(
         retention.Item(s.guid, s.name, number, s.taken_at_ns)
         for number, s in enumerate(by_guid.values())
     ]
-    zone = mirror.definition.timing.zone or mirror.zone
+    zone = mirror.definition.timing.zone or mirror.relation.zone
     verdicts = retention.plan_retention(
         items, retention.parse_keep(keep), zone=zone, protected=protected
     )
@@ -307,7 +307,7 @@ def unpin(mirror: Mirror, mirror_id: str) -> Result:
 
 
 def _names(mirror: Mirror) -> dict[str, str]:
-    return {one.id: one.name for one in mirror.definitions.all()}
+    return {one.id: one.name for one in mirror.relation.definitions.all()}
 
 
 def _bases_of_others(mirror: Mirror) -> dict[str, str]:

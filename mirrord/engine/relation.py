@@ -25,14 +25,14 @@ from mirrord.engine.members import Members
 if TYPE_CHECKING:
     from mirrord.engine.mirror import Mirror
 
-#: Verbs by which the owner says which side is right, when two records of one epoch differ.
 _FIRST = 1
+#: Verbs by which the owner says which side is right, when two records of one epoch differ.
 _SETTLING = frozenset({Verb.BREAK, Verb.RESYNC, Verb.REVERSE, Verb.TAKEOVER})
 
 
 def fence(mirror: Mirror) -> None:
     """Let both ends refuse us once they are in a later epoch than we know of."""
-    epoch = mirror.known.epoch if mirror.known else 0
+    epoch = mirror.relation.known.epoch if mirror.relation.known else 0
     for driver in (mirror.source, mirror.destination):
         driver.fence = Fence(mirror.id, epoch)
 
@@ -49,8 +49,8 @@ def enter(mirror: Mirror, verb: Verb) -> None:
         if verb is not Verb.BREAK:  # which needs no intact metadata
             raise
         there = [None]
-    known = mirror.known
-    ours = known is not None and is_same(known.controller, mirror.controller)
+    known = mirror.relation.known
+    ours = known is not None and is_same(known.controller, mirror.relation.controller)
     if (
         known is None
         or not ours
@@ -93,11 +93,11 @@ def _settle(mirror: Mirror, verb: Verb, there: list[Relationship | None]) -> Non
 
 
 def _check_controller(mirror: Mirror, record: Relationship) -> None:
-    if not is_same(record.controller, mirror.controller):
+    if not is_same(record.controller, mirror.relation.controller):
         raise Fenced(
             "another host controls the mirror", where=f"mirror '{mirror.name}'",
             why=f"the relationship record at its ends (epoch {record.epoch}) names the controller "
-            f"{record.controller}, this is {mirror.controller}",
+            f"{record.controller}, this is {mirror.relation.controller}",
             hint=f"If that host is gone for good, or is to control it no longer: 'mirrord takeover "
             f"{mirror.name}'. It is refused by both ends from then on.",
         )  # fmt: skip
@@ -123,24 +123,25 @@ def _meant(mirror: Mirror, record: Relationship) -> Relationship:
 
 def ensure(mirror: Mirror) -> None:
     """Write the record where an end has none yet: a new mirror, or a volume that was made anew."""
-    if mirror.known is None:
+    if mirror.relation.known is None:
         state = mirror.row().state
         intent = Intent.BROKEN_OFF if state is State.BROKEN_OFF else Intent.MIRRORED
-        blank = Relationship(mirror.id, mirror.name, _FIRST, "", (), mirror.controller, intent)
+        controller = mirror.relation.controller
+        blank = Relationship(mirror.id, mirror.name, _FIRST, "", (), controller, intent)
         record = _meant(mirror, blank)
         _learn(mirror, record, complete=False)
-    assert mirror.known is not None
-    _write(mirror, mirror.known, (mirror.destination, mirror.source), strict=())
+    assert mirror.relation.known is not None
+    _write(mirror, mirror.relation.known, (mirror.destination, mirror.source), strict=())
 
 
 def next_epoch(mirror: Mirror) -> int:
     """The epoch that a verb is going to begin; goes into the operation's arguments."""
-    return (mirror.known.epoch if mirror.known else _FIRST) + 1
+    return (mirror.relation.known.epoch if mirror.relation.known else _FIRST) + 1
 
 
 def is_over(mirror: Mirror, epoch: int) -> bool:
     """Whether the ends are in a later epoch than an operation was going to begin."""
-    return mirror.known is not None and mirror.known.epoch > epoch
+    return mirror.relation.known is not None and mirror.relation.known.epoch > epoch
 
 
 def begin_epoch(
@@ -152,11 +153,11 @@ def begin_epoch(
     turned: from now on the destination is the source. alone: the source is not told now, it may not
     answer; the next verb that meets it tells it. An end that may only be appended to is never told.
     """
-    if mirror.known is None:
+    if mirror.relation.known is None:
         ensure(mirror)
-        assert mirror.known is not None
-    record = _meant(mirror, mirror.known)._replace(
-        epoch=epoch, intent=intent, controller=mirror.controller, in_sync_until_ns=None
+        assert mirror.relation.known is not None
+    record = _meant(mirror, mirror.relation.known)._replace(
+        epoch=epoch, intent=intent, controller=mirror.relation.controller, in_sync_until_ns=None
     )
     if turned:
         record = record._replace(source=mirror.definition.destination_site)
@@ -215,7 +216,7 @@ def _read(driver: Driver, mirror_id: str) -> Relationship | None:
 
 def _learn(mirror: Mirror, record: Relationship | None, *, complete: bool = True) -> None:
     """From now on this is the record. complete: both ends have it."""
-    mirror.known = record
+    mirror.relation.known = record
     fence(mirror)
     kept = record if complete else None
     if mirror.catalogue.relationship(mirror.id) != kept:
@@ -224,10 +225,10 @@ def _learn(mirror: Mirror, record: Relationship | None, *, complete: bool = True
 
 def ask_source(mirror: Mirror) -> None:
     """Take what the source says for true, where the destination does not answer."""
-    if mirror.known is None:
-        mirror.known = newest(_records(mirror.source, mirror.id))
-        if mirror.known is not None:
-            _check_controller(mirror, mirror.known)
+    if mirror.relation.known is None:
+        mirror.relation.known = newest(_records(mirror.source, mirror.id))
+        if mirror.relation.known is not None:
+            _check_controller(mirror, mirror.relation.known)
         fence(mirror)
 
 
@@ -247,7 +248,7 @@ def give_up(mirror: Mirror, end: Members) -> str:
 def take_over(mirror: Mirror, *, yes: bool) -> Result:
     """Let this host control the mirror; both ends refuse its controller until now from then on."""
     with mirror.hold(Verb.TAKEOVER):
-        record = mirror.known
+        record = mirror.relation.known
         if record is None:
             raise Refused(
                 "the mirror has no controller yet", where=f"mirror '{mirror.name}'",
@@ -255,7 +256,8 @@ def take_over(mirror: Mirror, *, yes: bool) -> Result:
                 hint=f"'mirrord initialize {mirror.name}' or 'mirrord update {mirror.name}' makes "
                 "this host its controller.",
             )  # fmt: skip
-        if is_same(record.controller, mirror.controller):
+        controller = mirror.relation.controller
+        if is_same(record.controller, controller):
             return Result("already_controls", f"This host controls '{mirror.name}' already.")
         if mirror.destination.append_only:
             raise Refused(
@@ -263,7 +265,7 @@ def take_over(mirror: Mirror, *, yes: bool) -> Result:
                 why="this host may only append there", hint="Take it over on that host.",
             )  # fmt: skip
         lines = [
-            f"takeover '{mirror.name}': this host ({mirror.controller}) controls it from then on, "
+            f"takeover '{mirror.name}': this host ({controller}) controls it from then on, "
             f"in epoch {record.epoch + 1}.",
             f"   The controller {record.controller} is refused by both ends.",
             f"   {mirror.source} is the source, {mirror.destination} the destination.",

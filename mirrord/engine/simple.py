@@ -240,7 +240,7 @@ def delete(mirror: Mirror, *, yes: bool, keep_snapshots: bool) -> Result:
 
 
 def _deleted(mirror: Mirror, count: int, trouble: str) -> Result:
-    mirror.definitions.remove(mirror.name)
+    mirror.relation.definitions.remove(mirror.name)
     mirror.catalogue.remove_mirror(mirror.id)
     return Result(
         "done",

@@ -225,7 +225,7 @@ def _cycle(
     mirror.watcher.activity(Activity.COMMITTING, begun.snapshot.name)
     mirror.run.tell(activity=Activity.COMMITTING.value)
     commit(begun, outcome, total, mirror.destination, mirror.catalogue, mirror.id)
-    if begun.show and mirror.known is None:
+    if begun.show and mirror.relation.known is None:
         relation.ensure(mirror)
 
 

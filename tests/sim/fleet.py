@@ -23,8 +23,7 @@ from mirrord.core.model import Definition, Endpoint
 from mirrord.core.results import Result, Silent, Watcher
 from mirrord.core.states import State, Verb
 from mirrord.engine import prune, recovery, update
-from mirrord.engine.members import Members
-from mirrord.engine.mirror import Mirror
+from mirrord.engine.mirror import Mirror, Relation, RunContext, ends_of
 from mirrord.engine.progress import RunFiles
 from mirrord.schedules.schedule import Schedule
 from mirrord.system import steps
@@ -137,17 +136,14 @@ class Fleet:
     def mirror(self, node: Node, watcher: Watcher | None = None) -> Mirror:
         """The mirror as a process would have it that begins now."""
         definition = node.definition
+
+        def opened(endpoint: Endpoint) -> MemoryDriver:
+            return MemoryDriver(self.disk, endpoint.location, node.link)
+
         return Mirror(
-            definition=definition,
-            definitions=self._definitions,
-            catalogue=self.catalogue(),
-            run=RunFiles(self._folder, definition.name),
-            watcher=watcher or Silent(),
-            source=Members([MemoryDriver(self.disk, definition.source.location, node.link)]),
-            destination=Members(
-                [MemoryDriver(self.disk, definition.destination.location, node.link)]
-            ),
-            controller="c0ffee@sim",
+            Relation(definition, self._definitions, self.catalogue(), "c0ffee@sim"),
+            ends_of(definition, opened),
+            RunContext(RunFiles(self._folder, definition.name), watcher or Silent()),
         )
 
     def catalogue(self) -> Catalogue:

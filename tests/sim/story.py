@@ -23,8 +23,7 @@ from mirrord.core.results import Result, Silent
 from mirrord.core.states import State, Verb
 from mirrord.engine import failover, prune, recovery, restore, simple, update
 from mirrord.engine.direction import Turned
-from mirrord.engine.members import Members
-from mirrord.engine.mirror import Mirror
+from mirrord.engine.mirror import Mirror, Relation, RunContext, ends_of
 from mirrord.engine.progress import RunFiles
 from mirrord.system import clock, steps
 from tests.sim.checks import Violation
@@ -306,14 +305,9 @@ class Story:
     def _mirror(self, catalogue: Catalogue) -> Mirror:
         definition = self._definition()
         return Mirror(
-            definition=definition,
-            definitions=self.definitions,
-            catalogue=catalogue,
-            run=RunFiles(self.folder, NAME),
-            watcher=Silent(),
-            source=Members([MemoryDriver(self.disk, definition.source.location)]),
-            destination=Members([MemoryDriver(self.disk, definition.destination.location)]),
-            controller="c0ffee@sim",
+            Relation(definition, self.definitions, catalogue, "c0ffee@sim"),
+            ends_of(definition, lambda endpoint: MemoryDriver(self.disk, endpoint.location)),
+            RunContext(RunFiles(self.folder, NAME), Silent()),
         )
 
     def _work(self, verb: str, mirror: Mirror, force: bool) -> Result:
@@ -449,6 +443,8 @@ class Story:
             raise Over  # that disk died: the owner mirrors to another one
         if source is None and (destination.role is Role.LIVE or "never initialized" in heard):
             raise Over  # the owner works on at the destination, and mirrors it to another place
+        if source is None and not destination.entries and not destination.aside:
+            raise Over  # somebody deleted the last snapshot, and that disk died: nothing is left
         mirrored = source is not None and source.role is Role.MIRROR
         if "mirrord did not make that" in heard and mirrored:
             self._roles.adopt(definition)
