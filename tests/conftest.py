@@ -10,14 +10,22 @@ from hypothesis import HealthCheck, settings
 
 from mirrord.system import clock, steps
 from tests.contract.lab import Lab
+from tests.contract.lab_set_zfs import ZfsSetLab
 from tests.contract.sets import SetLab
 from tests.contract.zfs import ZfsLab, ZvolLab
 from tests.support import btrfs, traces
-from tests.support.labs import LABS, MACHINE_LABS, PRODUCT_LABS, SET_LABS, open_lab
+from tests.support.labs import (
+    LABS,
+    MACHINE_LABS,
+    MACHINE_SETS,
+    PRODUCT_LABS,
+    SET_LABS,
+    open_lab,
+)
 from tests.support.sshd import Sshd, running
 from tests.support.world import DaemonWorld, RemoteWorld, SetWorld, World
 from tests.zfsvm import session as machines
-from tests.zfsvm.bridge import Bridged
+from tests.zfsvm.bridge import Bridged, BridgedSet
 from tests.zfsvm.guest import Guest
 
 #: How long an example takes says more of what else the machine does than of what is tested.
@@ -48,7 +56,7 @@ ON_MACHINE = (
     "test_reverse_after_a_break_and_back_again",
     "test_reverse_of_a_working_mirror_carries_the_last_changes_first",
 )
-VOLUMES = {"lab_remote_zvol", "volume"}
+VOLUMES = {"lab_remote_zvol", "volume", *MACHINE_SETS}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -58,11 +66,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     # What happens in a process is seen in that process only.
     inside = metafunc.definition.get_closest_marker("in_process") is not None
     if suite == "contract":
-        labs = [name for name in LABS if not (inside and name.startswith("lab_remote"))]
+        away = (*MACHINE_SETS, "lab_remote")
+        labs = [name for name in LABS if not (inside and name.startswith(away))]
         if metafunc.definition.get_closest_marker("one_volume") is not None:
             labs = [name for name in labs if name not in SET_LABS]
     else:
         labs = PRODUCT_LABS if suite != "sets" else [one for one in SET_LABS if "memory" not in one]
+        if metafunc.module.__name__.endswith("sets.test_crashes"):
+            labs = [one for one in labs if one not in MACHINE_SETS]  # crash/test_machine.py
     assert labs, "no lab was found: the suite would test nothing"
     if suite != "integration":
         if metafunc.definition.get_closest_marker("on_machine") is not None:
@@ -90,7 +101,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         asked = getattr(item, "fixturenames", ())
         chosen = getattr(item, "callspec", None)
         given = [one for one in chosen.params.values() if isinstance(one, str)] if chosen else []
-        if "zfs_guest" in asked or not set(MACHINE_LABS).isdisjoint(given):
+        if "zfs_guest" in asked or not set(MACHINE_LABS + MACHINE_SETS).isdisjoint(given):
             item.add_marker("zfs")
         if not item.get_closest_marker("zfs"):
             continue
@@ -129,6 +140,8 @@ def world(lab: Lab, way: str, tmp_path: Path, request: pytest.FixtureRequest) ->
     elif isinstance(lab, ZvolLab) or (isinstance(lab, ZfsLab) and not marked):
         # Without SSH and a fresh Python in the emulated machine: 3 s of a processor each time.
         made = Bridged(lab, tmp_path)
+    elif isinstance(lab, ZfsSetLab):
+        made = BridgedSet(lab, tmp_path)
     elif isinstance(lab, SetLab):
         made = SetWorld(lab, tmp_path / "home")
     else:

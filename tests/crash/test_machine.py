@@ -6,6 +6,7 @@ undisturbed run could have reached.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,11 @@ import pytest
 from mirrord.core.errors import MirrordError
 from mirrord.core.model import SnapshotKind
 from mirrord.engine import transfer
-from tests.contract.lab import is_either
+from tests.contract.lab import Lab, is_either
+from tests.contract.lab_set_zfs import ZfsSetLab
 from tests.contract.zfs import ZfsLab, zfs_lab
-from tests.support.places import driver_at
-from tests.support.world import NAME, World
+from tests.support.labs import MACHINE_SETS, open_lab
+from tests.support.world import NAME, SetWorld, World
 from tests.zfsvm.bridge import Bridge
 
 #: A matrix is some twenty updates, each broken and mended, in an emulated machine.
@@ -33,11 +35,13 @@ _EACH = [pytest.param(name, marks=[pytest.mark.nightly] * (name != "killed")) fo
 class Matrix:
     """A mirror of a lab in the machine, and agents that break."""
 
-    def __init__(self, lab: ZfsLab, folder: Path) -> None:
+    def __init__(self, lab: ZfsLab | ZfsSetLab, folder: Path) -> None:
         self.lab = lab
         self.bridge = Bridge(lab.guest, folder)
         lab.host = self.bridge.host
-        self.world = World(lab, folder / "home").initialized()
+        home = folder / "home"
+        made = SetWorld(lab, home) if isinstance(lab, ZfsSetLab) else World(lab, home)
+        self.world = made.initialized()
 
     def close(self) -> None:
         self.world.clean_up()
@@ -84,18 +88,23 @@ class Matrix:
 PATIENCE_S = 1.0
 
 
-@pytest.fixture(params=["filesystem", "volume"])
+@pytest.fixture(params=["filesystem", "volume", pytest.param("set", marks=pytest.mark.nightly)])
 def matrix(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Matrix]:
     monkeypatch.setattr(transfer, "_PATIENCE_S", PATIENCE_S)
-    with zfs_lab(volume=request.param == "volume", large=False) as lab:
+    opened: AbstractContextManager[Lab] = zfs_lab(volume=request.param == "volume", large=False)
+    if request.param == "set":
+        opened = open_lab(MACHINE_SETS[0], tmp_path)
+    with opened as lab:
+        assert isinstance(lab, ZfsLab | ZfsSetLab)
         made = Matrix(lab, tmp_path)
         yield made
         made.close()
 
 
 only_filesystem = pytest.mark.parametrize("matrix", ["filesystem"], indirect=True)
+no_volume = pytest.mark.parametrize("matrix", ["filesystem", "set"], indirect=True)
 
 
 @pytest.mark.parametrize("fault", _EACH)
@@ -123,7 +132,7 @@ def test_update(matrix: Matrix, fault: str) -> None:
 
 
 @pytest.mark.nightly
-@only_filesystem
+@no_volume
 def test_break_and_resync(matrix: Matrix) -> None:
     """A broken break, then a broken resync of what has diverged."""
     world, lab = matrix.world, matrix.lab
@@ -193,17 +202,16 @@ def test_initialize(matrix: Matrix) -> None:
 
 
 @pytest.mark.nightly
-@only_filesystem
+@no_volume
 def test_reverse(matrix: Matrix) -> None:
     world, lab = matrix.world, matrix.lab
 
     def turn(seed: int) -> tuple[str, str]:
         """Break, and let the destination win; returns source as it is, and the winning content."""
         world.service.break_off(NAME)
-        status = world.status()
-        winner = driver_at(lab, status["destination"])
+        winner = world.driver("destination")
         lab.change(winner, seed)
-        return status["source"], lab.content(winner)
+        return world.status()["source"], lab.content(winner)
 
     def reverse() -> object:
         return world.service.reverse(NAME, yes=True)

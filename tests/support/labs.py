@@ -14,6 +14,8 @@ LABS = sorted(path.stem for path in (Path(__file__).parents[1] / "contract").glo
 PRODUCT_LABS = [name for name in LABS if name.removeprefix("lab_") in KINDS]
 #: Those of mirrors with several members.
 SET_LABS = [name for name in LABS if name.startswith("lab_set_")]
+#: Those of members on another machine.
+MACHINE_SETS = [name for name in SET_LABS if name == "lab_set_zfs"]
 #: Those on another machine, which the product reaches by its own means (`lab.host`), too.
 MACHINE_LABS = [name for name in ("lab_remote_zfs", "lab_remote_zvol") if name in LABS]
 

@@ -10,6 +10,7 @@ from mirrord.core.endpoint import parse_endpoint
 from mirrord.drivers.contract import Driver
 from mirrord.drivers.registry import open_driver
 from tests.contract.lab import Lab
+from tests.contract.lab_set_zfs import ZfsSetLab
 from tests.contract.zfs import ZfsLab
 
 
@@ -21,7 +22,11 @@ def beside(driver: Driver, name: str) -> str:
 def driver_at(lab: Lab, place: str) -> Driver:
     """A driver on a further place, beside those of the lab."""
     endpoint = parse_endpoint(place)
-    return lab.driver(endpoint.location) if isinstance(lab, ZfsLab) else open_driver(endpoint)
+    return (
+        lab.driver(endpoint.location)
+        if isinstance(lab, ZfsLab | ZfsSetLab)
+        else open_driver(endpoint)
+    )
 
 
 @contextmanager

@@ -10,14 +10,13 @@ from typing import Any, cast
 
 from mirrord.config.hosts import render
 from mirrord.control.api import Service
-from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.results import Result
 from mirrord.drivers.contract import Driver
-from mirrord.drivers.registry import open_driver
 from mirrord.engine.members import Members
 from mirrord.system.paths import Paths
 from tests.contract.lab import Lab
 from tests.contract.sets import SetLab
+from tests.support.places import driver_at
 from tests.support.service import ServiceProcess
 from tests.support.sshd import Sshd
 
@@ -68,7 +67,7 @@ class World:
 
     def driver(self, which: str) -> Driver:
         """A fresh driver of the source or the destination, as the definition names it now."""
-        return open_driver(parse_endpoint(self.status()[which]))
+        return driver_at(self.lab, self.status()[which])
 
     def initialized(self, **options: Any) -> World:
         self.create(**options)
@@ -118,7 +117,7 @@ class SetWorld(World):
     def driver(self, which: str) -> Members:
         """See `World.driver`."""
         rows = self.status()["members"]
-        drivers = [open_driver(parse_endpoint(row[which])) for row in rows]
+        drivers = [driver_at(self.lab, row[which]) for row in rows]
         return Members(drivers, [row["name"] for row in rows])
 
 

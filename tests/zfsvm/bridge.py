@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from mirrord.core.model import RemoteHost
+from tests.contract.lab_set_zfs import ZfsSetLab
 from tests.contract.zfs import ZfsLab
-from tests.support.world import World
+from tests.support.world import SetWorld, World
 from tests.zfsvm.agents import new_home
 from tests.zfsvm.guest import Guest
 
@@ -128,6 +129,21 @@ class Bridged(World):
         super().__init__(lab, folder / "home")
         self.run, self.guest = lab.guest.run, lab.guest
         self.source = lab.source().location
+
+    def clean_up(self) -> None:
+        super().clean_up()
+        self.bridge.close()
+
+
+class BridgedSet(SetWorld):
+    """The same with a mirror of three members."""
+
+    lab: ZfsSetLab
+
+    def __init__(self, lab: ZfsSetLab, folder: Path) -> None:
+        self.bridge = Bridge(lab.guest, folder)
+        lab.host = self.bridge.host
+        super().__init__(lab, folder / "home")
 
     def clean_up(self) -> None:
         super().clean_up()
