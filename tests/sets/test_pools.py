@@ -22,11 +22,14 @@ from mirrord.engine.members import Members
 from mirrord.link.driver import RemoteDriver
 from mirrord.system.paths import Paths
 from tests.contract.flows import MIRROR
+from tests.contract.lab_set_zfs import ZfsSetLab
 from tests.contract.sets import SetLab, three
 from tests.contract.test_relationship import FIRST
 from tests.crash.faults import labels
 from tests.support.agents import Agents, agents
+from tests.support.labs import MACHINE_SETS, open_lab
 from tests.support.service import PATIENCE_S
+from tests.zfsvm.guest import Guest
 
 
 @pytest.fixture
@@ -190,3 +193,63 @@ def test_members_on_two_kinds_of_volume_are_taken_one_after_another(
         [part] for part in taken.guid.split("+")
     ]
     assert not isinstance(block, Pool)
+
+
+# OpenZFS, in the virtual machine
+
+_WRITES = """
+i=0
+while [ -e {flag} ]; do
+    i=$((i+1))
+    for place in {places}; do echo $i > /$place/number; done
+done
+"""
+
+
+def test_datasets_of_one_pool_are_of_one_moment(zfs_guest: Guest, tmp_path: Path) -> None:
+    """A number is written to one after another, so none is ever ahead of the one before it."""
+    with open_lab(MACHINE_SETS[0], tmp_path) as lab:
+        assert isinstance(lab, ZfsSetLab)
+        end = lab.source()
+        places = [driver.location for driver in end.drivers]
+        flag = f"/tmp/{places[0].replace('/', '-')}"
+        script = _WRITES.format(flag=flag, places=" ".join(places))
+        zfs_guest.run("sh", "-c", f"touch {flag}; ({script}) >/dev/null 2>&1 &")
+        try:
+            for name in ("one", "two", "three"):
+                zfs_guest.run("sleep", "0.3")
+                end.take_snapshot(name)
+        finally:
+            zfs_guest.run("rm", flag)
+        for name in ("one", "two", "three"):
+            full = [f"{place}@{name}" for place in places]
+            moments = zfs_guest.run("zfs", "get", "-Hpo", "value", "createtxg", *full).split()
+            assert len(moments) == 3 and len(set(moments)) == 1
+            files = [f"/{place}/.zfs/snapshot/{name}/number" for place in places]
+            first, second, third = (int(zfs_guest.run("cat", file)) for file in files)
+            assert first >= second >= third >= first - 1 > 0
+        assert end.spread_ms(sets_of(end)[-1]) == 0
+
+
+def sets_of(end: Members) -> list[str]:
+    return [one.guid for one in end.snapshots()]
+
+
+def test_datasets_of_which_one_has_its_snapshot_or_lies_in_another_pool(
+    zfs_guest: Guest, tmp_path: Path
+) -> None:
+    with open_lab(MACHINE_SETS[0], tmp_path) as lab:
+        assert isinstance(lab, ZfsSetLab)
+        own = lab.source().drivers
+        other = f"{lab.destination().drivers[0].location.rpartition('/')[0]}/more"
+        zfs_guest.run("zfs", "create", other)
+        end = Members([*own, lab.driver(other)], ["a", "b", "c", "d"])
+        early = own[1].take_snapshot("one")
+        taken = end.take_snapshot("one")
+        parts = taken.guid.split("+")
+        assert parts[1] == early.guid
+        full = [f"{driver.location}@one" for driver in end.drivers]
+        assert zfs_guest.run("zfs", "get", "-Hpo", "value", "guid", *full).split() == parts
+        held = zfs_guest.run("zfs", "get", "-Hpo", "value", "userrefs", full[0], full[3])
+        assert held.split() == ["1", "1"]
+        assert end.take_snapshot("one").guid == taken.guid
