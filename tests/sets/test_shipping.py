@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -129,10 +128,7 @@ def test_one_members_failure_ends_the_others_which_keep_their_checkpoints(
 
 
 def test_a_rate_holds_for_all_members_together(blocks: SetWorld) -> None:
-    file = blocks.paths.mirrors / f"{NAME}.toml"
-    file.write_text(
-        re.sub("(?m)^keep_source", 'throttle = "2MiB/s"\nkeep_source', file.read_text())
-    )
+    blocks.service.throttle(NAME, "2MiB/s")
     began_s = time.monotonic()
     done = blocks.again().update(NAME)
     duration_s = time.monotonic() - began_s
