@@ -77,6 +77,7 @@ def _settle(mirror: Mirror, verb: Verb, there: list[Relationship | None]) -> Non
         return
     if verb is not Verb.TAKEOVER:
         _check_controller(mirror, newer)
+    _check_members(mirror, newer)
     record = _meant(mirror, newer)
     source = direction.source_by(newer, mirror.definition)
     if source not in ("", record.source):
@@ -101,6 +102,24 @@ def _check_controller(mirror: Mirror, record: Relationship) -> None:
             hint=f"If that host is gone for good, or is to control it no longer: 'mirrord takeover "
             f"{mirror.name}'. It is refused by both ends from then on.",
         )  # fmt: skip
+
+
+def _check_members(mirror: Mirror, record: Relationship) -> None:
+    """A set is known by the order of its members: `Refused` when that is another one now, or
+    members came or went. That one of them has moved is no matter.
+    """
+    now = {site.name: list(map(str, site.endpoints)) for site in mirror.definition.sites}
+    for name, before in record.sites:
+        after = now.get(name, list(before))
+        elsewhere = [n for n, one in enumerate(after) if one in before and before[n] != one]
+        if len(after) != len(before) or elsewhere:
+            raise Refused(
+                "the mirror has other members than it was made with",
+                where=mirror.definition.file or f"mirror '{mirror.name}'",
+                why=f"at the site '{name}' it had {', '.join(before)}, in this order",
+                hint="Put the [[member]] tables back as they were. For other volumes create "
+                "another mirror.",
+            )  # fmt: skip
 
 
 def _turn(mirror: Mirror, source: str) -> None:

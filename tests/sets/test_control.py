@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from mirrord.core.errors import Fenced
+from mirrord.core.errors import Fenced, Refused
 from mirrord.core.relationship import Relationship
 from mirrord.drivers.contract import Driver
 from tests.crash.faults import attempt, labels
@@ -96,3 +98,52 @@ def test_a_mirror_is_adopted_by_any_of_its_volumes(ready: SetWorld, tmp_path: Pa
         other.service.resync(NAME, yes=True)
         other.service.break_off(NAME)
         other.close()
+
+
+def tables(text: str) -> tuple[str, list[str]]:
+    """What is before the [[member]] tables of a definition, and these."""
+    first, *members = text.split("[[member]]\n")
+    return first, [one.rstrip() + "\n" for one in members]
+
+
+def written(first: str, members: list[str]) -> str:
+    return first + "\n".join("[[member]]\n" + one for one in members)
+
+
+def test_members_that_are_reordered_added_or_removed_are_refused(world: SetWorld) -> None:
+    """Each verb, before anything is touched; put back as they were, all goes on."""
+    world.initialized()
+    file = world.paths.mirrors / f"{NAME}.toml"
+    before = file.read_text()
+    first, (data, log, spare) = tables(before)
+    more = re.sub(r"(\w+:[^\"]+)\"", r'\1.more"', data.replace('"data"', '"more"'))
+    shown = world.driver("destination").facts().shown
+    for members in ([log, data, spare], [spare, data, log], [data, log], [data, log, spare, more]):
+        file.write_text(written(first, members))
+        world.lab.change(world.lab.source(), len(members))
+        works: tuple[Callable[[], object], ...] = (
+            lambda: world.service.update(NAME),
+            lambda: world.service.break_off(NAME),
+            lambda: world.service.restore_all(NAME, snapshot=None, yes=True),
+        )
+        for work in works:
+            with pytest.raises(Refused, match="other members than it was made with"):
+                work()
+    file.write_text(before)
+    assert world.driver("destination").facts().shown == shown
+    assert world.service.update(NAME).status == "done"
+    assert world.in_step()
+
+
+def test_a_member_that_has_moved_is_followed(world: SetWorld) -> None:
+    world.initialized()
+    file = world.paths.mirrors / f"{NAME}.toml"
+    place = Path(world.lab.pairs()[1].destination.location)
+    place.rename(place.with_name("elsewhere"))
+    file.write_text(file.read_text().replace(f'{place}"', f'{place.with_name("elsewhere")}"'))
+    world.lab.change(world.lab.source(), 1)
+    assert world.service.update(NAME).status == "done"
+    assert all(
+        any("elsewhere" in endpoint for site in record.sites for endpoint in site.endpoints)
+        for record in records(world) if record is not None
+    )  # fmt: skip
