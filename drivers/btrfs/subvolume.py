@@ -155,14 +155,17 @@ def snapshots(op: str, wanted: Mapping[Path, Path], *, read_only: bool) -> None:
                 raise swapfiles.refused(source, f"btrfs:{source}") from error
             raise
 
-    for _path in wanted:
+    if len(wanted) == 1:  # what is alone needs no thread
         steps.reached(op)
-    if len(wanted) < 2:  # what is alone needs no thread
-        for path, source in wanted.items():
-            take(path, source)
+        take(*next(iter(wanted.items())))
         return
-    with ThreadPoolExecutor(min(len(wanted), _AT_ONCE), thread_name_prefix="snapshot") as pool:
-        list(pool.map(take, wanted, wanted.values()))
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="snapshot") as pool:
+        begun = []
+        for path, source in wanted.items():
+            steps.reached(op)
+            begun.append(pool.submit(take, path, source))
+    for one in begun:
+        one.result()
 
 
 def delete(op: str, path: str | Path) -> None:
