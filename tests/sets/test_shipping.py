@@ -115,9 +115,11 @@ def test_one_members_failure_ends_the_others_which_keep_their_checkpoints(
     opened, end = Opened(monkeypatch), blocks.lab.destination()
     blocks.service.throttle(NAME, "3MiB/s")
     opened.fails[end.drivers[0].location] = 1_600_000  # (a checkpoint is kept of each whole MiB)
+    before = set(threading.enumerate())
     with pytest.raises(TransferFailed, match="injected"):
         blocks.service.update(NAME)
-    assert threading.active_count() < 4
+    assert not [one for one in threading.enumerate() if one.name.startswith("member")]
+    until(lambda: set(threading.enumerate()) <= before, what="the transfers' threads to end")
     kept = [driver.stagings() for driver in blocks.lab.destination().drivers[1:]]
     assert all(one and one[0].checkpoint and not one[0].complete for one in kept), kept
     opened.fails.clear()
