@@ -181,8 +181,9 @@ class _Reader:
             check_mirror_name(name)
         except MirrordError as error:
             raise ConfigError(error.what, where=file, why=error.why) from error
-        self._check_form(strict.loads(text, file))
-        self._values = strict.read(text, file, _KEYS)
+        raw = strict.loads(text, file)
+        self._check_form(raw)
+        self._values = strict.read(text, file, _KEYS, raw)
         if "id" not in self._values:
             raise ConfigError("the key 'id' is missing", where=file)
         self._sites: dict[str, dict[str, Any]] = self._values.get("site", {})

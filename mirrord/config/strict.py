@@ -128,13 +128,17 @@ def loads(source: str, file: str) -> dict[str, Any]:
         raise ConfigError("this is not valid TOML", where=where, why=str(error)) from None
 
 
-def read(source: str, file: str, keys: Keys) -> dict[str, Any]:
-    """The values in `source`, each as `keys` makes it; tables as dicts."""
+def read(
+    source: str, file: str, keys: Keys, raw: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The values in `source`, each as `keys` makes it; tables as dicts. raw: what `loads` made of
+    it, when that is known.
+    """
 
     def where_of(key: str, table: str) -> str:
         return f"{file}:{line_of(source, key, table)}"
 
-    return _table(loads(source, file), keys, where_of, "", top=keys)
+    return _table(loads(source, file) if raw is None else raw, keys, where_of, "", top=keys)
 
 
 def _table(
@@ -147,7 +151,6 @@ def _table(
 ) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in raw.items():
-        where = where_of(key, table)
         check = keys.get(key) or keys.get("*")
         shown = f"{table}.{key}" if table else key
         if check is None:
@@ -155,16 +158,22 @@ def _table(
             hint = f"Did you mean '{near[0]}'?" if near else f"Known keys: {', '.join(keys)}."
             if key in top:
                 hint = f"'{key}' stands at the top of the file, above the first table."
-            raise ConfigError(f"unknown key '{shown}'", where=where, hint=hint)
+            raise ConfigError(f"unknown key '{shown}'", where=where_of(key, table), hint=hint)
         if isinstance(check, Mapping):
             if not isinstance(value, dict):
-                raise ConfigError(f"'{shown}' is wrong", where=where, why="a table is needed")
+                raise ConfigError(
+                    f"'{shown}' is wrong", where=where_of(key, table), why="a table is needed"
+                )
             values[key] = _table(value, check, where_of, shown, top=top)
             continue
         try:
             values[key] = check(value)
         except ValueError as error:
-            raise ConfigError(f"'{shown}' is wrong", where=where, why=str(error)) from None
+            raise ConfigError(
+                f"'{shown}' is wrong", where=where_of(key, table), why=str(error)
+            ) from None
         except MirrordError as error:
-            raise ConfigError(error.what, where=where, why=error.why, hint=error.hint) from None
+            raise ConfigError(
+                error.what, where=where_of(key, table), why=error.why, hint=error.hint
+            ) from None
     return values
