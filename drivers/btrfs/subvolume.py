@@ -14,7 +14,6 @@ import os
 import stat
 import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -159,6 +158,8 @@ def snapshots(op: str, wanted: Mapping[Path, Path], *, read_only: bool) -> None:
         steps.reached(op)
         take(*next(iter(wanted.items())))
         return
+    from concurrent.futures import ThreadPoolExecutor  # (it takes long, and few need it)
+
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="snapshot") as pool:
         begun = []
         for path, source in wanted.items():

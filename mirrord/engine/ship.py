@@ -6,19 +6,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mirrord.core import sets
 from mirrord.core.model import Snapshot
 from mirrord.core.results import Watcher
 from mirrord.core.sets import base_parts, joined
 from mirrord.engine import together
-from mirrord.engine.crew import Crew
 from mirrord.engine.progress import RunFiles
-from mirrord.engine.tally import Tally
 from mirrord.engine.transfer import Outcome, Route, carry
 from mirrord.system import clock
 from mirrord.system.waiting import Waiting
+
+if TYPE_CHECKING:
+    from mirrord.engine.crew import Crew
+    from mirrord.engine.tally import Tally
 
 #: So many members at the same time.
 AT_ONCE = 4
@@ -50,6 +52,9 @@ def ship(found: Sequence[Leg], transfer_id: str, *, run: RunFiles, watcher: Watc
     """
     started_s = clock.monotonic_s()
     if len(found) > 1:
+        from mirrord.engine.crew import Crew  # (they take long, and few need them)
+        from mirrord.engine.tally import Tally
+
         crew = Crew(AT_ONCE)
         tally = Tally(run, watcher, crew.check)
         outcomes = crew.run([partial(_apart, leg, transfer_id, crew, tally) for leg in found])
