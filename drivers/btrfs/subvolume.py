@@ -154,9 +154,10 @@ def snapshots(op: str, wanted: Mapping[Path, Path], *, read_only: bool) -> None:
                 raise swapfiles.refused(source, f"btrfs:{source}") from error
             raise
 
-    if len(wanted) == 1:  # what is alone needs no thread
-        steps.reached(op)
-        take(*next(iter(wanted.items())))
+    if len(wanted) < 2:  # what is alone needs no thread
+        for path, source in wanted.items():
+            steps.reached(op)
+            take(path, source)
         return
     from concurrent.futures import ThreadPoolExecutor  # (it takes long, and few need it)
 

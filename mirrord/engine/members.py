@@ -161,8 +161,7 @@ class Members(Joint, Clones):
         taken: dict[Driver, Snapshot] = {}
         for driver in self.drivers:
             if driver not in taken:
-                beside = [one for one in self._others if _are_beside(driver, one)]
-                taken |= _taken(driver, beside, name)
+                taken |= _taken(driver, self._others, name)
         every = [taken[driver] for driver in self.drivers]
         found = sets.together(every)
         times = [one.taken_at_ns for one in every]
@@ -422,16 +421,14 @@ class Members(Joint, Clones):
         return clones_of(self._only("there are no writable copies")).end_test()
 
 
-def _are_beside(one: Driver, other: Driver) -> bool:
-    pools = all(Capability.POOL in driver.capabilities for driver in (one, other))
-    return pools and one is not other and isinstance(one, Pool) and one.is_beside(other)
-
-
-def _taken(driver: Driver, beside: list[Driver], name: str) -> dict[Driver, Snapshot]:
-    pools = [one for one in beside if isinstance(one, Pool)]
-    if not pools or not isinstance(driver, Pool):
-        return {driver: driver.take_snapshot(name)}
-    return dict(zip((driver, *beside), driver.take_together(name, pools), strict=True))
+def _taken(driver: Driver, others: Sequence[Driver], name: str) -> dict[Driver, Snapshot]:
+    """Take the snapshot of a volume, and of those of the others that are beside it."""
+    if isinstance(driver, Pool):
+        beside = [one for one in others if one is not driver and driver.is_beside(one)]
+        if beside:
+            taken = driver.take_together(name, [one for one in beside if isinstance(one, Pool)])
+            return dict(zip((driver, *beside), taken, strict=True))
+    return {driver: driver.take_snapshot(name)}
 
 
 def _is_needed(driver: Driver, guid: str) -> bool:
