@@ -84,8 +84,8 @@ class Daemon:
             self.scheduler, self.board, lambda: self.ledger.host_alarms.up.values()
         )
         self._guard = ClockGuard(self.host, self.ledger, self.timers, self.numbers.jumps.inc)
-        poller = Poller(self.scheduler, self.refresh, self.background)
-        self._watch = Watch(self.scheduler, self._guard, self.ledger, poller, self.background)
+        self._poller = Poller(self.scheduler, self.refresh, self.background)
+        self._watch = Watch(self.scheduler, self._guard, self.ledger, self._poller, self.background)
         #: Set once all mirrors are known: until then who asks has to wait.
         self.ready = asyncio.Event()
         self._asked: dict[str, _Asked] = {}
@@ -286,8 +286,9 @@ class Daemon:
                 if self._changes[name] == before:
                     break
         except MirrordError as error:
-            # A definition that is wrong now: what was read before holds until a reload.
+            # A definition that is wrong now, or what is read cannot be: what was read before holds.
             self.board.update(name, {"problems": [str(error)], "healthy": False})
+            self._poller.look_again(name)
             return
         if known is None:
             self.scheduler.remove(name)

@@ -10,6 +10,8 @@ from mirrord.system import clock
 from mirrord.system.mounts import MountTable
 
 _LOOK_EVERY_S = 600.0
+#: When a look failed, what is known is old: the next one is sooner.
+_AGAIN_S = 10.0
 
 
 class Poller:
@@ -51,6 +53,10 @@ class Poller:
             if now_s - self._looked_s[name] >= _LOOK_EVERY_S:
                 self._looked_s[name] = now_s
                 self._background(self._look(name))
+
+    def look_again(self, name: str) -> None:
+        """A look failed: the next is due in a few seconds."""
+        self._looked_s[name] = clock.monotonic_s() - _LOOK_EVERY_S + _AGAIN_S
 
     async def _look(self, name: str) -> None:
         self._looking.add(name)

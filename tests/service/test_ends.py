@@ -93,6 +93,7 @@ def test_a_command_that_fails_is_an_alarm_until_one_of_its_kind_succeeds(served:
     lock.unlink()
     lock.mkdir()  # it cannot be opened
     assert served.cli("prune", NAME).returncode == 1
+    until(lambda: "home.lock" in "\n".join(served.row()["problems"]))  # nor by the daemon's look
     lock.rmdir()
     until(lambda: served.alarms() == {"verb": "error"})
     assert "the last prune failed" in served.row()["alarms"][0]["text"]

@@ -201,20 +201,21 @@ _WRITES = """
 i=0
 while [ -e {flag} ]; do
     i=$((i+1))
-    for place in {places}; do echo $i > /$place/number; done
+    for place in {places}; do mv /$place/number.$((i-1)) /$place/number.$i; done
 done
 """
 
 
 def test_datasets_of_one_pool_are_of_one_moment(zfs_guest: Guest, tmp_path: Path) -> None:
-    """A number is written to one after another, so none is ever ahead of the one before it."""
+    """A file is renamed in one after another, so none is ever ahead of the one before it."""
     with open_lab(MACHINE_SETS[0], tmp_path) as lab:
         assert isinstance(lab, ZfsSetLab)
         end = lab.source()
         places = [driver.location for driver in end.drivers]
         flag = f"/tmp/{places[0].replace('/', '-')}"
         script = _WRITES.format(flag=flag, places=" ".join(places))
-        zfs_guest.run("sh", "-c", f"touch {flag}; ({script}) >/dev/null 2>&1 &")
+        zfs_guest.run("touch", flag, *(f"/{place}/number.0" for place in places))
+        zfs_guest.run("sh", "-c", f"({script}) >/dev/null 2>&1 &")
         try:
             for name in ("one", "two", "three"):
                 zfs_guest.run("sleep", "0.3")
@@ -225,10 +226,16 @@ def test_datasets_of_one_pool_are_of_one_moment(zfs_guest: Guest, tmp_path: Path
             full = [f"{place}@{name}" for place in places]
             moments = zfs_guest.run("zfs", "get", "-Hpo", "value", "createtxg", *full).split()
             assert len(moments) == 3 and len(set(moments)) == 1
-            files = [f"/{place}/.zfs/snapshot/{name}/number" for place in places]
-            first, second, third = (int(zfs_guest.run("cat", file)) for file in files)
+            first, second, third = (
+                _number(zfs_guest, f"/{place}/.zfs/snapshot/{name}") for place in places
+            )
             assert first >= second >= third >= first - 1 > 0
         assert end.spread_ms(sets_of(end)[-1]) == 0
+
+
+def _number(guest: Guest, folder: str) -> int:
+    [found] = (word for word in guest.run("ls", folder).split() if word.startswith("number."))
+    return int(found.removeprefix("number."))
 
 
 def sets_of(end: Members) -> list[str]:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from mirrord.control.api import Service
 from mirrord.core.errors import LinkLost
 from mirrord.system.paths import Paths
 from tests.contract.zfs import zfs_lab
+from tests.support.service import until
 from tests.zfsvm import builder, inside, session
 from tests.zfsvm.agents import guest_agents, new_home, ssh_host
 from tests.zfsvm.guest import ROOT, Guest, GuestError
@@ -115,13 +115,11 @@ def test_it_ends_with_the_process_that_started_it_however_that_ends() -> None:
     with owner.stdout:
         pid, folder = owner.stdout.readline().decode().split()
     image = (builder.folder() / "root.img").stat()
-    assert "qemu" in Path(f"/proc/{pid}/cmdline").read_text()
+    # Where `Popen` returns, the kernel may still be about to set up the new program's arguments.
+    until(lambda: "qemu" in Path(f"/proc/{pid}/cmdline").read_text())
     owner.send_signal(signal.SIGKILL)
     owner.wait()
-    until = time.monotonic() + 10
-    while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < until, "it outlived its owner"
-        time.sleep(0.02)
+    until(lambda: not Path(f"/proc/{pid}").exists(), 10, what="it outlived its owner")
     after = (builder.folder() / "root.img").stat()
     assert (image.st_mtime_ns, image.st_size) == (after.st_mtime_ns, after.st_size)
     left = {file.name: file.stat().st_blocks for file in Path(folder).iterdir()}
