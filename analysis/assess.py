@@ -71,12 +71,16 @@ def assess(workload: Workload, updates: Updates, terms: Terms, account: risk.Acc
     shown = risk.showing(workload, updates, arrived)
     late = risk.late(updates, arrived) if terms.link is not None else np.zeros(0, np.int64)
     return Assessed(
-        updates=updates, need=need, shown=shown, lag=risk.lag(shown), loss=account.loss(shown),
+        updates=updates,
+        need=need,
+        shown=shown,
+        lag=risk.lag(shown),
+        loss=account.loss(shown),
         late_ns=updates.end_ns[late],
         space_source=risk.snapshot_space(updates, terms.kind, terms.keep_source),
         space_destination=risk.snapshot_space(updates, terms.kind, terms.keep_destination),
         sent_bytes=int(updates.sizes(terms.kind).sum()),
-    )  # fmt: skip
+    )
 
 
 def assess_all(workload: Workload, terms: Terms) -> list[Assessed]:

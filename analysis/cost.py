@@ -186,12 +186,19 @@ def _live(
         waiting = risk.backlog(writes, _given(terms, need))
     return _choice(
         "synchronous" if lag_s is None else f"semi-sync, {format_duration(lag_s)}",
-        "sync" if lag_s is None else "semi-sync", None, terms, prices, workload.span_s,
-        link=need, sent=workload.written_rate,
+        "sync" if lag_s is None else "semi-sync",
+        None,
+        terms,
+        prices,
+        workload.span_s,
+        link=need,
+        sent=workload.written_rate,
         loss=risk.Loss(float(waiting.mean()), float(waiting.max(initial=0)), 0),
-        lag_s=0.0 if lag_s is None else lag_s, space=0, fits=need <= terms.least,
+        lag_s=0.0 if lag_s is None else lag_s,
+        space=0,
+        fits=need <= terms.least,
         money=float((waiting * per_gib).mean()) / GIB,
-    )  # fmt: skip
+    )
 
 
 def _given(terms: Terms, need: float) -> float:
@@ -206,28 +213,55 @@ def _async(
 ) -> Choice:
     # By what really happens on the link: one that is slow by day may carry it all the same.
     return _choice(
-        each.updates.words, "async", each.updates.period_s, terms, prices, workload.span_s,
-        link=each.need.rate, sent=each.sent_bytes / workload.counted_s, loss=each.loss,
-        lag_s=each.lag.worst_s, space=each.space_source + each.space_destination,
+        each.updates.words,
+        "async",
+        each.updates.period_s,
+        terms,
+        prices,
+        workload.span_s,
+        link=each.need.rate,
+        sent=each.sent_bytes / workload.counted_s,
+        loss=each.loss,
+        lag_s=each.lag.worst_s,
+        space=each.space_source + each.space_destination,
         fits=terms.link is None or not len(each.late_ns),
         money=money.loss(each.shown).expected / GIB,
-    )  # fmt: skip
+    )
 
 
 def _choice(
-    name: str, mode: str, interval_s: float | None, terms: Terms, prices: Prices, span_s: float, *,
-    link: float, sent: float, loss: risk.Loss, lag_s: float, space: float, fits: bool, money: float,
-) -> Choice:  # fmt: skip
+    name: str,
+    mode: str,
+    interval_s: float | None,
+    terms: Terms,
+    prices: Prices,
+    span_s: float,
+    *,
+    link: float,
+    sent: float,
+    loss: risk.Loss,
+    lag_s: float,
+    space: float,
+    fits: bool,
+    money: float,
+) -> Choice:
     return Choice(
-        name=name, mode=mode, interval_s=interval_s, link=link, sent=sent,
-        expected=loss.expected, worst=loss.worst, lag_s=lag_s, space=space,
+        name=name,
+        mode=mode,
+        interval_s=interval_s,
+        link=link,
+        sent=sent,
+        expected=loss.expected,
+        worst=loss.worst,
+        lag_s=lag_s,
+        space=space,
         fits=fits,
         sure=span_s >= _INTERVALS_MIN * (lag_s if interval_s is None else interval_s),
         link_cost=link / _MBIT * prices.link * _MONTHS,
         transfer_cost=sent * _YEAR_S / GIB * prices.transfer,
         space_cost=space / GIB * prices.space * _MONTHS,
         loss_cost=money * prices.failures,
-    )  # fmt: skip
+    )
 
 
 def advise(found: Sequence[Choice]) -> Advice:

@@ -108,11 +108,12 @@ class Workload:
     def __post_init__(self) -> None:
         if not self.blocks_written:
             raise Refused(
-                "there is no write in this trace", where=self.name,
+                "there is no write in this trace",
+                where=self.name,
                 why="what a mirror moves is what is written",
                 hint="'mirrord trace info' shows what is in it; "
                 "its options say which records count as writes.",
-            )  # fmt: skip
+            )
 
     @property
     def span_s(self) -> float:
@@ -164,18 +165,28 @@ def from_replay(replay: Replay, facts: Facts) -> Workload:
     )
     updates = tuple(
         Updates(
-            each.label, each.seconds, each.start_ns, each.end_ns,
-            {kind: each.blocks(kind) for kind in KINDS}, each.block,
+            each.label,
+            each.seconds,
+            each.start_ns,
+            each.end_ns,
+            {kind: each.blocks(kind) for kind in KINDS},
+            each.block,
             each.whole_volumes if facts.source_format in _FILE_FORMATS else None,
         )
         for each in replay.grids
         if each.seconds is None or each.seconds >= resolution_s
-    )  # fmt: skip
+    )
     return Workload(
-        name=replay.name, first_ns=replay.first_ns, last_ns=replay.last_ns,
-        epoch_ns=replay.epoch_ns, calendar_ns=epoch_of(facts, replay.first_ns),
-        blocks_written=replay.blocks_written, bytes_written=replay.bytes_written,
-        unique_blocks=replay.unique_blocks, freed=replay.written_deleted_percent / 100,
-        updates=updates, writes=Writes(series.start_ns, series.bin_ns, series.bytes),
+        name=replay.name,
+        first_ns=replay.first_ns,
+        last_ns=replay.last_ns,
+        epoch_ns=replay.epoch_ns,
+        calendar_ns=epoch_of(facts, replay.first_ns),
+        blocks_written=replay.blocks_written,
+        bytes_written=replay.bytes_written,
+        unique_blocks=replay.unique_blocks,
+        freed=replay.written_deleted_percent / 100,
+        updates=updates,
+        writes=Writes(series.start_ns, series.bin_ns, series.bytes),
         warnings=warnings if odd else (),
-    )  # fmt: skip
+    )

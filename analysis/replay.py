@@ -273,16 +273,24 @@ def combine(
     written = sum(each.written for each in counts)
     unique = sum(each.unique for each in counts)
     return Replay(
-        name=facts.name, volumes=facts.volumes, epoch_ns=facts.epoch_ns,
-        first_ns=totals.first_ns, last_ns=totals.last_ns,
-        records=totals.records, writes=totals.writes, trims=totals.trims,
-        block=block, free_space=free_space,
-        blocks_written=written, bytes_written=totals.bytes_written, unique_blocks=unique,
+        name=facts.name,
+        volumes=facts.volumes,
+        epoch_ns=facts.epoch_ns,
+        first_ns=totals.first_ns,
+        last_ns=totals.last_ns,
+        records=totals.records,
+        writes=totals.writes,
+        trims=totals.trims,
+        block=block,
+        free_space=free_space,
+        blocks_written=written,
+        bytes_written=totals.bytes_written,
+        unique_blocks=unique,
         # Of what was written, there is what was not trimmed since.
         written_deleted=written - unique - sum(each.live for each in counts),
         grids=tuple(results),
         writes_series=WriteSeries(totals.first_ns, totals.bin_ns, totals.bins),
-    )  # fmt: skip
+    )
 
 
 def _volume_blocks(totals: Totals, facts: Facts, sizes: Mapping[str, int], block: int) -> list[int]:
@@ -340,9 +348,17 @@ def _grid_result(
     written_bytes = np.zeros(updates, np.int64)
     written_bytes[interval - before] = size
     return GridResult(
-        grid, block, start_ns, end_ns, dense["written"], written_bytes,
-        dense["in_place"], dense["active"], dense["physical"], dense["whole"],
-    )  # fmt: skip
+        grid,
+        block,
+        start_ns,
+        end_ns,
+        dense["written"],
+        written_bytes,
+        dense["in_place"],
+        dense["active"],
+        dense["physical"],
+        dense["whole"],
+    )
 
 
 def _intervals(

@@ -80,8 +80,10 @@ def available_ns(updates: Updates) -> Longs:
     last = (
         round(updates.seconds * NS)
         if updates.seconds is not None
-        else int(gaps[-1]) if len(gaps) else int(updates.end_ns[0] - updates.start_ns[0])
-    )  # fmt: skip
+        else int(gaps[-1])
+        if len(gaps)
+        else int(updates.end_ns[0] - updates.start_ns[0])
+    )
     gaps = np.append(gaps, last)
     if updates.seconds is not None and len(gaps) > 1:
         # The last partial interval is cut off by the trace, not by the schedule.

@@ -40,9 +40,13 @@ class Plan:
 
 
 def study(
-    path: str, plan: Plan, reading: ReadOptions, *, progress: Progress | None = None,
+    path: str,
+    plan: Plan,
+    reading: ReadOptions,
+    *,
+    progress: Progress | None = None,
     importing: Callable[[str, int, int | None, int], None] | None = None,
-) -> Workload:  # fmt: skip
+) -> Workload:
     """Replay one trace, stored or of a foreign format. Errors of opening and replaying; `Refused`
     when nothing is written in it. importing: told how far a foreign one is read.
     """
@@ -63,9 +67,14 @@ def study(
             )
         else:
             found = replay(
-                trace.batches(["time_ns", "volume", "op", "offset", "length"]), trace.facts, wanted,
-                free_space=plan.free_space, block=plan.block, threads=plan.threads, progress=done,
-            )  # fmt: skip
+                trace.batches(["time_ns", "volume", "op", "offset", "length"]),
+                trace.facts,
+                wanted,
+                free_space=plan.free_space,
+                block=plan.block,
+                threads=plan.threads,
+                progress=done,
+            )
         made = from_replay(found, trace.facts)
         return replace(made, warnings=(*_warnings(trace), *made.warnings))
 
@@ -78,9 +87,13 @@ def grids_of(plan: Plan, trace: Trace) -> list[grids.Grid]:
             grid = grids.scheduled(schedule, trace.facts, trace.first_ns, trace.last_ns)
         else:
             grid = grids.lag_target(
-                schedule.lag_s, _rate(plan.link, words), plan.overhead_s, schedule=schedule,
-                facts=trace.facts, first_ns=trace.first_ns,
-            )  # fmt: skip
+                schedule.lag_s,
+                _rate(plan.link, words),
+                plan.overhead_s,
+                schedule=schedule,
+                facts=trace.facts,
+                first_ns=trace.first_ns,
+            )
         wanted.append(grids.Grid(words, grid.seconds, grid.boundaries, grid.lag))
     return wanted
 

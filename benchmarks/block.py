@@ -47,9 +47,15 @@ def _delta() -> list[Row]:
         states = driver.delta(base.guid, incremental.guid).states
         assert states is not None and states.added >= CHANGED
     return [
-        Row("1 TiB sparse, 100,000 blocks changed: delta", median(figures) * 1e3, "ms", "<=", 50,
-            note=f"exact, {states.added:,} blocks added"),
-    ]  # fmt: skip
+        Row(
+            "1 TiB sparse, 100,000 blocks changed: delta",
+            median(figures) * 1e3,
+            "ms",
+            "<=",
+            50,
+            note=f"exact, {states.added:,} blocks added",
+        ),
+    ]
 
 
 def _update() -> list[Row]:

@@ -74,10 +74,16 @@ def measure() -> list[Row]:
                 plain()
     best, peer_best = min(ours), min(theirs)
     return [
-        Row(f"{size} GiB: speed against send | receive", peer_best / best, "x", ">=", 0.95,
-            note=f"{size * 1024 / best:.0f} MiB/s against {size * 1024 / peer_best:.0f} MiB/s"),
+        Row(
+            f"{size} GiB: speed against send | receive",
+            peer_best / best,
+            "x",
+            ">=",
+            0.95,
+            note=f"{size * 1024 / best:.0f} MiB/s against {size * 1024 / peer_best:.0f} MiB/s",
+        ),
         Row("  memory at the most", max(peaks) / (1 << 20), "MiB", "<=", 150),
-    ]  # fmt: skip
+    ]
 
 
 def _mirrord(variables: dict[str, str], *words: str) -> dict[str, float]:

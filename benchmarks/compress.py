@@ -180,9 +180,17 @@ def measure() -> list[Row]:
                 target = 0.9 if not bits else 0.95 if kind == "noise" else 1.5
                 note = f"zstd --adapt: {speed['zstd --adapt']:.4g} MB/s"
                 rows.append(
-                    Row(f"{kind}, {name}", speed["mirrord"], "MB/s", ">=", target * speed["off"],
-                        "off", speed["off"], note)
-                )  # fmt: skip
+                    Row(
+                        f"{kind}, {name}",
+                        speed["mirrord"],
+                        "MB/s",
+                        ">=",
+                        target * speed["off"],
+                        "off",
+                        speed["off"],
+                        note,
+                    )
+                )
     return rows
 
 

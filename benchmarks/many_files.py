@@ -33,9 +33,12 @@ def _twenty_thousand() -> list[Row]:
         api = service(inside)
         # Like its peer here it keeps every snapshot: deleting is measured in update_latency.
         api.create(
-            "home", f"btrfs:{home}", f"btrfs:{two / 'mirror'}",
-            keep_source=100, keep_destination=100,
-        )  # fmt: skip
+            "home",
+            f"btrfs:{home}",
+            f"btrfs:{two / 'mirror'}",
+            keep_source=100,
+            keep_destination=100,
+        )
         api.initialize("home")
         base = one / "plain.0"
         run("btrfs", "subvolume", "snapshot", "-r", home, base)
@@ -64,10 +67,14 @@ def _twenty_thousand() -> list[Row]:
     return [
         Row("20,000 files, 1,000 changed: delta", median(deltas) * 1e3, "ms", "<=", 300),
         Row(
-            "  update against send | receive", median(ours) / median(theirs), "x", "<=", 1.1,
+            "  update against send | receive",
+            median(ours) / median(theirs),
+            "x",
+            "<=",
+            1.1,
             note=f"{median(ours):.3f} s against {median(theirs):.3f} s, snapshot and sync included",
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _half_a_million() -> list[Row]:
@@ -97,10 +104,18 @@ def _half_a_million() -> list[Row]:
         api.close()
     delta, rsyncs = median(ours), median(theirs)
     return [
-        Row("500,000 files, 100 changed: delta", delta * 1e3, "ms", "<=", 100,
-            "rsync -n", rsyncs * 1e3, "both warm"),
+        Row(
+            "500,000 files, 100 changed: delta",
+            delta * 1e3,
+            "ms",
+            "<=",
+            100,
+            "rsync -n",
+            rsyncs * 1e3,
+            "both warm",
+        ),
         Row("  times faster than rsync -n", rsyncs / delta, "x", ">=", 40),
-    ]  # fmt: skip
+    ]
 
 
 def _fill(home: Path, count: int, content: object) -> None:

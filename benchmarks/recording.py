@@ -54,9 +54,15 @@ def _look() -> list[Row]:
             took.append(_changes(driver, base.guid, newer.guid))
             base = newer
     return [
-        Row(f"{_EXTENTS:,} extents, {_CHANGED:,} changed: a look", median(took[1:]) * 1e3, "ms",
-            "<=", 1000, note=f"the first, of both snapshots: {took[0] * 1e3:.0f} ms"),
-    ]  # fmt: skip
+        Row(
+            f"{_EXTENTS:,} extents, {_CHANGED:,} changed: a look",
+            median(took[1:]) * 1e3,
+            "ms",
+            "<=",
+            1000,
+            note=f"the first, of both snapshots: {took[0] * 1e3:.0f} ms",
+        ),
+    ]
 
 
 def _changes(driver: BtrfsDriver, base: str, newer: str) -> float:
@@ -82,19 +88,35 @@ def _device() -> list[Row]:
         trace = TraceFile(out)
         lost = int(trace.facts.notes["lost"])
     return [
-        Row("a device's requests while they are recorded", max(recorded), "1/s", ">=",
-            0.7 * max(alone), "not recorded", max(alone)),
+        Row(
+            "a device's requests while they are recorded",
+            max(recorded),
+            "1/s",
+            ">=",
+            0.7 * max(alone),
+            "not recorded",
+            max(alone),
+        ),
         Row(f"  of {trace.records:,} requests lost", lost, "", "<=", 0),
-    ]  # fmt: skip
+    ]
 
 
 def _fio(device: str) -> float:
     """Requests a second."""
     said = run(
-        "fio", "--name=w", f"--filename={device}", "--rw=randwrite", "--bs=4k", "--direct=1",
-        "--ioengine=psync", "--numjobs=2", "--group_reporting", "--time_based",
-        f"--runtime={_SECONDS}", "--output-format=json",
-    )  # fmt: skip
+        "fio",
+        "--name=w",
+        f"--filename={device}",
+        "--rw=randwrite",
+        "--bs=4k",
+        "--direct=1",
+        "--ioengine=psync",
+        "--numjobs=2",
+        "--group_reporting",
+        "--time_based",
+        f"--runtime={_SECONDS}",
+        "--output-format=json",
+    )
     return float(json.loads(said)["jobs"][0]["write"]["iops"])
 
 

@@ -67,16 +67,42 @@ def latency() -> list[Row]:
         api.close()
     ours, theirs, bare = median(inner), median(peer), median(kept)
     return [
-        Row("other host: 4 KiB update, call to visible", ours * 1e3, "ms", "<=", 40,
-            "btrbk run over ssh", theirs * 1e3),
-        Row("  times faster than btrbk", theirs / ours, "x", ">=", 20,
-            note=f"{bare / ours:.1f} x a run that deletes nothing ({bare * 1e3:.0f} ms)"),
-        Row("  whole call, old snapshots pruned", median(whole) * 1e3, "ms", "<=", 40,
-            note=f"{theirs / median(whole):.1f} x faster than btrbk, which deletes as many"),
+        Row(
+            "other host: 4 KiB update, call to visible",
+            ours * 1e3,
+            "ms",
+            "<=",
+            40,
+            "btrbk run over ssh",
+            theirs * 1e3,
+        ),
+        Row(
+            "  times faster than btrbk",
+            theirs / ours,
+            "x",
+            ">=",
+            20,
+            note=f"{bare / ours:.1f} x a run that deletes nothing ({bare * 1e3:.0f} ms)",
+        ),
+        Row(
+            "  whole call, old snapshots pruned",
+            median(whole) * 1e3,
+            "ms",
+            "<=",
+            40,
+            note=f"{theirs / median(whole):.1f} x faster than btrbk, which deletes as many",
+        ),
         Row("  first connection, in a process that runs", median(first), "s", "<=", 0.6),
-        Row("  whole command with its first connection", median(command), "s", "<=", 0.6,
-            "btrbk run over ssh", theirs),
-    ]  # fmt: skip
+        Row(
+            "  whole command with its first connection",
+            median(command),
+            "s",
+            "<=",
+            0.6,
+            "btrbk run over ssh",
+            theirs,
+        ),
+    ]
 
 
 def bulk() -> list[Row]:
@@ -108,11 +134,23 @@ def bulk() -> list[Row]:
     size = GIB * 1024
     all_of = "; ".join(f"{way}: {', '.join(f'{s:.1f}' for s in took[way])} s" for way in took)
     return [
-        Row(f"{GIB} GiB through the data channel: speed against send | receive here", local / ours,
-            "x", ">=", 0.9, note=f"{size / ours:.0f} against {size / local:.0f} MiB/s; {all_of}"),
-        Row("  against send | ssh | receive", ssh / ours, "x", ">=", 1.3,
-            note=f"{size / ours:.0f} against {size / ssh:.0f} MiB/s"),
-    ]  # fmt: skip
+        Row(
+            f"{GIB} GiB through the data channel: speed against send | receive here",
+            local / ours,
+            "x",
+            ">=",
+            0.9,
+            note=f"{size / ours:.0f} against {size / local:.0f} MiB/s; {all_of}",
+        ),
+        Row(
+            "  against send | ssh | receive",
+            ssh / ours,
+            "x",
+            ">=",
+            1.3,
+            note=f"{size / ours:.0f} against {size / ssh:.0f} MiB/s",
+        ),
+    ]
 
 
 def _noise(file: Path, size: int) -> None:
@@ -166,11 +204,16 @@ def compressed() -> list[Row]:
     ours, plain = min(took["dr"]), min(took["plain"])
     all_of = "; ".join(f"{host}: {', '.join(f'{s:.1f}' for s in took[host])} s" for host in took)
     return [
-        Row(f"{TEXT_BYTES >> 20} MiB of text over 1 Gbit/s: speed against compress = off",
-            plain / ours, "x", ">=", 1.5,
+        Row(
+            f"{TEXT_BYTES >> 20} MiB of text over 1 Gbit/s: speed against compress = off",
+            plain / ours,
+            "x",
+            ">=",
+            1.5,
             note=f"{TEXT_BYTES / ours / (1 << 20):.0f} against "
-            f"{TEXT_BYTES / plain / (1 << 20):.0f} MiB/s; {all_of}"),
-    ]  # fmt: skip
+            f"{TEXT_BYTES / plain / (1 << 20):.0f} MiB/s; {all_of}",
+        ),
+    ]
 
 
 def hundred() -> list[Row]:
@@ -190,9 +233,15 @@ def hundred() -> list[Row]:
                 took.append(timed(functools.partial(_update_all, at, names)))
             api.close()
         rows.append(
-            Row(f"{MIRRORS} {kind} mirrors over one host pair, 4 KiB each", median(took), "s",
-                "<=", 5, note=f"three rounds: {', '.join(f'{s:.2f}' for s in took)} s")
-        )  # fmt: skip
+            Row(
+                f"{MIRRORS} {kind} mirrors over one host pair, 4 KiB each",
+                median(took),
+                "s",
+                "<=",
+                5,
+                note=f"three rounds: {', '.join(f'{s:.2f}' for s in took)} s",
+            )
+        )
     return rows
 
 

@@ -80,11 +80,26 @@ def _ours(kind: str, peers: list[tuple[int, float]]) -> list[Row]:
     rows = []
     for share, cut, (resent, lost_s) in zip(SHARES, watcher.cuts, peers, strict=True):
         rows += [
-            Row(f"{kind} volume, cut at {share} %: sent again", cut.resent / (1 << 20), "MiB",
-                "<=", 16, "btrbk", resent / (1 << 20)),
-            Row("  time lost", cut.lost_s, "s", "<=", 2, "btrbk", lost_s,
-                f"whole transfer of 1 GiB with its cuts: {whole:.1f} s" if share == 90 else ""),
-        ]  # fmt: skip
+            Row(
+                f"{kind} volume, cut at {share} %: sent again",
+                cut.resent / (1 << 20),
+                "MiB",
+                "<=",
+                16,
+                "btrbk",
+                resent / (1 << 20),
+            ),
+            Row(
+                "  time lost",
+                cut.lost_s,
+                "s",
+                "<=",
+                2,
+                "btrbk",
+                lost_s,
+                f"whole transfer of 1 GiB with its cuts: {whole:.1f} s" if share == 90 else "",
+            ),
+        ]
     return rows
 
 

@@ -116,8 +116,9 @@ def many_mirrors() -> list[Row]:
             with Volume.create(inside / f"v{number}", 1 << 20) as volume:
                 volume.write(0, b"x" * 4096)
             name = f"m{number:03}"
-            api.create(name, f"block:{inside}/v{number}", f"block:{inside}/c{number}",
-                       schedule="every 60s")  # fmt: skip
+            api.create(
+                name, f"block:{inside}/v{number}", f"block:{inside}/c{number}", schedule="every 60s"
+            )
             api.initialize(name)
         api.close()
         with daemon(inside) as running:
@@ -195,11 +196,17 @@ def smallest_period() -> list[Row]:
         Row(f"every 1s, fio writes 1 MB/s, {MINUTES:g} min: runs a second", rate, "/s", ">=", 0.99),
         Row("  lag, median", median(lags), "s", "<=", 1.5),
         Row("  lag, 99 of 100", lags[len(lags) * 99 // 100], "s", "<=", 3),
-        Row("  memory grown", growth / 2**20, "MiB", "<=", 5,
-            note=f"{max(memory) / 2**20:.0f} MiB at most"),
+        Row(
+            "  memory grown",
+            growth / 2**20,
+            "MiB",
+            "<=",
+            5,
+            note=f"{max(memory) / 2**20:.0f} MiB at most",
+        ),
         Row("  descriptors grown", more, "", "<=", 0),
         Row("  snapshots at the source", max(snapshots), "", "<=", 4),
-    ]  # fmt: skip
+    ]
 
 
 def rates() -> list[Row]:
@@ -221,8 +228,9 @@ def _one_rate(inside: Path, number: int, mib: int) -> tuple[float, float]:
             volume.write(place << 20, os.urandom(4 << 20))
     api = service(inside)
     name = f"rate{number}"
-    api.create(name, f"block:{inside}/r{number}", f"block:{inside}/d{number}",
-               throttle=f"{mib}MiB/s")  # fmt: skip
+    api.create(
+        name, f"block:{inside}/r{number}", f"block:{inside}/d{number}", throttle=f"{mib}MiB/s"
+    )
     transfer = subprocess.Popen(
         mirrord_command("initialize", name), env=environment(inside), stdout=subprocess.DEVNULL
     )

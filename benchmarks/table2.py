@@ -69,18 +69,41 @@ def _rows(each: DataSet) -> list[Row]:
     sent = f"{ours.bytes / 1e6:.1f} MB in {ours.seconds:.2f} s"
     return [
         Row(
-            f"{title}: rsync transfers, times mirrord's data", whole.bytes / ours.bytes, "x", ">=",
-            1.5, note=f"{each.paper_data:.2f} in the paper; "
+            f"{title}: rsync transfers, times mirrord's data",
+            whole.bytes / ours.bytes,
+            "x",
+            ">=",
+            1.5,
+            note=f"{each.paper_data:.2f} in the paper; "
             f"{sent}; rsync -W {whole.bytes / 1e6:.1f} MB in {whole.seconds:.2f} s",
         ),
-        Row("  and takes, times mirrord's time", whole.seconds / ours.seconds, "x", ">=", 1.0,
-            note=f"{each.paper_time:.1f} in the paper"),
-        Row("  rsync with its delta algorithm: data", delta.bytes / ours.bytes, "x", ">=", 0.0,
-            note=f"{delta.bytes / 1e6:.1f} MB in {delta.seconds:.2f} s"),
+        Row(
+            "  and takes, times mirrord's time",
+            whole.seconds / ours.seconds,
+            "x",
+            ">=",
+            1.0,
+            note=f"{each.paper_time:.1f} in the paper",
+        ),
+        Row(
+            "  rsync with its delta algorithm: data",
+            delta.bytes / ours.bytes,
+            "x",
+            ">=",
+            0.0,
+            note=f"{delta.bytes / 1e6:.1f} MB in {delta.seconds:.2f} s",
+        ),
         Row("  its time", delta.seconds / ours.seconds, "x", ">=", 1.0),
-        Row("  finding what changed: mirrord", ours.scan_s * 1e3, "ms", "<=", whole.scan_s * 1e3,
-            "rsync -n", whole.scan_s * 1e3),
-    ]  # fmt: skip
+        Row(
+            "  finding what changed: mirrord",
+            ours.scan_s * 1e3,
+            "ms",
+            "<=",
+            whole.scan_s * 1e3,
+            "rsync -n",
+            whole.scan_s * 1e3,
+        ),
+    ]
 
 
 def _measured(each: DataSet) -> tuple[Found, Found, Found]:

@@ -104,9 +104,17 @@ def _speed(inside: Path, kind: str, peer: str) -> list[Row]:
             best[name] = max(best.get(name, 0.0), size / told["cpu_s"])
     note = f"{size:.0f} MB, {RECORDS:,} requests; parse alone {best['parse']:.0f} MB/s"
     return [
-        Row(f"import of {kind}, a core", best["import"], "MB/s", ">=", 150, "polars",
-            best["polars"], note),
-    ]  # fmt: skip
+        Row(
+            f"import of {kind}, a core",
+            best["import"],
+            "MB/s",
+            ">=",
+            150,
+            "polars",
+            best["polars"],
+            note,
+        ),
+    ]
 
 
 def _memory(inside: Path) -> list[Row]:
@@ -117,9 +125,15 @@ def _memory(inside: Path) -> list[Row]:
         peaks.append(int(_run(_IMPORT, source, inside / "out.parquet")["peak"]))
     few, many = (peak / (1 << 20) for peak in peaks)
     return [
-        Row("import, memory at 4 times the size", many, "MiB", "<=", few + 50,
-            note=f"vscsi, {_SIZES[1]:,} records; of {_SIZES[0]:,}: {few:.0f} MiB"),
-    ]  # fmt: skip
+        Row(
+            "import, memory at 4 times the size",
+            many,
+            "MiB",
+            "<=",
+            few + 50,
+            note=f"vscsi, {_SIZES[1]:,} records; of {_SIZES[0]:,}: {few:.0f} MiB",
+        ),
+    ]
 
 
 def _vscsi(path: Path, records: int) -> None:

@@ -69,14 +69,26 @@ def measure() -> list[Row]:
     ours, theirs, bare = median(inner), median(peer), median(kept)
     return [
         Row("4 KiB update, call to visible", ours * 1e3, "ms", "<=", 25, "btrbk run", theirs * 1e3),
-        Row("  times faster than btrbk", theirs / ours, "x", ">=", 5,
-            note=f"{bare / ours:.1f} x a run that deletes nothing ({bare * 1e3:.1f} ms)"),
-        Row("  whole call, old snapshots pruned", median(whole) * 1e3, "ms", "<=", 25,
-            note=f"{theirs / median(whole):.1f} x faster than btrbk, which deletes as many"),
+        Row(
+            "  times faster than btrbk",
+            theirs / ours,
+            "x",
+            ">=",
+            5,
+            note=f"{bare / ours:.1f} x a run that deletes nothing ({bare * 1e3:.1f} ms)",
+        ),
+        Row(
+            "  whole call, old snapshots pruned",
+            median(whole) * 1e3,
+            "ms",
+            "<=",
+            25,
+            note=f"{theirs / median(whole):.1f} x faster than btrbk, which deletes as many",
+        ),
         Row("  whole command", median(command) * 1e3, "ms", "<=", 250, "btrbk run", theirs * 1e3),
         Row("  command against btrbk", median(command) / theirs, "x", "<=", 1),
         Row("unchanged source, in-process", median(unchanged) * 1e3, "ms", "<=", 5),
-    ]  # fmt: skip
+    ]
 
 
 def _visible(api: Service) -> tuple[float, float]:

@@ -24,9 +24,13 @@ def measure() -> list[Row]:
         inside = Path(__file__).with_name("zfs_inside.py").read_text(encoding="utf-8")
         guest.user("write_text", f"{TREE}/zfs_inside.py", inside)
         said = guest.run(
-            "env", f"PYTHONPATH={TREE}", PYTHON, f"{TREE}/zfs_inside.py", str(ROUNDS),
+            "env",
+            f"PYTHONPATH={TREE}",
+            PYTHON,
+            f"{TREE}/zfs_inside.py",
+            str(ROUNDS),
             str(SNAPSHOTS),
-        )  # fmt: skip
+        )
     finally:
         session.close()
     return rows(json.loads(said.splitlines()[-1]))
@@ -39,18 +43,55 @@ def rows(found: dict[str, Any]) -> list[Row]:
     few, many = median(found["few"]), median(found["many"])
     executed = found["executed"]
     return [
-        Row("4 KiB update on ZFS, times faster than syncoid", syncoid / ours, "x", ">=", 5,
-            note=f"{ours * 1e3:.0f} ms to {syncoid * 1e3:.0f} ms"),
-        Row("  times faster than bzfs", bzfs / ours, "x", ">=", 2,
-            note=f"{ours * 1e3:.0f} ms to {bzfs * 1e3:.0f} ms"),
-        Row("  whole call against syncoid", syncoid / whole, "x", ">=", 1,
-            note=f"{whole * 1e3:.0f} ms with what is tidied up"),
-        Row("  whole command against syncoid", syncoid / program, "x", ">=", 1,
-            note=f"'mirrord update': {program * 1e3:.0f} ms"),
+        Row(
+            "4 KiB update on ZFS, times faster than syncoid",
+            syncoid / ours,
+            "x",
+            ">=",
+            5,
+            note=f"{ours * 1e3:.0f} ms to {syncoid * 1e3:.0f} ms",
+        ),
+        Row(
+            "  times faster than bzfs",
+            bzfs / ours,
+            "x",
+            ">=",
+            2,
+            note=f"{ours * 1e3:.0f} ms to {bzfs * 1e3:.0f} ms",
+        ),
+        Row(
+            "  whole call against syncoid",
+            syncoid / whole,
+            "x",
+            ">=",
+            1,
+            note=f"{whole * 1e3:.0f} ms with what is tidied up",
+        ),
+        Row(
+            "  whole command against syncoid",
+            syncoid / program,
+            "x",
+            ">=",
+            1,
+            note=f"'mirrord update': {program * 1e3:.0f} ms",
+        ),
         Row("  whole command against bzfs", bzfs / program, "x", ">=", 1),
-        Row("  zfs commands of an update", executed["mirrord"], "", "<=", executed["syncoid"],
-            "syncoid", executed["syncoid"],
-            note=f"'mirrord update' {executed['mirrord update']}, bzfs {executed['bzfs']}"),
-        Row(f"  with {SNAPSHOTS:,} snapshots, against 10", many / few, "x", "<=", 1.5,
-            note=f"{few * 1e3:.0f} ms to {many * 1e3:.0f} ms"),
-    ]  # fmt: skip
+        Row(
+            "  zfs commands of an update",
+            executed["mirrord"],
+            "",
+            "<=",
+            executed["syncoid"],
+            "syncoid",
+            executed["syncoid"],
+            note=f"'mirrord update' {executed['mirrord update']}, bzfs {executed['bzfs']}",
+        ),
+        Row(
+            f"  with {SNAPSHOTS:,} snapshots, against 10",
+            many / few,
+            "x",
+            "<=",
+            1.5,
+            note=f"{few * 1e3:.0f} ms to {many * 1e3:.0f} ms",
+        ),
+    ]

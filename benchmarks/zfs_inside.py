@@ -111,18 +111,27 @@ class Bench:
     def syncoid(self, variables: dict[str, str] | None = None) -> None:
         """Debian's, as its manual has it."""
         run(
-            "syncoid", "--no-privilege-elevation", "--quiet",
-            "here/bench/syncoid", "there/bench/syncoid", variables=variables or self.variables,
-        )  # fmt: skip
+            "syncoid",
+            "--no-privilege-elevation",
+            "--quiet",
+            "here/bench/syncoid",
+            "there/bench/syncoid",
+            variables=variables or self.variables,
+        )
 
     def bzfs(self, variables: dict[str, str] | None = None) -> None:
         """Started per run; it takes the snapshot and sends it."""
         run(
-            "bzfs", "here/bench/bzfs", "there/bench/bzfs", "--quiet",
-            "--create-src-snapshots", "--create-src-snapshots-even-if-not-due",
-            "--create-src-snapshots-plan", "{'b': {'': {'secondly': 1}}}".replace("'", '"'),
+            "bzfs",
+            "here/bench/bzfs",
+            "there/bench/bzfs",
+            "--quiet",
+            "--create-src-snapshots",
+            "--create-src-snapshots-even-if-not-due",
+            "--create-src-snapshots-plan",
+            "{'b': {'': {'secondly': 1}}}".replace("'", '"'),
             variables=variables or self.variables,
-        )  # fmt: skip
+        )
 
     def rounds(self, tools: dict[str, Callable[[], float]], count: int) -> dict[str, list[float]]:
         """Each tool in turn, after a change of its own."""

@@ -91,17 +91,20 @@ def not_empty(where: str, found: str) -> MirrordError:
 def nothing_shown(where: str) -> MirrordError:
     """There is no complete update yet."""
     return Refused(
-        "the destination shows nothing yet", where=where,
+        "the destination shows nothing yet",
+        where=where,
         hint="Run 'mirrord initialize NAME' to its end first.",
-    )  # fmt: skip
+    )
 
 
 def other_copy(where: str, there: str) -> MirrordError:
     """A second writable copy was asked for."""
     return Refused(
-        "there is a writable copy already", where=where, why=f"it is {there}",
+        "there is a writable copy already",
+        where=where,
+        why=f"it is {there}",
         hint="Remove that first: 'mirrord break NAME --end-test'.",
-    )  # fmt: skip
+    )
 
 
 def no_clones(where: str) -> MirrordError:

@@ -20,10 +20,13 @@ def from_native(columns: Sequence[bytes]) -> Batch:
     """The batch over columns as the native code hands them over; they are not copied."""
     time, volume, op, offset, length, latency = columns
     return Batch(
-        np.frombuffer(time, np.int64), np.frombuffer(volume, np.uint32),
-        np.frombuffer(op, np.uint8), np.frombuffer(offset, np.int64),
-        np.frombuffer(length, np.int64), np.frombuffer(latency, np.int64),
-    )  # fmt: skip
+        np.frombuffer(time, np.int64),
+        np.frombuffer(volume, np.uint32),
+        np.frombuffer(op, np.uint8),
+        np.frombuffer(offset, np.int64),
+        np.frombuffer(length, np.int64),
+        np.frombuffer(latency, np.int64),
+    )
 
 
 def to_native(batch: Batch) -> list[memoryview]:
@@ -41,16 +44,22 @@ def empty() -> Batch:
 
 
 def make(
-    time_ns: Sequence[int], op: Sequence[int], offset: Sequence[int], length: Sequence[int],
+    time_ns: Sequence[int],
+    op: Sequence[int],
+    offset: Sequence[int],
+    length: Sequence[int],
     volume: Sequence[int] | None = None,
-) -> Batch:  # fmt: skip
+) -> Batch:
     """A batch of plain numbers: of volume 0 unless told, latencies not known."""
     count = len(time_ns)
     return Batch(
-        np.asarray(time_ns, np.int64), np.asarray(volume or [0] * count, np.uint32),
-        np.asarray(op, np.uint8), np.asarray(offset, np.int64), np.asarray(length, np.int64),
+        np.asarray(time_ns, np.int64),
+        np.asarray(volume or [0] * count, np.uint32),
+        np.asarray(op, np.uint8),
+        np.asarray(offset, np.int64),
+        np.asarray(length, np.int64),
         np.full(count, NO_LATENCY, np.int64),
-    )  # fmt: skip
+    )
 
 
 def pick(batch: Batch, which: npt.NDArray[Any] | slice) -> Batch:

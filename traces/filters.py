@@ -44,9 +44,13 @@ def of_volume(batch: Batch, index: int) -> Batch:
     """The records of one volume, which then is volume 0."""
     kept = make.pick(batch, batch.volume == index)
     return Batch(
-        kept.time_ns, np.zeros(len(kept), np.uint32), kept.op, kept.offset, kept.length,
+        kept.time_ns,
+        np.zeros(len(kept), np.uint32),
+        kept.op,
+        kept.offset,
+        kept.length,
         kept.latency_ns,
-    )  # fmt: skip
+    )
 
 
 def between(batches: Iterable[Batch], begin_ns: int, end_ns: int) -> Iterator[Batch]:
@@ -63,7 +67,8 @@ def volume_index(volumes: tuple[str, ...] | list[str], name: str, where: str) ->
     """The index of a volume's name; `NotFound` when the trace has none of that name."""
     if name not in volumes:
         raise NotFound(
-            f"there is no volume '{name}' in this trace", where=where,
+            f"there is no volume '{name}' in this trace",
+            where=where,
             hint=f"It has: {', '.join(volumes[:20])}.",
-        )  # fmt: skip
+        )
     return list(volumes).index(name)

@@ -31,10 +31,15 @@ class Imported:
 
 
 def import_trace(
-    sources: Sequence[str | Path], target: str | Path, options: ReadOptions | None = None, *,
-    name: str | None = None, progress: Progress | None = None, durable: bool = True,
+    sources: Sequence[str | Path],
+    target: str | Path,
+    options: ReadOptions | None = None,
+    *,
+    name: str | None = None,
+    progress: Progress | None = None,
+    durable: bool = True,
     window_rows: int = WINDOW_ROWS,
-) -> Imported:  # fmt: skip
+) -> Imported:
     """Read sources of one format and store them as one trace at `target`, replacing what is there.
 
     Memory is bounded (`window_rows`, and the blocks of two windows of --dedup) whatever the size;
@@ -59,9 +64,14 @@ class _Import:
     """One import."""
 
     def __init__(
-        self, target: Path, options: ReadOptions, name: str | None, scratch: Path, durable: bool,
+        self,
+        target: Path,
+        options: ReadOptions,
+        name: str | None,
+        scratch: Path,
+        durable: bool,
         window_rows: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._target, self._options, self._name = target, options, name
         self._scratch, self._durable, self._window = scratch, durable, window_rows
 
@@ -73,9 +83,12 @@ class _Import:
         filtered = bool(options.align_shift or options.dedup_s)
         first = self._scratch / "sorted" if filtered else self._target
         sorter = Sorter(
-            first, Facts("", "", ()), self._scratch,
-            durable=self._durable and not filtered, window_rows=self._window,
-        )  # fmt: skip
+            first,
+            Facts("", "", ()),
+            self._scratch,
+            durable=self._durable and not filtered,
+            window_rows=self._window,
+        )
         try:
             self._read(parsing, surveyor, sorter)
             writer = sorter.finish()
@@ -105,23 +118,33 @@ class _Import:
     def _facts(self, parsing: Parsing, first_ns: int) -> Facts:
         assert parsing.format is not None
         volumes = parsing.volumes if self._options.volume is None else [self._options.volume]
-        notes = {"sorted": "yes", "source": ", ".join(str(path) for path in parsing.paths)[:1000],
-                 "source_zero_ns": str(parsing.zero_ns + first_ns)}  # fmt: skip
+        notes = {
+            "sorted": "yes",
+            "source": ", ".join(str(path) for path in parsing.paths)[:1000],
+            "source_zero_ns": str(parsing.zero_ns + first_ns),
+        }
         notes |= {f"option_{key}": value for key, value in self._options.given().items()}
         notes |= {text.replace(" ", "_"): str(count) for text, count in parsing.counts.items()}
         epoch = parsing.epoch_ns
         return Facts(
-            name=self._name or parsing.name, source_format=parsing.format.name,
-            volumes=tuple(volumes), epoch_ns=None if epoch is None else epoch + first_ns,
+            name=self._name or parsing.name,
+            source_format=parsing.format.name,
+            volumes=tuple(volumes),
+            epoch_ns=None if epoch is None else epoch + first_ns,
             notes=notes,
-        )  # fmt: skip
+        )
 
     def _store(
         self, parsing: Parsing, seen: Seen, facts: Facts, writer: TraceWriter, filtered: bool
     ) -> Imported:
         assert parsing.format is not None
-        odd = findings(seen, parsing.counts, epoch_ns=facts.epoch_ns,
-                       format_name=parsing.format.name, unsure=self._guessed(parsing))  # fmt: skip
+        odd = findings(
+            seen,
+            parsing.counts,
+            epoch_ns=facts.epoch_ns,
+            format_name=parsing.format.name,
+            unsure=self._guessed(parsing),
+        )
         wanted = self._options.align_shift
         shift = best_shift(seen) if wanted == "auto" else wanted
         more = {"seen": seen.as_dict(), "findings": [each.as_dict() for each in odd]}
@@ -157,24 +180,32 @@ def _nothing(parsing: Parsing) -> Refused | IoFailed:
     """Why there is no record."""
     where = str(parsing.paths[0])
     if parsing.options.volume is not None:
-        return Refused(f"there is no record of volume '{parsing.options.volume}'", where=where,
-                       hint=f"There are: {', '.join(parsing.volumes[:20])}.")  # fmt: skip
+        return Refused(
+            f"there is no record of volume '{parsing.options.volume}'",
+            where=where,
+            hint=f"There are: {', '.join(parsing.volumes[:20])}.",
+        )
     others = parsing.counts.get("events of other actions left out", 0)
     if others:
         wanted = (parsing.options.only or "Q").upper()
         return Refused(
-            f"there is no event of action {wanted} in it", where=where,
+            f"there is no event of action {wanted} in it",
+            where=where,
             why=f"{others:,} events have others",
             hint="Try --only Q (queued), C (completed) or D (issued).",
-        )  # fmt: skip
-    return Refused("there is no record in it", where=where,
-                   hint="Is the recording complete, and the --format right?")  # fmt: skip
+        )
+    return Refused(
+        "there is no record in it",
+        where=where,
+        hint="Is the recording complete, and the --format right?",
+    )
 
 
 def look(
-    sources: Sequence[str | Path], options: ReadOptions | None = None,
+    sources: Sequence[str | Path],
+    options: ReadOptions | None = None,
     progress: Progress | None = None,
-) -> tuple[Facts, Seen, list[Finding]]:  # fmt: skip
+) -> tuple[Facts, Seen, list[Finding]]:
     """What `mirrord trace info` tells of a source, without storing anything: one pass over it."""
     parsing = Parsing(sources, options or ReadOptions(), progress)
     seen = survey(parsing.batches())
@@ -182,15 +213,24 @@ def look(
         raise _nothing(parsing)
     epoch = parsing.epoch_ns
     facts = Facts(
-        parsing.name, parsing.format.name, tuple(parsing.volumes),
+        parsing.name,
+        parsing.format.name,
+        tuple(parsing.volumes),
         None if epoch is None else epoch + seen.first_ns,
         {text.replace(" ", "_"): str(count) for text, count in parsing.counts.items()},
-    )  # fmt: skip
+    )
     unsure = parsing.format.unsure and parsing.options.format is None
-    return facts, seen, findings(
-        seen, parsing.counts, epoch_ns=facts.epoch_ns, format_name=parsing.format.name,
-        unsure=unsure,
-    )  # fmt: skip
+    return (
+        facts,
+        seen,
+        findings(
+            seen,
+            parsing.counts,
+            epoch_ns=facts.epoch_ns,
+            format_name=parsing.format.name,
+            unsure=unsure,
+        ),
+    )
 
 
 def look_at_stored(
@@ -234,11 +274,16 @@ def _rows(
     rows: list[dict[str, int | str]] = []
     for batch in batches:
         for at in range(min(len(batch), count - len(rows))):
-            rows.append({
-                "time_ns": int(batch.time_ns[at]), "volume": volumes()[int(batch.volume[at])],
-                "op": Op(int(batch.op[at])).name.lower(), "offset": int(batch.offset[at]),
-                "length": int(batch.length[at]), "latency_ns": int(batch.latency_ns[at]),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "time_ns": int(batch.time_ns[at]),
+                    "volume": volumes()[int(batch.volume[at])],
+                    "op": Op(int(batch.op[at])).name.lower(),
+                    "offset": int(batch.offset[at]),
+                    "length": int(batch.length[at]),
+                    "latency_ns": int(batch.latency_ns[at]),
+                }
+            )
         if len(rows) >= count:
             break
     return rows

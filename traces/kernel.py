@@ -69,9 +69,10 @@ def device(path: str | Path) -> Device:
         raise NotFound("there is no such device", where=str(path), why=why) from None
     if not stat.S_ISBLK(found.st_mode):
         raise Refused(
-            "this is not a block device", where=str(path),
+            "this is not a block device",
+            where=str(path),
             hint="Give a disk or partition (/dev/…), or a volume as KIND:PATH.",
-        )  # fmt: skip
+        )
     major, minor = os.major(found.st_rdev), os.minor(found.st_rdev)
     here = Path(os.path.realpath(f"/sys/dev/block/{major}:{minor}"))
     size = int((here / "size").read_text()) * _SECTOR_BYTES
@@ -94,18 +95,20 @@ def tracing() -> Path:
             (path / _EVENT / "enable").stat()
         except PermissionError:
             raise PermissionMissing(
-                "the kernel's events are not for this user", where=str(path),
+                "the kernel's events are not for this user",
+                where=str(path),
                 hint="Run it as root (or with sudo).",
-            ) from None  # fmt: skip
+            ) from None
         except FileNotFoundError:
             continue
         return path
     if found:
         raise Unsupported(
-            "this kernel does not tell of requests to block devices", where=str(found[0]),
+            "this kernel does not tell of requests to block devices",
+            where=str(found[0]),
             why="it was built without CONFIG_BLK_DEV_IO_TRACE",
             hint="Record the volume by snapshots: give it as KIND:PATH.",
-        )  # fmt: skip
+        )
     raise Unsupported(
         "the kernel's tracing cannot be reached: tracefs is not mounted",
         hint=f"As root: mount -t tracefs tracefs {_STANDARD}. Or record the volume by snapshots: "
@@ -210,9 +213,13 @@ class KernelRecorder:
         length = np.frombuffer(lengths, np.int64)
         offset = np.frombuffer(offsets, np.int64) - np.where(length > 0, self.device.first_byte, 0)
         whole = Batch(
-            np.frombuffer(times, np.int64) - self._zero_ns, np.zeros(len(op), np.uint32),
-            op, offset, length, np.full(len(op), NO_LATENCY, np.int64),
-        )  # fmt: skip
+            np.frombuffer(times, np.int64) - self._zero_ns,
+            np.zeros(len(op), np.uint32),
+            op,
+            offset,
+            length,
+            np.full(len(op), NO_LATENCY, np.int64),
+        )
         return batches.pick(whole, (offset >= 0) & (offset < self.device.bytes))
 
 

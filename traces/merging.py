@@ -19,9 +19,13 @@ _PIECE_ROWS = 1 << 18
 
 
 def merge_traces(
-    traces: Sequence[Trace], target: str | Path, *, align: Literal["clock", "start"] = "clock",
-    same_volumes: bool = False, name: str | None = None,
-) -> TraceFile:  # fmt: skip
+    traces: Sequence[Trace],
+    target: str | Path,
+    *,
+    align: Literal["clock", "start"] = "clock",
+    same_volumes: bool = False,
+    name: str | None = None,
+) -> TraceFile:
     """Store all records of several traces as one.
 
     align: "clock": by the time of day of each; "start": all begin at 0. same_volumes: volumes of
@@ -49,10 +53,12 @@ def merge_traces(
     ]
     volumes, places = _volumes([trace.facts for trace in traces], same_volumes)
     facts = Facts(
-        name or "+".join(trace.facts.name for trace in traces)[:100], "merged", volumes,
+        name or "+".join(trace.facts.name for trace in traces)[:100],
+        "merged",
+        volumes,
         zero if known else None,
         {"sorted": "yes", "merged": ", ".join(trace.facts.name for trace in traces)[:1000]},
-    )  # fmt: skip
+    )
     streams = [
         _placed(trace, shift, place)
         for trace, shift, place in zip(traces, shifts, places, strict=True)
@@ -78,6 +84,10 @@ def _volumes(facts: Sequence[Facts], same: bool) -> tuple[tuple[str, ...], list[
 def _placed(trace: Trace, shift_ns: int, place: np.ndarray) -> Iterator[Batch]:
     for batch in trace.batches(rows=_PIECE_ROWS):
         yield Batch(
-            batch.time_ns + shift_ns, place[batch.volume], batch.op, batch.offset, batch.length,
+            batch.time_ns + shift_ns,
+            place[batch.volume],
+            batch.op,
+            batch.offset,
+            batch.length,
             batch.latency_ns,
-        )  # fmt: skip
+        )

@@ -33,9 +33,14 @@ class Sorter:
     """
 
     def __init__(
-        self, target: Path, facts: Facts, scratch: Path, *, durable: bool,
+        self,
+        target: Path,
+        facts: Facts,
+        scratch: Path,
+        *,
+        durable: bool,
         window_rows: int = WINDOW_ROWS,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._target, self._facts, self._scratch = target, facts, scratch
         self._durable, self._window = durable, window_rows
         self._held: list[Batch] = []
@@ -76,9 +81,11 @@ class Sorter:
         # The first run is the trace itself, unless there is a second.
         path = self._target if not self.runs else self._scratch / f"run-{self.runs}"
         self._writer = TraceWriter(
-            path, self._facts, durable=self._durable and not self.runs,
+            path,
+            self._facts,
+            durable=self._durable and not self.runs,
             group_rows=_RUN_ROWS if self.runs else GROUP_ROWS,
-        )  # fmt: skip
+        )
         self.runs += 1
 
     def _end_run(self) -> None:

@@ -22,8 +22,20 @@ Progress = Callable[[str, int, int | None, int], None]
 #: What the parsers say of a time that cannot be meant.
 _FAR = "years away from the first one"
 _SIBLING = re.compile(r"(.*\.blktrace\.)\d+((?:\.gz|\.zst)?)")
-_ENDINGS = (".zst", ".gz", ".txt", ".csv", ".parquet", ".load", ".srt", ".vscsi", ".log", ".trace",
-            ".iolog", ".blkparse")  # fmt: skip
+_ENDINGS = (
+    ".zst",
+    ".gz",
+    ".txt",
+    ".csv",
+    ".parquet",
+    ".load",
+    ".srt",
+    ".vscsi",
+    ".log",
+    ".trace",
+    ".iolog",
+    ".blkparse",
+)
 
 
 @dataclass
@@ -69,8 +81,9 @@ class Parsing:
         elif chosen is not self.format and self.format is not None:
             raise UsageError(
                 f"this is {chosen.name}, and the sources before are {self.format.name}",
-                where=source.name, hint="Import each format by itself, then 'mirrord trace merge'.",
-            )  # fmt: skip
+                where=source.name,
+                hint="Import each format by itself, then 'mirrord trace merge'.",
+            )
         try:
             for piece in source.pieces():
                 # (The sample is parsed in steps, so that a wrong format is noticed at its start.)
@@ -94,9 +107,11 @@ class Parsing:
         shown = f"{what} (in '{excerpt}')" if excerpt else str(what)
         if kind == "truncated":
             return Damaged(
-                f"it ends in the middle of {unit} {place}", where=where, why=shown,
+                f"it ends in the middle of {unit} {place}",
+                where=where,
+                why=shown,
                 hint="Take it with --partial: all but this one is read.",
-            )  # fmt: skip
+            )
         other = recognize(sample)
         if self.options.format is not None and other is not None and other is not self.format:
             hint = f"It looks like {other.name}: leave --format out."
@@ -105,9 +120,11 @@ class Parsing:
         else:
             hint = "Another --format? --skip-bad leaves out what makes no sense, and counts it."
         return Damaged(
-            f"{unit} {place} is no record of the format {self.format.name}", where=where,
-            why=shown, hint=hint,
-        )  # fmt: skip
+            f"{unit} {place} is no record of the format {self.format.name}",
+            where=where,
+            why=shown,
+            hint=hint,
+        )
 
     @property
     def volumes(self) -> list[str]:

@@ -84,9 +84,11 @@ class Trace:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.close()
 
 
@@ -116,9 +118,12 @@ def refuse_foreign(paths: Sequence[str], options: ReadOptions) -> None:
 
 
 def open_trace(
-    path: str | Path | Sequence[str | Path], format: str | None = None,
-    options: ReadOptions | None = None, *, progress: Progress | None = None,
-) -> Trace:  # fmt: skip
+    path: str | Path | Sequence[str | Path],
+    format: str | None = None,
+    options: ReadOptions | None = None,
+    *,
+    progress: Progress | None = None,
+) -> Trace:
     """A stored trace, or sources of a foreign format (several: parts of one trace).
 
     Errors: `NotFound`, `Damaged`, `Refused`, `UsageError`, `NoSpace` (of the folder for scratch
@@ -167,9 +172,14 @@ def _stored(trace: TraceFile, options: ReadOptions) -> Trace:
 
 
 def filter_trace(
-    trace: TraceFile, target: Path, options: ReadOptions, *, durable: bool = True,
-    begin_ns: int | None = None, end_ns: int | None = None,
-) -> TraceFile:  # fmt: skip
+    trace: TraceFile,
+    target: Path,
+    options: ReadOptions,
+    *,
+    durable: bool = True,
+    begin_ns: int | None = None,
+    end_ns: int | None = None,
+) -> TraceFile:
     """Store what filters (and a span of time) leave of a stored trace; its zero stays.
 
     begin_ns, end_ns: nanoseconds since the trace's zero, half open; None: from or to its end.

@@ -20,13 +20,15 @@ def choose(sample: Sample, options: ReadOptions, where: str) -> Format:
     nothing in that format.
     """
     if not sample.data:
-        raise Damaged("the file is empty", where=where,
-                      hint="Is it a trace whose recording failed?")  # fmt: skip
+        raise Damaged(
+            "the file is empty", where=where, hint="Is it a trace whose recording failed?"
+        )
     if sample.data.startswith(b"PAR1"):
         raise Refused(
-            "this is Parquet, so a stored trace already, if it is one", where=where,
+            "this is Parquet, so a stored trace already, if it is one",
+            where=where,
             hint="'mirrord trace convert', 'slice' and 'merge' take stored traces.",
-        )  # fmt: skip
+        )
     if options.format is not None:
         chosen = named(options.format)
     elif options.columns is not None:
@@ -34,9 +36,13 @@ def choose(sample: Sample, options: ReadOptions, where: str) -> Format:
     else:
         found = recognize(sample)
         if found is None:
-            raise Refused("the format is not known", where=where, why=_looks(sample),
-                          hint="Say it with --format, or map the columns of a CSV with --columns "
-                          "('mirrord trace formats' lists all).")  # fmt: skip
+            raise Refused(
+                "the format is not known",
+                where=where,
+                why=_looks(sample),
+                hint="Say it with --format, or map the columns of a CSV with --columns "
+                "('mirrord trace formats' lists all).",
+            )
         chosen = found
     settable = ("time_unit", "addr_unit", "size_unit", "write_flag", "columns", "only")
     for name in settable:

@@ -83,9 +83,11 @@ class Source:
 
     def _broken(self, why: str, hint: str) -> Damaged:
         return Damaged(
-            f"the {self.compression} data cannot be decompressed", where=self.name, why=why,
+            f"the {self.compression} data cannot be decompressed",
+            where=self.name,
+            why=why,
             hint=hint,
-        )  # fmt: skip
+        )
 
 
 class _Counted:

@@ -63,14 +63,17 @@ def facts_from_json(text: bytes, where: str) -> tuple[Facts, dict[str, Any]]:
         found = json.loads(text)
         if found["version"] > VERSION:
             raise Damaged(
-                f"the trace is of version {found['version']}", where=where,
+                f"the trace is of version {found['version']}",
+                where=where,
                 hint="A newer mirrord wrote it; this one cannot read it.",
-            )  # fmt: skip
+            )
         facts = Facts(
-            name=found["name"], source_format=found["source_format"],
-            volumes=tuple(found["volumes"]), epoch_ns=found["epoch_ns"],
+            name=found["name"],
+            source_format=found["source_format"],
+            volumes=tuple(found["volumes"]),
+            epoch_ns=found["epoch_ns"],
             notes={str(key): str(value) for key, value in found["notes"].items()},
-        )  # fmt: skip
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Damaged("the facts of the trace make no sense", where=where, why=str(error)) from None
     return facts, found
@@ -90,14 +93,19 @@ def told(path: str | Path) -> Iterator[None]:
         raise PermissionMissing("not permitted", where=where, why=str(error.strerror)) from None
     except pa.ArrowInvalid as error:
         why = str(error).splitlines()[0]
-        raise Damaged("the trace cannot be read", where=where, why=why,
-                      hint="Import it again from its source.") from None  # fmt: skip
+        raise Damaged(
+            "the trace cannot be read",
+            where=where,
+            why=why,
+            hint="Import it again from its source.",
+        ) from None
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise NoSpace(
-                "the file system is full", where=where,
+                "the file system is full",
+                where=where,
                 hint="Nothing was left behind. Make room, or write elsewhere.",
-            ) from None  # fmt: skip
+            ) from None
         why = error.strerror or str(error).splitlines()[0]
         if error.errno is None:  # Arrow's own: a page that does not decompress
             raise Damaged("the trace cannot be read", where=where, why=why) from None
@@ -108,8 +116,11 @@ def scratch_folder(where: str | Path, prefix: str) -> Path:
     """A new folder for scratch files. `NotFound`: it is to be in one that is not there."""
     with told(where):
         if not Path(where).is_dir():
-            raise NotFound("there is no such folder", where=str(where),
-                           hint="--scratch wants one that is there.")  # fmt: skip
+            raise NotFound(
+                "there is no such folder",
+                where=str(where),
+                hint="--scratch wants one that is there.",
+            )
         return Path(tempfile.mkdtemp(prefix=prefix, dir=where))
 
 
@@ -127,9 +138,10 @@ class TraceFile:
         kept = (metadata.metadata or {}).get(METADATA_KEY)
         if kept is None or metadata.schema.to_arrow_schema().names != _SCHEMA.names:
             raise Damaged(
-                "this Parquet file is no trace of mirrord", where=str(path),
+                "this Parquet file is no trace of mirrord",
+                where=str(path),
                 hint="'mirrord trace import' makes one of the formats that docs/traces.md lists.",
-            )  # fmt: skip
+            )
         self.facts, self.stored = facts_from_json(kept, str(path))
         self.records: int = metadata.num_rows
         self.first_ns, self.last_ns = _span(metadata)
@@ -188,9 +200,13 @@ class TraceWriter:
     """
 
     def __init__(
-        self, path: str | Path, facts: Facts, *, durable: bool = True,
+        self,
+        path: str | Path,
+        facts: Facts,
+        *,
+        durable: bool = True,
         group_rows: int = GROUP_ROWS,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.path, self.facts, self.records = Path(path), facts, 0
         self._durable, self._group_rows = durable, group_rows
         self.last_ns: int | None = None
@@ -204,20 +220,28 @@ class TraceWriter:
             if self.path.is_dir():
                 raise IsADirectoryError
             self._writer: Any = pq.ParquetWriter(
-                self.beside, _SCHEMA, compression="lz4",
-                use_dictionary=["volume", "op", "length"], data_page_version="1.0",
-                column_encoding={"time_ns": "DELTA_BINARY_PACKED", "offset": "BYTE_STREAM_SPLIT",
-                                 "latency_ns": "DELTA_BINARY_PACKED"},
+                self.beside,
+                _SCHEMA,
+                compression="lz4",
+                use_dictionary=["volume", "op", "length"],
+                data_page_version="1.0",
+                column_encoding={
+                    "time_ns": "DELTA_BINARY_PACKED",
+                    "offset": "BYTE_STREAM_SPLIT",
+                    "latency_ns": "DELTA_BINARY_PACKED",
+                },
                 write_statistics=["time_ns", "volume"],
-            )  # fmt: skip
+            )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if kind is None:
             self.close()
         else:

@@ -85,15 +85,24 @@ class Surveyor:
         return Seen(
             records=dict(zip(names, found["records"], strict=True)),
             sizes=dict(zip(names, found["bytes"], strict=True)),
-            first_ns=found["first"] if some else 0, last_ns=found["last"] if some else 0,
-            end_bytes=found["end"], backward=found["backward"],
-            backward_max_ns=found["backward_max"], empty=found["empty"],
-            longest=found["longest"], unaligned=found["unaligned"],
-            touched=list(found["touched"]), round_s=found["round"][0], round_ms=found["round"][1],
-            round_us=found["round"][2], followed_writes=found["followed_writes"],
-            gaps=list(found["gaps"]), twin_reads=found["twin_reads"],
-            peak_bytes=found["peak_bytes"], later=list(found["later"]),
-        )  # fmt: skip
+            first_ns=found["first"] if some else 0,
+            last_ns=found["last"] if some else 0,
+            end_bytes=found["end"],
+            backward=found["backward"],
+            backward_max_ns=found["backward_max"],
+            empty=found["empty"],
+            longest=found["longest"],
+            unaligned=found["unaligned"],
+            touched=list(found["touched"]),
+            round_s=found["round"][0],
+            round_ms=found["round"][1],
+            round_us=found["round"][2],
+            followed_writes=found["followed_writes"],
+            gaps=list(found["gaps"]),
+            twin_reads=found["twin_reads"],
+            peak_bytes=found["peak_bytes"],
+            later=list(found["later"]),
+        )
 
 
 def survey(batches: Iterable[Batch]) -> Seen:

@@ -33,29 +33,39 @@ _FEW = 100
 
 
 def findings(
-    seen: Seen, counts: Mapping[str, int], *, epoch_ns: int | None, format_name: str,
+    seen: Seen,
+    counts: Mapping[str, int],
+    *,
+    epoch_ns: int | None,
+    format_name: str,
     unsure: bool = False,
-) -> list[Finding]:  # fmt: skip
+) -> list[Finding]:
     """All that is odd, the gravest first."""
     found = [
         *_nothing(seen), *_units(seen, epoch_ns, format_name), *_layers(seen), *_grid(seen),
         *_times(seen, format_name), *_bursts(seen), *_left_out(counts),
     ]  # fmt: skip
     if unsure:
-        found.append(Finding(
-            "units-guessed", f"five columns do not say their units: those of {format_name} are "
-            "taken", "--time-unit --addr-unit --size-unit --write-flag, or another --format",
-        ))  # fmt: skip
+        found.append(
+            Finding(
+                "units-guessed",
+                f"five columns do not say their units: those of {format_name} are taken",
+                "--time-unit --addr-unit --size-unit --write-flag, or another --format",
+            )
+        )
     return found
 
 
 def _nothing(seen: Seen) -> list[Finding]:
     found = []
     if not seen.writes:
-        found.append(Finding(
-            "no-writes", "there is no write in it: a mirror would have nothing to send",
-            "--write-flag, --only or --format, if that is wrong",
-        ))  # fmt: skip
+        found.append(
+            Finding(
+                "no-writes",
+                "there is no write in it: a mirror would have nothing to send",
+                "--write-flag, --only or --format, if that is wrong",
+            )
+        )
     if seen.empty:
         found.append(Finding("empty-records", f"{seen.empty:,} records have the length 0"))
     return found
@@ -73,15 +83,23 @@ def _units(seen: Seen, epoch_ns: int | None, format_name: str) -> list[Finding]:
         found.append(Finding("time-too-long", f"{evidence}: the time unit looks too large", option))
     if epoch_ns is not None and not _EPOCHS_NS[0] < epoch_ns < _EPOCHS_NS[1]:
         year = 1970 + epoch_ns / 1e9 / 86400 / 365.2425
-        found.append(Finding(
-            "time-odd-date", f"it begins in the year {year:.0f}: the time unit looks wrong", option
-        ))  # fmt: skip
+        found.append(
+            Finding(
+                "time-odd-date",
+                f"it begins in the year {year:.0f}: the time unit looks wrong",
+                option,
+            )
+        )
     largest = seen.longest
     if largest > 1 << 30:
-        found.append(Finding(
-            "length-odd", f"the longest request has {format_size(largest)}: the unit of sizes "
-            f"looks too large, or {format_name} is not the format", "--size-unit",
-        ))  # fmt: skip
+        found.append(
+            Finding(
+                "length-odd",
+                f"the longest request has {format_size(largest)}: the unit of sizes "
+                f"looks too large, or {format_name} is not the format",
+                "--size-unit",
+            )
+        )
     return found
 
 
@@ -92,12 +110,16 @@ def _too_short(seen: Seen) -> str:
     """
     if seen.writes >= _FEW and seen.peak_bytes > _RATE_MAX:
         mean = seen.sizes["write"] / seen.span_s if seen.span_s else 0.0
-        return (f"{format_size(seen.peak_bytes)} are written within one second, "
-                f"{format_size(mean)}/s on average")  # fmt: skip
+        return (
+            f"{format_size(seen.peak_bytes)} are written within one second, "
+            f"{format_size(mean)}/s on average"
+        )
     later, close, _ = seen.later
     if later >= _FEW and close > 0.02 * later and seen.count < 100_000 * seen.span_s:
-        return (f"{100 * close / later:.0f} % of the requests come within 1 µs after another, "
-                f"but only {seen.count / seen.span_s:,.0f} in a second on average")  # fmt: skip
+        return (
+            f"{100 * close / later:.0f} % of the requests come within 1 µs after another, "
+            f"but only {seen.count / seen.span_s:,.0f} in a second on average"
+        )
     return ""
 
 
@@ -112,8 +134,10 @@ def _too_long(seen: Seen) -> str:
         )
     later, _, close = seen.later
     if later >= _FEW and close < 0.005 * later and hourly < 600 and seen.span_s > 3 * 86400:
-        return (f"only {close:,} of {later:,} requests come within 1 ms after the one before, and "
-                f"{hourly:,.0f} in an hour, in {format_duration(seen.span_s)}")  # fmt: skip
+        return (
+            f"only {close:,} of {later:,} requests come within 1 ms after the one before, and "
+            f"{hourly:,.0f} in an hour, in {format_duration(seen.span_s)}"
+        )
     return ""
 
 
@@ -125,11 +149,15 @@ def _layers(seen: Seen) -> list[Finding]:
         return []
     if seen.gaps[3] > 0.1 * soon:
         return []
-    return [Finding(
-        "layered-duplicates", f"{soon:,} of {rewrites:,} rewrites of a 4 KiB block come within "
-        f"0.1 s, and only {seen.gaps[3]:,} more within 1 s: it looks recorded at two layers, and "
-        "a mirror would look better than it is", "--dedup 1s",
-    )]  # fmt: skip
+    return [
+        Finding(
+            "layered-duplicates",
+            f"{soon:,} of {rewrites:,} rewrites of a 4 KiB block come within "
+            f"0.1 s, and only {seen.gaps[3]:,} more within 1 s: it looks recorded at two layers, "
+            "and a mirror would look better than it is",
+            "--dedup 1s",
+        )
+    ]
 
 
 def _grid(seen: Seen) -> list[Finding]:
@@ -137,20 +165,27 @@ def _grid(seen: Seen) -> list[Finding]:
     if not shift:
         return []
     before, after = seen.touched[0], seen.touched[shift // 512]
-    return [Finding(
-        "shifted-grid", f"{seen.unaligned:,} of {seen.writes:,} writes are not aligned to 4 KiB; "
-        f"{shift} bytes further they touch {after:,} blocks instead of {before:,} "
-        f"({100 * (1 - after / before):.1f} % fewer)", f"--align-shift {shift} (or auto)",
-    )]  # fmt: skip
+    return [
+        Finding(
+            "shifted-grid",
+            f"{seen.unaligned:,} of {seen.writes:,} writes are not aligned to 4 KiB; "
+            f"{shift} bytes further they touch {after:,} blocks instead of {before:,} "
+            f"({100 * (1 - after / before):.1f} % fewer)",
+            f"--align-shift {shift} (or auto)",
+        )
+    ]
 
 
 def _times(seen: Seen, format_name: str) -> list[Finding]:
     found = []
     if seen.backward:
-        found.append(Finding(
-            "unsorted", f"time goes back {_times_words(seen.backward)}, by up to "
-            f"{format_duration(seen.backward_max_ns / 1e9)}: import puts records in order",
-        ))  # fmt: skip
+        found.append(
+            Finding(
+                "unsorted",
+                f"time goes back {_times_words(seen.backward)}, by up to "
+                f"{format_duration(seen.backward_max_ns / 1e9)}: import puts records in order",
+            )
+        )
     if seen.count >= _FEW and seen.round_s == seen.count:
         found.append(
             Finding(
@@ -158,8 +193,13 @@ def _times(seen: Seen, format_name: str) -> list[Finding]:
             )
         )
     if format_name == "fio2" and seen.span_s == 0:
-        found.append(Finding("no-times", "iolog v2 without wait lines has no times: all happens "
-                             "at once", "write it with log_offset as version 3"))  # fmt: skip
+        found.append(
+            Finding(
+                "no-times",
+                "iolog v2 without wait lines has no times: all happens at once",
+                "write it with log_offset as version 3",
+            )
+        )
     return found
 
 
@@ -173,11 +213,14 @@ def _bursts(seen: Seen) -> list[Finding]:
     mean = seen.sizes["write"] / seen.span_s
     if seen.peak_bytes < 20 * mean:
         return []
-    return [Finding(
-        "bursts", f"in its busiest second {format_size(seen.peak_bytes)} are written, "
-        f"{seen.peak_bytes / mean:,.0f} times the mean of {format_size(mean)}/s: a synchronous "
-        "link is dimensioned by that",
-    )]  # fmt: skip
+    return [
+        Finding(
+            "bursts",
+            f"in its busiest second {format_size(seen.peak_bytes)} are written, "
+            f"{seen.peak_bytes / mean:,.0f} times the mean of {format_size(mean)}/s: a synchronous "
+            "link is dimensioned by that",
+        )
+    ]
 
 
 #: Of what parsers count, what a person should know; the rest is only kept as numbers.
@@ -200,7 +243,12 @@ def _counted(count: int, text: str) -> str:
 
 def _left_out(counts: Mapping[str, int]) -> list[Finding]:
     return [
-        Finding(name, _counted(counts[text], text) if name != "nanoseconds-beyond-1e9" else
-                f"{_counted(counts[text], 'records')} with {text}: added to the seconds")
-        for text, name in _TOLD.items() if counts.get(text)
-    ]  # fmt: skip
+        Finding(
+            name,
+            _counted(counts[text], text)
+            if name != "nanoseconds-beyond-1e9"
+            else f"{_counted(counts[text], 'records')} with {text}: added to the seconds",
+        )
+        for text, name in _TOLD.items()
+        if counts.get(text)
+    ]

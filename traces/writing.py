@@ -21,8 +21,13 @@ from mirrord.traces.model import Batch, Facts, Op
 from mirrord.traces.store import told
 
 _NAMES = {int(op): op.name.lower() for op in Op}
-_ENDINGS = {".parquet": "parquet", ".csv": "csv", ".blkparse": "blkparse", ".iolog": "fio3",
-            ".msr": "msr"}  # fmt: skip
+_ENDINGS = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".blkparse": "blkparse",
+    ".iolog": "fio3",
+    ".msr": "msr",
+}
 
 
 @dataclass
@@ -73,8 +78,12 @@ def check_stored(target: Path) -> Path:
 def check_apart(target: Path, sources: Sequence[str]) -> None:
     """`UsageError` when a source would be replaced by what is made of it."""
     for source in sources:
-        if source != "-" and target.exists() and os.path.exists(source) \
-                and os.path.samefile(source, target):  # fmt: skip
+        if (
+            source != "-"
+            and target.exists()
+            and os.path.exists(source)
+            and os.path.samefile(source, target)
+        ):
             raise UsageError(
                 f"'{target}' is the source itself, which would be lost",
                 hint="Write to another file.",
@@ -135,10 +144,14 @@ def _rows(batches: Iterable[Batch]) -> Iterator[tuple[int, int, int, int, int, i
         for begin in range(0, len(batch), 1 << 16):
             part = slice(begin, begin + (1 << 16))
             yield from zip(
-                batch.time_ns[part].tolist(), batch.volume[part].tolist(),
-                batch.op[part].tolist(), batch.offset[part].tolist(),
-                batch.length[part].tolist(), batch.latency_ns[part].tolist(), strict=True,
-            )  # fmt: skip
+                batch.time_ns[part].tolist(),
+                batch.volume[part].tolist(),
+                batch.op[part].tolist(),
+                batch.offset[part].tolist(),
+                batch.length[part].tolist(),
+                batch.latency_ns[part].tolist(),
+                strict=True,
+            )
 
 
 def _csv(batches: Iterable[Batch], facts: Facts, written: Written) -> Iterator[str]:
@@ -165,8 +178,10 @@ def _blkparse(batches: Iterable[Batch], facts: Facts, written: Written) -> Itera
         first, last = offset // 512, -(-(offset + length) // 512)
         span = "" if op == Op.FLUSH else f" {first} + {last - first}"
         written.records += 1
-        yield (f"{devices[volume]:>7} {0:>2} {number:>8} {seconds:>5}.{nanoseconds:09d} {0:>5} "
-               f" Q {_RWBS[Op(op)]:>3}{span} [mirrord]\n")  # fmt: skip
+        yield (
+            f"{devices[volume]:>7} {0:>2} {number:>8} {seconds:>5}.{nanoseconds:09d} {0:>5} "
+            f" Q {_RWBS[Op(op)]:>3}{span} [mirrord]\n"
+        )
 
 
 _FIO = {Op.WRITE: "write", Op.READ: "read", Op.TRIM: "trim"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mirrord.analysis.assess import Terms
 from mirrord.analysis.cost import Advice, Choice, Prices, advise, choices
@@ -50,12 +51,14 @@ def report(workloads: Sequence[Workload], terms: Terms, prices: Prices) -> Repor
     """The report on these traces."""
     found = {each.name: advise(choices(each, terms, prices)) for each in workloads}
     return Report(
-        "compare", "Which way of mirroring, at what cost",
+        "compare",
+        "Which way of mirroring, at what cost",
         tuple(_sentence(each, found[each.name], prices) for each in workloads),
         tuple(_section(each, found[each.name], prices) for each in workloads),
-        (*_method(prices), *risk_method(terms)), document(found, terms, prices),
+        (*_method(prices), *risk_method(terms)),
+        document(found, terms, prices),
         warnings(workloads),
-    )  # fmt: skip
+    )
 
 
 def _method(prices: Prices) -> tuple[str, ...]:
@@ -100,10 +103,15 @@ def _sentence(workload: Workload, advice: Advice, prices: Prices) -> str:
     if best.mode not in _THERE:
         said += " mirrord does not have that mode yet"
         usable = _best_there(advice)
-        said += "." if usable is None else (
-            f": until then take '{usable.name}', at {money_words(usable.total, money)} and with "
-            f"{size_words(usable.expected)} lost on average, {size_words(usable.worst)} at worst."
-        )  # fmt: skip
+        said += (
+            "."
+            if usable is None
+            else (
+                f": until then take '{usable.name}', at {money_words(usable.total, money)} and "
+                f"with {size_words(usable.expected)} lost on average, "
+                f"{size_words(usable.worst)} at worst."
+            )
+        )
     misfits = [each.name for each in advice.choices if not each.fits]
     if misfits and best.fits:
         said += f" The given link does not carry {listed(misfits)}."
@@ -177,9 +185,12 @@ def _factor(value: float) -> str:
 def _section(workload: Workload, advice: Advice, prices: Prices) -> Section:
     key = slug(workload.name)
     return Section(
-        workload.name, (), (_pareto(workload, advice, prices), _costs(workload, advice, prices)),
-        _table(advice, prices), f"{key}-choices",
-    )  # fmt: skip
+        workload.name,
+        (),
+        (_pareto(workload, advice, prices), _costs(workload, advice, prices)),
+        _table(advice, prices),
+        f"{key}-choices",
+    )
 
 
 def _table(advice: Advice, prices: Prices) -> Table:
@@ -193,11 +204,21 @@ def _table(advice: Advice, prices: Prices) -> Table:
         Column("snapshots", "MiB", 1),
     )  # fmt: skip
     rows: list[tuple[Cell, ...]] = [
-        (each.name, each.total, _verdict(each, advice), each.running_cost, each.loss_cost,
-         each.link / MBIT, each.sent / MBIT, each.lag_s / 60, each.expected / MIB,
-         each.worst / MIB, each.space / MIB)
+        (
+            each.name,
+            each.total,
+            _verdict(each, advice),
+            each.running_cost,
+            each.loss_cost,
+            each.link / MBIT,
+            each.sent / MBIT,
+            each.lag_s / 60,
+            each.expected / MIB,
+            each.worst / MIB,
+            each.space / MIB,
+        )
         for each in advice.choices
-    ]  # fmt: skip
+    ]
     return Table(columns, tuple(rows))
 
 
@@ -226,40 +247,33 @@ def _pareto(workload: Workload, advice: Advice, prices: Prices) -> Plot:
     def x(each: Choice) -> float:
         return max(each.running_cost, _COST_MIN)
 
-    def y(each: Choice) -> float:
-        return max(each.expected / MIB, floor)
+    def points(name: str, group: Sequence[Choice], tone: int, *, big: bool = False) -> Line:
+        return Line(
+            name,
+            [x(each) for each in group],
+            [max(each.expected / MIB, floor) for each in group],
+            tone,
+            joined=False,
+            big=big,
+            labels=tuple(
+                each.name if each.expected > 0 else f"{each.name} (loses nothing)" for each in group
+            ),
+            said=tuple(sides[each.name] for each in group),
+        )
 
-    def label(each: Choice) -> str:
-        return each.name if each.expected > 0 else f"{each.name} (loses nothing)"
-
-    lines: list[Line] = []
-    front = advice.front
-    lines.append(
-        Line("not beaten by any other", [x(each) for each in front],
-             [y(each) for each in front], -1, marker=False, dash=2)
-    )  # fmt: skip
-    judged = [each for each in advice.choices if each.sure]
-    unsure = [each for each in advice.choices if not each.sure and each is not advice.best]
+    front = points("not beaten by any other", advice.front, -1)
+    lines = [replace(front, joined=True, marker=False, dash=2, labels=(), said=())]
+    others = [each for each in advice.choices if each is not best]
     words = {"sync": "synchronous", "semi-sync": "semi-synchronous", "async": "asynchronous"}
-    for mode, tone in _MODES.items():
-        group = [e for e in judged if e.mode == mode and e is not advice.best]
-        if group:
-            lines.append(
-                Line(words[mode], [x(each) for each in group], [y(e) for e in group],
-                     tone, joined=False, labels=tuple(label(each) for each in group),
-                     said=tuple(sides[each.name] for each in group))
-            )  # fmt: skip
-    if unsure:
-        lines.append(
-            Line("trace too short to judge", [x(each) for each in unsure],
-                 [y(each) for each in unsure], -1, joined=False,
-                 labels=tuple(label(each) for each in unsure),
-                 said=tuple(sides[each.name] for each in unsure))
-        )  # fmt: skip
+    groups = [
+        (words[mode], [each for each in others if each.sure and each.mode == mode], tone)
+        for mode, tone in _MODES.items()
+    ]
+    groups.append(("trace too short to judge", [each for each in others if not each.sure], -1))
+    lines += [points(name, group, tone) for name, group, tone in groups if group]
     lines.append(
-        Line(f"{'cheapest' if best.fits else 'least link'}: {best.name}", [x(best)], [y(best)], 2,
-             joined=False, big=True, labels=(label(best),), said=(sides[best.name],))
-    )  # fmt: skip
+        points(f"{'cheapest' if best.fits else 'least link'}: {best.name}", [best], 2, big=True)
+    )
     rows: list[tuple[Cell, ...]] = [
         (each.name, each.running_cost, each.expected / MIB, each.loss_cost, _verdict(each, advice))
         for each in advice.choices
@@ -270,16 +284,19 @@ def _pareto(workload: Workload, advice: Advice, prices: Prices) -> Plot:
     )  # fmt: skip
     costs = [x(each) for each in advice.choices]
     return Plot(
-        f"{slug(workload.name)}-pareto", f"{workload.name}: what it costs to run against what it "
-        "risks",
-        "Lower left is better. " + (
-            "The star costs least when the expected loss is counted too." if best.fits
+        f"{slug(workload.name)}-pareto",
+        f"{workload.name}: what it costs to run against what it risks",
+        "Lower left is better. "
+        + (
+            "The star costs least when the expected loss is counted too."
+            if best.fits
             else "The given link carries nothing that the trace can judge: the star needs least."
         ),
         Axis(f"to run ({money})", "log", low=min(costs) / 2, high=max(costs) * 6),
         Axis("expected loss at a failure (MiB)", "log", low=floor / 2, high=top),
-        Table(columns, tuple(rows)), tuple(lines),
-    )  # fmt: skip
+        Table(columns, tuple(rows)),
+        tuple(lines),
+    )
 
 
 def _sides(found: Sequence[Choice], floor: float) -> dict[str, Side | None]:
@@ -309,9 +326,7 @@ def _sides(found: Sequence[Choice], floor: float) -> dict[str, Side | None]:
 
 
 def _meet(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return (
-        one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
-    )  # fmt: skip
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _costs(workload: Workload, advice: Advice, prices: Prices) -> Plot:
@@ -327,8 +342,10 @@ def _costs(workload: Workload, advice: Advice, prices: Prices) -> Plot:
     )  # fmt: skip
     money = f"{prices.currency}/year"
     columns = (
-        Column("choice"), *(Column(part, money, 2) for part in _PARTS), Column("total", money, 2)
-    )  # fmt: skip
+        Column("choice"),
+        *(Column(part, money, 2) for part in _PARTS),
+        Column("total", money, 2),
+    )
     rows: list[tuple[Cell, ...]] = [
         (each.name, each.link_cost, each.transfer_cost, each.space_cost, each.loss_cost, each.total)
         for each in advice.choices
@@ -338,22 +355,25 @@ def _costs(workload: Workload, advice: Advice, prices: Prices) -> Plot:
     among = "" if least else " of what the link carries and the trace can judge"
     says = (
         f"'{best.name}' costs least{among}: {money_words(best.total, prices.currency)}."
-        if best.fits else f"'{best.name}' needs the least of a link, and more than the given one: "
+        if best.fits
+        else f"'{best.name}' needs the least of a link, and more than the given one: "
         f"{money_words(best.total, prices.currency)}."
-    )  # fmt: skip
+    )
     if left_out:
         says += f" Too much to be drawn: {', '.join(left_out)}."
     return Plot(
-        f"{slug(workload.name)}-cost", f"{workload.name}: what a year costs",
+        f"{slug(workload.name)}-cost",
+        f"{workload.name}: what a year costs",
         says,
         Axis("", "names", names=tuple(each.name for each in shown)),
-        Axis(f"cost of a year ({prices.currency})"), Table(columns, tuple(rows)),
+        Axis(f"cost of a year ({prices.currency})"),
+        Table(columns, tuple(rows)),
         bars=tuple(
             Bars(part, values, tone)
             for part, values, tone in zip(_PARTS, parts, (0, 4, 2, 1), strict=True)
         ),
         stacked=True,
-    )  # fmt: skip
+    )
 
 
 def document(found: dict[str, Advice], terms: Terms, prices: Prices) -> dict[str, object]:
@@ -362,9 +382,12 @@ def document(found: dict[str, Advice], terms: Terms, prices: Prices) -> dict[str
         "volume": terms.kind,
         "link": None if terms.link is None else str(terms.link),
         "prices": {
-            "currency": prices.currency, "link_mbit_month": prices.link,
-            "transfer_gib": prices.transfer, "space_gib_month": prices.space,
-            "lost_gib": prices.lost.text, "failures_year": prices.failures,
+            "currency": prices.currency,
+            "link_mbit_month": prices.link,
+            "transfer_gib": prices.transfer,
+            "space_gib_month": prices.space,
+            "lost_gib": prices.lost.text,
+            "failures_year": prices.failures,
         },
         "traces": [
             {
@@ -376,18 +399,28 @@ def document(found: dict[str, Advice], terms: Terms, prices: Prices) -> dict[str
             }
             for name, advice in found.items()
         ],
-    }  # fmt: skip
+    }
 
 
 def _numbers(each: Choice, advice: Advice) -> dict[str, object]:
     return {
-        "name": each.name, "mode": each.mode, "seconds": each.interval_s,
-        "link_needed": each.link, "sent_rate": each.sent, "lag_worst_s": each.lag_s,
-        "expected_loss_bytes": each.expected, "worst_loss_bytes": each.worst,
-        "snapshot_bytes": each.space, "fits": each.fits, "judged": each.sure,
+        "name": each.name,
+        "mode": each.mode,
+        "seconds": each.interval_s,
+        "link_needed": each.link,
+        "sent_rate": each.sent,
+        "lag_worst_s": each.lag_s,
+        "expected_loss_bytes": each.expected,
+        "worst_loss_bytes": each.worst,
+        "snapshot_bytes": each.space,
+        "fits": each.fits,
+        "judged": each.sure,
         "on_front": each in advice.front,
         "cost": {
-            "link": each.link_cost, "transfer": each.transfer_cost, "space": each.space_cost,
-            "loss": each.loss_cost, "total": each.total,
+            "link": each.link_cost,
+            "transfer": each.transfer_cost,
+            "space": each.space_cost,
+            "loss": each.loss_cost,
+            "total": each.total,
         },
-    }  # fmt: skip
+    }

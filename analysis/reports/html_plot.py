@@ -45,14 +45,28 @@ def _layout(plot: Plot) -> dict[str, Any]:
         layout["bargap"] = 0.25
     for level in plot.levels:
         layout["shapes"].append(
-            {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": level.y, "y1": level.y,
-             "line": {"color": "@soft", "width": 1.5, "dash": "dash"}}
-        )  # fmt: skip
+            {
+                "type": "line",
+                "xref": "paper",
+                "x0": 0,
+                "x1": 1,
+                "y0": level.y,
+                "y1": level.y,
+                "line": {"color": "@soft", "width": 1.5, "dash": "dash"},
+            }
+        )
         layout["annotations"].append(
-            {"xref": "paper", "x": 1, "xanchor": "right", "yanchor": "bottom", "showarrow": False,
-             "y": _logged(level.y, plot.y), "text": escape(level.words, quote=False),
-             "font": {"color": "@soft", "size": 11.5}}
-        )  # fmt: skip
+            {
+                "xref": "paper",
+                "x": 1,
+                "xanchor": "right",
+                "yanchor": "bottom",
+                "showarrow": False,
+                "y": _logged(level.y, plot.y),
+                "text": escape(level.words, quote=False),
+                "font": {"color": "@soft", "size": 11.5},
+            }
+        )
     return layout
 
 
@@ -107,10 +121,14 @@ def _hover(plot: Plot, name: str, labelled: bool) -> str:
 def _line(line: Line, plot: Plot) -> dict[str, Any]:
     tone = "@ink" if line.strong else "@quiet" if line.tone < 0 else f"@s{line.tone}"
     mode = "+".join(
-        word for word, wanted in (
-            ("lines", line.joined), ("markers", line.marker), ("text", any(line.said)),
-        ) if wanted
-    )  # fmt: skip
+        word
+        for word, wanted in (
+            ("lines", line.joined),
+            ("markers", line.marker),
+            ("text", any(line.said)),
+        )
+        if wanted
+    )
     made: dict[str, Any] = {
         "type": "scatter", "mode": mode, "name": _short(line.name),
         "x": list(line.x), "y": list(line.y),
@@ -139,11 +157,14 @@ def _line(line: Line, plot: Plot) -> dict[str, Any]:
 
 def _bars(bars: Bars, plot: Plot) -> dict[str, Any]:
     return {
-        "type": "bar", "name": _short(bars.name), "x": [_short(name) for name in plot.x.names],
-        "y": list(bars.values), "customdata": [escape(n, quote=False) for n in plot.x.names],
+        "type": "bar",
+        "name": _short(bars.name),
+        "x": [_short(name) for name in plot.x.names],
+        "y": list(bars.values),
+        "customdata": [escape(n, quote=False) for n in plot.x.names],
         "marker": {"color": "@quiet" if bars.tone < 0 else f"@s{bars.tone}"},
         "hovertemplate": _hover(plot, bars.name, True),
-    }  # fmt: skip
+    }
 
 
 def _reference(reference: Reference) -> list[dict[str, Any]]:
@@ -153,21 +174,32 @@ def _reference(reference: Reference) -> list[dict[str, Any]]:
     for each in reference.ranges:
         bounded = each.low is not None
         made.append(
-            {"type": "scatter", "mode": "lines" if bounded else "markers",
-             "x": [each.x, each.x] if bounded else [each.x],
-             "y": [each.low, each.high] if bounded else [each.high],
-             "line": {"color": "@quiet/0.4", "width": 13},
-             "marker": {"symbol": "arrow-down", "size": 13, "color": "@quiet/0.8"},
-             "name": f"{name}: range", "legendgroup": "range",
-             "showlegend": bounded and not any(one.get("showlegend") for one in made),
-             "hovertemplate": f"<b>{name}</b><br>{escape(each.words, quote=False)}<extra></extra>"}
-        )  # fmt: skip
+            {
+                "type": "scatter",
+                "mode": "lines" if bounded else "markers",
+                "x": [each.x, each.x] if bounded else [each.x],
+                "y": [each.low, each.high] if bounded else [each.high],
+                "line": {"color": "@quiet/0.4", "width": 13},
+                "marker": {"symbol": "arrow-down", "size": 13, "color": "@quiet/0.8"},
+                "name": f"{name}: range",
+                "legendgroup": "range",
+                "showlegend": bounded and not any(one.get("showlegend") for one in made),
+                "hovertemplate": (
+                    f"<b>{name}</b><br>{escape(each.words, quote=False)}<extra></extra>"
+                ),
+            }
+        )
     if reference.average_x:
         made.append(
-            {"type": "scatter", "mode": "lines+markers", "name": f"{name}: average",
-             "x": list(reference.average_x), "y": list(reference.average_y),
-             "line": {"color": "@quiet", "width": 1.5, "dash": "dot"},
-             "marker": {"symbol": "diamond-open", "size": 10, "color": "@quiet"},
-             "hovertemplate": f"<b>{name}: average</b><br>%{{y:.3~g}} %<extra></extra>"}
-        )  # fmt: skip
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": f"{name}: average",
+                "x": list(reference.average_x),
+                "y": list(reference.average_y),
+                "line": {"color": "@quiet", "width": 1.5, "dash": "dot"},
+                "marker": {"symbol": "diamond-open", "size": 10, "color": "@quiet"},
+                "hovertemplate": f"<b>{name}: average</b><br>%{{y:.3~g}} %<extra></extra>",
+            }
+        )
     return made

@@ -73,8 +73,13 @@ def _figure(plot: Plot, theme: Theme) -> Figure:
     axes = figure.add_subplot()
     title = textwrap.fill(plot.title, _TITLE_WIDTH)
     figure.suptitle(title, x=0.012, ha="left", fontsize=14, fontweight="bold")
-    axes.set_title(textwrap.fill(unbroken(plot.says), _SAYS_WIDTH), loc="left", fontsize=10.5,
-                   color=theme.soft, pad=10)  # fmt: skip
+    axes.set_title(
+        textwrap.fill(unbroken(plot.says), _SAYS_WIDTH),
+        loc="left",
+        fontsize=10.5,
+        color=theme.soft,
+        pad=10,
+    )
     # The sentence begins where the title does, not where the axes do.
     axes.grid(True, color=theme.grid, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -89,15 +94,24 @@ def _figure(plot: Plot, theme: Theme) -> Figure:
         _line(axes, line, plot, theme)
     for level in plot.levels:
         axes.axhline(level.y, color=theme.soft, linewidth=1.4, linestyle=(0, (5, 3)))
-        words = axes.annotate(level.words, (1, level.y), xycoords=("axes fraction", "data"),
-                      xytext=(-4, 3), textcoords="offset points", ha="right", va="bottom",
-                      fontsize=9.5, color=theme.soft)  # fmt: skip
+        words = axes.annotate(
+            level.words,
+            (1, level.y),
+            xycoords=("axes fraction", "data"),
+            xytext=(-4, 3),
+            textcoords="offset points",
+            ha="right",
+            va="bottom",
+            fontsize=9.5,
+            color=theme.soft,
+        )
         words.set_in_layout(False)  # the layout is for what surrounds the axes
     _limits(axes, plot)
     handles, _ = axes.get_legend_handles_labels()
     if handles:
-        figure.legend(loc="outside lower left", ncols=min(across, len(handles)), frameon=False,
-                      fontsize=9.5)  # fmt: skip
+        figure.legend(
+            loc="outside lower left", ncols=min(across, len(handles)), frameon=False, fontsize=9.5
+        )
     return figure
 
 
@@ -158,23 +172,40 @@ def _line(axes: Axes, line: Line, plot: Plot, theme: Theme) -> None:
     if plot.x.scale == "time":
         x = [datetime.fromisoformat(str(each)) for each in x]
     axes.plot(
-        x, list(line.y), label=line.name, color=colour,
+        x,
+        list(line.y),
+        label=line.name,
+        color=colour,
         linewidth=(3.2 if line.strong else 1.8) if line.joined else 0,
         linestyle=_DASHES[line.dash % len(_DASHES)],
         marker=("*" if line.big else _MARKERS[line.tone % len(_MARKERS)]) if line.marker else "",
-        markersize=18 if line.big else 7, drawstyle="steps-post" if line.steps else "default",
-        markeredgecolor=theme.ink if line.big else colour, zorder=5 if line.big else 3,
-    )  # fmt: skip
+        markersize=18 if line.big else 7,
+        drawstyle="steps-post" if line.steps else "default",
+        markeredgecolor=theme.ink if line.big else colour,
+        zorder=5 if line.big else 3,
+    )
     if line.filled:
-        axes.fill_between(x, list(line.y), step="post" if line.steps else None, color=colour,
-                          alpha=0.15, linewidth=0)  # fmt: skip
+        axes.fill_between(
+            x,
+            list(line.y),
+            step="post" if line.steps else None,
+            color=colour,
+            alpha=0.15,
+            linewidth=0,
+        )
     for place, side in enumerate(line.said):
         if side is not None:
             across, up = (8 if "right" in side else -8), (6 if "top" in side else -6)
-            axes.annotate(line.labels[place], (x[place], line.y[place]), xytext=(across, up),
-                          textcoords="offset points", fontsize=9.5, color=theme.ink,
-                          ha="left" if across > 0 else "right",
-                          va="bottom" if up > 0 else "top")  # fmt: skip
+            axes.annotate(
+                line.labels[place],
+                (x[place], line.y[place]),
+                xytext=(across, up),
+                textcoords="offset points",
+                fontsize=9.5,
+                color=theme.ink,
+                ha="left" if across > 0 else "right",
+                va="bottom" if up > 0 else "top",
+            )
 
 
 def _bars(axes: Axes, plot: Plot, theme: Theme) -> None:
@@ -186,9 +217,14 @@ def _bars(axes: Axes, plot: Plot, theme: Theme) -> None:
     width = 0.7 if plot.stacked else 0.7 / len(plot.bars)
     for number, bars in enumerate(plot.bars):
         shift = 0.0 if plot.stacked else (number - (len(plot.bars) - 1) / 2) * width
-        axes.bar([place + shift for place in range(count)], list(bars.values), width,
-                 bottom=base if plot.stacked else None, label=bars.name,
-                 color=_tone(bars.tone, theme))  # fmt: skip
+        axes.bar(
+            [place + shift for place in range(count)],
+            list(bars.values),
+            width,
+            bottom=base if plot.stacked else None,
+            label=bars.name,
+            color=_tone(bars.tone, theme),
+        )
         base = [low + value for low, value in zip(base, bars.values, strict=True)]
 
 
@@ -196,14 +232,38 @@ def _reference(axes: Axes, reference: Reference, theme: Theme) -> None:
     named = False
     for each in reference.ranges:
         if each.low is None:
-            axes.plot([each.x], [each.high], marker="v", markersize=9, color=theme.quiet,
-                      alpha=0.8, linewidth=0, zorder=2)  # fmt: skip
+            axes.plot(
+                [each.x],
+                [each.high],
+                marker="v",
+                markersize=9,
+                color=theme.quiet,
+                alpha=0.8,
+                linewidth=0,
+                zorder=2,
+            )
             continue
-        axes.plot([each.x, each.x], [each.low, each.high], color=theme.quiet, alpha=0.4,
-                  linewidth=11, solid_capstyle="butt", zorder=2,
-                  label=None if named else f"{reference.name}: range")  # fmt: skip
+        axes.plot(
+            [each.x, each.x],
+            [each.low, each.high],
+            color=theme.quiet,
+            alpha=0.4,
+            linewidth=11,
+            solid_capstyle="butt",
+            zorder=2,
+            label=None if named else f"{reference.name}: range",
+        )
         named = True
     if reference.average_x:
-        axes.plot(reference.average_x, reference.average_y, color=theme.quiet, linewidth=1.4,
-                  linestyle=(0, (1.5, 2.5)), marker="D", markersize=8, markerfacecolor="none",
-                  zorder=2, label=f"{reference.name}: average")  # fmt: skip
+        axes.plot(
+            reference.average_x,
+            reference.average_y,
+            color=theme.quiet,
+            linewidth=1.4,
+            linestyle=(0, (1.5, 2.5)),
+            marker="D",
+            markersize=8,
+            markerfacecolor="none",
+            zorder=2,
+            label=f"{reference.name}: average",
+        )

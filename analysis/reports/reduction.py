@@ -258,21 +258,30 @@ def _transferred(workloads: Sequence[Workload], intervals: Sequence[float]) -> P
         "Blocks that an asynchronous mirror transfers, by update interval",
         "Lower is better. In grey what the SnapMirror paper found on its twelve file servers "
         "(Figure 2): bars from the least to the most of them"
-        + ("; at 1 min it says only that none sent more than 90 % (arrow)." if reference.capped
-           else "."),
-        interval_axis(intervals), _PERCENT, Table(columns, tuple(rows)), tuple(lines),
+        + (
+            "; at 1 min it says only that none sent more than 90 % (arrow)."
+            if reference.capped
+            else "."
+        ),
+        interval_axis(intervals),
+        _PERCENT,
+        Table(columns, tuple(rows)),
+        tuple(lines),
         reference=reference,
-    )  # fmt: skip
+    )
 
 
 def _over_intervals(
     name: str, seconds: Sequence[float], y: Sequence[float], number: int, *, dash: int | None = None
 ) -> Line:
     return Line(
-        name, [each / 60 for each in seconds], y, number,
+        name,
+        [each / 60 for each in seconds],
+        y,
+        number,
         dash=number // 8 if dash is None else dash,
         labels=tuple(f"every {interval_words(each)}" for each in seconds),
-    )  # fmt: skip
+    )
 
 
 def _exact(workloads: Sequence[Workload], intervals: Sequence[float]) -> Plot:
@@ -297,8 +306,9 @@ def _exact(workloads: Sequence[Workload], intervals: Sequence[float]) -> Plot:
         "bytes written: above 100 % a synchronous mirror would send less.",
         interval_axis(intervals),
         Axis("transferred (% of the bytes written)", low=0, high=high),
-        Table(columns, tuple(rows)), tuple(lines),
-    )  # fmt: skip
+        Table(columns, tuple(rows)),
+        tuple(lines),
+    )
 
 
 def _active_map(workloads: Sequence[Workload], intervals: Sequence[float]) -> Plot:
@@ -323,8 +333,11 @@ def _active_map(workloads: Sequence[Workload], intervals: Sequence[float]) -> Pl
         "Blocks transferred with and without the active map",
         "Solid: with the active map; dashed: without, where a block that was freed before the "
         "update is sent all the same (the paper's Figure 3).",
-        interval_axis(intervals), _PERCENT, Table(columns, tuple(rows)), tuple(lines),
-    )  # fmt: skip
+        interval_axis(intervals),
+        _PERCENT,
+        Table(columns, tuple(rows)),
+        tuple(lines),
+    )
 
 
 def _files(workloads: Sequence[Workload], intervals: Sequence[float]) -> Plot:
@@ -352,12 +365,15 @@ def _files(workloads: Sequence[Workload], intervals: Sequence[float]) -> Plot:
     )  # fmt: skip
     high = max([104.0, *(value * 1.05 for line in lines for value in line.y)])
     return Plot(
-        "whole-files", "Blocks transferred by a mirror of blocks, and of whole files",
+        "whole-files",
+        "Blocks transferred by a mirror of blocks, and of whole files",
         "Solid: changed blocks only; dashed: all of each changed file. Above 100 % it sends more "
         "than was written.",
-        interval_axis(intervals), replace(_PERCENT, high=high), Table(columns, tuple(rows)),
+        interval_axis(intervals),
+        replace(_PERCENT, high=high),
+        Table(columns, tuple(rows)),
         tuple(lines),
-    )  # fmt: skip
+    )
 
 
 def _schedules(workloads: Sequence[Workload]) -> Plot:
@@ -385,8 +401,10 @@ def _schedules(workloads: Sequence[Workload]) -> Plot:
         "Schedules as the service runs them, on the trace's own days and hours. A trace in which "
         "a schedule does not run has no bar.",
         Axis("schedule", "names", names=tuple(labels)),
-        _PERCENT, Table(columns, tuple(rows)), bars=tuple(bars),
-    )  # fmt: skip
+        _PERCENT,
+        Table(columns, tuple(rows)),
+        bars=tuple(bars),
+    )
 
 
 def _freed(workloads: Sequence[Workload]) -> Plot:
@@ -422,7 +440,7 @@ def _freed(workloads: Sequence[Workload]) -> Plot:
             Bars(f"{paper.NAME}: Table 1", [*[0.0] * len(ours), *theirs], -1),
         ),
         stacked=True,
-    )  # fmt: skip
+    )
 
 
 def _details(workload: Workload) -> dict[str, object]:

@@ -60,16 +60,20 @@ def report(workloads: Sequence[Workload], terms: Terms) -> Report:
         sections.insert(0, by_schedule)
     if _seconds(found):
         plots = (
-            _link_needed(workloads, found, terms), _lost(workloads, found),
+            _link_needed(workloads, found, terms),
+            _lost(workloads, found),
             _space(workloads, found, terms),
-        )  # fmt: skip
+        )
         sections.insert(0, Section("By update interval", (), plots))
     return Report(
-        "risk", "What a mirror would need, and what a failure would lose",
+        "risk",
+        "What a mirror would need, and what a failure would lose",
         tuple(line for each in workloads for line in conclusions(each, found[each.name], terms)),
-        tuple(sections), method(terms), document(workloads, found, terms),
+        tuple(sections),
+        method(terms),
+        document(workloads, found, terms),
         warnings(workloads),
-    )  # fmt: skip
+    )
 
 
 def method(terms: Terms) -> tuple[str, ...]:
@@ -167,9 +171,13 @@ def _line(
 ) -> Line:
     fixed = _x(found)
     return Line(
-        name, [(each.updates.seconds or 0) / 60 for each in fixed], y, tone, dash=dash,
+        name,
+        [(each.updates.seconds or 0) / 60 for each in fixed],
+        y,
+        tone,
+        dash=dash,
         labels=tuple(f"every {name_of(each.updates)}" for each in fixed),
-    )  # fmt: skip
+    )
 
 
 def _seconds(found: dict[str, list[Assessed]]) -> list[float]:
@@ -194,9 +202,15 @@ def _link_needed(
             sizes = e.updates.sizes(terms.kind)
             late = len(e.late_ns) if terms.link is not None else None
             rows.append(
-                (each.name, e.updates.words,
-                 e.need.rate / MBIT, e.sent_bytes / MIB, int(sizes.max(initial=0)) / MIB, late)
-            )  # fmt: skip
+                (
+                    each.name,
+                    e.updates.words,
+                    e.need.rate / MBIT,
+                    e.sent_bytes / MIB,
+                    int(sizes.max(initial=0)) / MIB,
+                    late,
+                )
+            )
     columns = (
         Column("trace"), Column("mode"), Column("link needed", "Mbit/s", 3),
         Column("sent in all", "MiB"), Column("largest update", "MiB"), Column("late updates"),
@@ -205,13 +219,16 @@ def _link_needed(
     levels = (Level(given / MBIT, "the given link"),) if given < 1e12 else ()
     drawn = [y for line in lines for y in line.y] + [each.y for each in levels]
     return Plot(
-        "link-needed", "Link needed so that each update ends before the next",
+        "link-needed",
+        "Link needed so that each update ends before the next",
         "The longer the interval, the more rewrites it absorbs and the more its bursts are spread. "
         "Synchronous and semi-synchronous mirrors are in the table.",
         interval_axis(_seconds(found)),
         log_axis("link needed (Mbit/s)", drawn),
-        Table(columns, tuple(rows)), tuple(lines), levels=levels,
-    )  # fmt: skip
+        Table(columns, tuple(rows)),
+        tuple(lines),
+        levels=levels,
+    )
 
 
 def _lost(workloads: Sequence[Workload], found: dict[str, list[Assessed]]) -> Plot:
@@ -227,22 +244,33 @@ def _lost(workloads: Sequence[Workload], found: dict[str, list[Assessed]]) -> Pl
             lines.append(_line(f"{each.name}, worst", fixed, worst, number, dash=1))
         for e in found[each.name]:
             rows.append(
-                (each.name, name_of(e.updates), e.loss.expected / MIB, e.loss.worst / MIB,
-                 e.lag.mean_s / 60, e.lag.median_s / 60, e.lag.p95_s / 60, e.lag.worst_s / 60)
-            )  # fmt: skip
+                (
+                    each.name,
+                    name_of(e.updates),
+                    e.loss.expected / MIB,
+                    e.loss.worst / MIB,
+                    e.lag.mean_s / 60,
+                    e.lag.median_s / 60,
+                    e.lag.p95_s / 60,
+                    e.lag.worst_s / 60,
+                )
+            )
     columns = (
         Column("trace"), Column("interval"), Column("expected loss", "MiB", 2),
         Column("worst loss", "MiB", 2), Column("lag: mean", "min", 2), Column("median", "min", 2),
         Column("95 % of the time below", "min", 2), Column("worst", "min", 2),
     )  # fmt: skip
     return Plot(
-        "data-at-risk", "Data lost at a failure, by update interval",
+        "data-at-risk",
+        "Data lost at a failure, by update interval",
         "Solid: at a random moment; dashed: at the worst moment of the trace."
-        if few else "At a random moment; the worst moment is in the table.",
+        if few
+        else "At a random moment; the worst moment is in the table.",
         interval_axis(_seconds(found)),
         log_axis("lost at a failure (MiB)", [y for line in lines for y in line.y]),
-        Table(columns, tuple(rows)), tuple(lines),
-    )  # fmt: skip
+        Table(columns, tuple(rows)),
+        tuple(lines),
+    )
 
 
 def _space(workloads: Sequence[Workload], found: dict[str, list[Assessed]], terms: Terms) -> Plot:
@@ -265,14 +293,20 @@ def _space(workloads: Sequence[Workload], found: dict[str, list[Assessed]], term
         Column(f"destination, {terms.keep_destination} kept", "MiB"),
     )  # fmt: skip
     return Plot(
-        "snapshot-space", "Space that reference snapshots hold, at the most",
-        (f"Solid: {terms.keep_source} snapshots at the source; dashed: {terms.keep_destination} at "
-         "the destination" if few else f"{terms.keep_source} snapshots at the source")
+        "snapshot-space",
+        "Space that reference snapshots hold, at the most",
+        (
+            f"Solid: {terms.keep_source} snapshots at the source; dashed: "
+            f"{terms.keep_destination} at the destination"
+            if few
+            else f"{terms.keep_source} snapshots at the source"
+        )
         + ". An upper bound: blocks that were empty before hold nothing.",
         interval_axis(_seconds(found)),
         log_axis("held by snapshots (MiB)", [y for line in lines for y in line.y]),
-        Table(columns, tuple(rows)), tuple(lines),
-    )  # fmt: skip
+        Table(columns, tuple(rows)),
+        tuple(lines),
+    )
 
 
 def _section(workload: Workload, found: list[Assessed], terms: Terms) -> Section:
@@ -309,23 +343,38 @@ def _writes(workload: Workload, terms: Terms) -> Plot:
     )
     busiest = int(mean.argmax())
     columns = (
-        Column(axis.axis.title), Column("mean", "Mbit/s", 3), Column("busiest second", "Mbit/s", 3)
-    )  # fmt: skip
+        Column(axis.axis.title),
+        Column("mean", "Mbit/s", 3),
+        Column("busiest second", "Mbit/s", 3),
+    )
     levels = (
         (Level(terms.least / MBIT, "the given link"),)
-        if terms.least / MBIT < 2 * float(mean.max()) else ()
-    )  # fmt: skip
+        if terms.least / MBIT < 2 * float(mean.max())
+        else ()
+    )
     high = 1.08 * max([float(mean.max()), *(each.y for each in levels)])
     return Plot(
-        f"{slug(workload.name)}-writes", f"{workload.name}: what is written, over time",
+        f"{slug(workload.name)}-writes",
+        f"{workload.name}: what is written, over time",
         f"Mean of each {interval_words(point_s)}. Busiest: {axis.words(int(at_ns[busiest]))}, with "
         f"{rate_words(float(mean[busiest]) * MBIT)}; a single second reaches "
         f"{rate_words(float(peak.max()) * MBIT)}.",
-        axis.axis, Axis("written (Mbit/s)", low=0, high=high), Table(columns, rows),
-        (Line("written", ends, [*mean.tolist(), float(mean[-1])], 0, marker=False, steps=True,
-              filled=True),),
+        axis.axis,
+        Axis("written (Mbit/s)", low=0, high=high),
+        Table(columns, rows),
+        (
+            Line(
+                "written",
+                ends,
+                [*mean.tolist(), float(mean[-1])],
+                0,
+                marker=False,
+                steps=True,
+                filled=True,
+            ),
+        ),
         levels=levels,
-    )  # fmt: skip
+    )
 
 
 def _lag(workload: Workload, found: Sequence[Assessed]) -> Plot:
@@ -349,13 +398,15 @@ def _lag(workload: Workload, found: Sequence[Assessed]) -> Plot:
         Column("worst", "min", 2), Column("mean", "min", 2),
     )  # fmt: skip
     return Plot(
-        f"{slug(workload.name)}-lag", f"{workload.name}: how old the copy is",
+        f"{slug(workload.name)}-lag",
+        f"{workload.name}: how old the copy is",
         "The age of what the copy shows: the time to the last snapshot that has arrived. It is "
         "greatest just before an update ends.",
         interval_axis([each.updates.seconds or 60 for each in fixed]),
         age_axis("age of the copy", [60 * y for line in lines for y in line.y]),
-        Table(columns, tuple(rows)), lines,
-    )  # fmt: skip
+        Table(columns, tuple(rows)),
+        lines,
+    )
 
 
 def _over_time(workload: Workload, found: Sequence[Assessed], terms: Terms) -> Plot:
@@ -381,12 +432,16 @@ def _over_time(workload: Workload, found: Sequence[Assessed], terms: Terms) -> P
     )
     worst = max(shown, key=lambda each: each.loss.worst)
     return Plot(
-        f"{slug(workload.name)}-at-risk", f"{workload.name}: what a failure would lose, over time",
+        f"{slug(workload.name)}-at-risk",
+        f"{workload.name}: what a failure would lose, over time",
         f"Written since the snapshot that the copy shows. The most is "
         f"{size_words(worst.loss.worst)}, {axis.words(worst.loss.worst_at_ns)}, with updates "
         f"{_by(worst)}.",
-        axis.axis, Axis("lost at a failure (MiB)"), Table(tuple(columns), rows), tuple(lines),
-    )  # fmt: skip
+        axis.axis,
+        Axis("lost at a failure (MiB)"),
+        Table(tuple(columns), rows),
+        tuple(lines),
+    )
 
 
 def document(
@@ -425,10 +480,12 @@ def _numbers(each: Assessed, terms: Terms) -> dict[str, object]:
         "link_needed_at_ns": each.need.at_ns,
         "late_updates": len(each.late_ns) if terms.link is not None else None,
         "lag_s": {
-            "mean": each.lag.mean_s, "median": each.lag.median_s,
-            "p95": each.lag.p95_s, "worst": each.lag.worst_s,
+            "mean": each.lag.mean_s,
+            "median": each.lag.median_s,
+            "p95": each.lag.p95_s,
+            "worst": each.lag.worst_s,
         },
         "loss_bytes": {"expected": each.loss.expected, "worst": each.loss.worst},
         "worst_loss_at_ns": each.loss.worst_at_ns,
         "snapshot_bytes": {"source": each.space_source, "destination": each.space_destination},
-    }  # fmt: skip
+    }

@@ -135,13 +135,17 @@ def _failed(error: OSError, folder: Path) -> MirrordError:
     where = str(error.filename or folder)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return NoSpace(
-            "no space for the report", where=str(folder), why=why,
+            "no space for the report",
+            where=str(folder),
+            why=why,
             hint="Nothing was left there. Make room, or choose another place with --out.",
-        )  # fmt: skip
+        )
     kind = (
         PermissionMissing if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else IoFailed
     )
     return kind(
-        "the report cannot be written", where=where, why=why,
+        "the report cannot be written",
+        where=where,
+        why=why,
         hint="Choose another place with --out.",
-    )  # fmt: skip
+    )

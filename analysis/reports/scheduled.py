@@ -34,12 +34,15 @@ def section(
         for number, (name, each) in enumerate(by_trace.items())
     )
     plot = Plot(
-        "schedules-at-risk", "Data lost at a failure, by schedule",
+        "schedules-at-risk",
+        "Data lost at a failure, by schedule",
         "At a random moment; the worst moment, the lag and the link needed are in the table. A "
         "trace in which a schedule does not run has no bar.",
         Axis("schedule", "names", names=tuple(labels)),
-        Axis("expected loss at a failure (MiB)"), Table(_COLUMNS, tuple(rows)), bars=bars,
-    )  # fmt: skip
+        Axis("expected loss at a failure (MiB)"),
+        Table(_COLUMNS, tuple(rows)),
+        bars=bars,
+    )
     return Section("Schedules", (), (plot,))
 
 
@@ -52,7 +55,14 @@ def _row(name: str, each: Assessed, terms: Terms) -> tuple[Cell, ...]:
         return (name, each.updates.label, 0, *[None] * (len(_COLUMNS) - 3))
     late = len(each.late_ns) if terms.link is not None else None
     return (
-        name, each.updates.label, len(each.updates), each.loss.expected / MIB,
-        each.loss.worst / MIB, each.need.rate / MBIT, each.sent_bytes / MIB,
-        each.lag.median_s / 60, each.lag.worst_s / 60, late,
-    )  # fmt: skip
+        name,
+        each.updates.label,
+        len(each.updates),
+        each.loss.expected / MIB,
+        each.loss.worst / MIB,
+        each.need.rate / MBIT,
+        each.sent_bytes / MIB,
+        each.lag.median_s / 60,
+        each.lag.worst_s / 60,
+        late,
+    )

@@ -77,9 +77,14 @@ class _Image:
     """One image under check."""
 
     def __init__(
-        self, store: BlockStore, name: str, root: Root, verified: BitMap64, report: CheckReport,
+        self,
+        store: BlockStore,
+        name: str,
+        root: Root,
+        verified: BitMap64,
+        report: CheckReport,
         progress: Progress | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.store = store
         self.name = name
         self.root = root

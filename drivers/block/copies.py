@@ -51,9 +51,18 @@ def begin(path: Path, record: RootRecord, segment: int, wanted: str, where: str)
     identity = uuid.uuid4().hex
     _write(path, copy, identity)
     made = replace(
-        record, identity=identity, role=Role.LIVE, live=entry.root, segment=segment, chunk=0,
-        grown=0, mirror_id="", shown=None, origin=entry.guid, snapshots=(entry,),
-    )  # fmt: skip
+        record,
+        identity=identity,
+        role=Role.LIVE,
+        live=entry.root,
+        segment=segment,
+        chunk=0,
+        grown=0,
+        mirror_id="",
+        shown=None,
+        origin=entry.guid,
+        snapshots=(entry,),
+    )
     files.make_directory("BLOCK:COPY:DIRECTORY", copy)
     for data in sorted(path.glob("data*")):
         steps.reached("BLOCK:COPY:DATA")

@@ -44,7 +44,9 @@ def promote(path: Path) -> None:
     owner = driver.facts().mirror_id
     if owner:
         raise Refused(
-            "this is the destination of a mirror", where=str(path), why=f"its id is {owner}",
+            "this is the destination of a mirror",
+            where=str(path),
+            why=f"its id is {owner}",
             hint="'mirrord break NAME' makes it live.",
-        )  # fmt: skip
+        )
     driver.promote()

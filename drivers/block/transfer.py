@@ -191,9 +191,10 @@ def _unpack(stream: _TarReader, target: Path) -> None:
             errors.seek(0)
             said = errors.read().decode(errors="replace").strip().splitlines()
             raise IoFailed(
-                "the tar stream was not unpacked", where=str(target),
+                "the tar stream was not unpacked",
+                where=str(target),
                 why=said[0] if said else f"tar ended with status {child.returncode}",
-            )  # fmt: skip
+            )
 
 
 class _TarReader:
@@ -207,10 +208,11 @@ class _TarReader:
         magic, self.length = _TAR_HEADER.unpack(self._read_at(0, _TAR_HEADER.size))
         if magic != _TAR_MAGIC or self.length > volume.size_bytes:
             raise Damaged(
-                "no tar stream is stored in this volume", where=str(volume.path),
+                "no tar stream is stored in this volume",
+                where=str(volume.path),
                 hint="'mirrord volume import VOLUME FOLDER' stores one; without --tar the raw "
                 "content is exported.",
-            )  # fmt: skip
+            )
         self._at = 0
 
     def read(self, size: int) -> bytes:

@@ -48,9 +48,10 @@ def _check_total(store: BlockStore, root: Root, total: int, waiting: Waiting) ->
     waiting.look()
     if total > root.allocated:
         raise Damaged(
-            "its trees name more blocks than it has", where=store.where,
+            "its trees name more blocks than it has",
+            where=store.where,
             why=f"{root.allocated} are in use",
-        )  # fmt: skip
+        )
 
 
 def _leaf_pairs(

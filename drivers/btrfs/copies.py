@@ -41,9 +41,10 @@ def begin(place: Layout, wanted: str, where: str) -> Path:
         if error.errno != errno.EXDEV:
             raise
         raise Refused(
-            "the copy must be on the destination's file system", where=str(path),
+            "the copy must be on the destination's file system",
+            where=str(path),
             why="it shares its blocks with the destination",
-        ) from error  # fmt: skip
+        ) from error
     return path
 
 
@@ -54,9 +55,10 @@ def end(place: Layout) -> bool:
         nested = store.nested_names(path, limit=1)
         if nested:
             raise Refused(
-                f"the copy holds the subvolume '{nested[0]}'", where=str(path),
+                f"the copy holds the subvolume '{nested[0]}'",
+                where=str(path),
                 hint=f"Move it away, or delete it: btrfs subvolume delete {path / nested[0]}",
-            )  # fmt: skip
+            )
         subvolume.delete("BTRFS:COPY:DELETE", path)
         files.sync_directory(path.parent)
     if place.copy_file.exists():

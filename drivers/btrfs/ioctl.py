@@ -270,8 +270,12 @@ def _subvolume(path: str | Path, fields: struct.Struct) -> tuple[int, ...]:
 
 
 class _Statx(ctypes.Structure):
-    _fields_ = (("mask", ctypes.c_uint32), ("_1", ctypes.c_uint8 * 140),
-                ("mount_id", ctypes.c_uint64), ("_2", ctypes.c_uint8 * 104))  # fmt: skip
+    _fields_ = (
+        ("mask", ctypes.c_uint32),
+        ("_1", ctypes.c_uint8 * 140),
+        ("mount_id", ctypes.c_uint64),
+        ("_2", ctypes.c_uint8 * 104),
+    )
 
 
 def mount_id(path: str | Path) -> int | None:

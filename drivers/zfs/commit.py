@@ -181,8 +181,12 @@ def _show(place: Place, found: Listing, done: Entry, *, newest: bool, where: str
         mounting.mount("ZFS:COMMIT:MOUNT", place.here)
         changed = True
     if place.prepared:
-        words = ["zfs", "inherit", names.prepared_property(place.location),
-                 names.parent_of(place.location)]  # fmt: skip
+        words = [
+            "zfs",
+            "inherit",
+            names.prepared_property(place.location),
+            names.parent_of(place.location),
+        ]
         command.effect("ZFS:COMMIT:PREPARED", words, where)
         changed = True
     return changed

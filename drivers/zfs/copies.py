@@ -32,8 +32,13 @@ def begin(place: Place, found: Listing, wanted: str, where: str) -> str:
         error.hint = "Give the name of a dataset that does not exist yet."
         raise error
     remember(place, name, where)
-    clone(shown.full, name, place.location, zvol=place.here is not None and place.here.is_zvol,
-          where=where)  # fmt: skip
+    clone(
+        shown.full,
+        name,
+        place.location,
+        zvol=place.here is not None and place.here.is_zvol,
+        where=where,
+    )
     cache.drop(place.location)
     return name
 
@@ -43,9 +48,10 @@ def check_place(location: str, wanted: str, where: str) -> str:
     name = names.check_dataset(wanted or f"{location}-test", where)
     if names.pool_of(name) != names.pool_of(location):
         raise Refused(
-            "the copy must be in the destination's pool", where=where,
+            "the copy must be in the destination's pool",
+            where=where,
             why="it shares its blocks with the destination",
-        )  # fmt: skip
+        )
     return name
 
 
@@ -88,9 +94,10 @@ def end(place: Place, where: str) -> bool:
         own = [line for line in command.run(words, where).splitlines() if line != name]
         if own:
             raise Refused(
-                f"the copy has {own[0]} of its own", where=where,
+                f"the copy has {own[0]} of its own",
+                where=where,
                 hint=f"Destroy it first, or keep the copy: zfs promote {name}",
-            )  # fmt: skip
+            )
         mounting.unmount("ZFS:COPY:UNMOUNT", _dataset(name, where), where)
         command.effect("ZFS:COPY:DESTROY", ["zfs", "destroy", name], where)
     if place.mark.copy:

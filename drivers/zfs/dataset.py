@@ -246,9 +246,11 @@ class ZfsDataset(Driver, Clones, Pool):
         demand_free(seen.volume.pins if seen.volume else _NONE, [guid], one.name, where)
         if place.mark.role == "mirror" and failover.shown(place, found) == guid:
             raise Refused(
-                "the snapshot is what the destination shows", where=where, why=one.name,
+                "the snapshot is what the destination shows",
+                where=where,
+                why=one.name,
                 hint="It goes when a newer one is shown.",
-            )  # fmt: skip
+            )
         change = cache.Change(place)
         deleting.delete(place, found, one, where)
         change.done(gone=guid)

@@ -55,10 +55,11 @@ def _refuse_later_work(found: Listing, one: Entry, where: str) -> None:
     command.run(["zpool", "sync", names.pool_of(one.dataset)], where)
     if compare.written(one.dataset, one, where) and compare.differs(one.dataset, one):
         raise Refused(
-            f"{one.dataset} was written to after it was set aside", where=where,
+            f"{one.dataset} was written to after it was set aside",
+            where=where,
             why=f"it would be destroyed with its last snapshot {one.name}",
             hint=f"Keep what is in it, or destroy it: zfs destroy -r {one.dataset}",
-        )  # fmt: skip
+        )
 
 
 def delete_all(entries: Sequence[Entry], copy: str, where: str) -> None:
@@ -95,9 +96,11 @@ def _destroy(one: Entry, where: str) -> None:
 
 def _cloned(one: Entry, theirs: Sequence[str], where: str) -> Refused:
     return Refused(
-        f"the snapshot {one.name} has clones", where=where, why=", ".join(theirs),
+        f"the snapshot {one.name} has clones",
+        where=where,
+        why=", ".join(theirs),
         hint=f"Promote or destroy them first: zfs promote {theirs[0]}",
-    )  # fmt: skip
+    )
 
 
 def release_all(found: Listing, where: str) -> None:
@@ -117,10 +120,11 @@ def _held(one: Entry, where: str) -> MirrordError:
         if len(fields) >= 2:
             tags.append(fields[1])
     return Busy(
-        f"the snapshot {one.name} is held", where=where,
+        f"the snapshot {one.name} is held",
+        where=where,
         why=f"by {', '.join(tags)}" if tags else "it is in use, perhaps by a running 'zfs send'",
         hint=f"When whoever holds it is done: zfs release {tags[0] if tags else 'TAG'} {one.full}",
-    )  # fmt: skip
+    )
 
 
 def sweep(place: Place, found: Listing, gone: set[str], where: str) -> None:

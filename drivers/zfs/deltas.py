@@ -25,9 +25,15 @@ def small(base: str | None, incremental: str, written: int) -> Delta | None:
 
 
 def between(
-    place: Place, older: Entry | None, newer: Entry, accounts: Accounts, where: str,
-    *, states: bool, files: bool,
-) -> Delta:  # fmt: skip
+    place: Place,
+    older: Entry | None,
+    newer: Entry,
+    accounts: Accounts,
+    where: str,
+    *,
+    states: bool,
+    files: bool,
+) -> Delta:
     """See `Driver.delta`. accounts: what the pool's books say of the pair."""
     forward = older is None or older.order < newer.order
     folder = mounting.folder_of(place.volume)
@@ -46,10 +52,15 @@ def between(
         if seen is not None:
             changes = survey.with_sizes(changes, seen, folder, older.name, newer.name)
     return Delta(
-        older.guid if older else None, newer.guid, compare.SECTOR_BYTES,
+        older.guid if older else None,
+        newer.guid,
+        compare.SECTOR_BYTES,
         accounts.states(_pool_bytes(place)) if states else None,
-        accounts.added, send_bytes, exact, changes,
-    )  # fmt: skip
+        accounts.added,
+        send_bytes,
+        exact,
+        changes,
+    )
 
 
 def sending(place: Place, older: Entry | None, newer: Entry) -> Sending:

@@ -113,14 +113,18 @@ class ZfsDriver(ZfsFailover):
         if notes:
             above = names.parent_of(self.location)
             raise Refused(
-                "the dataset above the destination is not there", where=where, why=notes[0],
+                "the dataset above the destination is not there",
+                where=where,
+                why=notes[0],
                 hint=f"Make it with: zfs create -p {above}",
-            )  # fmt: skip
+            )
         features.require(names.pool_of(self.location), where)
         # 'zfs recv' itself would only warn of a property, and leave the copy writable.
         delegation.require(self.location, "destination", where)
-        words = [f"{names.prepared_property(self.location)}={mirror_id}",
-                 names.parent_of(self.location)]  # fmt: skip
+        words = [
+            f"{names.prepared_property(self.location)}={mirror_id}",
+            names.parent_of(self.location),
+        ]
         with self._changing():
             command.effect("ZFS:PREPARE:MARK", ["zfs", "set", *words], where)
 

@@ -145,9 +145,8 @@ def beginning(place: Place, found: Listing, guid: str | None) -> Entry | None:
     seen = shown(place, found)
     there = found.find(seen) if seen else None
     kept = [
-        one for one in found.own()
-        if one.mark is None or one.mark.kind is not SnapshotKind.DIVERGED
-    ]  # fmt: skip
+        one for one in found.own() if one.mark is None or one.mark.kind is not SnapshotKind.DIVERGED
+    ]
     return there or next(reversed(kept), None)
 
 
@@ -206,11 +205,12 @@ def refuse_descendants(location: str, where: str) -> None:
     ]
     if below_it:
         raise Refused(
-            f"{location} has descendant datasets", where=where,
+            f"{location} has descendant datasets",
+            where=where,
             why=f"{format_few(below_it)} would be set aside with it",
             hint="Move them out of it ('zfs rename'), or mirror them with it ('mirrord create "
             "--recursive').",
-        )  # fmt: skip
+        )
 
 
 def unchanged(volume: Dataset, one: Entry, where: str) -> bool:
@@ -222,17 +222,25 @@ def unchanged(volume: Dataset, one: Entry, where: str) -> bool:
 def kept_as(found: Listing, keep_as: str) -> Entry | None:
     """The DIVERGED snapshot by which a rollback kept a volume: of that name, or with a number."""
     fits = [
-        one for one in found.snapshots()
-        if one.mark is not None and one.mark.kind is SnapshotKind.DIVERGED
+        one
+        for one in found.snapshots()
+        if one.mark is not None
+        and one.mark.kind is SnapshotKind.DIVERGED
         and re.fullmatch(rf"{re.escape(keep_as)}(_\d+)?", one.name)
-    ]  # fmt: skip
+    ]
     return fits[-1] if fits else None
 
 
 def make_anew(
-    place: Place, found: Listing, target: Entry, mark: Mark, keep_as: str | None, where: str,
-    *, pin: str | None = None,
-) -> str | None:  # fmt: skip
+    place: Place,
+    found: Listing,
+    target: Entry,
+    mark: Mark,
+    keep_as: str | None,
+    where: str,
+    *,
+    pin: str | None = None,
+) -> str | None:
     """Let a clone of `target` with that mark take the volume's place; what was there goes aside,
     kept by a DIVERGED snapshot if `keep_as` names one; returns its name.
     pin: the snapshot that is to be shown then; None: `target`.
@@ -257,9 +265,7 @@ def make_anew(
     aside = names.set_aside(place.location, here.guid)
     fresh = names.fresh(place.location)
     if place.fresh is None:
-        made = mark._replace(
-            role="mirror", pin=pin, kept=tuple(dict.fromkeys((*mark.kept, aside)))
-        )  # fmt: skip
+        made = mark._replace(role="mirror", pin=pin, kept=tuple(dict.fromkeys((*mark.kept, aside))))
         words = [word for pair in copied(here, made, where) for word in ("-o", pair)]
         command.effect("ZFS:SWAP:CLONE", ["zfs", "clone", *words, target.full, fresh], where)
     if place.fresh is None or place.fresh.get("origin"):

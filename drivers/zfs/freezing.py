@@ -110,9 +110,11 @@ def _set(label: str, owner: str, volumes: Sequence[Dataset], where: str) -> None
         asked = ["zfs", "get", "-Hp", "-o", "value", "readonly", *datasets]
         if set(command.run(asked, where).split()) != {"on"}:
             raise Refused(
-                "the volume cannot be made read-only", where=where, why=", ".join(datasets),
+                "the volume cannot be made read-only",
+                where=where,
+                why=", ".join(datasets),
                 hint=f"Look at it with: zfs get all {datasets[0]}",
-            )  # fmt: skip
+            )
 
 
 def thaw(datasets: Iterable[str], where: str, *, owner: str = "") -> None:

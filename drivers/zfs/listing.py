@@ -153,11 +153,19 @@ def parse(output: str) -> list[Entry]:
         ours = None if bookmark or mark == "-" else marks.parse_snapshot(mark)
         found.append(
             Entry(
-                dataset, name, guid, int(order), int(created) * _NANO, going in ("on", "1"),
-                int(holds) if holds.isdigit() else 0, "" if clones == "-" else clones, ours,
-                bookmark, marked=ours is not None,
+                dataset,
+                name,
+                guid,
+                int(order),
+                int(created) * _NANO,
+                going in ("on", "1"),
+                int(holds) if holds.isdigit() else 0,
+                "" if clones == "-" else clones,
+                ours,
+                bookmark,
+                marked=ours is not None,
             )
-        )  # fmt: skip
+        )
     return found
 
 

@@ -110,11 +110,17 @@ def staging_text(request: ReceiveRequest) -> str:
     snapshot = request.snapshot
     return _text(
         {
-            "v": _VERSION, "transfer": request.transfer_id, "mirror": request.mirror_id,
-            "base": request.base, "guid": snapshot.guid, "name": snapshot.name,
-            "kind": snapshot.kind.value, "order": snapshot.order, "taken": snapshot.taken_at_ns,
+            "v": _VERSION,
+            "transfer": request.transfer_id,
+            "mirror": request.mirror_id,
+            "base": request.base,
+            "guid": snapshot.guid,
+            "name": snapshot.name,
+            "kind": snapshot.kind.value,
+            "order": snapshot.order,
+            "taken": snapshot.taken_at_ns,
         }
-    )  # fmt: skip
+    )
 
 
 def parse_staging(value: str | None) -> ReceiveRequest | None:
@@ -124,14 +130,20 @@ def parse_staging(value: str | None) -> ReceiveRequest | None:
         return None
     try:
         snapshot = Snapshot(
-            str(found["guid"]), str(found["name"]), SnapshotKind(found["kind"]),
-            int(found["order"]), int(found["taken"]),
-        )  # fmt: skip
+            str(found["guid"]),
+            str(found["name"]),
+            SnapshotKind(found["kind"]),
+            int(found["order"]),
+            int(found["taken"]),
+        )
         base = found["base"]
         return ReceiveRequest(
-            str(found["transfer"]), str(found["mirror"]), None if base is None else str(base),
-            snapshot, resumable=True,
-        )  # fmt: skip
+            str(found["transfer"]),
+            str(found["mirror"]),
+            None if base is None else str(base),
+            snapshot,
+            resumable=True,
+        )
     except (KeyError, ValueError, TypeError):
         return None
 

@@ -70,20 +70,22 @@ def mount_certainly(label: str, volume: Dataset, where: str) -> None:
     asked = ["zfs", "get", "-H", "-o", "value", "mounted", volume.name]
     if command.run(asked, where).strip() != "yes":
         raise Refused(
-            f"{volume.name} cannot be mounted", where=where,
+            f"{volume.name} cannot be mounted",
+            where=where,
             why=obstacle(volume) + (f" ({format_few(hidden)})" if hidden else ""),
             hint=f"Move what is in {folder} elsewhere, then run the same command again; "
             f"'zfs mount {volume.name}' mounts it.",
-        )  # fmt: skip
+        )
     below.release(folder)
     if hidden:
         raise Refused(
-            f"files were created in {folder} while nothing was mounted there", where=where,
+            f"files were created in {folder} while nothing was mounted there",
+            where=where,
             why=f"{format_few(hidden)}: in the file system below the mountpoint, not in "
             f"{volume.name}, which hides them now",
             hint=f"To move them: mount --bind {os.path.dirname(folder)} /mnt; they are in "
             f"/mnt/{os.path.basename(folder)}. Then run the same command again.",
-        )  # fmt: skip
+        )
 
 
 def missing(volume: Dataset | None) -> MirrordError | None:
@@ -93,11 +95,12 @@ def missing(volume: Dataset | None) -> MirrordError | None:
     if not volume.mountpoint or volume.get("keystatus") == "unavailable":
         return None
     return Refused(
-        f"the dataset {volume.name} is not mounted", where=f"zfs:{volume.name}",
+        f"the dataset {volume.name} is not mounted",
+        where=f"zfs:{volume.name}",
         why=f"files written below its mountpoint {volume.mountpoint} are not in it",
         hint=f"Move such files elsewhere, then: zfs mount {volume.name} (or, if it is not to be "
         f"mounted: zfs set canmount=noauto {volume.name}).",
-    )  # fmt: skip
+    )
 
 
 def there(volume: Dataset | None) -> bool:
@@ -135,8 +138,11 @@ def places(volume: Dataset) -> list[str]:
     """Where a file system is mounted, those mounted last first."""
     with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
         found = [line.split(" ")[:3] for line in file]
-    return [plain(path) for name, path, kind in reversed(found)
-            if kind == "zfs" and plain(name) == volume.name]  # fmt: skip
+    return [
+        plain(path)
+        for name, path, kind in reversed(found)
+        if kind == "zfs" and plain(name) == volume.name
+    ]
 
 
 def plain(escaped: str) -> str:
@@ -157,10 +163,11 @@ def unmount(label: str, volume: Dataset, where: str) -> None:
         return
     if "busy" in done.errors:
         raise Busy(
-            "the volume is in use", where=where,
+            "the volume is in use",
+            where=where,
             why=f"files or folders in {volume.mountpoint} are open",
             hint=f"See who uses it: fuser -vm {volume.mountpoint}. Nothing was changed.",
-        )  # fmt: skip
+        )
     raise command.failure(where, arguments, done.errors)
 
 

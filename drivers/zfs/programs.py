@@ -113,9 +113,17 @@ def take(volume: Dataset, name: str, mark: SnapshotMark) -> Taken | None:
     if said is None or "guid" not in said:
         return None
     entry = Entry(
-        volume.name, name, _unsigned(said["guid"]), int(said["order"]),
-        int(said["created"]) * _NANO, False, 0, "", mark, marked=True,
-    )  # fmt: skip
+        volume.name,
+        name,
+        _unsigned(said["guid"]),
+        int(said["order"]),
+        int(said["created"]) * _NANO,
+        False,
+        0,
+        "",
+        mark,
+        marked=True,
+    )
     before = _unsigned(said["before"]) if "before" in said else ""
     return Taken(entry, before, int(said["written"]))
 

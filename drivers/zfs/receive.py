@@ -108,9 +108,10 @@ class ZfsReceiver(Receiver):
         token = volume.token if volume else ""
         if begin.resuming and not token:
             raise CheckpointUseless(
-                "there is nothing to go on from", where=self._where,
+                "there is nothing to go on from",
+                where=self._where,
                 why="what was received of this snapshot is gone",
-            )  # fmt: skip
+            )
         if begin.resuming:
             return
         if token:
@@ -142,9 +143,12 @@ class ZfsReceiver(Receiver):
             pass  # over the user's limit: the usual size will do
         try:
             child = command.start(
-                arguments, stdin=reading, stdout=programs.NO_INPUT, stderr=errors.fileno(),
+                arguments,
+                stdin=reading,
+                stdout=programs.NO_INPUT,
+                stderr=errors.fileno(),
                 keep=(self._alone,),
-            )  # fmt: skip
+            )
         except BaseException:
             os.close(writing)
             errors.close()
@@ -180,9 +184,12 @@ class ZfsReceiver(Receiver):
             raise self._running.failure()
         request = self._request
         self._staging = Staging(
-            request.transfer_id, request.base, request.snapshot, complete=True,
+            request.transfer_id,
+            request.base,
+            request.snapshot,
+            complete=True,
             received_bytes=self._scanner.stream_bytes,
-        )  # fmt: skip
+        )
         self._running.staging = self._staging
         self._running.target, self._running.request = self._target, request
         self._running.end_record = self._scanner.end_record
@@ -230,10 +237,14 @@ def stagings(place: Place, listing: Listing) -> list[Staging]:
             checkpoint, received_bytes = {TOKEN: token}, found.bytes
     return [
         Staging(
-            request.transfer_id, request.base, request.snapshot, complete=False,
-            checkpoint=checkpoint, received_bytes=received_bytes,
+            request.transfer_id,
+            request.base,
+            request.snapshot,
+            complete=False,
+            checkpoint=checkpoint,
+            received_bytes=received_bytes,
         )
-    ]  # fmt: skip
+    ]
 
 
 def begun(place: Place) -> ReceiveRequest | None:

@@ -122,6 +122,8 @@ def not_empty(where: str, found: str) -> MirrordError:
 def nothing_shown(where: str) -> MirrordError:
     """Nothing was received yet."""
     return Refused(
-        "there is nothing to make live", where=where, why="no snapshot is shown here",
+        "there is nothing to make live",
+        where=where,
+        why="no snapshot is shown here",
         hint="The first transfer must have ended: 'mirrord initialize NAME'.",
-    )  # fmt: skip
+    )

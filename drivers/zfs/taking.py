@@ -57,15 +57,17 @@ def by_commands(places: Sequence[Place], name: str, mark: SnapshotMark, where: s
     # Should somebody force a snapshot away, the next update goes on from the bookmark.
     insured = [
         wish
-        for one in taken if not one.holds
+        for one in taken
+        if not one.holds
         for wish in (
             holding.hold("ZFS:SNAPSHOT:HOLD", one.full),
             command.Wish(
                 "ZFS:SNAPSHOT:BOOKMARK",
-                ["zfs", "bookmark", one.full, f"{one.dataset}#{name}"], None,
+                ["zfs", "bookmark", one.full, f"{one.dataset}#{name}"],
+                None,
             ),
         )
-    ]  # fmt: skip
+    ]
     if insured:
         command.together(insured, where)
     held = [one._replace(holds=one.holds or 1) for one in taken]
@@ -81,7 +83,8 @@ def _own(one: Entry | None, full: str, where: str) -> Entry:
         raise snapshot_missing(where, full)
     if one.mark is None or one.mark.transfer or one.mark.kind is not SnapshotKind.REFERENCE:
         raise Refused(
-            f"a snapshot of the name {one.name} is there", where=where,
+            f"a snapshot of the name {one.name} is there",
+            where=where,
             why="mirrord did not take it",
-        )  # fmt: skip
+        )
     return one

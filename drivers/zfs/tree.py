@@ -103,11 +103,15 @@ class TreeDriver(TreeFailover):
         root = self._root.facts()
         total = root.used_bytes + root.free_bytes if states else 0
         return Delta(
-            base, incremental, every[0].block_size,
+            base,
+            incremental,
+            every[0].block_size,
             _sum(every, total) if states else None,
-            sum(one.added_bytes for one in every), sum(one.send_bytes for one in every),
-            all(one.exact for one in every), _changes(found) if files else None,
-        )  # fmt: skip
+            sum(one.added_bytes for one in every),
+            sum(one.send_bytes for one in every),
+            all(one.exact for one in every),
+            _changes(found) if files else None,
+        )
 
     def send(
         self,
@@ -132,12 +136,15 @@ class TreeDriver(TreeFailover):
         manifest = Manifest(
             tuple(
                 Member(
-                    paths[tree.path(name)], newer.guid, newer.name, older.guid if older else None,
+                    paths[tree.path(name)],
+                    newer.guid,
+                    newer.name,
+                    older.guid if older else None,
                     newer.guid in done,
                 )
                 for name, older, newer in members
             )
-        )  # fmt: skip
+        )
 
         def begin(member: Member) -> ZfsSendStream:
             sending = sendings[member.guid]
@@ -194,9 +201,13 @@ class TreeDriver(TreeFailover):
             back = True
         if back and request.base is not None:
             tree_failover.turn_back(
-                tree, request.base, mirror_id=request.mirror_id, keep_as=None, live=False,
+                tree,
+                request.base,
+                mirror_id=request.mirror_id,
+                keep_as=None,
+                live=False,
                 where=str(self),
-            )  # fmt: skip
+            )
             tree = self._look(beside=True)
         return tree
 

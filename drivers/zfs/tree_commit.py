@@ -52,9 +52,10 @@ def commit(root: ZfsDriver, begun: Transfer, *, show: bool, where: str) -> Snaps
             raise staging_missing(where, request.transfer_id)
     first = root.location not in tree.datasets
     waiting = [
-        str(location) for guid, location in locations.items()
+        str(location)
+        for guid, location in locations.items()
         if location != root.location and not _has(tree, str(location), guid)
-    ]  # fmt: skip
+    ]
     _clear(tree, begun, where)
     _end(waiting, where)
     tree = tree_look.load(root.location, where, beside=True)

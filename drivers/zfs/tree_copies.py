@@ -49,9 +49,10 @@ def end(tree: Tree, where: str) -> bool:
         own = copy.own(one)
         if not ours or own:
             raise Refused(
-                f"the copy has {own[0].full if own else one} of its own", where=where,
+                f"the copy has {own[0].full if own else one} of its own",
+                where=where,
                 hint="Destroy it first, or keep the copies: zfs promote, one by one.",
-            )  # fmt: skip
+            )
     for one in reversed(copy.inside()):
         mounting.unmount("ZFS:COPY:UNMOUNT", copy.datasets[one], where)
         command.effect("ZFS:COPY:DESTROY", ["zfs", "destroy", one], where)

@@ -43,11 +43,15 @@ def promote(root: ZfsDriver, mirror_id: str, where: str) -> None:
     tree = tree_look.load(root.location, where)
     mine = [name for name in tree.mirrored() if name != root.location]
     members = [
-        name for name in mine
+        name
+        for name in mine
         if standing.nobodys(tree.datasets[name])
-        or ((mark := tree.datasets[name].mark) is not None
-            and mark.mirror_id == mirror_id and mark.role in ("mirror", "live"))
-    ]  # fmt: skip
+        or (
+            (mark := tree.datasets[name].mark) is not None
+            and mark.mirror_id == mirror_id
+            and mark.role in ("mirror", "live")
+        )
+    ]
     mark = Mark(role="live", mirror_id=mirror_id)
     values = [f"{marks.MARK}={mark.text()}", "readonly=off"]
     if any(freezing.of(tree.datasets[name]) for name in members):
@@ -84,9 +88,10 @@ def turn_back(
         if entry is None or entry.dataset != tree.root:
             raise base_missing(where, guid)
         target = {
-            name: one for name, one in tree.together(entry).items()
+            name: one
+            for name, one in tree.together(entry).items()
             if tree_look.is_inside(tree.root, name)
-        }  # fmt: skip
+        }
         paths = {one.guid: tree.path(name) for name, one in target.items()}
         tree = _frozen(tree, where)
         writing = _writing(tree)
@@ -117,22 +122,23 @@ def finish(tree: Tree, begun: Turn, keep_as: str | None, where: str) -> str | No
     kept = None
     if tree.root in tree.datasets:
         target = {
-            name: one for name in tree.inside() for one in tree.own(name)
-            if one.guid in begun.paths
-        }  # fmt: skip
+            name: one for name in tree.inside() for one in tree.own(name) if one.guid in begun.paths
+        }
         tree = _frozen(tree, where)
         different = changed(tree, target, where)
         different += [
-            name for name in tree.mirrored()
+            name
+            for name in tree.mirrored()
             if tree.datasets[name].guid in begun.writing and name not in different
-        ]  # fmt: skip
+        ]
         if different:
             kept, tree = _kept_and_cloned(tree, begun, target, different, keep_as, where)
     _adopt(tree, begun, where)
     ours = [
-        name for name in tree.inside()
+        name
+        for name in tree.inside()
         if begun.live or ((mark := tree.datasets[name].mark) and mark.role == "mirror")
-    ]  # fmt: skip
+    ]
     tree_arrange.arrange(tree, begun.paths, ours, where)
     tree = tree_look.load(tree.root, where, beside=True)
     if begun.live:
@@ -144,9 +150,13 @@ def finish(tree: Tree, begun: Turn, keep_as: str | None, where: str) -> str | No
 
 
 def _kept_and_cloned(
-    tree: Tree, begun: Turn, target: dict[str, Entry], different: Sequence[str],
-    keep_as: str | None, where: str,
-) -> tuple[str | None, Tree]:  # fmt: skip
+    tree: Tree,
+    begun: Turn,
+    target: dict[str, Entry],
+    different: Sequence[str],
+    keep_as: str | None,
+    where: str,
+) -> tuple[str | None, Tree]:
     turned = [tree.root, *(name for name in different if name != tree.root)]
     kept = _keep(tree, turned, keep_as, where) if keep_as is not None else None
     old = tree.datasets[tree.root].mark or Mark()
@@ -180,10 +190,11 @@ def _keep(tree: Tree, turned: Sequence[str], keep_as: str, where: str) -> str:
         if not there:
             break
         same = all(
-            one.mark is not None and one.mark.kind is SnapshotKind.DIVERGED
+            one.mark is not None
+            and one.mark.kind is SnapshotKind.DIVERGED
             and compare.written(dataset, one, where) == 0
             for dataset, one in there
-        )  # fmt: skip
+        )
         if same and len(there) == len(turned):
             return name
     mark = SnapshotMark(SnapshotKind.DIVERGED, "", clock.now_ns())

@@ -70,7 +70,8 @@ def _depth(path: str) -> int:
 
 def _in_the_way(root: str, place: str) -> Refused:
     return Refused(
-        f"a dataset of somebody else's is at {place}", where=f"zfs:{root}",
+        f"a dataset of somebody else's is at {place}",
+        where=f"zfs:{root}",
         why="the source has one there, and mirrord did not make this",
         hint=f"Move it out of the tree: zfs rename {place} NEW",
-    )  # fmt: skip
+    )

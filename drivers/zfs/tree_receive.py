@@ -108,11 +108,14 @@ class TreeReceiver(Receiver):
             self._tree = tree = tree_look.load(self._root, self._where, beside=True)
             listed = tree.listings.get(location)
         return ZfsReceiver(
-            tree.place(location), request,
-            receive.target_name(listed, location, request.snapshot, where), where,
-            mirror_id=request.mirror_id, lock=lock,
+            tree.place(location),
+            request,
+            receive.target_name(listed, location, request.snapshot, where),
+            where,
+            mirror_id=request.mirror_id,
+            lock=lock,
             present=listed is not None and listed.find(member.guid) is not None,
-        )  # fmt: skip
+        )
 
     def _end_member(self) -> None:
         receiver = self._member()
@@ -130,9 +133,12 @@ class TreeReceiver(Receiver):
             if not self._parser.ended or self._left or self._current is not None:
                 raise refusals.stream_damaged(self._where, "it ends early")
             self._staging = Staging(
-                self._request.transfer_id, self._request.base, self._request.snapshot,
-                complete=True, received_bytes=self._received_bytes,
-            )  # fmt: skip
+                self._request.transfer_id,
+                self._request.base,
+                self._request.snapshot,
+                complete=True,
+                received_bytes=self._received_bytes,
+            )
         return self._staging
 
     def close(self) -> None:
@@ -168,9 +174,13 @@ def staging(tree: Tree, begun: Transfer) -> Staging:
         if found is not None and str(found.toguid) == one.guid:
             checkpoint[one.guid], received = token, received + found.bytes
     return Staging(
-        request.transfer_id, request.base, request.snapshot, complete,
-        checkpoint=None if complete or not checkpoint else checkpoint, received_bytes=received,
-    )  # fmt: skip
+        request.transfer_id,
+        request.base,
+        request.snapshot,
+        complete,
+        checkpoint=None if complete or not checkpoint else checkpoint,
+        received_bytes=received,
+    )
 
 
 def checkpoint_of(checkpoint: dict[str, int | str] | None, guid: str) -> dict[str, int | str]:

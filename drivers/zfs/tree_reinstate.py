@@ -71,9 +71,11 @@ def reinstate(root: str, keep_as: str, where: str, *, live: bool) -> None:
     lost = [path for guid, (path, _mark) in before.datasets.items() if guid not in here.values()]
     if lost:
         raise Refused(
-            "a dataset that was set aside is gone", where=where, why=", ".join(lost) or root,
+            "a dataset that was set aside is gone",
+            where=where,
+            why=", ".join(lost) or root,
             hint="Nothing was changed. 'zfs list -r' shows what is left.",
-        )  # fmt: skip
+        )
     places = {guid: path for guid, (path, _mark) in before.datasets.items()}
     clones = [guid for guid in here.values() if guid not in places and _is_clone(tree, guid)]
     wanted = Wanted(places, clones, lambda guid: tree_look.waiting(root, guid))

@@ -62,15 +62,20 @@ class TreeFailover(TreeVolume):
             )
             late = first is not None and any(
                 tree.own(name)[-1].guid != one.guid
-                for name, one in tree.together(first).items() if name in tree.mirrored()
-            )  # fmt: skip
+                for name, one in tree.together(first).items()
+                if name in tree.mirrored()
+            )
             if guid is not None and first is None:
                 raise texts.snapshot_missing(where, guid)
             if first is not None and late:
                 tree_failover.turn_back(
-                    tree, first.guid, mirror_id=facts.mirror_id, keep_as=None, live=False,
+                    tree,
+                    first.guid,
+                    mirror_id=facts.mirror_id,
+                    keep_as=None,
+                    live=False,
                     where=where,
-                )  # fmt: skip
+                )
         tree_failover.promote(self._root, facts.mirror_id, where)
 
     def _datasets(self, tree: Tree) -> list[Dataset]:
@@ -166,9 +171,13 @@ class TreeFailover(TreeVolume):
             raise texts.base_missing(where, guid)
         tree_failover.refuse_diverged(entry, where)
         kept = tree_failover.turn_back(
-            tree, guid, mirror_id=mirror_id, keep_as=keep_as, live=facts.role is Role.LIVE,
+            tree,
+            guid,
+            mirror_id=mirror_id,
+            keep_as=keep_as,
+            live=facts.role is Role.LIVE,
             where=where,
-        )  # fmt: skip
+        )
         return kept or self._kept(keep_as)
 
     def _kept(self, keep_as: str) -> str | None:

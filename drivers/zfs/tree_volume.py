@@ -77,9 +77,10 @@ class TreeVolume(Driver, Clones):
         words = ["zfs", "list", "-Hr", "-t", "filesystem", "-o", "keystatus,name", self.location]
         rows = [line.split("\t") for line in command.result(words).output.splitlines()]
         closed = [
-            name for status, name in rows
+            name
+            for status, name in rows
             if status == "unavailable" and tree_look.is_inside(self.location, name)
-        ]  # fmt: skip
+        ]
         if not closed:
             return ()
         return (f"The key of {format_few(closed)} is not loaded: 'zfs load-key'.",)
@@ -184,9 +185,11 @@ class TreeVolume(Driver, Clones):
             raise Refused("the snapshot is its owner's", where=where, why=entry.full)
         if self._root.facts().shown == guid:
             raise Refused(
-                "the snapshot is what the destination shows", where=where, why=entry.name,
+                "the snapshot is what the destination shows",
+                where=where,
+                why=entry.name,
                 hint="It goes when a newer one is shown.",
-            )  # fmt: skip
+            )
         found = list(tree.together(entry).values())
         root = tree.datasets.get(self.location)
         demand_free(root.pins if root else {}, [guid], entry.name, where)
@@ -233,7 +236,8 @@ def check_count(members: list[str], where: str) -> None:
     """Refuse a tree of more datasets than one stream can have."""
     if len(members) > tree_stream.MEMBERS_MAX:
         raise Refused(
-            f"the tree has {len(members)} datasets", where=where,
+            f"the tree has {len(members)} datasets",
+            where=where,
             why=f"up to {tree_stream.MEMBERS_MAX} can be mirrored as one",
             hint=f"Mirror parts of it, or leave some out: zfs set {tree_look.EXCLUDE}=off DATASET",
-        )  # fmt: skip
+        )

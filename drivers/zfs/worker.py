@@ -229,8 +229,10 @@ def _set(library: Library, settings: Iterable[str], of: str) -> Answer:
     if not all(":" in name for name, _ in pairs):
         return None
     asked = {
-        "of": [of], "names": [name for name, _ in pairs], "values": [value for _, value in pairs],
-    }  # fmt: skip
+        "of": [of],
+        "names": [name for name, _ in pairs],
+        "values": [value for _, value in pairs],
+    }
     return _changed(library.program(_SET, _pool(of), asked, waits=True))
 
 

@@ -47,10 +47,11 @@ def parse_rules(allow: Sequence[str], *, append_only: bool) -> Rules:
             near = nearest(verb, folders)
             raise UsageError(
                 f"--allow '{word}' does not name a verb and a folder",
-                hint=f"Did you mean {near[0]}={folder or '/FOLDER'}?" if near
+                hint=f"Did you mean {near[0]}={folder or '/FOLDER'}?"
+                if near
                 else "Write it as --allow receive=/backup/a or --allow send=/data, or with the "
                 "name of a dataset: --allow receive=tank/backup.",
-            )  # fmt: skip
+            )
         if "/" in folder and is_dataset(folder):  # never a whole pool
             folders[verb].append(folder)
             continue
@@ -77,9 +78,11 @@ def rights_at(rules: Rules, location: str, *, kind: str = "") -> Right:
     parts = location.split("/")
     if ".." in parts or _STORE in parts:
         raise Untrusted(
-            "the path is not allowed", where=location,
-            why="it has '..' or '.mirrord' in it", hint="Name the volume itself, plainly.",
-        )  # fmt: skip
+            "the path is not allowed",
+            where=location,
+            why="it has '..' or '.mirrord' in it",
+            hint="Name the volume itself, plainly.",
+        )
     remove = Right.NONE if rules.append_only else Right.REMOVE
     if rules.free:
         return Right.SEND | Right.RECEIVE | remove
@@ -137,11 +140,12 @@ def _refused(rules: Rules, location: str, real: str, why: str) -> Untrusted:
     told = any(_inside(plain, folder) for folder in (*rules.send, *rules.receive))
     leads = f"it leads to {real}; " if told and real != plain and not why else ""
     return Untrusted(
-        "this peer may not use that path", where=location,
+        "this peer may not use that path",
+        where=location,
         why=f"{why or leads}{'; ' if why else ''}it may use: {rules}",
         hint="Add --allow receive=FOLDER or send=FOLDER for it at the other end (in "
         "authorized_keys, or in peers.d).",
-    )  # fmt: skip
+    )
 
 
 def _in_volume(real: str, folder: str) -> bool:
@@ -176,13 +180,16 @@ def demand(rules: Rules, found: Right, needed: Right, what: str, where: str) -> 
         return
     if needed & Right.REMOVE and rules.append_only:
         raise Untrusted(
-            f"this peer may not {what}", where=where,
+            f"this peer may not {what}",
+            where=where,
             why="it may only append: nothing that was committed goes or is turned back from afar",
             hint="Do it on that host itself.",
-        )  # fmt: skip
+        )
     verb = "send" if needed & Right.SEND else "receive"
     raise Untrusted(
-        f"this peer may not {what}", where=where, why=f"it may use: {rules}",
+        f"this peer may not {what}",
+        where=where,
+        why=f"it may use: {rules}",
         hint=f"Add --allow {verb}=FOLDER for it at the other end (in authorized_keys, or in "
         "peers.d).",
-    )  # fmt: skip
+    )

@@ -297,9 +297,11 @@ def _demand_own(opened: _Opened, said: dict[str, Any]) -> None:
         if origin is None or one.order > origin.order:
             return
     raise Untrusted(
-        "this peer may not delete that snapshot", where=str(opened.driver), why=why,
+        "this peer may not delete that snapshot",
+        where=str(opened.driver),
+        why=why,
         hint="Delete it on that host.",
-    )  # fmt: skip
+    )
 
 
 def _demand_pins(opened: _Opened, said: dict[str, Any]) -> None:

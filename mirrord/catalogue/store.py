@@ -373,16 +373,32 @@ class Catalogue(Watchbook):
         with self._transaction("TRANSFER:BEGIN") as db:
             db.execute(
                 "INSERT INTO snapshot VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                (mirror_id, snapshot.guid, snapshot.name, snapshot.kind.value, begun.sequence,
-                 snapshot.taken_at_ns, begun.source),
-            )  # fmt: skip
+                (
+                    mirror_id,
+                    snapshot.guid,
+                    snapshot.name,
+                    snapshot.kind.value,
+                    begun.sequence,
+                    snapshot.taken_at_ns,
+                    begun.source,
+                ),
+            )
             db.execute(
                 "INSERT INTO transfer (id, mirror_id, verb, base, why_whole, guid, name, "
                 "spread_ms, result, started_ns) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'running', ?) "
                 "ON CONFLICT (id) DO UPDATE SET result = 'running', error = ''",
-                (begun.id, mirror_id, begun.verb, begun.base, begun.why_whole, snapshot.guid,
-                 snapshot.name, begun.spread_ms, clock.now_ns()),
-            )  # fmt: skip
+                (
+                    begun.id,
+                    mirror_id,
+                    begun.verb,
+                    begun.base,
+                    begun.why_whole,
+                    snapshot.guid,
+                    snapshot.name,
+                    begun.spread_ms,
+                    clock.now_ns(),
+                ),
+            )
             db.execute(
                 "DELETE FROM transfer WHERE mirror_id = ? AND rowid <= (SELECT rowid FROM transfer "
                 "WHERE mirror_id = ? ORDER BY rowid DESC LIMIT 1 OFFSET ?)",
@@ -449,8 +465,17 @@ def _confirm(db: sqlite3.Connection, mirror_id: str, confirmed: Confirmed) -> No
 def _finish_transfer(
     db: sqlite3.Connection, transfer_id: str, result: str, columns: Mapping[str, int | str]
 ) -> None:
-    known = {"duration_ms", "stream_bytes", "resumed_bytes", "added_bytes", "lag_ms", "checksum",
-             "error", "throttled_ms", "phases"}  # fmt: skip
+    known = {
+        "duration_ms",
+        "stream_bytes",
+        "resumed_bytes",
+        "added_bytes",
+        "lag_ms",
+        "checksum",
+        "error",
+        "throttled_ms",
+        "phases",
+    }
     assert columns.keys() <= known
     settings = "".join(f", {name} = ?" for name in columns)
     db.execute(

@@ -95,9 +95,10 @@ class _Signals:
         if self.seen is None:
             self.seen = number
             raise Aborted(
-                "interrupted", why=signal.Signals(number).name,
+                "interrupted",
+                why=signal.Signals(number).name,
                 hint="What was committed stays; the next command goes on or cleans up.",
-            )  # fmt: skip
+            )
 
 
 def main() -> None:

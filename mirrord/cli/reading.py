@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 import importlib.util
 import inspect
-import typing
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -41,56 +40,67 @@ def need_analysis() -> None:
     missing = [name for name in ("numpy", "pyarrow") if importlib.util.find_spec(name) is None]
     if missing:
         raise Unsupported(
-            "traces need Python packages that are not installed", why=", ".join(missing),
+            "traces need Python packages that are not installed",
+            why=", ".join(missing),
             hint="Install them: pip install 'mirrord[analysis]'.",
-        )  # fmt: skip
+        )
 
 
-def _options(
-    format: Annotated[str | None, typer.Option(
-        "--format", metavar="FORMAT", help="What it is; else told by content.",
-        rich_help_panel=_PANEL)] = None,
-    time_unit: Annotated[str | None, typer.Option(
-        "--time-unit", help="s, ms, us, 100ns or ns.", rich_help_panel=_PANEL)] = None,
-    addr_unit: Annotated[str | None, typer.Option(
-        "--addr-unit", help="Of offsets: byte, sector, 4k or a number of bytes.",
-        rich_help_panel=_PANEL)] = None,
-    size_unit: Annotated[str | None, typer.Option(
-        "--size-unit", help="Of lengths, likewise.", rich_help_panel=_PANEL)] = None,
-    write_flag: Annotated[str | None, typer.Option(
-        "--write-flag", help="What says write; 'all': every record of a CSV does.",
-        rich_help_panel=_PANEL)] = None,
-    columns: Annotated[str | None, typer.Option(
-        "--columns", metavar="MAP", help="Of any CSV: time=0,op=3,offset=4,length=5,volume=1+2.",
-        rich_help_panel=_PANEL)] = None,
-    only: Annotated[str | None, typer.Option(
-        "--only", metavar="ACTION", help="Of blktrace: Q queued (as it is), C completed, D issued.",
-        rich_help_panel=_PANEL)] = None,
-    partial: Annotated[bool, typer.Option(
-        "--partial", help="Take a source that is cut off in a record.",
-        rich_help_panel=_PANEL)] = False,
-    skip_bad: Annotated[bool, typer.Option(
-        "--skip-bad", help="Leave out records that make no sense.",
-        rich_help_panel=_PANEL)] = False,
-    scratch: Annotated[str | None, typer.Option(
-        "--scratch", metavar="FOLDER", help="For what does not fit into memory.",
-        rich_help_panel=_PANEL)] = None,
-    align_shift: Annotated[str, typer.Option(
-        "--align-shift", metavar="BYTES", help="Added to each offset; 'auto': the best of 4 KiB.",
-        rich_help_panel=_FILTERS)] = "0",
-    dedup: Annotated[str | None, typer.Option(
-        "--dedup", metavar="TIME", help="Drop block writes that repeat within it, as 1s.",
-        rich_help_panel=_FILTERS)] = None,
-    volume: Annotated[str | None, typer.Option(
-        "--volume", metavar="NAME", help="Only this one.", rich_help_panel=_FILTERS)] = None,
-) -> ReadOptions:  # fmt: skip
+class _Option(NamedTuple):
+    """An option with which a trace is read: its flag follows from its name."""
+
+    name: str
+    help: str
+    metavar: str | None = None
+    kind: Any = str | None
+    default: Any = None
+    panel: str = _PANEL
+
+
+_OPTIONS = (
+    _Option("format", "What it is; else told by content.", "FORMAT"),
+    _Option("time_unit", "s, ms, us, 100ns or ns."),
+    _Option("addr_unit", "Of offsets: byte, sector, 4k or a number of bytes."),
+    _Option("size_unit", "Of lengths, likewise."),
+    _Option("write_flag", "What says write; 'all': every record of a CSV does."),
+    _Option("columns", "Of any CSV: time=0,op=3,offset=4,length=5,volume=1+2.", "MAP"),
+    _Option("only", "Of blktrace: Q queued (as it is), C completed, D issued.", "ACTION"),
+    _Option("partial", "Take a source that is cut off in a record.", None, bool, False),
+    _Option("skip_bad", "Leave out malformed records.", None, bool, False),
+    _Option("scratch", "For what does not fit into memory.", "FOLDER"),
+    _Option(
+        "align_shift",
+        "Added to each offset; 'auto': the best of 4 KiB.",
+        "BYTES",
+        str,
+        "0",
+        _FILTERS,
+    ),
+    _Option("dedup", "Drop block writes that repeat within it, as 1s.", "TIME", panel=_FILTERS),
+    _Option("volume", "Only this one.", "NAME", panel=_FILTERS),
+)
+
+
+def _parameter(option: _Option) -> inspect.Parameter:
+    flag = "--" + option.name.replace("_", "-")
+    said = typer.Option(
+        flag, metavar=option.metavar, help=option.help, rich_help_panel=option.panel
+    )
+    return inspect.Parameter(
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=option.default,
+        annotation=Annotated[option.kind, said],
+    )
+
+
+def _options(align_shift: str, dedup: str | None, **given: Any) -> ReadOptions:
     """What was said, checked. `UsageError`."""
     return ReadOptions(
-        format=format, time_unit=time_unit, addr_unit=addr_unit, size_unit=size_unit,
-        write_flag=write_flag, columns=columns, only=only, partial=partial, skip_bad=skip_bad,
-        scratch=scratch, align_shift="auto" if align_shift == "auto" else _shift(align_shift),
-        dedup_s=0.0 if dedup is None else parse_duration(dedup), volume=volume,
-    )  # fmt: skip
+        align_shift="auto" if align_shift == "auto" else _shift(align_shift),
+        dedup_s=0.0 if dedup is None else parse_duration(dedup),
+        **given,
+    )
 
 
 def _shift(text: str) -> int:
@@ -103,12 +113,8 @@ def _shift(text: str) -> int:
 
 def reads_traces(command: Callable[..., Any]) -> Callable[..., Any]:
     """Gives a command all options of reading; it takes them as `options: ReadOptions`."""
-    hints = typing.get_type_hints(_options, include_extras=True)
     own = inspect.signature(command, eval_str=True).parameters
-    added = [
-        each.replace(annotation=hints[each.name], kind=inspect.Parameter.KEYWORD_ONLY)
-        for each in inspect.signature(_options).parameters.values()
-    ]
+    added = [_parameter(option) for option in _OPTIONS]
     kept = [each for each in own.values() if each.name != "options"]
 
     @functools.wraps(command)

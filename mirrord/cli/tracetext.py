@@ -19,12 +19,16 @@ _PLURALS = {"write": "writes", "read": "reads", "trim": "trims", "flush": "flush
 
 
 def described(
-    facts: Facts, seen: Seen, findings: Sequence[Finding],
+    facts: Facts,
+    seen: Seen,
+    findings: Sequence[Finding],
     handled: Sequence[dict[str, str]] = (),
-) -> str:  # fmt: skip
+) -> str:
     """What a trace holds and what is odd about it, each with the option that handles it."""
-    lines = [f"{facts.name}: {seen.count:,} records of {format_duration(seen.span_s)}, "
-             f"format {facts.source_format}"]  # fmt: skip
+    lines = [
+        f"{facts.name}: {seen.count:,} records of {format_duration(seen.span_s)}, "
+        f"format {facts.source_format}"
+    ]
     if facts.epoch_ns is not None:
         lines.append(f"  begins    {_moment(facts.epoch_ns + seen.first_ns)}")
     else:
@@ -40,8 +44,10 @@ def described(
     if seen.writes:
         mean = seen.sizes["write"] / seen.span_s if seen.span_s else 0
         lines.append(f"  4 KiB blocks touched by writes {seen.touched[0]:,}")
-        lines.append(f"  written per second {format_size(mean)} on average, "
-                     f"{format_size(seen.peak_bytes)} in the busiest one")  # fmt: skip
+        lines.append(
+            f"  written per second {format_size(mean)} on average, "
+            f"{format_size(seen.peak_bytes)} in the busiest one"
+        )
     if findings:
         lines.append("found:")
         for each in findings:
@@ -65,5 +71,7 @@ def row_text(row: dict[str, Any]) -> str:
     """A record as one line."""
     latency = row["latency_ns"]
     took = f"  took {latency / 1e6:.3f} ms" if latency >= 0 else ""
-    return (f"{row['time_ns'] / 1e9:16.9f}  {row['volume']:12} {row['op']:5} "
-            f"{row['offset']:>16,} + {row['length']:>9,}{took}")  # fmt: skip
+    return (
+        f"{row['time_ns'] / 1e9:16.9f}  {row['volume']:12} {row['op']:5} "
+        f"{row['offset']:>16,} + {row['length']:>9,}{took}"
+    )

@@ -49,9 +49,10 @@ class Definitions:
         except FileNotFoundError:
             if path.is_symlink():
                 raise ConfigError(
-                    "the definition cannot be read", where=str(path),
+                    "the definition cannot be read",
+                    where=str(path),
                     why=f"it is a link to {path.readlink()}, which is not there",
-                ) from None  # fmt: skip
+                ) from None
             near = nearest(name, self.names())
             known = ", ".join(self.names()[:8])
             if near:
@@ -78,9 +79,11 @@ class Definitions:
             return both.get(self._source_of(first.id), first)
         if source_site not in both:
             raise ConfigError(
-                f"the definition names no site '{source_site}'", where=str(self.file(name)),
-                why=f"it names {' and '.join(both)}", hint="It was edited meanwhile: try again.",
-            )  # fmt: skip
+                f"the definition names no site '{source_site}'",
+                where=str(self.file(name)),
+                why=f"it names {' and '.join(both)}",
+                hint="It was edited meanwhile: try again.",
+            )
         return both[source_site]
 
     def both(self, name: str) -> list[Definition]:

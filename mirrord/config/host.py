@@ -130,10 +130,12 @@ def check_links(definitions: Iterable[Definition], host: Host, file: str) -> Non
         if link and link not in host.links:
             near = nearest(link, host.links)
             raise ConfigError(
-                f"no link is called '{link}'", where=definition.file,
-                hint=f"Did you mean '{near[0]}'?" if near
+                f"no link is called '{link}'",
+                where=definition.file,
+                hint=f"Did you mean '{near[0]}'?"
+                if near
                 else f'Add it to {file}: [links], {link} = "20MiB/s".',
-            )  # fmt: skip
+            )
 
 
 def _check_zone(zone: str, where: str) -> None:
@@ -144,6 +146,7 @@ def _check_zone(zone: str, where: str) -> None:
     except (KeyError, ValueError, OSError):
         near = nearest(zone, available_timezones())
         raise ConfigError(
-            f"the time zone '{zone}' is not known", where=where,
+            f"the time zone '{zone}' is not known",
+            where=where,
             hint=f"Did you mean '{near[0]}'?" if near else "Write it as Europe/Berlin or UTC.",
-        ) from None  # fmt: skip
+        ) from None

@@ -108,17 +108,20 @@ def parse(name: str, text: str, file: str) -> RemoteHost:
         values["connect_s"] = values.pop("connect")
     if values.get("transport") == "unix" and not values.get("address", "").startswith("/"):
         raise ConfigError(
-            "'address' is wrong", where=f"{file}:{strict.line_of(text, 'address')}",
+            "'address' is wrong",
+            where=f"{file}:{strict.line_of(text, 'address')}",
             why='transport = "unix" needs the whole path of a socket',
-        )  # fmt: skip
+        )
     return RemoteHost(**{"name": name, "address": name, **values})
 
 
 def render(host: RemoteHost) -> str:
     """A host as its file's text: what is not as usual."""
     usual = RemoteHost(host.name, "")
-    lines = [f"# The host '{host.name}'. Each key: docs/config.md. Try it: mirrord host check "
-             f"{host.name}"]  # fmt: skip
+    lines = [
+        f"# The host '{host.name}'. Each key: docs/config.md. Try it: mirrord host check "
+        f"{host.name}"
+    ]
     for key in _KEYS:
         field = "connect_s" if key == "connect" else key
         value = getattr(host, field)
@@ -160,10 +163,12 @@ class Hosts:
         except FileNotFoundError:
             near = nearest(name, self.names())
             raise NotFound(
-                f"no host is called '{name}'", where=str(path),
-                hint=f"Did you mean '{near[0]}'?" if near
+                f"no host is called '{name}'",
+                where=str(path),
+                hint=f"Did you mean '{near[0]}'?"
+                if near
                 else f"Make it with 'mirrord host add {name} --address …'.",
-            ) from None  # fmt: skip
+            ) from None
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(
                 "the host's settings cannot be read", where=str(path), why=str(error)
@@ -194,9 +199,11 @@ class Hosts:
             if host.name in seen:
                 file = self.folder / f"{seen[-1]}.toml"
                 raise ConfigError(
-                    "the jump hosts lead in a circle", where=self._place(file, "jump"),
-                    why=" → ".join([*seen, host.name]), hint="Take one 'jump' out.",
-                )  # fmt: skip
+                    "the jump hosts lead in a circle",
+                    where=self._place(file, "jump"),
+                    why=" → ".join([*seen, host.name]),
+                    hint="Take one 'jump' out.",
+                )
             if host.transport not in ("ssh", "openssh"):
                 raise ConfigError(
                     f"'{host.name}' cannot be a jump host",

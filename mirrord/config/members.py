@@ -84,11 +84,12 @@ def check_tables(values: Mapping[str, Any], file: str) -> None:
     for member, ends in found:
         if set(ends) != set(sites):
             raise ConfigError(
-                f"the member '{member}' needs an endpoint for each site", where=file,
+                f"the member '{member}' needs an endpoint for each site",
+                where=file,
                 why=f"it has {', '.join(ends) or 'none'}; the sites are {', '.join(sites)}",
                 hint='For example: [[member]] with name = "log", primary = "btrfs:/db/log" and '
                 'secondary = "btrfs:/backup/log".',
-            )  # fmt: skip
+            )
 
 
 def _beside(key: str, where: str) -> ConfigError:
@@ -121,9 +122,11 @@ def _check_names(definition: Definition) -> None:
             raise ConfigError("two members have one name", where=where, why=name)
     if len(kinds) > 1:
         raise ConfigError(
-            "the members are of different kinds", where=where, why=", ".join(sorted(kinds)),
+            "the members are of different kinds",
+            where=where,
+            why=", ".join(sorted(kinds)),
             hint="Make a mirror for each kind of volume.",
-        )  # fmt: skip
+        )
 
 
 def _check_places(definition: Definition) -> None:

@@ -53,9 +53,10 @@ def migrated(name: str, text: str, file: str) -> Migrated | None:
     after = _rewritten(text, file)
     if strict.loads(after, file) != _with_sites(raw):
         raise ConfigError(
-            "the definition cannot be rewritten", where=file,
+            "the definition cannot be rewritten",
+            where=file,
             hint="Write it by hand: a new one as 'mirrord create' writes it is in docs/config.md.",
-        )  # fmt: skip
+        )
     return Migrated(parse(name, after, file), text, after)
 
 

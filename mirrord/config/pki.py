@@ -45,10 +45,11 @@ class Authority:
         """Make keys and certificates of the authority and of this host. `Refused`: there are."""
         if self.certificate.exists():
             raise Refused(
-                "this host has an authority already", where=str(self.folder),
+                "this host has an authority already",
+                where=str(self.folder),
                 why="a new one would shut out every peer",
                 hint=f"To begin anew, move the folder {self.folder} away first.",
-            )  # fmt: skip
+            )
         key, made = _made("mirrord of this host", None)
         server_key, server = _made("mirrord", (key, made), server=True)
         try:
@@ -70,9 +71,10 @@ class Authority:
         allowed, file = check_allowed(allow), peers.file(name)
         if file.exists():
             raise Refused(
-                f"there is a peer '{name}'", where=str(file),
+                f"there is a peer '{name}'",
+                where=str(file),
                 hint=f"To give it a new certificate, delete {file} first.",
-            )  # fmt: skip
+            )
         key, made = _made(name, self._load())
         peer = Peer(name, _fingerprint(made), allowed, append_only)
         try:
@@ -84,9 +86,10 @@ class Authority:
             peers.write(peer)
         except FileExistsError:
             raise Refused(
-                "the file of the bundle exists", where=str(bundle),
+                "the file of the bundle exists",
+                where=str(bundle),
                 hint="Name another one with --output.",
-            ) from None  # fmt: skip
+            ) from None
         except OSError as error:
             raise _failed(bundle, error) from error
         return Issued(peer, file, bundle)
@@ -156,10 +159,16 @@ def _usage(*, authority: bool) -> x509.KeyUsage:
     from cryptography import x509
 
     return x509.KeyUsage(
-        digital_signature=not authority, key_cert_sign=authority, crl_sign=authority,
-        content_commitment=False, key_encipherment=False, data_encipherment=False,
-        key_agreement=False, encipher_only=False, decipher_only=False,
-    )  # fmt: skip
+        digital_signature=not authority,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def _pem(made: Any) -> bytes:

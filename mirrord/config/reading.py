@@ -201,25 +201,28 @@ class _Reader:
     def _check_form(self, raw: Mapping[str, Any]) -> None:
         if is_old(raw):
             raise ConfigError(
-                "the definition has the form of an older version", where=self._file,
+                "the definition has the form of an older version",
+                where=self._file,
                 hint=f"'mirrord config migrate {self._name}' rewrites it.",
-            )  # fmt: skip
+            )
         for key in _OLD_KEYS:
             if key in raw and "site" in raw:
                 raise ConfigError(
-                    f"'{key}' is of the older form, but the file has sites", where=self._where(key),
+                    f"'{key}' is of the older form, but the file has sites",
+                    where=self._where(key),
                     hint=f"Take out '{key}': each site has its own settings (docs/config.md).",
-                )  # fmt: skip
+                )
 
     def _check_sites(self) -> None:
         names = list(self._sites)
         if len(names) != 2:
             why = f"it names {', '.join(names)}" if names else "it names none"
             raise ConfigError(
-                "a definition names two sites", why=why,
+                "a definition names two sites",
+                why=why,
                 where=self._where(names[-1], "site") if names else self._file,
                 hint="Write a table for each: [site.primary] and [site.secondary].",
-            )  # fmt: skip
+            )
         for name in names:
             self._check_site(name)
         for name, override in self._overrides.items():
@@ -248,9 +251,10 @@ class _Reader:
             return
         near = nearest(name, self._sites)
         raise ConfigError(
-            f"'{table}.{name}' is of no site", where=self._where(name, table),
+            f"'{table}.{name}' is of no site",
+            where=self._where(name, table),
             hint=f"Did you mean '{near[0]}'?" if near else f"Sites: {', '.join(self._sites)}.",
-        )  # fmt: skip
+        )
 
     def _directed(self, source: str) -> Definition:
         first, second = self._sites
@@ -264,9 +268,11 @@ class _Reader:
             **override.get("keep", {}),
         }
         found = members.directed(values.get("member", ()), source, destination)
-        ends = (found[0].source, found[0].destination) if found else (
-            self._sites[source]["endpoint"], self._sites[destination]["endpoint"]
-        )  # fmt: skip
+        ends = (
+            (found[0].source, found[0].destination)
+            if found
+            else (self._sites[source]["endpoint"], self._sites[destination]["endpoint"])
+        )
         definition = Definition(
             name=self._name,
             id=values["id"],
@@ -299,26 +305,29 @@ class _Reader:
 
         if promise.error < promise.warn:
             raise ConfigError(
-                "'error_percent' is below 'warn_percent'", where=where("error_percent"),
+                "'error_percent' is below 'warn_percent'",
+                where=where("error_percent"),
                 why=f"{promise.error} < {promise.warn}",
-            )  # fmt: skip
+            )
         if timing.rules:
             _check_schedule(timing, where("schedule"))
         elif any(timing):
             key = next(key for key in _ABOUT_TIMES if getattr(timing, key))
             raise ConfigError(
-                f"'{key}' says when to run, but there is no schedule", where=where(key),
+                f"'{key}' says when to run, but there is no schedule",
+                where=where(key),
                 hint='Add for example: schedule = "every 15m"',
-            )  # fmt: skip
+            )
 
 
 def recursive_end(endpoint: Endpoint, where: str) -> Endpoint:
     """The same place with all below it; `ConfigError` where there is no such thing."""
     if endpoint.kind not in ("zfs", TREE):
         raise ConfigError(
-            f"a {endpoint.kind} volume cannot be mirrored with all below it", where=where,
+            f"a {endpoint.kind} volume cannot be mirrored with all below it",
+            where=where,
             hint="'recursive' is for ZFS datasets. Make a mirror for each volume.",
-        )  # fmt: skip
+        )
     return endpoint._replace(kind=TREE)
 
 
@@ -364,9 +373,12 @@ def _check_schedule(timing: Timing, where: str) -> None:
 
     try:
         parse_schedule(
-            timing.rules, zone=timing.zone or "UTC", jitter=timing.jitter,
-            windows=timing.windows, blackouts=timing.blackouts,
-        )  # fmt: skip
+            timing.rules,
+            zone=timing.zone or "UTC",
+            jitter=timing.jitter,
+            windows=timing.windows,
+            blackouts=timing.blackouts,
+        )
     except MirrordError as error:
         raise ConfigError(error.what, where=where, why=error.why, hint=error.hint) from None
 

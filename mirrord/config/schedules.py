@@ -82,9 +82,12 @@ class Schedules:
 @lru_cache(maxsize=4096)
 def _parsed(timing: Timing, zone: str) -> Schedule:
     return parse_schedule(
-        timing.rules, zone=timing.zone or zone, jitter=timing.jitter,
-        windows=timing.windows, blackouts=timing.blackouts,
-    )  # fmt: skip
+        timing.rules,
+        zone=timing.zone or zone,
+        jitter=timing.jitter,
+        windows=timing.windows,
+        blackouts=timing.blackouts,
+    )
 
 
 @lru_cache(maxsize=1)

@@ -41,9 +41,10 @@ def _check_ends(definition: Definition) -> None:
     where = definition.file or definition.name
     if {source.kind, destination.kind} == {"zfs", TREE}:
         raise ConfigError(
-            "only one end is meant with all below it", where=where,
+            "only one end is meant with all below it",
+            where=where,
             hint="Write both as zfs: and add 'recursive = true' (create: '--recursive').",
-        )  # fmt: skip
+        )
     if source.kind != destination.kind:
         raise members.mixed(source, destination, where)
     if source == destination:

@@ -120,9 +120,10 @@ def plan(
     known = {one.id: one.name for one in definitions.all()}
     if record.mirror_id in known:
         raise Refused(
-            "the mirror is defined here already", where=f"mirror '{known[record.mirror_id]}'",
+            "the mirror is defined here already",
+            where=f"mirror '{known[record.mirror_id]}'",
             hint=f"'mirrord takeover {known[record.mirror_id]}' lets this host control it.",
-        )  # fmt: skip
+        )
     definitions.check_free(definition.name)
     check_together([*definitions.all(), definition])
     lines = (
@@ -141,15 +142,18 @@ def _record(driver: Driver, wanted: str) -> Relationship:
     names = ", ".join(sorted(f"{one.name} ({one.mirror_id})" for one in found))
     if not chosen:
         raise NotFound(
-            "the volume has no such relationship record", where=str(driver),
+            "the volume has no such relationship record",
+            where=str(driver),
             why=f"it has those of {names}" if names else "it has none",
             hint="Check the endpoint: it is that of a volume that was an end of the mirror.",
-        )  # fmt: skip
+        )
     if len(chosen) > 1:
         raise UsageError(
-            "the volume belongs to several mirrors", where=str(driver), why=names,
+            "the volume belongs to several mirrors",
+            where=str(driver),
+            why=names,
             hint="Say which one: --mirror NAME (or its id).",
-        )  # fmt: skip
+        )
     return chosen[0]
 
 
@@ -162,10 +166,11 @@ def _site_at(record: Relationship, endpoint: Endpoint) -> SiteRecord:
             return found[0]
     ends = " and ".join(", ".join(site.endpoints) for site in record.sites)
     raise Refused(
-        "it cannot be told which end of the mirror this is", where=str(endpoint),
+        "it cannot be told which end of the mirror this is",
+        where=str(endpoint),
         why=f"the record names {ends}",
         hint=_BY_HAND.format(id=record.mirror_id, name=record.name),
-    )  # fmt: skip
+    )
 
 
 def _calls(site: SiteRecord, *, exactly: bool) -> set[Endpoint]:

@@ -49,12 +49,21 @@ class Service(Opener):
     # Definitions
 
     def create(
-        self, name: str, source: str = "", destination: str = "", *,
+        self,
+        name: str,
+        source: str = "",
+        destination: str = "",
+        *,
         members: tuple[str, ...] = (),
-        keep_source: int | str = 2, keep_destination: int | str = 10,
-        snapshots: tuple[str, ...] = (), schedule: str = "", rpo: str = "", throttle: str = "",
-        recursive: bool = False, sites: tuple[str, ...] = SITE_NAMES,
-    ) -> Result:  # fmt: skip
+        keep_source: int | str = 2,
+        keep_destination: int | str = 10,
+        snapshots: tuple[str, ...] = (),
+        schedule: str = "",
+        rpo: str = "",
+        throttle: str = "",
+        recursive: bool = False,
+        sites: tuple[str, ...] = SITE_NAMES,
+    ) -> Result:
         """Define a mirror, after looking at both ends; moves no data.
 
         members: of a mirror with several, in place of source and destination, each as
@@ -252,9 +261,14 @@ class Service(Opener):
         return self._verb(Verb.REVERSE, name, work)
 
     def restore_files(
-        self, name: str, paths: list[str], *,
-        snapshot: str | None, into: Path | None, overwrite: bool,
-    ) -> Result:  # fmt: skip
+        self,
+        name: str,
+        paths: list[str],
+        *,
+        snapshot: str | None,
+        into: Path | None,
+        overwrite: bool,
+    ) -> Result:
         """See `mirrord.engine.restore.restore_files`."""
         from mirrord.engine import restore
 

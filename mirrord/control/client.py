@@ -90,9 +90,10 @@ class Client:
                     return unpack(told)
                 self._tell(told)
         raise Unreachable(
-            "the service ended before it had answered", where=str(self._act),
+            "the service ended before it had answered",
+            where=str(self._act),
             hint="It goes on or cleans up when it starts again: 'systemctl status mirrord'.",
-        )  # fmt: skip
+        )
 
     @contextmanager
     def _request(self, method: str, body: str) -> Iterator[http.client.HTTPResponse]:
@@ -108,17 +109,20 @@ class Client:
                 denied = error
             except (OSError, http.client.HTTPException) as error:
                 raise Unreachable(
-                    "the service does not answer", where=str(path), why=str(error),
+                    "the service does not answer",
+                    where=str(path),
+                    why=str(error),
                     hint="'systemctl status mirrord' says how it is.",
-                ) from error  # fmt: skip
+                ) from error
             finally:
                 connection.close()
         raise PermissionMissing(
-            "you may not ask this of the service", where=str(sockets[0]),
+            "you may not ask this of the service",
+            where=str(sockets[0]),
             why="the socket is not yours to use",
             hint="Run it as root (or with sudo), or be a member of the group that mirrord.toml "
             "names.",
-        ) from denied  # fmt: skip
+        ) from denied
 
     def _tell(self, told: dict[str, Any]) -> None:
         if "activity" in told:

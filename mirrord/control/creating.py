@@ -13,9 +13,10 @@ def two_sites(names: tuple[str, ...]) -> tuple[str, str]:
     """The names when they can be those of a mirror's sites; `UsageError` otherwise."""
     if len(names) != 2 or names[0] == names[1]:
         raise UsageError(
-            "a mirror has two sites with different names", why=f"given: {', '.join(names) or '-'}",
+            "a mirror has two sites with different names",
+            why=f"given: {', '.join(names) or '-'}",
             hint="Write the source's first, for example --sites berlin,dr.",
-        )  # fmt: skip
+        )
     return check_site_name(names[0]), check_site_name(names[1])
 
 

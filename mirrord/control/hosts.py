@@ -59,9 +59,10 @@ def plan(paths: Paths, name: str, wanted: dict[str, Any]) -> RemoteHost:
         host = host._replace(**{key: made})
     if host.transport not in ("ssh", "openssh"):
         raise Refused(
-            f"'{name}' is reached by {host.transport}, not by SSH", where=str(hosts.file(name)),
+            f"'{name}' is reached by {host.transport}, not by SSH",
+            where=str(hosts.file(name)),
             hint="Edit that file, or begin again with --transport ssh.",
-        )  # fmt: skip
+        )
     hosts.jumps(host)
     return host
 
@@ -133,11 +134,18 @@ def check(paths: Paths, authority: str) -> Result:
     )
     text += "".join(f"\n{note}" for note in notes) or f"\nThe data go over {how}."
     return Result(
-        "done", text,
-        {"host": authority, "transport": host.transport, "took_s": round(took_s, 3),
-         "software": there, "allowed": allowed, "round_trip_s": round(trip_s, 6),
-         "notes": list(notes)},
-    )  # fmt: skip
+        "done",
+        text,
+        {
+            "host": authority,
+            "transport": host.transport,
+            "took_s": round(took_s, 3),
+            "software": there,
+            "allowed": allowed,
+            "round_trip_s": round(trip_s, 6),
+            "notes": list(notes),
+        },
+    )
 
 
 def remove(paths: Paths, name: str) -> Path:
@@ -147,9 +155,10 @@ def remove(paths: Paths, name: str) -> Path:
         hosts.load(name)  # says what there is instead
     for user in _users(paths, hosts, name):
         raise Refused(
-            f"{user} needs the host '{name}'", where=str(hosts.file(name)),
+            f"{user} needs the host '{name}'",
+            where=str(hosts.file(name)),
             hint="Change or delete that first.",
-        )  # fmt: skip
+        )
     hosts.remove(name)
     return hosts.file(name)
 

@@ -58,9 +58,10 @@ def _check_copy(one: Migrated) -> None:
     copy = _copy_of(one)
     if copy.exists() and copy.read_bytes() != Path(one.definition.file).read_bytes():
         raise Refused(
-            "an earlier copy of the definition would be overwritten", where=str(copy),
+            "an earlier copy of the definition would be overwritten",
+            where=str(copy),
             hint="Move it away, then run the same command again.",
-        )  # fmt: skip
+        )
 
 
 def _record(paths: Paths, found: list[Migrated]) -> None:

@@ -133,9 +133,11 @@ class Opener:
         pace = None
         if limits is not None:
             pace = partial(
-                limits.throttle, definitions=self.definitions, check=run.check_abort,
+                limits.throttle,
+                definitions=self.definitions,
+                check=run.check_abort,
                 danger=lambda: self.in_danger(name),
-            )  # fmt: skip
+            )
         controller = identity.controller(self.paths.config)
         return Mirror(
             Relation(definition, self.definitions, self.catalogue, controller, zone=self.host.zone),

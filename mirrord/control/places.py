@@ -46,9 +46,11 @@ def _check_pair(source: VolumeFacts, sender: Driver, receiver: Driver) -> tuple[
     real = os.path.realpath(receiver.location) + "/"
     if real.startswith(os.path.realpath(source.view).rstrip("/") + "/"):
         raise Refused(
-            "the destination lies inside the source", where=where, why=f"it is really {real}",
+            "the destination lies inside the source",
+            where=where,
+            why=f"it is really {real}",
             hint="Give a destination outside of it, best on another disk.",
-        )  # fmt: skip
+        )
     return _notes(source, destination)
 
 

@@ -84,9 +84,10 @@ def _record_volume(
         raise not_live(str(volume))
     if wanted.files and (volume.remote or Capability.FILES not in volume.capabilities):
         raise UsageError(
-            "--files is for volumes of files on this host", where=str(volume),
+            "--files is for volumes of files on this host",
+            where=str(volume),
             why="it is on another host" if volume.remote else "it holds blocks",
-        )  # fmt: skip
+        )
     if not volume.remote:
         _warn(seen, wanted, note)
     facts = Facts(
@@ -126,9 +127,11 @@ def _record_device(what: str, wanted: Wanted, state: Path, tell: Tell) -> dict[s
         )
     device, tracing = kernel.device(what), kernel.tracing()
     facts = Facts(
-        name=wanted.name or what, source_format="kernel", volumes=(what,),
+        name=wanted.name or what,
+        source_format="kernel",
+        volumes=(what,),
         notes={"recorded": what, "device_bytes": str(device.bytes)},
-    )  # fmt: skip
+    )
     with ExitStack() as stack:
         kept = stack.enter_context(journal(state))
         writer = _writer(wanted, facts, kept, stack)
@@ -136,9 +139,12 @@ def _record_device(what: str, wanted: Wanted, state: Path, tell: Tell) -> dict[s
         kept.left.folders.append(str(instance))
         kept.save()
         recorder = KernelRecorder(
-            device, instance, writer.write, lambda so_far: tell(_numbers(so_far)),
+            device,
+            instance,
+            writer.write,
+            lambda so_far: tell(_numbers(so_far)),
             wanted.duration_s,
-        )  # fmt: skip
+        )
         came = recorder.seen
 
         def work(stop: threading.Event) -> None:

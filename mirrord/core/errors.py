@@ -223,9 +223,12 @@ def unpack_error(packed: Mapping[str, Any]) -> MirrordError:
     kind = _by_code().get(str(packed.get("error")), MirrordError)
     error = MirrordError.__new__(kind)
     MirrordError.__init__(
-        error, str(packed.get("what", "")), where=str(packed.get("where", "")),
-        why=str(packed.get("why", "")), hint=str(packed.get("hint", "")),
-    )  # fmt: skip
+        error,
+        str(packed.get("what", "")),
+        where=str(packed.get("where", "")),
+        why=str(packed.get("why", "")),
+        hint=str(packed.get("hint", "")),
+    )
     known = {"error", "what", "where", "why", "hint", "retryable", "notes"}
     error.data = {str(key): value for key, value in packed.items() if key not in known}
     notes = packed.get("notes", ())

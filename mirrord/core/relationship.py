@@ -128,9 +128,11 @@ def replaces(
     """
     if record.mirror_id not in known and len(known) >= RECORDS_MAX:
         raise Refused(
-            "the volume has too many mirrors", where=where, why=f"it has {len(known)} already",
+            "the volume has too many mirrors",
+            where=where,
+            why=f"it has {len(known)} already",
             hint="Delete those that are no more: 'mirrord delete NAME'.",
-        )  # fmt: skip
+        )
     stored = known.get(record.mirror_id)
     if stored == record:
         return False
@@ -166,9 +168,11 @@ def _said(record: Relationship) -> str:
 
 def _fenced(where: str, why: str) -> Fenced:
     return Fenced(
-        "the volume has moved on", where=where, why=why,
+        "the volume has moved on",
+        where=where,
+        why=why,
         hint="Another command has changed the roles meanwhile: see 'mirrord status'.",
-    )  # fmt: skip
+    )
 
 
 def encode(record: Relationship) -> bytes:

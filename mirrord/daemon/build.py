@@ -95,8 +95,9 @@ def serve_agent(
         if listen.startswith("/"):
             listening.serve_unix(Path(listen), settings._replace(data=False), found)
         else:
-            listening.serve_tls(_address(listen, ruled=bool(allow) or append_only), found,
-                                compress=compress)  # fmt: skip
+            listening.serve_tls(
+                _address(listen, ruled=bool(allow) or append_only), found, compress=compress
+            )
     except Aborted:
         return  # this is how it ends
 

@@ -148,9 +148,13 @@ class Daemon:
             self.board.put(name, each.row)
             definition = each.definition
             watched = self.scheduler.define(
-                definition, each.schedule, standing_of(each.row), host=host_of(definition),
-                filesystem=each.row["filesystem"], runs=each.runs,
-            )  # fmt: skip
+                definition,
+                each.schedule,
+                standing_of(each.row),
+                host=host_of(definition),
+                filesystem=each.row["filesystem"],
+                runs=each.runs,
+            )
             watched.base_risk, watched.faults = each.row["base_risk"], faults_of(each.row)
             self.ledger.adopt(name)
         self._answer_forsaken()
@@ -296,10 +300,13 @@ class Daemon:
             self._answer_forsaken()
             return
         self.scheduler.define(
-            known.definition, known.schedule, standing_of(known.row),
+            known.definition,
+            known.schedule,
+            standing_of(known.row),
             host=host_of(known.definition),
-            filesystem=known.row["filesystem"], runs=known.runs,
-        )  # fmt: skip
+            filesystem=known.row["filesystem"],
+            runs=known.runs,
+        )
         self._saw(name, known.row)
         self._answer_forsaken()
         self._take_up(known)

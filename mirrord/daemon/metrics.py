@@ -57,9 +57,11 @@ class Metrics:
             "mirrord_resumed_bytes", "Bytes that a checkpoint saved.", ["mirror"], registry=registry
         )
         self._throttled = Counter(
-            "mirrord_throttle_wait_seconds", "Time that transfers waited for rates.", ["mirror"],
+            "mirrord_throttle_wait_seconds",
+            "Time that transfers waited for rates.",
+            ["mirror"],
             registry=registry,
-        )  # fmt: skip
+        )
         self._blocks = Gauge(
             "mirrord_blocks",
             "Blocks by state in the last delta.",
@@ -67,16 +69,21 @@ class Metrics:
             registry=registry,
         )
         self._duration = Histogram(
-            "mirrord_run_seconds", "Duration of runs that moved data.", ["mirror"],
-            buckets=_DURATIONS_S, registry=registry,
-        )  # fmt: skip
+            "mirrord_run_seconds",
+            "Duration of runs that moved data.",
+            ["mirror"],
+            buckets=_DURATIONS_S,
+            registry=registry,
+        )
         self._phases = Counter(
             "mirrord_phase_seconds", "Time spent by phase.", ["mirror", "phase"], registry=registry
         )
         self._failed = Counter(
-            "mirrord_failed_commands", "Commands that failed and were no queued runs.",
-            ["mirror", "verb", "result"], registry=registry,
-        )  # fmt: skip
+            "mirrord_failed_commands",
+            "Commands that failed and were no queued runs.",
+            ["mirror", "verb", "result"],
+            registry=registry,
+        )
         self.jumps = Counter("mirrord_clock_jumps", "Jumps of the wall clock.", registry=registry)
 
     def count(self, job: Job, outcome: Outcome) -> None:
@@ -138,9 +145,10 @@ class _Now(Collector):
         for finding in self._host_alarms():
             alarms.add_metric(["", finding.kind, finding.level], 1)
         failures = GaugeMetricFamily(
-            "mirrord_last_failed", "1 while the last command of a kind is one that failed.",
+            "mirrord_last_failed",
+            "1 while the last command of a kind is one that failed.",
             labels=["mirror", "verb"],
-        )  # fmt: skip
+        )
         now_ns = clock.now_ns()
         for row in self._board.rows():
             name = str(row["name"])
@@ -175,9 +183,10 @@ class _Now(Collector):
         yield alarms
         yield failures
         yield GaugeMetricFamily(
-            "mirrord_queue_waiting", "Mirrors that wait for a turn.",
+            "mirrord_queue_waiting",
+            "Mirrors that wait for a turn.",
             value=len(self._scheduler.queue.waiting),
-        )  # fmt: skip
+        )
         yield GaugeMetricFamily(
             "mirrord_queue_running", "Mirrors that run.", value=len(self._scheduler.queue.running)
         )

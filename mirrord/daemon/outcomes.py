@@ -18,8 +18,9 @@ def report(job: Job, outcome: Outcome) -> None:
         say(
             "error" if outcome.error.code != "aborted" else "info",
             f"{job.name}: {job.verb} failed after {duration}{again}: {outcome.error}",
-            **facts, code=outcome.error.code,
-        )  # fmt: skip
+            **facts,
+            code=outcome.error.code,
+        )
         return
     if "stream_bytes" not in outcome.data:
         if job.verb != "update":
@@ -28,14 +29,19 @@ def report(job: Job, outcome: Outcome) -> None:
     size, data = int(outcome.data["stream_bytes"]), outcome.data
     waited = data.get("throttled_s", 0.0)
     throttled = f", {format_duration(waited)} of it throttled" if waited > 0.1 else ""
-    resumed = f", after {format_size(data['resumed_bytes'])} of an earlier try" if data.get(
-        "resumed_bytes") else ""  # fmt: skip
+    resumed = (
+        f", after {format_size(data['resumed_bytes'])} of an earlier try"
+        if data.get("resumed_bytes")
+        else ""
+    )
     say(
         "info",
         f"{job.name}: {job.verb} ({job.cause}) done: {format_size(size)} in {duration}"
         f"{throttled}{resumed}, now shows {data.get('snapshot', '')}",
-        **facts, bytes=size, duration_s=round(outcome.duration_s, 3),
-    )  # fmt: skip
+        **facts,
+        bytes=size,
+        duration_s=round(outcome.duration_s, 3),
+    )
 
 
 def record_attempt(service: Service, job: Job, error: MirrordError) -> None:
@@ -46,6 +52,10 @@ def record_attempt(service: Service, job: Job, error: MirrordError) -> None:
     if service.catalogue.mirror(definition.id) is None:
         return
     service.catalogue.add_attempt(
-        definition.id, verb=job.verb, cause=job.cause, number=job.number, code=error.code,
+        definition.id,
+        verb=job.verb,
+        cause=job.cause,
+        number=job.number,
+        code=error.code,
         error=str(error),
-    )  # fmt: skip
+    )

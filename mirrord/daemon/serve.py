@@ -45,9 +45,11 @@ def run(paths: Paths) -> None:
             )
         except Busy as error:
             raise Busy(
-                "a service runs already", where=str(paths.state), why=error.what,
+                "a service runs already",
+                where=str(paths.state),
+                why=error.what,
                 hint="'systemctl status mirrord' shows it; one is enough for all mirrors.",
-            ) from None  # fmt: skip
+            ) from None
         locks.share_process()
         asyncio.run(_serve(paths, host))
 
@@ -110,10 +112,17 @@ class _Server(uvicorn.Server):
     def __init__(self, app: Starlette, made: socket.socket) -> None:
         super().__init__(
             uvicorn.Config(
-                app, log_config=None, log_level="critical", access_log=False, lifespan="off",
-                http=_Protocol, ws="none", timeout_graceful_shutdown=3, backlog=_BACKLOG,
+                app,
+                log_config=None,
+                log_level="critical",
+                access_log=False,
+                lifespan="off",
+                http=_Protocol,
+                ws="none",
+                timeout_graceful_shutdown=3,
+                backlog=_BACKLOG,
             )
-        )  # fmt: skip
+        )
         self.socket = made
 
     @contextmanager
@@ -143,9 +152,10 @@ def _group(name: str) -> int | None:
         return grp.getgrnam(name).gr_gid
     except KeyError:
         raise ConfigError(
-            f"there is no group '{name}'", where="mirrord.toml",
+            f"there is no group '{name}'",
+            where="mirrord.toml",
             hint=f"Make it with 'groupadd --system {name}', or take daemon.group out.",
-        ) from None  # fmt: skip
+        ) from None
 
 
 @contextmanager
@@ -160,9 +170,11 @@ def _unix(path: Path, mode: int, group: int | None) -> Iterator[socket.socket]:
                 made.bind(where)
         except OSError as error:
             raise IoFailed(
-                "the socket cannot be made", where=str(path), why=error.strerror or str(error),
+                "the socket cannot be made",
+                where=str(path),
+                why=error.strerror or str(error),
                 hint="Check that the folder is there and writable.",
-            ) from error  # fmt: skip
+            ) from error
         finally:
             os.umask(before)
         if group is not None:
@@ -185,9 +197,10 @@ def _tcp(address: str) -> Iterator[socket.socket]:
             made.bind((host.strip("[]"), int(port)))
         except OSError as error:
             raise IoFailed(
-                "nothing can listen at the address for metrics", where=address,
+                "nothing can listen at the address for metrics",
+                where=address,
                 why=error.strerror or str(error),
                 hint="daemon.metrics in mirrord.toml names it; another program may have it.",
-            ) from error  # fmt: skip
+            ) from error
         made.listen(_BACKLOG)
         yield made

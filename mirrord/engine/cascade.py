@@ -31,18 +31,21 @@ def passed_on(mirror: Mirror) -> Snapshot | None:
         if snapshot.guid == facts.shown and snapshot.intact:
             return snapshot
     raise Diverged(
-        "the snapshot that the source shows cannot be passed on", where=str(mirror.source),
-        why="it was deleted or made writable", hint="Update the mirror that it belongs to first.",
-    )  # fmt: skip
+        "the snapshot that the source shows cannot be passed on",
+        where=str(mirror.source),
+        why="it was deleted or made writable",
+        hint="Update the mirror that it belongs to first.",
+    )
 
 
 def went_back(mirror: Mirror, snapshot: Snapshot) -> Refused:
     """The source shows something older than the destination does."""
     return Refused(
-        "the source has gone back to an older snapshot", where=str(mirror.source),
+        "the source has gone back to an older snapshot",
+        where=str(mirror.source),
         why=f"it shows {snapshot.name}, which the destination has already",
         hint="Update the mirror that it belongs to; or break this one and resync it.",
-    )  # fmt: skip
+    )
 
 
 def refuse_members(definition: Definition) -> None:
@@ -70,9 +73,11 @@ def change_source(mirror: Mirror, endpoint: Endpoint, driver: Driver) -> Result:
         base = plan.find_base(mirror.name, here, there, facts.shown or facts.origin or "")
         if isinstance(base, plan.Conflict):
             raise Refused(
-                "the mirror cannot go on from there", where=str(source), why=base.why,
+                "the mirror cannot go on from there",
+                where=str(source),
+                why=base.why,
                 hint=_instead(here, there, base.hint),
-            )  # fmt: skip
+            )
         if pending is not None:
             recovery.drop(mirror, pending)
         with source.lock(f"mirrord {Verb.CHANGE_SOURCE.value} {mirror.name}"):

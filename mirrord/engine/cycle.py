@@ -73,9 +73,11 @@ def prepare(
     moment_ns = clock.now_ns()
     for _ in range(_NAME_TRIES):
         arguments = catalogue.begin(
-            mirror_id, verb.value, {},
+            mirror_id,
+            verb.value,
+            {},
             name=lambda sequence: names.snapshot_name(mirror_id, moment_ns, sequence),
-        )  # fmt: skip
+        )
         snapshot = take(str(arguments["name"]))
         if snapshot.guid not in there:
             return snapshot, int(arguments["sequence"])

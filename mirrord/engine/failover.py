@@ -96,9 +96,10 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
         if isinstance(verdict, Already) and set(there.roles()) == {Role.LIVE}:
             if snapshot is not None:
                 raise Refused(
-                    "the destination is writable already", where=view,
+                    "the destination is writable already",
+                    where=view,
                     hint=f"'mirrord resync {mirror.name}' mirrors it again; then break from there.",
-                )  # fmt: skip
+                )
             return Result(verdict.status, f"'{mirror.name}' is broken off already.", {"view": view})
         chosen = pick_snapshot(mirror, snapshot) if snapshot is not None else None
         guid, epoch = chosen.guid if chosen else None, relation.next_epoch(mirror)
@@ -335,15 +336,19 @@ def _plan_reverse(mirror: Mirror, *, planned: bool) -> Turn:
     check_destination(destination.facts(), mirror)
     if facts.role is Role.MIRROR:
         raise Refused(
-            "the source cannot become a destination of this mirror", where=str(source),
-            why="it is that of another one", hint="'mirrord break' that one first.",
-        )  # fmt: skip
+            "the source cannot become a destination of this mirror",
+            where=str(source),
+            why="it is that of another one",
+            hint="'mirrord break' that one first.",
+        )
     if facts.fixed:
         raise MirrordError(
-            "the source cannot become a destination", where=str(source), why=facts.fixed,
+            "the source cannot become a destination",
+            where=str(source),
+            why=facts.fixed,
             hint="'mirrord resync' goes on in the old direction; or make a new mirror from "
             f"{destination} to another place.",
-        )  # fmt: skip
+        )
     every = mirror.relation.definitions.all()
     turned = mirror.relation.definitions.load(mirror.name, mirror.definition.destination_site)
     check_together([turned if one.id == mirror.id else one for one in every])
@@ -355,10 +360,11 @@ def _plan_reverse(mirror: Mirror, *, planned: bool) -> Turn:
     ]
     if others:
         raise Refused(
-            "the source has other mirrors", where=str(source),
+            "the source has other mirrors",
+            where=str(source),
             why=f"{', '.join(others)} would have no source any more",
             hint="Delete them first (their destinations stay as they are), or resync instead.",
-        )  # fmt: skip
+        )
     common = _common(mirror, destination.snapshots(), source.snapshots())
     lost = None if planned else source.losses(common.guid)
     writers = tuple(source.writers())

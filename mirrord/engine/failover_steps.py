@@ -167,9 +167,15 @@ def _freeze_and_ship(mirror: Mirror, operation: Operation) -> Snapshot | None:
         name = names.snapshot_name(mirror.id, clock.now_ns(), int(arguments["sequence"]))
         last = mirror.take_snapshot(name, alone=True)
         begin = TransferBegin(
-            os.urandom(8).hex(), Verb.REVERSE.value, base, "", last,
-            int(arguments["sequence"]), show=True, source=str(mirror.source),
-        )  # fmt: skip
+            os.urandom(8).hex(),
+            Verb.REVERSE.value,
+            base,
+            "",
+            last,
+            int(arguments["sequence"]),
+            show=True,
+            source=str(mirror.source),
+        )
         mirror.catalogue.begin_transfer(mirror.id, begin)
         found = legs(mirror.routes(), base, last)
         outcome = ship(found, begin.id, run=mirror.run, watcher=mirror.watcher)
@@ -177,10 +183,11 @@ def _freeze_and_ship(mirror: Mirror, operation: Operation) -> Snapshot | None:
         mirror.catalogue.finish_transfer(begin.id, "done", **outcome.columns())
     if not all(driver.facts().frozen for driver in mirror.source.drivers):
         raise TransferFailed(
-            "the reverse was given up", where=str(mirror.source),
+            "the reverse was given up",
+            where=str(mirror.source),
             why="the freeze of the source ended before the last snapshot had arrived",
             hint="Nothing was switched: the mirror goes on as before.",
-        )  # fmt: skip
+        )
     mirror.run.check_abort()
     return last
 

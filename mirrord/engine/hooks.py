@@ -63,10 +63,12 @@ def run(mirror: Mirror, event: str, program: tuple[str, ...], facts: Mapping[str
     where = f"mirror '{definition.name}'"
     try:
         done = command.run(
-            program, timeout_s=definition.hooks.timeout_s, environment=environment,
+            program,
+            timeout_s=definition.hooks.timeout_s,
+            environment=environment,
             # What one before it has paused must be let go on by one after it, come what may.
             check=mirror.run.check_abort if event.startswith("before_") else None,
-        )  # fmt: skip
+        )
     except Aborted:
         raise
     except (MirrordError, OSError) as error:
@@ -76,9 +78,11 @@ def run(mirror: Mirror, event: str, program: tuple[str, ...], facts: Mapping[str
         said = (done.errors or done.output).strip().splitlines()
         tail = f": {said[-1][:200]}" if said else ""
         raise HookFailed(
-            f"the hook {event} failed", where=where,
-            why=f"'{program[0]}' ended with status {done.status}{tail}", hint=_HINT,
-        )  # fmt: skip
+            f"the hook {event} failed",
+            where=where,
+            why=f"'{program[0]}' ended with status {done.status}{tail}",
+            hint=_HINT,
+        )
 
 
 _HINT = "Mend the program, or take it out of the definition; nothing was transferred."

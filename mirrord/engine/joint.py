@@ -112,9 +112,10 @@ class Joint(Driver):
         """The only member's driver; `Unsupported` where there are several."""
         if self._others:
             raise Unsupported(
-                f"{what} of a mirror with several members", where=str(self),
+                f"{what} of a mirror with several members",
+                where=str(self),
                 hint="That is done with one volume at a time: make a mirror of each for it.",
-            )  # fmt: skip
+            )
         return self.drivers[0]
 
     @contextmanager

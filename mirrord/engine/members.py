@@ -297,9 +297,10 @@ class Members(Joint, Clones):
         chosen = plan.beginning(self.snapshots(), live, shown)
         if chosen is None:
             raise Refused(
-                "there is no complete set to begin with", where=str(self),
+                "there is no complete set to begin with",
+                where=str(self),
                 why="of no set all members have an intact snapshot",
-            )  # fmt: skip
+            )
         return chosen
 
     def _names(self, guids: Sequence[str | None]) -> set[str]:

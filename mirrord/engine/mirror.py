@@ -162,11 +162,19 @@ class Mirror:
         pairs = zip(self.source.drivers, self.destination.drivers, strict=True)
         return [
             Route(
-                sender, receiver, self.id, self.run, self.watcher, throttle, self.waiting,
-                make_room=partial(make_room, number), tell=tell, together=self.context.together,
+                sender,
+                receiver,
+                self.id,
+                self.run,
+                self.watcher,
+                throttle,
+                self.waiting,
+                make_room=partial(make_room, number),
+                tell=tell,
+                together=self.context.together,
             )
             for number, (sender, receiver) in enumerate(pairs)
-        ]  # fmt: skip
+        ]
 
     def row(self) -> MirrorRow:
         """The mirror's standing; taken from its ends when the catalogue does not know it."""
@@ -381,11 +389,13 @@ def check_source(facts: VolumeFacts, where: str, mirror_id: str) -> None:
     note = facts.notes[0] if facts.notes else ""
     if facts.role is Role.ABSENT:
         raise Refused(
-            "there is no volume at the source", where=where, why=note or "nothing is at that path",
+            "there is no volume at the source",
+            where=where,
+            why=note or "nothing is at that path",
             hint="Check the path, and that its file system is mounted. 'btrfs subvolume create' or "
             "'mirrord volume create' makes a new one; 'mirrord restore NAME --all' brings a lost "
             "one back.",
-        )  # fmt: skip
+        )
     if facts.role is Role.MIRROR and facts.mirror_id == mirror_id:
         raise Refused(
             "the source is read-only: it is the destination of this same mirror",
@@ -400,15 +410,18 @@ def check_source(facts: VolumeFacts, where: str, mirror_id: str) -> None:
         return  # a cascade: what it shows goes on from there
     if facts.role is Role.MIRROR:
         raise Refused(
-            "the source is the destination of another mirror, and shows nothing yet", where=where,
+            "the source is the destination of another mirror, and shows nothing yet",
+            where=where,
             why=f"it is kept by the mirror with the id {facts.mirror_id}",
             hint="Initialize that mirror first.",
-        )  # fmt: skip
+        )
     raise Refused(
-        "the source is not a volume that can be mirrored", where=where, why=note,
+        "the source is not a volume that can be mirrored",
+        where=where,
+        why=note,
         hint="A folder becomes one by 'btrfs subvolume create NEW' and 'cp -a --reflink'; a block "
         "volume is made by 'mirrord volume create'.",
-    )  # fmt: skip
+    )
 
 
 def check_destination(facts: VolumeFacts, mirror: Mirror) -> None:
@@ -419,11 +432,12 @@ def check_destination(facts: VolumeFacts, mirror: Mirror) -> None:
     check_there(facts, mirror)
     if facts.role is Role.MIRROR and not facts.mirror_id:
         raise Damaged(
-            "the destination's record is damaged", where=where,
+            "the destination's record is damaged",
+            where=where,
             why="; ".join(facts.notes) or "it does not say which mirror it belongs to",
             hint=f"Its snapshots are not touched: 'mirrord break {mirror.name}' makes the newest "
             f"writable, 'mirrord resync {mirror.name}' mirrors again from there.",
-        )  # fmt: skip
+        )
 
 
 def check_there(facts: VolumeFacts, mirror: Mirror) -> None:
@@ -431,10 +445,11 @@ def check_there(facts: VolumeFacts, mirror: Mirror) -> None:
     where = str(mirror.destination)
     if facts.role is Role.ABSENT:
         raise Refused(
-            "the destination is not there any more", where=where,
+            "the destination is not there any more",
+            where=where,
             why=facts.notes[0] if facts.notes else "nothing is at that path",
             hint="Check that its file system is mounted; nothing was changed.",
-        )  # fmt: skip
+        )
     if facts.role is Role.MIRROR and facts.mirror_id not in ("", mirror.id):
         raise other_mirror(where, facts.mirror_id)
 

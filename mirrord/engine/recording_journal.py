@@ -84,9 +84,11 @@ def _others_waiting(state: Path) -> Iterator[None]:
     """Nobody else begins a recording or cleans up meanwhile: a lock that is made must be held
     before anybody can take it for one that was left.
     """
-    with waited_for(lambda: locks.exclusive(
-        state / f"{FOLDER}.lock", "beginning a recording", what="the list of recordings"
-    )):  # fmt: skip
+    with waited_for(
+        lambda: locks.exclusive(
+            state / f"{FOLDER}.lock", "beginning a recording", what="the list of recordings"
+        )
+    ):
         yield
 
 

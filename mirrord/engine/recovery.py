@@ -120,10 +120,11 @@ def recover(
 
 def _tell(mirror: Mirror, operation: Operation) -> None:
     mirror.catalogue.add_event(
-        mirror.id, "warning",
+        mirror.id,
+        "warning",
         f"recovering an interrupted {operation.verb} (process {operation.pid}, phase "
         f"{operation.phase})",
-    )  # fmt: skip
+    )
 
 
 def _recover_switch(mirror: Mirror, operation: Operation) -> Recovered:
@@ -376,9 +377,11 @@ def _settle_transfer(
         if not _is_kept(mirror, operation):
             # The times are those of this host's clock; should it jump, that costs some sending.
             mirror.catalogue.advance(
-                mirror.id, operation.phase, kept_ns=clock.now_ns(),
+                mirror.id,
+                operation.phase,
+                kept_ns=clock.now_ns(),
                 estimate_bytes=mirror.run.estimate_bytes if error else 0,
-            )  # fmt: skip
+            )
             mirror.catalogue.finish_transfer(transfer_id, result, **columns)
         elif _is_expired(mirror, operation):
             _expire(mirror, pending, staging)
@@ -400,10 +403,11 @@ def _expire(mirror: Mirror, pending: Pending, staging: Staging) -> None:
     """What waits at the destination for so long is in the way, and what follows it has grown."""
     drop(mirror, pending)
     mirror.catalogue.add_event(
-        mirror.id, "warning",
+        mirror.id,
+        "warning",
         f"the checkpoint of {pending.snapshot.name} ({format_size(staging.received_bytes)}) was "
         f"older than {mirror.definition.checkpoint_days} days: discarded",
-    )  # fmt: skip
+    )
 
 
 def _is_kept(mirror: Mirror, operation: Operation) -> bool:

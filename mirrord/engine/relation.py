@@ -96,12 +96,13 @@ def _settle(mirror: Mirror, verb: Verb, there: list[Relationship | None]) -> Non
 def _check_controller(mirror: Mirror, record: Relationship) -> None:
     if not is_same(record.controller, mirror.relation.controller):
         raise Fenced(
-            "another host controls the mirror", where=f"mirror '{mirror.name}'",
+            "another host controls the mirror",
+            where=f"mirror '{mirror.name}'",
             why=f"the relationship record at its ends (epoch {record.epoch}) names the controller "
             f"{record.controller}, this is {mirror.relation.controller}",
             hint=f"If that host is gone for good, or is to control it no longer: 'mirrord takeover "
             f"{mirror.name}'. It is refused by both ends from then on.",
-        )  # fmt: skip
+        )
 
 
 def _check_members(mirror: Mirror, record: Relationship) -> None:
@@ -119,7 +120,7 @@ def _check_members(mirror: Mirror, record: Relationship) -> None:
                 why=f"at the site '{name}' it had {', '.join(before)}, in this order",
                 hint="Put the [[member]] tables back as they were. For other volumes create "
                 "another mirror.",
-            )  # fmt: skip
+            )
 
 
 def _turn(mirror: Mirror, source: str) -> None:
@@ -270,19 +271,22 @@ def take_over(mirror: Mirror, *, yes: bool) -> Result:
         record = mirror.relation.known
         if record is None:
             raise Refused(
-                "the mirror has no controller yet", where=f"mirror '{mirror.name}'",
+                "the mirror has no controller yet",
+                where=f"mirror '{mirror.name}'",
                 why="neither end has a relationship record of it",
                 hint=f"'mirrord initialize {mirror.name}' or 'mirrord update {mirror.name}' makes "
                 "this host its controller.",
-            )  # fmt: skip
+            )
         controller = mirror.relation.controller
         if is_same(record.controller, controller):
             return Result("already_controls", f"This host controls '{mirror.name}' already.")
         if mirror.destination.append_only:
             raise Refused(
-                "the mirror cannot be taken over from here", where=str(mirror.destination),
-                why="this host may only append there", hint="Take it over on that host.",
-            )  # fmt: skip
+                "the mirror cannot be taken over from here",
+                where=str(mirror.destination),
+                why="this host may only append there",
+                hint="Take it over on that host.",
+            )
         lines = [
             f"takeover '{mirror.name}': this host ({controller}) controls it from then on, "
             f"in epoch {record.epoch + 1}.",

@@ -152,14 +152,37 @@ def promise(rpo_s: float | None, lag_s: float | None, *, left_s: float | None) -
 def unknown(name: str, problem: str) -> dict[str, Any]:
     """The row of a mirror whose definition cannot be read."""
     return {
-        "name": name, "id": "", "source": "", "destination": "", "members": [], "state": "unknown",
-        "activity": "idle", "healthy": False, "problems": [problem], "lag_s": None, "view": "",
-        "shown": "", "copy": "", "running": None, **NO_CHECKPOINT, "last_transfer": None,
-        "notes": [], "reversed_since_ns": None,
-        "faults": [], "failures": [],
-        "confirmed_ns": 0, "quiesced": False, "schedule": [], "filesystem": "", "base_risk": "",
-        "next_ns": None, "alarms": [], "rpo_s": None, "rpo_used": None, "forecast": "",
-    }  # fmt: skip
+        "name": name,
+        "id": "",
+        "source": "",
+        "destination": "",
+        "members": [],
+        "state": "unknown",
+        "activity": "idle",
+        "healthy": False,
+        "problems": [problem],
+        "lag_s": None,
+        "view": "",
+        "shown": "",
+        "copy": "",
+        "running": None,
+        **NO_CHECKPOINT,
+        "last_transfer": None,
+        "notes": [],
+        "reversed_since_ns": None,
+        "faults": [],
+        "failures": [],
+        "confirmed_ns": 0,
+        "quiesced": False,
+        "schedule": [],
+        "filesystem": "",
+        "base_risk": "",
+        "next_ns": None,
+        "alarms": [],
+        "rpo_s": None,
+        "rpo_used": None,
+        "forecast": "",
+    }
 
 
 def sentence(text: str) -> str:
@@ -302,10 +325,16 @@ def snapshots(mirror: Mirror) -> dict[str, Any]:
         for snapshot in listed:
             entry = rows.setdefault(
                 snapshot.guid,
-                {"name": snapshot.name, "guid": snapshot.guid, "kind": snapshot.kind.value,
-                 "taken_ns": snapshot.taken_at_ns, "mine": snapshot.guid in mine,
-                 "shown": bool(facts and facts.shown == snapshot.guid), "at": {}},
-            )  # fmt: skip
+                {
+                    "name": snapshot.name,
+                    "guid": snapshot.guid,
+                    "kind": snapshot.kind.value,
+                    "taken_ns": snapshot.taken_at_ns,
+                    "mine": snapshot.guid in mine,
+                    "shown": bool(facts and facts.shown == snapshot.guid),
+                    "at": {},
+                },
+            )
             entry["at"][end] = {"path": snapshot.path, "intact": snapshot.intact}
     base = plan.newest_complete_set(ends["source"], ends["destination"])
     for guid, entry in rows.items():
@@ -366,9 +395,10 @@ def _named(mirror: Mirror, listed: list[Snapshot], wanted: str) -> Snapshot:
         if wanted in (snapshot.name, snapshot.guid):
             return snapshot
     raise NotFound(
-        f"the source has no snapshot '{wanted}'", where=str(mirror.source),
+        f"the source has no snapshot '{wanted}'",
+        where=str(mirror.source),
         hint=f"'mirrord snapshots {mirror.name}' lists them.",
-    )  # fmt: skip
+    )
 
 
 def _next_base(mirror: Mirror, here: list[Snapshot]) -> Snapshot | None:
@@ -382,9 +412,11 @@ def _next_base(mirror: Mirror, here: list[Snapshot]) -> Snapshot | None:
 def _delta_to_now(mirror: Mirror, base: Snapshot | None, *, states: bool, files: bool) -> Delta:
     moment_ns = clock.now_ns()
     arguments = mirror.catalogue.begin(
-        mirror.id, "delta", {},
+        mirror.id,
+        "delta",
+        {},
         name=lambda sequence: names.snapshot_name(mirror.id, moment_ns, sequence),
-    )  # fmt: skip
+    )
     try:
         snapshot = mirror.take_snapshot(str(arguments["name"]), alone=True)
         return mirror.source.delta(

@@ -59,17 +59,19 @@ def restore_files(
     chosen = pick_snapshot(mirror, snapshot)
     if not chosen.path:
         raise Unsupported(
-            "the files of that snapshot cannot be read here", where=str(mirror.destination),
+            "the files of that snapshot cannot be read here",
+            where=str(mirror.destination),
             why="; ".join(mirror.destination.facts().notes) or "it holds blocks, not files",
             hint=f"'mirrord restore {mirror.name} --all' restores the whole volume.",
-        )  # fmt: skip
+        )
     if into is None:
         facts = mirror.source.facts()
         if facts.role is not Role.LIVE:
             raise Refused(
-                "there is no live source to restore into", where=str(mirror.source),
+                "there is no live source to restore into",
+                where=str(mirror.source),
                 hint="Give a folder: --to FOLDER.",
-            )  # fmt: skip
+            )
         into_root, keep_parents = Path(facts.view), True
     else:
         if not into.is_dir():
@@ -82,10 +84,11 @@ def restore_files(
     for _old, new in jobs:
         if os.path.lexists(new) and not overwrite:
             raise Refused(
-                "a file of that name is there", where=str(new),
+                "a file of that name is there",
+                where=str(new),
                 hint="Add --overwrite (the present one is kept as NAME.before-restore), or give "
                 "another folder with --to.",
-            )  # fmt: skip
+            )
     for old, new in jobs:
         _copy(old, new)
     return Result(
@@ -139,17 +142,19 @@ def _job(
     old = _no_links(old_root, inside)
     if not os.path.lexists(old):
         raise NotFound(
-            "no such file in the snapshot", where=str(old),
+            "no such file in the snapshot",
+            where=str(old),
             hint="Look in an older one: 'mirrord snapshots NAME' lists them, --snapshot names one.",
-        )  # fmt: skip
+        )
     if not keep_parents:
         return old, new_root / inside.name
     new = _no_links(new_root, inside)
     if not new.parent.is_dir():
         raise NotFound(
-            "the folder of the file is not there any more", where=str(new.parent),
+            "the folder of the file is not there any more",
+            where=str(new.parent),
             hint="Restore the folder itself, or give another one with --to.",
-        )  # fmt: skip
+        )
     return old, new
 
 
@@ -164,9 +169,10 @@ def _no_links(root: Path, inside: PurePosixPath) -> Path:
             break
         if stat.S_ISLNK(mode):
             raise Refused(
-                "a folder on the way is a symbolic link", where=str(path),
+                "a folder on the way is a symbolic link",
+                where=str(path),
                 hint="Give the path that it leads to.",
-            )  # fmt: skip
+            )
     return root / inside
 
 
@@ -187,9 +193,10 @@ def _copy(old: Path, new: Path) -> None:
         if os.path.lexists(kept):
             _remove(beside)
             raise Refused(
-                "an earlier restore's copy is in the way", where=str(kept),
+                "an earlier restore's copy is in the way",
+                where=str(kept),
                 hint="Look at it, then remove or rename it.",
-            )  # fmt: skip
+            )
         steps.reached("RESTORE:ASIDE")
         os.rename(new, kept)
     steps.reached("RESTORE:RENAME")
@@ -222,9 +229,10 @@ def restore_all(mirror: Mirror, *, snapshot: str | None, yes: bool, force: bool 
         chosen = pick_snapshot(mirror, snapshot)
         if chosen.kind is SnapshotKind.DIVERGED:
             raise Refused(
-                "a diverged snapshot cannot be restored whole", where=chosen.name,
+                "a diverged snapshot cannot be restored whole",
+                where=chosen.name,
                 hint="Copy what you need out of it, or reverse the mirror.",
-            )  # fmt: skip
+            )
         turn, base = _plan(mirror, chosen)
         if not yes:
             return Result("needs-yes", "\n".join(turn.lines), turn.data())
@@ -248,9 +256,11 @@ def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[Turn, str | None]:
     where = str(mirror.source)
     if facts.fixed:
         raise Refused(
-            "the source cannot be replaced", where=where, why=facts.fixed,
+            "the source cannot be replaced",
+            where=where,
+            why=facts.fixed,
             hint="Restore single files, or mount it so that it can be renamed.",
-        )  # fmt: skip
+        )
     common = plan.newest_complete_set(
         mirror.source.snapshots(), mirror.destination.snapshots(), not_after=chosen.guid
     )
@@ -266,9 +276,10 @@ def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[Turn, str | None]:
         return Turn(Verb.RESTORE, chosen, where, None, (line,)), base
     if common is None:
         raise Refused(
-            "source and destination have no snapshot in common", where=where,
+            "source and destination have no snapshot in common",
+            where=where,
             hint="Move the source volume away; restore then makes it again.",
-        )  # fmt: skip
+        )
     if common.guid == chosen.guid:
         _check_whole(mirror, chosen)
     lost = mirror.source.losses(common.guid)
@@ -305,8 +316,9 @@ def _check_whole(mirror: Mirror, chosen: Snapshot) -> None:
         return
     name, copy, to = chosen.name, mirror.destination.location, mirror.source.location
     raise Refused(
-        f"the source has no longer all of {name}", where=str(mirror.source),
+        f"the source has no longer all of {name}",
+        where=str(mirror.source),
         why=f"what was {format_few(gone)} is gone",
         hint=f"Bring each back: zfs send {copy}/{gone[0]}@{name} | zfs receive {to}/{gone[0]}; or "
         f"rename the whole away ('zfs rename {to} {to}-old'): restore --all then makes it anew.",
-    )  # fmt: skip
+    )

@@ -193,9 +193,10 @@ def release(mirror: Mirror) -> Result:
         trouble = _unpin(mirror, mirror.source, mirror.destination)
         count = _drop_references(mirror)
         mirror.catalogue.end(
-            mirror.id, state=State.UNINITIALIZED,
+            mirror.id,
+            state=State.UNINITIALIZED,
             event=("info", f"released: {count} reference snapshots deleted at the source"),
-        )  # fmt: skip
+        )
         return Result(
             "done",
             f"'{mirror.name}' is released: {count} reference snapshot{'' if count == 1 else 's'} "
@@ -288,9 +289,11 @@ def _drop_references(mirror: Mirror) -> int:
         return 0  # of a cascade, they are those of the mirror before
     if facts.role is not Role.LIVE:
         raise Refused(
-            "the reference snapshots cannot be deleted", where=str(mirror.source),
-            why="there is no live volume", hint="Check that its file system is mounted.",
-        )  # fmt: skip
+            "the reference snapshots cannot be deleted",
+            where=str(mirror.source),
+            why="there is no live volume",
+            hint="Check that its file system is mounted.",
+        )
     mine, count = mirror.catalogue.snapshots(mirror.id), 0
     with mirror.source_locked():
         for guid in mirror.catalogue.others(mirror.id, str(mirror.source), mine):
@@ -312,19 +315,21 @@ def choose_source(mirror: Mirror, ends: Mapping[str, direction.End]) -> Result:
         operation = mirror.catalogue.operation(mirror.id)
         if operation is not None:
             raise Refused(
-                f"an interrupted {operation.verb} comes first", where=f"mirror '{mirror.name}'",
+                f"an interrupted {operation.verb} comes first",
+                where=f"mirror '{mirror.name}'",
                 hint=f"'mirrord resume-operation {mirror.name}' finishes it.",
-            )  # fmt: skip
+            )
         known = direction.source_of(mirror.catalogue, mirror.id)
         found: str | None = None
         with suppress(Refused):
             found = direction.find(mirror.definition, ends)
         if found not in (None, site):
             raise Refused(
-                f"'{site}' is not the source", where=f"mirror '{mirror.name}'",
+                f"'{site}' is not the source",
+                where=f"mirror '{mirror.name}'",
                 why=f"what both ends have says that it is '{found}'",
                 hint=f"'mirrord reverse {mirror.name}' lets the sites change roles.",
-            )  # fmt: skip
+            )
         data = {"source": str(mirror.source), "destination": str(mirror.destination)}
         if known == site:
             return Result("already_source", f"'{site}' is the source of '{mirror.name}'.", data)
@@ -350,10 +355,11 @@ def delete_diverged(mirror: Mirror, wanted: str) -> Result:
                     continue
                 if snapshot.kind is not SnapshotKind.DIVERGED:
                     raise Refused(
-                        "this is not a diverged snapshot", where=snapshot.name,
+                        "this is not a diverged snapshot",
+                        where=snapshot.name,
                         why="the mirror keeps the others itself, as its definition says",
                         hint="'keep' of its site in the definition says how many.",
-                    )  # fmt: skip
+                    )
                 with ExitStack() as stack:
                     if driver is mirror.source:
                         stack.enter_context(mirror.source_locked())
@@ -361,6 +367,7 @@ def delete_diverged(mirror: Mirror, wanted: str) -> Result:
                 mirror.catalogue.add_event(mirror.id, "info", f"deleted {snapshot.name}")
                 return Result("done", f"{snapshot.name} is deleted at {driver}.")
     raise NotFound(
-        f"no snapshot is called '{wanted}'", where=f"mirror '{mirror.name}'",
+        f"no snapshot is called '{wanted}'",
+        where=f"mirror '{mirror.name}'",
         hint=f"'mirrord snapshots {mirror.name}' lists them.",
-    )  # fmt: skip
+    )

@@ -146,9 +146,11 @@ class _Again:
             self._useless = _USELESS_MAX - 1
             self._route.receiver.discard(transfer_id)
         self._useless += 1
-        useless = "" if isinstance(error, PartLost) else (
-            "what an interrupted transfer had brought is of no use: "
-        )  # fmt: skip
+        useless = (
+            ""
+            if isinstance(error, PartLost)
+            else ("what an interrupted transfer had brought is of no use: ")
+        )
         self._route.tell(f"{useless}{error}")
         self.moved_bytes += self._route.run.moved_bytes
         self._route.run.moved_bytes = 0

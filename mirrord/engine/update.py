@@ -99,17 +99,7 @@ def _transfer_all(
         total.prune_refused = _tidied(mirror, base, here, there)
         if total.transfers:
             return _done(mirror, base, total, started_s)
-        mirror.catalogue.set_confirmed(mirror.id, Confirmed(base.guid, asked_ns))
-        return Result(
-            "unchanged",
-            f"'{mirror.name}' is up to date: the source has not changed since {base.name}.",
-            {
-                "base": base.name,
-                "duration_s": round(clock.monotonic_s() - started_s, 6),
-                "confirmed_ns": asked_ns,
-                "prune_refused": total.prune_refused,
-            },
-        )
+        return _unchanged(mirror, base, asked_ns, total, started_s)
     with hooks.around(mirror, "snapshot") as told, total.timing("snapshot"):
         incremental, sequence = _take(mirror, verb, {s.guid for s in there})
         told["snapshot"] = incremental.name
@@ -118,10 +108,16 @@ def _transfer_all(
         with hooks.around(mirror, "transfer", snapshot=incremental.name) as told:
             for step in steps:
                 begun = TransferBegin(
-                    os.urandom(8).hex(), verb.value, step.base,
-                    "" if step.base else why_whole, step.snapshot, sequence, step.show,
-                    str(mirror.source), mirror.source.spread_ms(step.snapshot.guid),
-                )  # fmt: skip
+                    os.urandom(8).hex(),
+                    verb.value,
+                    step.base,
+                    "" if step.base else why_whole,
+                    step.snapshot,
+                    sequence,
+                    step.show,
+                    str(mirror.source),
+                    mirror.source.spread_ms(step.snapshot.guid),
+                )
                 _cycle(mirror, begun, total)
             told["bytes"] = str(total.stream_bytes)
     except (NotFound, Diverged) as error:
@@ -188,10 +184,11 @@ def _vanished(mirror: Mirror, own: list[Snapshot]) -> MirrordError | None:
     if not gone:
         return None
     return TransferFailed(
-        "a snapshot that was to go along was deleted meanwhile", where=str(mirror.source),
+        "a snapshot that was to go along was deleted meanwhile",
+        where=str(mirror.source),
         why=f"its owner deleted {gone[0]}",
         hint=f"'mirrord update {mirror.name}' goes on without it.",
-    )  # fmt: skip
+    )
 
 
 def _finish_pending(
@@ -199,10 +196,15 @@ def _finish_pending(
 ) -> None:
     """Go on with an interrupted transfer from its checkpoint."""
     begun = TransferBegin(
-        pending.transfer_id, verb.value, pending.base,
-        "" if pending.base else why_whole, pending.snapshot, pending.sequence, pending.show,
+        pending.transfer_id,
+        verb.value,
+        pending.base,
+        "" if pending.base else why_whole,
+        pending.snapshot,
+        pending.sequence,
+        pending.show,
         str(mirror.source),
-    )  # fmt: skip
+    )
     try:
         _cycle(mirror, begun, total, held=mirror.destination.held(pending.snapshot.name))
         if not pending.show:
@@ -266,9 +268,11 @@ def _base(
             return left
         _live_source(mirror)  # a source that is not there is the better explanation
         raise Diverged(
-            "no update is possible", where=f"mirror '{mirror.name}'", why=found.why,
+            "no update is possible",
+            where=f"mirror '{mirror.name}'",
+            why=found.why,
             hint=found.hint,
-        )  # fmt: skip
+        )
     return found
 
 
@@ -314,6 +318,22 @@ def _taken(mirror: Mirror, name: str) -> tuple[Snapshot, bool]:
             _live_source(mirror)  # a member that is not there is the better explanation
             raise
         return upstream, True
+
+
+def _unchanged(
+    mirror: Mirror, base: Snapshot, asked_ns: int, total: Total, started_s: float
+) -> Result:
+    mirror.catalogue.set_confirmed(mirror.id, Confirmed(base.guid, asked_ns))
+    return Result(
+        "unchanged",
+        f"'{mirror.name}' is up to date: the source has not changed since {base.name}.",
+        {
+            "base": base.name,
+            "duration_s": round(clock.monotonic_s() - started_s, 6),
+            "confirmed_ns": asked_ns,
+            "prune_refused": total.prune_refused,
+        },
+    )
 
 
 def _done(mirror: Mirror, snapshot: Snapshot, total: Total, started_s: float) -> Result:

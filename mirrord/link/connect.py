@@ -169,9 +169,13 @@ class Link:
         try:
             for number in range(1, count + 1):
                 stream = tls.connect(
-                    address, port, own, certificate, _DATA_CONNECT_S,
+                    address,
+                    port,
+                    own,
+                    certificate,
+                    _DATA_CONNECT_S,
                     name=self.host.name,
-                )  # fmt: skip
+                )
                 lane = greeting.new_lane(stream)
                 self._greet(lane, number)
                 session.attach(lane)

@@ -159,9 +159,10 @@ class RemoteDriver(Driver, Clones, Pool):
         def ask(session: Session, number: int) -> Any:
             if session.version < method.since:
                 raise Unsupported(
-                    f"the mirrord there is too old to {method.what}", where=str(self),
+                    f"the mirrord there is too old to {method.what}",
+                    where=str(self),
                     hint="Install the same version of mirrord at both ends.",
-                )  # fmt: skip
+                )
             return session.call(name, number, *words, timeout_s=timeout_s, waiting=self.waiting)
 
         answer = self._try(ask)

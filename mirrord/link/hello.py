@@ -110,11 +110,12 @@ def _unheard(lane: Lane, timeout_s: float | None) -> MirrordError:
         said = printable(lane.stream.said()).strip().splitlines()
         nothing = f"it said nothing for {timeout_s:g} s"
         return Unreachable(
-            "mirrord does not answer there", where=lane.stream.peer,
+            "mirrord does not answer there",
+            where=lane.stream.peer,
             why=f"{nothing} ({said[-1]})" if said else nothing,
             hint="Log in there by hand and run 'mirrord agent --help': does it answer? A slow host "
-            "needs more time: connect = \"30s\" in its file in hosts.d.",
-        )  # fmt: skip
+            'needs more time: connect = "30s" in its file in hosts.d.',
+        )
     return lane.stream.failure(stray)
 
 
@@ -129,11 +130,12 @@ def agree(ours: tuple[int, ...], theirs: Hello, where: str) -> int:
     common = set(ours) & set(theirs.versions)
     if not common:
         raise ProtocolError(
-            "the two ends speak no common version of the protocol", where=where,
+            "the two ends speak no common version of the protocol",
+            where=where,
             why=f"mirrord {mirrord.__version__} here speaks {_listed(ours)}, mirrord "
             f"{theirs.software} there speaks {_listed(theirs.versions)}",
             hint="Install the same version of mirrord at both ends.",
-        )  # fmt: skip
+        )
     return max(common)
 
 

@@ -44,9 +44,11 @@ class _Turns:
         with self._changed:
             self._urgent += urgent
             try:
-                waiting.until(lambda left_s: self._changed.wait_for(
-                    lambda: not self._taken and (urgent or not self._urgent), left_s
-                ))  # fmt: skip
+                waiting.until(
+                    lambda left_s: self._changed.wait_for(
+                        lambda: not self._taken and (urgent or not self._urgent), left_s
+                    )
+                )
                 self._taken = True
             finally:
                 self._urgent -= urgent
@@ -144,8 +146,9 @@ class Lane:
         if whole or self._trickle >= _TRICKLE_BYTES:
             self._lived_s, self._trickle = clock.monotonic_s(), 0
 
-    def start(self, deliver: Callable[[Frame], None], failed: Callable[[MirrordError], None],
-              name: str) -> None:  # fmt: skip
+    def start(
+        self, deliver: Callable[[Frame], None], failed: Callable[[MirrordError], None], name: str
+    ) -> None:
         """Read from now on, in a thread."""
 
         def run() -> None:

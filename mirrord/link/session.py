@@ -279,9 +279,10 @@ class Session:
             why = str(printable(value_of(frame.body, Type.GOODBYE)))[:500]
             if not why:
                 raise LinkLost(
-                    "the other end ended the connection", where=self.peer,
+                    "the other end ended the connection",
+                    where=self.peer,
                     hint="Run the same command again: it goes on where this one stopped.",
-                )  # fmt: skip
+                )
             raise ProtocolError("the other end could not make sense of what was sent", why=why)
         if frame.type is Type.CALL:
             self._called(frame)
@@ -368,5 +369,6 @@ class Session:
 
 def lost_again(error: MirrordError) -> LinkLost:
     """What a call over a session that has ended raises."""
-    return LinkLost("the connection is lost", where=error.where, why=error.why or error.what,
-                    hint=error.hint)  # fmt: skip
+    return LinkLost(
+        "the connection is lost", where=error.where, why=error.why or error.what, hint=error.hint
+    )

@@ -277,9 +277,15 @@ class Scheduler:
                 return False
         number = watched.number + 1 if cause == "retry" else 1
         job = Job(
-            name, verb, cause, why, number, watched.host, watched.filesystem,
+            name,
+            verb,
+            cause,
+            why,
+            number,
+            watched.host,
+            watched.filesystem,
             watched.definition.id,
-        )  # fmt: skip
+        )
         added = self.queue.add(job)
         self.pump()
         return added

@@ -126,10 +126,9 @@ def _set_attributes(descriptor: int, path: str, how: int, flags: int, propagatio
 
 def _call(number: int, *words: int | str | bytes) -> int:
     passed = [
-        ctypes.c_long(word) if isinstance(word, int)
-        else ctypes.c_char_p(os.fsencode(word))
+        ctypes.c_long(word) if isinstance(word, int) else ctypes.c_char_p(os.fsencode(word))
         for word in words
-    ]  # fmt: skip
+    ]
     return int(_libc.syscall(ctypes.c_long(number), *passed))
 
 

@@ -39,6 +39,8 @@ def explained() -> Iterator[None]:
                 hint="Mount it writable; if the kernel made it read-only, look at 'dmesg' first.",
             ) from error
         raise IoFailed(
-            "an operation on files failed", where=where, why=why,
+            "an operation on files failed",
+            where=where,
+            why=why,
             hint="Look at that path and at what 'dmesg' says, then run the same command again.",
-        ) from error  # fmt: skip
+        ) from error

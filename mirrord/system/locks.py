@@ -136,8 +136,12 @@ def _recorded(descriptor: int) -> bytes:
 def _read_holder(descriptor: int) -> Holder:
     try:
         record = json.loads(_recorded(descriptor))
-        return Holder(int(record["pid"]), str(record["purpose"]), int(record["since_ns"]),
-                      bool(record.get("shared")))  # fmt: skip
+        return Holder(
+            int(record["pid"]),
+            str(record["purpose"]),
+            int(record["since_ns"]),
+            bool(record.get("shared")),
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return Holder(0, "starting", clock.now_ns())
 

@@ -45,6 +45,8 @@ class ByteStream(abc.ABC):
         said = self.said().strip().splitlines()
         why = f"it said {heard[:60].decode('ascii', 'replace')!r}" if heard else "it ended at once"
         return LinkLost(
-            "mirrord does not answer there", where=self.peer, why=said[-1] if said else why,
+            "mirrord does not answer there",
+            where=self.peer,
+            why=said[-1] if said else why,
             hint="See that mirrord runs there, and that nothing else listens in its place.",
-        )  # fmt: skip
+        )

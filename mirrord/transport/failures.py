@@ -42,59 +42,67 @@ def add_command(target: Target, *options: str) -> str:
 def unresolved(target: Target, why: str) -> MirrordError:
     """Its name has no address."""
     return Unreachable(
-        f"the name '{target.address}' has no address", where=target.name, why=why,
+        f"the name '{target.address}' has no address",
+        where=target.name,
+        why=why,
         hint=f"Try 'getent hosts {target.address}'; 'mirrord host add {target.name} --address …' "
         "corrects it.",
-    )  # fmt: skip
+    )
 
 
 def refused(target: Target) -> MirrordError:
     """Nothing listens on the port."""
     return Unreachable(
-        f"nothing listens on port {target.port} of {target.address}", where=target.name,
+        f"nothing listens on port {target.port} of {target.address}",
+        where=target.name,
         why="connection refused",
         hint="Start the SSH server there ('systemctl start ssh'), or correct the port: "
         f"mirrord host add {target.name} --port N.",
-    )  # fmt: skip
+    )
 
 
 def no_route(target: Target, why: str) -> MirrordError:
     """The network does not lead there."""
     return Unreachable(
-        f"{target.address} cannot be reached", where=target.name, why=why,
+        f"{target.address} cannot be reached",
+        where=target.name,
+        why=why,
         hint=f"Look at the network with 'ip route get {target.address}', and at its firewall.",
-    )  # fmt: skip
+    )
 
 
 def silent(target: Target, stage: str) -> MirrordError:
     """Nothing came in time."""
     return Unreachable(
         f"{target.address} port {target.port} does not answer within {target.connect_s:g} s",
-        where=target.name, why=stage,
+        where=target.name,
+        why=stage,
         hint="Is it up, and does its firewall let this host in? A slow link needs more: "
         f'connect = "30s" in hosts.d/{target.name}.toml.',
-    )  # fmt: skip
+    )
 
 
 def not_ssh(target: Target, heard: bytes | str) -> MirrordError:
     """Something else listens there, or the server hangs up before it says who it is."""
     shown = quoted(heard)
     return Unreachable(
-        f"no SSH server answers on port {target.port} of {target.address}", where=target.name,
+        f"no SSH server answers on port {target.port} of {target.address}",
+        where=target.name,
         why=f"it says '{shown}'" if shown else "it closes the connection without a word",
         hint=f"Correct the port (mirrord host add {target.name} --port N), or look at the log of "
         "the server there ('journalctl -u ssh').",
-    )  # fmt: skip
+    )
 
 
 def jump_failed(target: Target, jump: str, why: str) -> MirrordError:
     """The host in between does not get there."""
     return Unreachable(
         f"the jump host '{jump}' cannot reach {target.address} port {target.port}",
-        where=target.name, why=why,
+        where=target.name,
+        why=why,
         hint=f"Log in at '{jump}' and try 'nc -vz {target.address} {target.port}'; its sshd needs "
         "AllowTcpForwarding.",
-    )  # fmt: skip
+    )
 
 
 def unknown_key(target: Target, kind: str, shown: str, *, why: str = "") -> MirrordError:
@@ -103,11 +111,13 @@ def unknown_key(target: Target, kind: str, shown: str, *, why: str = "") -> Mirr
     port = f" -p {target.port}" if target.port != 22 else ""
     accept = add_command(target, *(["--fingerprint", shown] if shown else []))
     return Untrusted(
-        f"the host key of {target.address} is not known: {what}", where=target.name, why=why,
+        f"the host key of {target.address} is not known: {what}",
+        where=target.name,
+        why=why,
         hint="Compare it with what 'ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub' shows on "
         f"that host; if it is the same: {accept}. (Or: ssh-keyscan{port} {target.address} >> "
         "~/.ssh/known_hosts)",
-    )  # fmt: skip
+    )
 
 
 def changed_key(target: Target, got: str, expected: str, place: str) -> MirrordError:
@@ -119,51 +129,58 @@ def changed_key(target: Target, got: str, expected: str, place: str) -> MirrordE
     else:
         mend = add_command(target, "--fingerprint", got)
     return Untrusted(
-        f"the host key of {target.address} HAS CHANGED", where=target.name,
+        f"the host key of {target.address} HAS CHANGED",
+        where=target.name,
         why=f"it shows {got}, expected is {expected}" + (f" ({place})" if place else ""),
         hint="Somebody may be listening in. Ask who runs that host whether its key is new. Only if "
         f"it is: {mend}",
-    )  # fmt: skip
+    )
 
 
 def revoked_key(target: Target, got: str, place: str) -> MirrordError:
     """A host key that must not be used any more."""
     return Untrusted(
-        f"the host key of {target.address} is revoked: {got}", where=target.name, why=place,
+        f"the host key of {target.address} is revoked: {got}",
+        where=target.name,
+        why=place,
         hint="Whoever revoked it thinks that somebody else has it. That host needs a new key: "
         "ssh-keygen -A there, after removing the old one.",
-    )  # fmt: skip
+    )
 
 
 def login_refused(target: Target, tried: list[str], notes: list[str]) -> MirrordError:
     """None of our keys lets us in: the server does not say whether user or key is wrong."""
     why = "; ".join([*(f"tried {key}" for key in tried), *notes])
     return Untrusted(
-        f"the log-in as '{target.user}' is refused", where=target.name,
+        f"the log-in as '{target.user}' is refused",
+        where=target.name,
         why=why or "there is no key to log in with",
         hint=f"The public key must stand in ~{target.user}/.ssh/authorized_keys on "
         f"{target.address}: '{add_command(target)}' prints the line. Is '{target.user}' the right "
         "user (--user)?",
-    )  # fmt: skip
+    )
 
 
 def key_unreadable(target: Target, file: str, why: str) -> MirrordError:
     """The private key cannot be used."""
     return Untrusted(
-        f"the key {file} cannot be used", where=target.name, why=why,
+        f"the key {file} cannot be used",
+        where=target.name,
+        why=why,
         hint=f"Correct it ('ls -l {file}'; a private key belongs to its owner alone: "
         f"'chmod 600 {file}'), or name another: mirrord host add {target.name} --key FILE.",
-    )  # fmt: skip
+    )
 
 
 def key_locked(target: Target, file: str) -> MirrordError:
     """The key has a passphrase that nobody is there to type."""
     return Untrusted(
-        f"the key {file} is protected by a passphrase", where=target.name,
+        f"the key {file} is protected by a passphrase",
+        where=target.name,
         why="no agent holds it, and nobody is there to type it",
         hint=f"'ssh-add {file}' gives it to the agent; for a service make a key of its own: "
         f"remove the line 'key' in hosts.d/{target.name}.toml, then {add_command(target)}.",
-    )  # fmt: skip
+    )
 
 
 def _own_words(said: str) -> tuple[str, str] | None:
@@ -185,10 +202,12 @@ def no_agent(host: RemoteHost, status: int | None, said: str, heard: bytes) -> M
     if status == 127 or (status == 126 and not shown):
         found = "not found" if status == 127 else "not executable"
         return Unreachable(
-            f"'{host.command[0]}' is {found} there", where=host.name, why=quoted(said),
+            f"'{host.command[0]}' is {found} there",
+            where=host.name,
+            why=quoted(said),
             hint=f"Install mirrord on that host, or say where it is: command = "
             f'["/opt/mirrord/bin/mirrord", "agent"] in hosts.d/{host.name}.toml.',
-        )  # fmt: skip
+        )
     if "there is no command 'agent'" in said:
         return Unsupported(
             "the mirrord there is too old: it has no agent",
@@ -198,27 +217,34 @@ def no_agent(host: RemoteHost, status: int | None, said: str, heard: bytes) -> M
     if (ours := _own_words(said)) is not None:
         what, hint = ours
         return Refused(
-            "mirrord does not begin there", where=host.name, why=what,
+            "mirrord does not begin there",
+            where=host.name,
+            why=what,
             hint=hint or f"Look at it on that host: '{program}'.",
-        )  # fmt: skip
+        )
     if shown and status is None:
         return Untrusted(
-            f"'{program}' does not speak first there", where=host.name, why=f"it says '{shown}'",
+            f"'{program}' does not speak first there",
+            where=host.name,
+            why=f"it says '{shown}'",
             hint="If its login shell prints this, take it out of ~/.bashrc or its like there (or "
             "let it print only in a terminal); if the key has a forced command "
             "(~/.ssh/authorized_keys), that must be 'mirrord agent --allow …'.",
-        )  # fmt: skip
+        )
     if shown or status is not None:
         parts = [f"it says '{shown}'"] if shown else []
         parts += [quoted(said)] if said else []
         parts += [f"it ended with status {status}"] if status is not None else []
         return Untrusted(
-            "something else than mirrord's agent answers there", where=host.name,
+            "something else than mirrord's agent answers there",
+            where=host.name,
             why="; ".join(parts),
             hint="Look at the forced command of the key in ~/.ssh/authorized_keys there, and at "
             f"the user's shell: it must be 'mirrord agent --allow …' or let '{program}' run.",
-        )  # fmt: skip
+        )
     return LinkLost(
-        "the connection ended before mirrord answered", where=host.name, why=quoted(said),
+        "the connection ended before mirrord answered",
+        where=host.name,
+        why=quoted(said),
         hint=f"Run the same command again; if it stays so: mirrord host check {host.name}.",
-    )  # fmt: skip
+    )

@@ -109,13 +109,15 @@ def open_unix(path: str | Path, *, timeout_s: float = 10.0) -> SocketStream:
         connected.close()
         if isinstance(error, PermissionError):
             raise PermissionMissing(
-                f"the socket {path} may not be used", why=error.strerror or str(error),
+                f"the socket {path} may not be used",
+                why=error.strerror or str(error),
                 hint="Run it as root, or as who started the program that listens there.",
-            ) from None  # fmt: skip
+            ) from None
         raise Unreachable(
-            f"nothing listens on the socket {path}", why=error.strerror or str(error),
+            f"nothing listens on the socket {path}",
+            why=error.strerror or str(error),
             hint="Start the program that listens there, or correct the address in hosts.d.",
-        ) from None  # fmt: skip
+        ) from None
     return SocketStream(connected, str(path))
 
 
@@ -145,9 +147,11 @@ def spawn(
         with theirs:
             process = command.start(
                 [program, *arguments[1:]],
-                stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=command.PIPE,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=command.PIPE,
                 environment=environment,
-            )  # fmt: skip
+            )
     except BaseException:
         ours.close()
         raise

@@ -80,9 +80,13 @@ def _to(host: RemoteHost, jumps: Sequence[RemoteHost]) -> list[str]:
         words += ["-i", host.key, "-o", "IdentitiesOnly=yes"]
     if host.fingerprint:
         words += [
-            "-o", "UserKnownHostsFile=/dev/null", "-o", "GlobalKnownHostsFile=/dev/null",
-            "-o", f"KnownHostsCommand={_PINNED.format(fingerprint=host.fingerprint)}",
-        ]  # fmt: skip
+            "-o",
+            "UserKnownHostsFile=/dev/null",
+            "-o",
+            "GlobalKnownHostsFile=/dev/null",
+            "-o",
+            f"KnownHostsCommand={_PINNED.format(fingerprint=host.fingerprint)}",
+        ]
     if jumps:
         # Not -J: each hop has its own key and its own pinned host key.
         last = jumps[-1]
@@ -99,9 +103,11 @@ def explained(host: RemoteHost, said: str) -> MirrordError:
         if found is not None:
             return make(target, found, said)
     return Unreachable(
-        "ssh ended", where=host.name, why=failures.quoted(said[-300:]),
+        "ssh ended",
+        where=host.name,
+        why=failures.quoted(said[-300:]),
         hint=f"Try it by hand: ssh -v {shlex.quote(host.address)} true",
-    )  # fmt: skip
+    )
 
 
 def _target(host: RemoteHost) -> Target:
@@ -110,9 +116,18 @@ def _target(host: RemoteHost) -> Target:
         return resolve(host)
     except MirrordError:
         return Target(
-            host.name, host.address, host.port or 22, host.user or "you", host.key, (), False,
-            host.fingerprint, "", (), host.connect_s,
-        )  # fmt: skip
+            host.name,
+            host.address,
+            host.port or 22,
+            host.user or "you",
+            host.key,
+            (),
+            False,
+            host.fingerprint,
+            "",
+            (),
+            host.connect_s,
+        )
 
 
 def _changed(target: Target, found: re.Match[str], said: str) -> MirrordError:

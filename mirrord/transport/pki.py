@@ -50,9 +50,10 @@ def connect_tls(host: RemoteHost) -> TlsStream:
     """
     if not host.key:
         raise ConfigError(
-            f"the host '{host.name}' has no bundle", why="transport 'tls' needs the key 'key'",
+            f"the host '{host.name}' has no bundle",
+            why="transport 'tls' needs the key 'key'",
             hint=f"Run on {host.name}: mirrord pki issue NAME --allow …, and carry its file here.",
-        )  # fmt: skip
+        )
     key, certificate, authority = _bundle(Path(host.key))
     prepared = context(server=False, certificate=certificate, key=key, trusted=authority)
     pinned = host.fingerprint.lower().removeprefix("sha256:").replace(":", "")
@@ -72,17 +73,20 @@ def _bundle(file: Path) -> tuple[str, str, str]:
         with file.open(encoding="ascii") as opened:
             if os.fstat(opened.fileno()).st_mode & 0o077:
                 raise ConfigError(
-                    "others can read the bundle", where=str(file), why="it has a private key in it",
+                    "others can read the bundle",
+                    where=str(file),
+                    why="it has a private key in it",
                     hint=f"Run: chmod 600 {file}",
-                )  # fmt: skip
+                )
             found = [(match[1], match[0]) for match in _BLOCK.finditer(opened.read())]
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("the bundle cannot be read", where=str(file), why=str(error)) from error
     if [kind for kind, _ in found] != ["PRIVATE KEY", "CERTIFICATE", "CERTIFICATE"]:
         raise ConfigError(
-            "this is no bundle of 'mirrord pki issue'", where=str(file),
+            "this is no bundle of 'mirrord pki issue'",
+            where=str(file),
             why="a key and two certificates are needed",
-        )  # fmt: skip
+        )
     return found[0][1], found[1][1], found[2][1]
 
 

@@ -125,10 +125,12 @@ def open_ssh(
         route.close()
         why = error.text if isinstance(error, paramiko.ChannelException) else str(error)
         raise Untrusted(
-            f"'{route.target.user}' may not run a program there", where=host.name, why=why,
+            f"'{route.target.user}' may not run a program there",
+            where=host.name,
+            why=why,
             hint="Let that user run programs: look at ForceCommand, MaxSessions and the user's "
             "shell in that host's sshd_config, and at its log (journalctl -u ssh).",
-        ) from None  # fmt: skip
+        ) from None
     except BaseException:
         route.close()
         raise

@@ -109,10 +109,13 @@ class Route:
             return _connect(target, deadline_s)
         try:
             channel = self.last.open_channel(
-                "direct-tcpip", (target.address, target.port), ("127.0.0.1", 0),
-                window_size=WINDOW_BYTES, max_packet_size=PACKET_BYTES_MAX,
+                "direct-tcpip",
+                (target.address, target.port),
+                ("127.0.0.1", 0),
+                window_size=WINDOW_BYTES,
+                max_packet_size=PACKET_BYTES_MAX,
                 timeout=max(0.1, deadline_s - clock.monotonic_s()),
-            )  # fmt: skip
+            )
             return _Carrier(channel)
         except (paramiko.SSHException, EOFError, OSError) as error:
             why = error.text if isinstance(error, paramiko.ChannelException) else str(error)
@@ -144,9 +147,10 @@ def _way(jumps: Sequence[RemoteHost], depth: int) -> list[Target]:
     if targets and targets[0].jumps:
         if depth >= _JUMPS_MAX:
             raise Unreachable(
-                "the jump hosts of ~/.ssh/config lead in a circle", where=targets[0].name,
+                "the jump hosts of ~/.ssh/config lead in a circle",
+                where=targets[0].name,
                 hint="Correct its ProxyJump lines.",
-            )  # fmt: skip
+            )
         return _way(targets[0].jumps, depth + 1) + targets
     return targets
 
@@ -266,18 +270,20 @@ def _negotiate(
         if isinstance(error, paramiko.IncompatiblePeer):
             raise Unsupported(
                 f"{target.address} and this host have no way to encrypt in common",
-                where=target.name, why=str(error),
+                where=target.name,
+                why=str(error),
                 hint=f'Renew the server there, or set transport = "openssh" in hosts.d/'
                 f"{target.name}.toml.",
-            ) from None  # fmt: skip
+            ) from None
         if transport.remote_version or heard.startswith(b"SSH-"):
             if clock.monotonic_s() >= deadline_s:
                 raise failures.silent(target, "it does not agree on keys") from None
             raise Unreachable(
-                f"{target.address} breaks off before the log-in", where=target.name,
+                f"{target.address} breaks off before the log-in",
+                where=target.name,
                 why=str(error) or type(error).__name__,
                 hint="Look at the log of the server there: journalctl -u ssh.",
-            ) from None  # fmt: skip
+            ) from None
         if not heard and clock.monotonic_s() >= deadline_s:
             raise failures.silent(target, "it says nothing") from None
         raise failures.not_ssh(target, heard) from None
@@ -364,9 +370,10 @@ def _taken(transport: Transport, target: Target, key: Any, notes: list[str]) -> 
         return False
     if more:
         raise Untrusted(
-            f"the log-in as '{target.user}' wants more than a key", where=target.name,
+            f"the log-in as '{target.user}' wants more than a key",
+            where=target.name,
             why=", ".join(more),
             hint="Nobody is there to answer: let that user in by key alone there "
             "(AuthenticationMethods publickey).",
-        )  # fmt: skip
+        )
     return True

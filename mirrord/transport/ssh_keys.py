@@ -213,6 +213,7 @@ def public_line(file: str, comment: str) -> str:
 
 def _no_public(file: str, why: str) -> MirrordError:
     return Refused(
-        f"the key {file} cannot be used", why=why,
+        f"the key {file} cannot be used",
+        why=why,
         hint="Name another with --key, or leave --key out: then one of its own is made.",
-    )  # fmt: skip
+    )

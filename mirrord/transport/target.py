@@ -54,9 +54,10 @@ def resolve(host: RemoteHost) -> Target:
         connect_s = float(found["connecttimeout"]) or usual
     if found.get("proxycommand") and not host.jump:
         raise Unsupported(
-            "~/.ssh/config has a ProxyCommand for it", where=host.name,
+            "~/.ssh/config has a ProxyCommand for it",
+            where=host.name,
             hint=f'Use ProxyJump there, or set transport = "openssh" in hosts.d/{host.name}.toml.',
-        )  # fmt: skip
+        )
     files = [_expanded(word) for word in str(found.get("userknownhostsfile", "")).split()]
     shared = [_expanded(word) for word in str(found.get("globalknownhostsfile", "")).split()]
     named = tuple(_expanded(name) for name in found.get("identityfile", ()) if name != "none")
@@ -122,10 +123,11 @@ def _configured(address: str) -> Any:
         return paramiko.SSHConfig.from_text(text).lookup(address)
     except (paramiko.SSHException, KeyError, ValueError, ImportError) as error:
         raise ConfigError(
-            "~/.ssh/config cannot be understood", why=str(error) or type(error).__name__,
+            "~/.ssh/config cannot be understood",
+            why=str(error) or type(error).__name__,
             hint=f"'ssh -G {address}' shows what ssh makes of it; or set transport = "
             '"openssh" in hosts.d.',
-        ) from None  # fmt: skip
+        ) from None
 
 
 def _read(file: Path, folder: Path, depth: int) -> str:
@@ -156,6 +158,6 @@ def _read(file: Path, folder: Path, depth: int) -> str:
                         where=str(file),
                         hint="Include it before the first Host line, or set transport = "
                         '"openssh" in hosts.d.',
-                    )  # fmt: skip
+                    )
                 lines += [included, block]
     return "\n".join(lines)

@@ -215,17 +215,20 @@ def _unreachable(where: str, port: int, error: OSError) -> Unreachable:
 
 def _somebody_else(where: str, port: int, why: str) -> Untrusted:
     return Untrusted(
-        f"somebody else answers at port {port}", where=where,
+        f"somebody else answers at port {port}",
+        where=where,
         why=f"its certificate is not accepted: {why}",
         hint="Look what listens there, and whether something in between takes TLS apart.",
-    )  # fmt: skip
+    )
 
 
 def _not_welcome(where: str, why: str) -> Untrusted:
     return Untrusted(
-        "the other end does not accept our certificate", where=where, why=why,
+        "the other end does not accept our certificate",
+        where=where,
+        why=why,
         hint="Its log says which certificate it was shown.",
-    )  # fmt: skip
+    )
 
 
 def tune(connection: socket.socket) -> None:

@@ -101,9 +101,11 @@ def unpack(flag: int, payload: bytes | memoryview, size_max: int) -> bytes:
         size = zstandard.frame_content_size(payload)
         if not 0 <= size <= size_max:
             raise Damaged(
-                "a packed chunk is too large", why=f"{size} bytes of {size_max}"
-                if size >= 0 else "it does not say how large it is",
-            )  # fmt: skip
+                "a packed chunk is too large",
+                why=f"{size} bytes of {size_max}"
+                if size >= 0
+                else "it does not say how large it is",
+            )
         chunk = zstandard.ZstdDecompressor().decompress(
             payload, max_output_size=size, allow_extra_data=False
         )

@@ -59,9 +59,10 @@ def unpack(kind: Any, packed: Any) -> Any:
     except (TypeError, ValueError, KeyError, RecursionError) as error:
         name = getattr(kind, "__name__", str(kind))
         raise ProtocolError(
-            f"what the other end says is no {name}", why=str(error)[:200],
+            f"what the other end says is no {name}",
+            why=str(error)[:200],
             hint="Install the same version of mirrord at both ends.",
-        ) from error  # fmt: skip
+        ) from error
 
 
 @functools.cache

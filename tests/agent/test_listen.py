@@ -37,9 +37,12 @@ def mirrord(home: Path, *words: str) -> str:
 def listening(home: Path, *words: str) -> Iterator[str]:
     """An agent that listens; where."""
     process = subprocess.Popen(
-        [*AGENT, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [*AGENT, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, "MIRRORD_HOME": str(home)},
-    )  # fmt: skip
+    )
     assert process.stdout is not None and process.stderr is not None
     try:
         said = process.stdout.readline()
@@ -115,9 +118,13 @@ def test_a_mirror_over_a_unix_socket(tmp_path: Path) -> None:
             with pytest.raises(Untrusted):
                 service.create("n", f"block:{tmp_path}/v", f"block://box{tmp_path}/x")
         second = subprocess.run(
-            [*AGENT, "--listen", str(socket)], capture_output=True, text=True, check=False,
-            env={**os.environ, "MIRRORD_HOME": str(tmp_path / "there")}, timeout=PATIENCE_S,
-        )  # fmt: skip
+            [*AGENT, "--listen", str(socket)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "MIRRORD_HOME": str(tmp_path / "there")},
+            timeout=PATIENCE_S,
+        )
         assert second.returncode == Busy.exit_status
         assert "there is a socket already" in second.stderr
     assert not socket.exists()
@@ -135,7 +142,11 @@ def test_a_mirror_over_a_unix_socket(tmp_path: Path) -> None:
 )
 def test_a_wrong_place_to_listen_is_said(tmp_path: Path, words: list[str], part: str) -> None:
     done = subprocess.run(
-        [*AGENT, *words], capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+        [*AGENT, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
         env={**os.environ, "MIRRORD_HOME": str(tmp_path)},
-    )  # fmt: skip
+    )
     assert done.returncode != 0 and part in done.stderr, done.stderr

@@ -20,7 +20,7 @@ from mirrord.link import hello as greeting
 from mirrord.link.driver import RemoteDriver
 from mirrord.link.hello import Hello
 from mirrord.transport.fds import FdStream
-from mirrord.wire.frames import control
+from mirrord.wire.frames import Type, control
 from tests.support.agents import Agents, agents
 from tests.support.service import PATIENCE_S, until
 
@@ -29,18 +29,26 @@ AGENT = [sys.executable, "-m", "mirrord", "agent"]
 
 def run(home: Path, data: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [*AGENT, *arguments], input=data, capture_output=True, timeout=PATIENCE_S, check=False,
+        [*AGENT, *arguments],
+        input=data,
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
         env={**os.environ, "MIRRORD_HOME": str(home)},
-    )  # fmt: skip
+    )
 
 
 def test_started_by_hand_it_explains_itself(tmp_path: Path) -> None:
     leader, follower = pty.openpty()
     done = subprocess.run(
-        AGENT, stdin=follower, stdout=follower, stderr=subprocess.PIPE, check=False,
+        AGENT,
+        stdin=follower,
+        stdout=follower,
+        stderr=subprocess.PIPE,
+        check=False,
         timeout=PATIENCE_S,
         env={**os.environ, "MIRRORD_HOME": str(tmp_path)},
-    )  # fmt: skip
+    )
     os.close(leader)
     os.close(follower)
     assert done.returncode == 2
@@ -50,10 +58,16 @@ def test_started_by_hand_it_explains_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"hello there\r\n", os.urandom(70_000), b"GET / HTTP/1.0\r\n\r\n",
-     b"".join(control(1, 0, "no map")), b"".join(control(2, 1, ["facts", []]))],  # type: ignore[arg-type]
+    [
+        b"",
+        b"hello there\r\n",
+        os.urandom(70_000),
+        b"GET / HTTP/1.0\r\n\r\n",
+        b"".join(control(Type(1), 0, "no map")),
+        b"".join(control(Type(2), 1, ["facts", []])),
+    ],
     ids=["nothing", "a word", "noise", "http", "no map", "a call first"],
-)  # fmt: skip
+)
 def test_who_does_not_greet_is_left_in_a_line(tmp_path: Path, data: bytes) -> None:
     done = run(tmp_path, data)
     assert done.returncode == 1

@@ -107,9 +107,22 @@ def test_the_real_traces_give_the_known_numbers(
 
 def test_schedules_and_lag_targets(hot: Path, capsys: Captured, tmp_path: Path) -> None:
     found = as_json(
-        capsys, "risk", str(hot), "--link", "1MiB/s", "--intervals", "30m", "--out", str(tmp_path),
-        "--schedule", "*/30 * * * *", "--schedule", "hourly", "--schedule", "lag 20m",
-    )  # fmt: skip
+        capsys,
+        "risk",
+        str(hot),
+        "--link",
+        "1MiB/s",
+        "--intervals",
+        "30m",
+        "--out",
+        str(tmp_path),
+        "--schedule",
+        "*/30 * * * *",
+        "--schedule",
+        "hourly",
+        "--schedule",
+        "lag 20m",
+    )
     by_name = {each["schedule"]: each for each in found["traces"][0]["schedules"]}
     assert list(by_name) == ["30 min", "*/30 * * * *", "hourly", "lag 20m"]
     # The trace begins at 07:00:00: the cron line's grid is the interval's, and so is its lag.
@@ -123,9 +136,18 @@ def test_schedules_and_lag_targets(hot: Path, capsys: Captured, tmp_path: Path) 
 
 def test_hours_in_which_it_may_run(hot: Path, capsys: Captured) -> None:
     found = as_json(
-        capsys, "risk", str(hot), "--schedule", "every 10m", "--window", "08:00-09:00",
-        "--intervals", "10m", "--zone", "UTC",
-    )  # fmt: skip
+        capsys,
+        "risk",
+        str(hot),
+        "--schedule",
+        "every 10m",
+        "--window",
+        "08:00-09:00",
+        "--intervals",
+        "10m",
+        "--zone",
+        "UTC",
+    )
     always, windowed = found["traces"][0]["schedules"]
     assert windowed["schedule"] == "every 10m (08:00-09:00)"
     # Nothing runs in the first hour: the copy is as old as that.

@@ -44,9 +44,17 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A scheduler on a free port of this host, without workers yet."""
     told = tmp_path_factory.mktemp("dask") / "scheduler.json"
     running = start(
-        "dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard",
-        "--dashboard-address", "127.0.0.1:0", "--scheduler-file", str(told),
-    )  # fmt: skip
+        "dask_scheduler",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--no-dashboard",
+        "--dashboard-address",
+        "127.0.0.1:0",
+        "--scheduler-file",
+        str(told),
+    )
     try:
         deadline_s = time.monotonic() + 200
         while not (told.exists() and told.read_text().rstrip().endswith("}")):
@@ -66,11 +74,19 @@ def cluster(scheduler: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     scratch = tmp_path_factory.mktemp("workers")
     workers = [
         start(
-            "dask_worker", scheduler, "--nthreads", "1", "--no-nanny", "--no-dashboard",
-            "--local-directory", str(scratch), "--host", "127.0.0.1",
+            "dask_worker",
+            scheduler,
+            "--nthreads",
+            "1",
+            "--no-nanny",
+            "--no-dashboard",
+            "--local-directory",
+            str(scratch),
+            "--host",
+            "127.0.0.1",
         )
         for _ in range(2)
-    ]  # fmt: skip
+    ]
     try:
         client = Client(scheduler, set_as_default=False)  # type: ignore[no-untyped-call]
         client.wait_for_workers(2, timeout=200)

@@ -158,10 +158,13 @@ def test_it_stays_the_cheapest_between_the_two_factors(
     elif factor < advice.from_factor * 0.999 or factor > advice.to_factor * 1.001:
         assert of_best > at_factor
     beaten = {
-        each.name for each in found for other in found
-        if other.running_cost <= each.running_cost and other.expected <= each.expected
+        each.name
+        for each in found
+        for other in found
+        if other.running_cost <= each.running_cost
+        and other.expected <= each.expected
         and (other.running_cost, other.expected) != (each.running_cost, each.expected)
-    }  # fmt: skip
+    }
     places = {(e.running_cost, e.expected) for e in found if e.name not in beaten}
     assert [(e.running_cost, e.expected) for e in pareto(found)] == sorted(places)
 

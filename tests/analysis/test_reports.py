@@ -89,8 +89,9 @@ def test_the_paper_is_drawn_beside(reports: dict[str, Report]) -> None:
     [plot] = [each for each in reports["reduction"].plots() if each.key == "transferred"]
     assert plot.reference is not None
     assert [(each.x, each.low, each.high) for each in plot.reference.ranges] == [
-        (1, None, 90), (15, 20, 70)
-    ]  # fmt: skip
+        (1, None, 90),
+        (15, 20, 70),
+    ]
     assert plot.reference.average_x == (15, 60)
     assert plot.reference.average_y == (50, 42)
     [freed] = [each for each in reports["reduction"].plots() if each.key == "written-deleted"]
@@ -127,9 +128,10 @@ def test_the_words_say_where_the_link_saturates() -> None:
 def test_what_is_doubtful_is_said(workloads: list[Workload]) -> None:
     odd = replace(workloads[0], warnings=("it was recorded twice",))
     for made in (
-        reduction.report([odd]), risk.report([odd], Terms()),
+        reduction.report([odd]),
+        risk.report([odd], Terms()),
         compare.report([odd], Terms(), Prices()),
-    ):  # fmt: skip
+    ):
         assert made.warnings == ("hot: it was recorded twice",)
         assert "hot: it was recorded twice" in text(made)
         assert "hot: it was recorded twice" in page(made, version="1")

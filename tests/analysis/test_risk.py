@@ -28,9 +28,17 @@ def workload(per_second: list[int], given: Updates) -> Workload:
     series = Writes(0, NS, np.array(per_second, dtype=np.int64))
     written = max(int(series.bytes.sum()), 1)
     return Workload(
-        "w", 0, len(per_second) * NS, None, max(written // 4096, 1), written, 1, 0.0, (given,),
+        "w",
+        0,
+        len(per_second) * NS,
+        None,
+        max(written // 4096, 1),
+        written,
+        1,
+        0.0,
+        (given,),
         series,
-    )  # fmt: skip
+    )
 
 
 def test_instant_updates_have_a_lag_that_is_even_between_nothing_and_the_interval() -> None:

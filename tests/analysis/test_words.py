@@ -200,8 +200,11 @@ def test_only_nothing_is_zero() -> None:
 
     money = Column("total", "EUR/year", 2)
     assert [text_of(each, money) for each in (0.0, 1e-7, 0.0005, 0.25)] == [
-        "0", "<0.0001", "0.0005", "0.25"
-    ]  # fmt: skip
+        "0",
+        "<0.0001",
+        "0.0005",
+        "0.25",
+    ]
     assert text_of(float(np.float64(0)), money) == "0"
 
 
@@ -218,8 +221,9 @@ def test_labels_that_would_cover_each_other_are_left_to_the_pointer() -> None:
 def test_a_schedule_that_does_not_run_has_no_bar() -> None:
     hot = studied((900,), ("*/20 * * * *", "0 2 * * *"))
     for made, key in (
-        (reduction.report([hot]), "schedules"), (risk.report([hot], Terms()), "schedules-at-risk"),
-    ):  # fmt: skip
+        (reduction.report([hot]), "schedules"),
+        (risk.report([hot], Terms()), "schedules-at-risk"),
+    ):
         [plot] = [each for each in made.plots() if each.key == key]
         runs, does_not = plot.bars[0].values
         assert runs > 0 == does_not

@@ -131,9 +131,12 @@ def test_a_root_record_that_is_torn_is_named_and_left_alone(volume: Path, spoil:
     root = volume / "root"
     whole = root.read_bytes()
     left = {
-        "empty": b"", "short": whole[:-1], "rubbish": os.urandom(len(whole)),
-        "flipped": whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:], "gone": b"",
-    }[spoil]  # fmt: skip
+        "empty": b"",
+        "short": whole[:-1],
+        "rubbish": os.urandom(len(whole)),
+        "flipped": whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:],
+        "gone": b"",
+    }[spoil]
     if spoil == "gone":
         root.unlink()
     else:
@@ -378,8 +381,11 @@ def test_a_folder_comes_back_from_the_tar_stream_and_nothing_escapes(tmp_path: P
     assert (again / "link").readlink() == Path("below/file")
     evil = io.BytesIO()
     with tarfile.open(fileobj=evil, mode="w") as tar:
-        for name, kind in (("way", tarfile.SYMTYPE), ("way/out", tarfile.REGTYPE),
-                           ("../up", tarfile.REGTYPE)):  # fmt: skip
+        for name, kind in (
+            ("way", tarfile.SYMTYPE),
+            ("way/out", tarfile.REGTYPE),
+            ("../up", tarfile.REGTYPE),
+        ):
             entry = tarfile.TarInfo(name)
             entry.type, entry.linkname = kind, str(outside) if kind == tarfile.SYMTYPE else ""
             tar.addfile(entry, io.BytesIO())

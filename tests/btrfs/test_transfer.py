@@ -217,8 +217,10 @@ def test_a_sender_that_was_stopped_and_continued_notices_it(pair: Pair) -> None:
     snapshot = pair.source.take_snapshot("one")
     with subprocess.Popen(
         [sys.executable, "-c", SENDER, pair.home, snapshot.guid],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as sender:  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as sender:
         assert sender.stdin is not None and sender.stdout is not None
         assert "btrfs-stream" in sender.stdout.readline()
         time.sleep(1.5)  # the kernel fills the pipe, and waits

@@ -122,8 +122,11 @@ def test_the_folder_that_mirrord_home_names_cannot_be_made(block: World, tmp_pat
     environment = {**os.environ, "MIRRORD_HOME": str(tmp_path / "file" / "below")}
     done = subprocess.run(
         block.command("create", "x", str(block.lab.source()), str(block.lab.destination())),
-        env=environment, cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     refused(done, 2, "cannot be made", "MIRRORD_HOME")
 
 
@@ -174,8 +177,11 @@ def test_output_into_a_closed_pipe_is_no_error(block: World) -> None:
     block.initialized()
     done = subprocess.run(
         ["bash", "-c", f"'{sys.executable}' -m mirrord history {NAME} | true"],
-        env=block.environment(), cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
+        env=block.environment(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert "Traceback" not in done.stderr and "Error" not in done.stderr
 
 
@@ -229,11 +235,19 @@ def test_create_answers_what_cannot_be_meant_and_defines_nothing(
 
 def test_what_create_writes_is_read_again_as_it_was_meant(block: World) -> None:
     done = block.cli(
-        "create", NAME, str(block.lab.source()), str(block.lab.destination()),
-        "--schedule", "*/15 8-18 * * MON-FRI", "--rpo", "1h30m",
-        "--throttle", "20MiB/s 08:00-18:00 Mon-Fri, else unlimited",
-        "--keep-destination", "newest 10, 24 hourly, 7 daily",
-    )  # fmt: skip
+        "create",
+        NAME,
+        str(block.lab.source()),
+        str(block.lab.destination()),
+        "--schedule",
+        "*/15 8-18 * * MON-FRI",
+        "--rpo",
+        "1h30m",
+        "--throttle",
+        "20MiB/s 08:00-18:00 Mon-Fri, else unlimited",
+        "--keep-destination",
+        "newest 10, 24 hourly, 7 daily",
+    )
     assert done.returncode == 0, done.stderr
     definition = block.service.definitions.load(NAME)
     assert definition.timing.rules == ("*/15 8-18 * * MON-FRI",)

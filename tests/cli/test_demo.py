@@ -27,9 +27,13 @@ def test_the_demo_tells_its_story_and_cleans_up(tmp_path: Path, kind: str) -> No
     words = ["-m", "mirrord", "demo"] if kind == "btrfs" else ["-c", BLOCK_STORY, str(tmp_path)]
     here = str(tmp_path)
     done = subprocess.run(
-        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=280,
+        [sys.executable, *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=280,
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR": here, "HOME": here},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     assert f"two {kind}" in done.stdout.splitlines()[1]
     assert "The transfer was ended" in done.stdout and "is mirrored again" in done.stdout
@@ -61,9 +65,13 @@ def test_the_demo_with_another_host(tmp_path: Path, kind: str) -> None:
         words = ["-c", REMOTE_STORY, str(tmp_path)]
     here = str(tmp_path)
     done = subprocess.run(
-        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=280,
+        [sys.executable, *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=280,
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR": here, "HOME": here},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     assert "may not use that path" in done.stdout and "resumed" in done.stdout
     assert "The data go over TLS beside SSH." in done.stdout
@@ -76,10 +84,14 @@ def test_the_demo_with_another_host(tmp_path: Path, kind: str) -> None:
 def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
     here = str(tmp_path)
     with subprocess.Popen(
-        [sys.executable, "-m", "mirrord", "demo", "--remote"], cwd=ROOT, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        [sys.executable, "-m", "mirrord", "demo", "--remote"],
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR": here, "HOME": here},
-    ) as demo:  # fmt: skip
+    ) as demo:
         assert demo.stdout is not None
         while "mirrord update" not in (line := demo.stdout.readline()):
             assert line, demo.stderr and demo.stderr.read()

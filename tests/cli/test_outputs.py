@@ -20,19 +20,33 @@ def block(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.mark.parametrize(
     "words",
-    [["status"], ["snapshots", NAME], ["history", NAME], ["delta", NAME, "--files"],
-     ["status", "--json"], ["explain", NAME], ["alarms"], ["--help"], ["restore", "--help"],
-     ["no-such-command"], ["update", "no-such-mirror"]],
+    [
+        ["status"],
+        ["snapshots", NAME],
+        ["history", NAME],
+        ["delta", NAME, "--files"],
+        ["status", "--json"],
+        ["explain", NAME],
+        ["alarms"],
+        ["--help"],
+        ["restore", "--help"],
+        ["no-such-command"],
+        ["update", "no-such-mirror"],
+    ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_a_closed_pipe_ends_a_command_without_a_word(block: World, words: list[str]) -> None:
     for errors_too in (False, True):
         reading, writing = os.pipe()
         os.close(reading)
         done = subprocess.run(
-            block.command(*words), env=block.environment(), cwd=ROOT, stdout=writing,
-            stderr=writing if errors_too else subprocess.PIPE, timeout=60,
-        )  # fmt: skip
+            block.command(*words),
+            env=block.environment(),
+            cwd=ROOT,
+            stdout=writing,
+            stderr=writing if errors_too else subprocess.PIPE,
+            timeout=60,
+        )
         os.close(writing)
         assert done.returncode in (1, 2, 141)
         if not errors_too:

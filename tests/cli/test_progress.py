@@ -25,8 +25,12 @@ print("done", file=sys.stderr)
 def at_a_terminal(code: str) -> str:
     """What a program shows at a terminal of 80 columns."""
     ours, theirs = pty.openpty()
-    made = subprocess.Popen([sys.executable, "-c", code], stderr=theirs, stdin=theirs,
-                            env={**os.environ, "COLUMNS": "80"})  # fmt: skip
+    made = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stderr=theirs,
+        stdin=theirs,
+        env={**os.environ, "COLUMNS": "80"},
+    )
     os.close(theirs)
     shown = b""
     while True:

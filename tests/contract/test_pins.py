@@ -101,9 +101,15 @@ def test_what_is_asked_for_is_bounded(lab: Lab) -> None:
     source, (first, _second, _third) = three(lab)
     many = [f"{number:032x}" for number in range(pins.GUIDS_MAX + 1)]
     for mirror_id, guids in (
-        (OTHER, many), ("../up", many[:1]), (".", many[:1]), ("x" * 65, []), ("", []),
-        (OTHER, ["y" * 101]), (OTHER, [""]), (OTHER, ["a\nb"]),
-    ):  # fmt: skip
+        (OTHER, many),
+        ("../up", many[:1]),
+        (".", many[:1]),
+        ("x" * 65, []),
+        ("", []),
+        (OTHER, ["y" * 101]),
+        (OTHER, [""]),
+        (OTHER, ["a\nb"]),
+    ):
         with pytest.raises(Refused):
             source.pin(mirror_id, guids)
     assert source.pins() == {}

@@ -10,10 +10,13 @@ from tests.contract.flows import MIRROR, initialized, mirror
 from tests.contract.lab import Lab
 
 FIRST = Relationship(
-    MIRROR, "home", 1, "primary",
+    MIRROR,
+    "home",
+    1,
+    "primary",
     (SiteRecord("primary", ("btrfs:/data/home",)), SiteRecord("secondary", ("btrfs://dr/copy",))),
     controller="c0ffee",
-)  # fmt: skip
+)
 
 
 def test_a_record_is_there_for_whoever_asks(lab: Lab) -> None:

@@ -81,9 +81,13 @@ def running(lab: Big, folder: Path) -> Iterator[tuple[World, Big]]:
 def start_update(world: World) -> subprocess.Popen[str]:
     """Start an update as a process, and wait until its transfer is under way."""
     process = subprocess.Popen(
-        world.command("update", NAME), env=world.environment(), cwd=ROOT, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        world.command("update", NAME),
+        env=world.environment(),
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     file = world.paths.run / f"{NAME}.progress"
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:

@@ -26,9 +26,11 @@ COMMANDS = [
 def test_the_example_has_its_commands() -> None:
     verbs = [command.split()[1:3] for command, _ in COMMANDS]
     assert verbs == [
-        *[["trace", "import"]] * 4, ["analyze", "reduction"], ["analyze", "risk"],
+        *[["trace", "import"]] * 4,
+        ["analyze", "reduction"],
+        ["analyze", "risk"],
         ["analyze", "compare"],
-    ]  # fmt: skip
+    ]
 
 
 def test_every_picture_is_shown() -> None:

@@ -86,9 +86,14 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, list[st
     }
     environment.pop("PYTHONUNBUFFERED", None)
     done = subprocess.run(
-        [*unprivileged(), "bash"], input=script, cwd=folder, env=environment, text=True,
-        capture_output=True, timeout=240,
-    )  # fmt: skip
+        [*unprivileged(), "bash"],
+        input=script,
+        cwd=folder,
+        env=environment,
+        text=True,
+        capture_output=True,
+        timeout=240,
+    )
     assert not done.stderr, done.stderr
     parts = done.stdout.replace(str(folder), FOLDER).split(_END)
     return [
@@ -99,8 +104,17 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, list[st
 
 def test_the_guide_has_the_whole_story() -> None:
     told = " ".join(step.command for step in guide())
-    for verb in ("create", "initialize", "delta", "update", "status", "break", "resync", "reverse",
-                 "restore"):  # fmt: skip
+    for verb in (
+        "create",
+        "initialize",
+        "delta",
+        "update",
+        "status",
+        "break",
+        "resync",
+        "reverse",
+        "restore",
+    ):
         assert f"mirrord {verb} " in told
 
 

@@ -158,8 +158,21 @@ def test_what_is_not_run_is_in_the_guide() -> None:
 
 def test_the_guide_has_the_whole_story() -> None:
     told = " ".join(step.command for step in steps())
-    for verb in ("create", "initialize", "schedule", "status", "monitor", "throttle", "prune",
-                 "alarms", "break", "resync", "reverse", "restore", "delete"):  # fmt: skip
+    for verb in (
+        "create",
+        "initialize",
+        "schedule",
+        "status",
+        "monitor",
+        "throttle",
+        "prune",
+        "alarms",
+        "break",
+        "resync",
+        "reverse",
+        "restore",
+        "delete",
+    ):
         assert f"mirrord {verb}" in told
 
 

@@ -54,8 +54,10 @@ def _checkpoint(service: Daemon, folder: Path) -> None:
     _did(service, "throttle", "two", "200KiB/s")
     working = subprocess.Popen(
         [OWN, "update", "two"],
-        env=environment(service.home), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+        env=environment(service.home),
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
     for _ in range(200):
         row = json.loads(service.run("status", "--json").stdout)["mirrors"][1]
         if row["running"] and row["running"].get("done_bytes", 0) > 1 << 20:

@@ -187,10 +187,16 @@ def test_another_controller_changes_nothing(world: World, verb: str, tmp_path: P
 def _all(world: World) -> object:
     ends = world.lab.source(), world.lab.destination()
     return [
-        (end.facts().role, end.facts().shown, end.snapshots(), end.relationships(),
-         world.lab.content(end), end.stagings())
+        (
+            end.facts().role,
+            end.facts().shown,
+            end.snapshots(),
+            end.relationships(),
+            world.lab.content(end),
+            end.stagings(),
+        )
         for end in ends
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.on_machine

@@ -37,9 +37,16 @@ def test_a_byte_that_the_network_turns(site: Remote, way: str, at: int) -> None:
 
 @pytest.mark.parametrize(
     ("way", "at"),
-    [("up", 5), ("up", 301), ("up", 3 * MIB + 3), ("up", 11 * MIB), ("down", 7), ("down", 150),
-     ("down", 1_200)],
-)  # fmt: skip
+    [
+        ("up", 5),
+        ("up", 301),
+        ("up", 3 * MIB + 3),
+        ("up", 11 * MIB),
+        ("down", 7),
+        ("down", 150),
+        ("down", 1_200),
+    ],
+)
 def test_a_byte_that_turns_beneath_the_encryption(site: Remote, way: str, at: int) -> None:
     source, copy = site.volume(data_bytes=12 * MIB), site.folder / "copy"
     site.create(f"block:{source}", f"block://dr{copy}")

@@ -57,13 +57,18 @@ def test_who_says_next_to_nothing_after_the_greeting_is_left(site: Remote) -> No
 
 @pytest.mark.parametrize(
     ("command", "said", "hinted"),
-    [(("mirrord-is-not-here", "agent"), "'mirrord-is-not-here' is not found there", "command ="),
-     (("echo", "welcome to dr"), "it says 'welcome to dr'", "agent"),
-     (("false",), "it ended with status 1", "agent"),
-     (("sh", "-c", "echo 'error: there is no command '\"'agent'\" >&2; exit 2"),
-      "the mirrord there is too old", "mirrord --version")],
+    [
+        (("mirrord-is-not-here", "agent"), "'mirrord-is-not-here' is not found there", "command ="),
+        (("echo", "welcome to dr"), "it says 'welcome to dr'", "agent"),
+        (("false",), "it ended with status 1", "agent"),
+        (
+            ("sh", "-c", "echo 'error: there is no command '\"'agent'\" >&2; exit 2"),
+            "the mirrord there is too old",
+            "mirrord --version",
+        ),
+    ],
     ids=["not found", "a word", "it fails", "old"],
-)  # fmt: skip
+)
 def test_no_mirrord_there(site: Remote, command: tuple[str, ...], said: str, hinted: str) -> None:
     source = site.volume(data_bytes=MIB)
     site.set_host(command=command, connect_s=120.0)

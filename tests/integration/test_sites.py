@@ -67,8 +67,10 @@ def test_settings_of_the_other_direction_are_checked_too(world: World) -> None:
     world.create()
     file = world.paths.mirrors / f"{NAME}.toml"
     text = file.read_text()
-    for line, says in (("link = 'lnie'", "no link is called 'lnie'"),
-                       ("schedule = 'huorly'", "no schedule is called 'huorly'")):  # fmt: skip
+    for line, says in (
+        ("link = 'lnie'", "no link is called 'lnie'"),
+        ("schedule = 'huorly'", "no schedule is called 'huorly'"),
+    ):
         file.write_text(f"{text}[from.secondary]\n{line}\n")
         with pytest.raises(ConfigError, match=says):
             world.service.check()

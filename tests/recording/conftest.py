@@ -34,9 +34,14 @@ def record(home: Path) -> Iterator[Record]:
     def start(*words: str | Path, prefix: tuple[str, ...] = ()) -> subprocess.Popen[str]:
         command = [*prefix, sys.executable, "-m", "mirrord", "trace", "record", *map(str, words)]
         process = subprocess.Popen(
-            command, cwd=ROOT, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, env={**os.environ, "MIRRORD_HOME": str(home)},
-        )  # fmt: skip
+            command,
+            cwd=ROOT,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "MIRRORD_HOME": str(home)},
+        )
         started.append(process)
         return process
 

@@ -70,8 +70,13 @@ def test_the_next_recording_cleans_up_after_a_crash_at_any_step(
     with writing(volume):
         assert record(home, volume, out, steps, 0) == 0
         labels = steps.read_text().split()
-        assert {"RECORD:JOURNAL:WRITE", "BTRFS:SNAPSHOT:TAKE", "BTRFS:DELETE:SUBVOLUME",
-                "TRACE:STORE:RENAME", "RECORD:JOURNAL:REMOVE"} <= set(labels)  # fmt: skip
+        assert {
+            "RECORD:JOURNAL:WRITE",
+            "BTRFS:SNAPSHOT:TAKE",
+            "BTRFS:DELETE:SUBVOLUME",
+            "TRACE:STORE:RENAME",
+            "RECORD:JOURNAL:REMOVE",
+        } <= set(labels)
         # The first time that each is reached, and some later times.
         wanted = {labels.index(label) + 1 for label in labels} | set(range(8, len(labels), 7))
         for number in sorted(wanted):

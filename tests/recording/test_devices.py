@@ -69,9 +69,17 @@ def loop(tmp_path: Path) -> Iterator[str]:
 
 def write(device: str, offset: int, length: int) -> None:
     """One request, past the page cache."""
-    run("dd", "if=/dev/urandom", f"of={device}", f"bs={length}", "count=1",
+    run(
+        "dd",
+        "if=/dev/urandom",
+        f"of={device}",
+        f"bs={length}",
+        "count=1",
         "oflag=direct,seek_bytes",
-        f"seek={offset}", "iflag=fullblock", "conv=notrunc")  # fmt: skip
+        f"seek={offset}",
+        "iflag=fullblock",
+        "conv=notrunc",
+    )
 
 
 def rows(batch: Batch, op: Op) -> list[tuple[int, int]]:
@@ -148,12 +156,23 @@ def test_many_requests_from_all_processors_come_in_order(
     count = 4000
     jobs = [
         subprocess.Popen(
-            ["taskset", "-c", str(cpu % (os.cpu_count() or 1)), "dd", "if=/dev/zero", f"of={loop}",
-             "bs=4096", f"count={count}", f"seek={cpu * 8000}", "oflag=direct", "conv=notrunc"],
+            [
+                "taskset",
+                "-c",
+                str(cpu % (os.cpu_count() or 1)),
+                "dd",
+                "if=/dev/zero",
+                f"of={loop}",
+                "bs=4096",
+                f"count={count}",
+                f"seek={cpu * 8000}",
+                "oflag=direct",
+                "conv=notrunc",
+            ],
             stderr=subprocess.DEVNULL,
         )
         for cpu in range(2)
-    ]  # fmt: skip
+    ]
     assert [job.wait() for job in jobs] == [0, 0]
     process.terminate()
     said, _errors = process.communicate(timeout=120)
@@ -186,9 +205,11 @@ def test_a_killed_recording_is_taken_away_by_the_next(
 def test_what_the_kernel_lacks_is_one_line(tmp_path: Path, loop: str, record: Record) -> None:
     """In a namespace in which tracefs is mounted nowhere."""
     process = record(
-        loop, "--output", tmp_path / "out",
+        loop,
+        "--output",
+        tmp_path / "out",
         prefix=("unshare", "--mount", "sh", "-c", 'umount -l -a -t tracefs; exec "$@"', "sh"),
-    )  # fmt: skip
+    )
     said, errors = process.communicate(timeout=120)
     assert (process.returncode, said) == (1, "")
     assert errors.startswith(

@@ -106,8 +106,13 @@ def test_cron_times_outside_of_windows_are_dropped(
     assert runs(schedule, start, 2.5) == expected
 
 
-@given(st.sampled_from([7, 60, 900, 5400, 86400]), zones, starts, st.sampled_from(WINDOWS),
-       st.text(max_size=5))  # fmt: skip
+@given(
+    st.sampled_from([7, 60, 900, 5400, 86400]),
+    zones,
+    starts,
+    st.sampled_from(WINDOWS),
+    st.text(max_size=5),
+)
 @settings(max_examples=60, deadline=None)
 def test_intervals_run_on_their_grid_and_once_when_a_window_opens(
     period: int, zone: str, start: datetime, window: tuple[str, set[int], int, int], seed: str
@@ -138,8 +143,14 @@ def test_intervals_run_on_their_grid_and_once_when_a_window_opens(
     assert all(held.allowed(n) for n in expected)
 
 
-@given(st.sampled_from(["every 60s", "*/2 * * * *", "7,9,20 * * * *"]), zones, starts,
-       st.text(max_size=8), st.integers(1, 60), st.booleans())  # fmt: skip
+@given(
+    st.sampled_from(["every 60s", "*/2 * * * *", "7,9,20 * * * *"]),
+    zones,
+    starts,
+    st.text(max_size=8),
+    st.integers(1, 60),
+    st.booleans(),
+)
 @settings(max_examples=60, deadline=None)
 def test_each_nominal_time_has_one_run_within_the_jitter(
     rule: str, zone: str, start: datetime, seed: str, jitter: int, windowed: bool
@@ -261,7 +272,7 @@ def test_what_was_missed_is_made_up_for_once() -> None:
         ("0 12 * * *", {"windows": ["22:00-06:00"]}, "never fires inside", "windows"),
         ("every 5m", {"windows": ["Mon 25:00-26:00"]}, "25:00", "Mon-Fri"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_meant_is_refused(
     rules: str | list[str], more: dict[str, object], part: str, hint: str
 ) -> None:

@@ -313,9 +313,11 @@ def test_a_panic_is_answered_and_the_session_goes_on(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     process = subprocess.Popen(
         [sys.executable, "-c", _PANICS],
-        stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=subprocess.DEVNULL,
+        stdin=theirs.fileno(),
+        stdout=theirs.fileno(),
+        stderr=subprocess.DEVNULL,
         env={**os.environ, "MIRRORD_HOME": str(tmp_path)},
-    )  # fmt: skip
+    )
     theirs.close()
     descriptor = ours.detach()
     lane = greeting.new_lane(FdStream(descriptor, descriptor, "there"))
@@ -340,10 +342,11 @@ def entry_of(guid: str, **changes: Any) -> Entry:
     said: dict[str, Any] = {"segment": 0, "height": 0, "allocated": 3, "high": 5, **changes}
     segments = changes.pop("segments", 1)
     maps = tuple(
-        SegmentMap(said["segment"] + n, Pointer(1, 7), said["height"], said["allocated"],
-                   said["high"])
+        SegmentMap(
+            said["segment"] + n, Pointer(1, 7), said["height"], said["allocated"], said["high"]
+        )
         for n in range(segments)
-    )  # fmt: skip
+    )
     root = Root(changes.get("size_bytes", MIB), Pointer(2, 9), maps)
     return Entry(guid, "s1", SnapshotKind.REFERENCE, 1, root, content_digest(guid, root), 1)
 

@@ -21,17 +21,17 @@ UP = "../" * 8
 def _evil(root: Path, name: str) -> bytes:
     private = str(root / "private")
     return {
-        "link": streams.symlink("way", private) + streams.make_file("way/new")
+        "link": streams.symlink("way", private)
+        + streams.make_file("way/new")
         + streams.write("way/new", b"x"),
         "link to write": streams.symlink("way", f"{private}/secret")
         + streams.write("way", b"changed"),
-        "link to chmod": streams.symlink("way", f"{private}/secret")
-        + streams.chmod("way", 0o4777),
+        "link to chmod": streams.symlink("way", f"{private}/secret") + streams.chmod("way", 0o4777),
         "up": streams.make_file(f"{UP}private/new"),
         "up to write": streams.write(f"{UP}private/secret", b"changed"),
         "up to chmod": streams.chmod(f"{UP}private/secret", 0o777),
         "link inside": streams.symlink("way", "file") + streams.write("way", b"changed"),
-    }[name]  # fmt: skip
+    }[name]
 
 
 @breaks("F8")

@@ -32,8 +32,16 @@ class Host:
 
     def line(self, *arguments: str, umask: str = "") -> str:
         """The options of an authorized key, as `mirrord host add` prints them."""
-        words = ["env", f"MIRRORD_HOME={self.home}", f"PYTHONPATH={Path(__file__).parents[2]}",
-                 sys.executable, "-m", "mirrord", "agent", *arguments]  # fmt: skip
+        words = [
+            "env",
+            f"MIRRORD_HOME={self.home}",
+            f"PYTHONPATH={Path(__file__).parents[2]}",
+            sys.executable,
+            "-m",
+            "mirrord",
+            "agent",
+            *arguments,
+        ]
         command = " ".join(words)
         return f'restrict,command="{f"umask {umask}; exec " if umask else ""}{command}"'
 
@@ -80,9 +88,12 @@ def stream_of(source: BtrfsDriver, snapshot: Snapshot, base: Snapshot | None = N
 
 
 def deliver(
-    there: RemoteDriver, data: bytes, snapshot: Snapshot, transfer: str,
+    there: RemoteDriver,
+    data: bytes,
+    snapshot: Snapshot,
+    transfer: str,
     base: Snapshot | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Receive it, up to a complete staging."""
     request = ReceiveRequest(transfer, MIRROR, base.guid if base else None, snapshot)
     with there.receive(request) as receiver:

@@ -38,8 +38,9 @@ def test_hooks_run_in_order_and_know_what_happens(block: World) -> None:
         'echo "$MIRRORD_EVENT $1 $MIRRORD_MIRROR $MIRRORD_SNAPSHOT $MIRRORD_RESULT $MIRRORD_BYTES"'
         f" >> {block.home}/told"
     )
-    hooks(block, before_snapshot=line, after_snapshot=line, before_transfer=line,
-          after_transfer=line)  # fmt: skip
+    hooks(
+        block, before_snapshot=line, after_snapshot=line, before_transfer=line, after_transfer=line
+    )
     block.lab.change(block.lab.source(), 1)
     done = block.service.update(NAME)
     told = [text.split() for text in (block.home / "told").read_text().splitlines()]
@@ -53,8 +54,11 @@ def test_hooks_run_in_order_and_know_what_happens(block: World) -> None:
 
 
 def test_a_failing_hook_before_the_snapshot_stops_the_run_and_says_so(block: World) -> None:
-    hooks(block, before_snapshot="echo database is busy >&2; exit 3",
-          after_snapshot=f"echo thawed >> {block.home}/told")  # fmt: skip
+    hooks(
+        block,
+        before_snapshot="echo database is busy >&2; exit 3",
+        after_snapshot=f"echo thawed >> {block.home}/told",
+    )
     before = block.view_content()
     block.lab.change(block.lab.source(), 1)
     with pytest.raises(HookFailed) as caught:

@@ -28,9 +28,10 @@ def runs(served: Served) -> float:
     return sum(
         float(line.split()[-1])
         for line in text.splitlines()
-        if line.startswith("mirrord_runs_total{") and 'cause="asked"' not in line
+        if line.startswith("mirrord_runs_total{")
+        and 'cause="asked"' not in line
         and ('result="done"' in line or 'result="unchanged"' in line)
-    )  # fmt: skip
+    )
 
 
 def usual_s(served: Served) -> float:

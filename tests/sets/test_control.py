@@ -145,5 +145,6 @@ def test_a_member_that_has_moved_is_followed(world: SetWorld) -> None:
     assert world.service.update(NAME).status == "done"
     assert all(
         any("elsewhere" in endpoint for site in record.sites for endpoint in site.endpoints)
-        for record in records(world) if record is not None
-    )  # fmt: skip
+        for record in records(world)
+        if record is not None
+    )

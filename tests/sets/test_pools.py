@@ -170,10 +170,13 @@ def test_a_peer_cannot_name_what_is_not_open_or_another_kind(lab: SetLab, tmp_pa
         one, other = (opened("btrfs", driver.location) for driver in lab.source().drivers[:2])
         block = opened("block", str(tmp_path / "block"))
         for number, wanted, error in (
-            (one, [one], ProtocolError), (one, [other, other], ProtocolError),
-            (one, [99], NotFound), (one, [other, block], Refused), (block, [one], Refused),
+            (one, [one], ProtocolError),
+            (one, [other, other], ProtocolError),
+            (one, [99], NotFound),
+            (one, [other, block], Refused),
+            (block, [one], Refused),
             (block, [], Refused),
-        ):  # fmt: skip
+        ):
             with pytest.raises(error):
                 session.call("take_together", number, "one", wanted, timeout_s=PATIENCE_S)
         assert names(lab.source()) == [[]] * 3

@@ -76,9 +76,13 @@ def _fleet(given: argparse.Namespace, seed: int) -> list[str]:
     plan = Plan(seed, given.mirrors, given.hours, fault_rate=given.faults)
     if given.mirrors > _LARGE:
         plan = Plan(
-            seed, given.mirrors, given.hours, fault_rate=given.faults, beat_s=60.0,
+            seed,
+            given.mirrors,
+            given.hours,
+            fault_rate=given.faults,
+            beat_s=60.0,
             look_every_s=3600.0,
-        )  # fmt: skip
+        )
     with scratch() as folder:
         report = simulate(plan, folder)
     each_ms = 1000 * report.cpu_s / max(1, report.attempts)

@@ -62,9 +62,12 @@ class Alone:
         caps = Caps(*plan.caps)
         self.timers, self.alarms, self.running = SimTimers(sim), AlarmBook(), Running(caps)
         self.scheduler = Scheduler(
-            self.timers, self._start, caps=caps, told=self.alarms.told,
+            self.timers,
+            self._start,
+            caps=caps,
+            told=self.alarms.told,
             chance=random.Random(f"retries {plan.seed}"),
-        )  # fmt: skip
+        )
         self.slots = None if plan.troubled else Slots()
         self.queue = witnessed(self.scheduler, self.slots)
         self._true_s: dict[str, float] = {}
@@ -81,17 +84,23 @@ class Alone:
         timing = mixture.draw(chance)
         name, end = f"m{number}", Endpoint("memory", f"/{number}")
         definition = Definition(
-            name, f"{self.plan.seed}-{number}", end, end, timing=timing,
+            name,
+            f"{self.plan.seed}-{number}",
+            end,
+            end,
+            timing=timing,
             promise=Promise(rpo_s=7200.0) if number % 50 == 0 else Promise(),
-        )  # fmt: skip
+        )
         schedule = _parsed(timing, "UTC") if timing.rules else None
         self._true_s[name] = self.sim.real_s
         if schedule is not None and schedule.lag_s is None and self.slots is not None:
             self.slots.expect(name, schedule, definition.id)
         self.scheduler.define(
-            definition, schedule, Standing(True, False, clock.now_ns()),
+            definition,
+            schedule,
+            Standing(True, False, clock.now_ns()),
             filesystem=f"disk{chance.randrange(self.plan.mirrors // 15 + 1)}",
-        )  # fmt: skip
+        )
 
     # Jobs
 
@@ -196,7 +205,12 @@ def simulate_alone(plan: AlonePlan) -> AloneReport:
         sim.run(plan.hours * 3600)
         alone.finish()
         return AloneReport(
-            alone.digest(), alone.runs, alone.slots.met if alone.slots else 0, alone.failed,
-            alone.queue.longest_wait_s, alone.running.most, dict(alone.alarms.raised),
+            alone.digest(),
+            alone.runs,
+            alone.slots.met if alone.slots else 0,
+            alone.failed,
+            alone.queue.longest_wait_s,
+            alone.running.most,
+            dict(alone.alarms.raised),
             time.process_time() - begun_s,
-        )  # fmt: skip
+        )

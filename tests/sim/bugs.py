@@ -14,7 +14,8 @@ from mirrord.core.model import Role, Staging
 from mirrord.engine import direction, failover_steps, recovery, update
 from mirrord.engine.mirror import Mirror
 from mirrord.engine.recovery import Recovered
-from tests.sim.memory import MemoryDriver, MemoryReceiver
+from tests.sim.memory import MemoryDriver
+from tests.sim.receiver import MemoryReceiver
 from tests.sim.story import Story
 from tests.sim.stream import Change
 from tests.sim.volume import Body, Volume, digest_of

@@ -62,9 +62,14 @@ class Checks:
             require(span.until_s + _SAME_S >= confirmed_s, definition, "the lag is a lie")
 
     def after(
-        self, definition: Definition, catalogue: Catalogue, outcome: str, since_s: float,
-        *, doubted: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        definition: Definition,
+        catalogue: Catalogue,
+        outcome: str,
+        since_s: float,
+        *,
+        doubted: bool = False,
+    ) -> None:
         """After each attempt, however it ended. since_s: a success shows the source as of then.
         doubted: pruning was refused.
         """

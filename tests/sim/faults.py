@@ -50,9 +50,16 @@ class Faults:
     """
 
     def __init__(
-        self, sim: Sim, disk: Disk, places: list[str], *, seed: int, rate: float, until_s: float,
+        self,
+        sim: Sim,
+        disk: Disk,
+        places: list[str],
+        *,
+        seed: int,
+        rate: float,
+        until_s: float,
         crashes: float = 1.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.until_s = until_s
         self._sim = sim
         self._disk = disk

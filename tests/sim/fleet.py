@@ -113,10 +113,14 @@ class Fleet:
             if node.definition.snapshots
         ]
         self.faults = Faults(
-            sim, self.disk, [node.definition.destination.location for node in self.nodes],
-            seed=plan.seed, rate=plan.fault_rate, until_s=plan.end_s * plan.faulty,
+            sim,
+            self.disk,
+            [node.definition.destination.location for node in self.nodes],
+            seed=plan.seed,
+            rate=plan.fault_rate,
+            until_s=plan.end_s * plan.faulty,
             crashes=min(1.0, (_FEW / plan.mirrors) ** 1.5),
-        )  # fmt: skip
+        )
         sim.at(0, self._probe)
         return self
 
@@ -171,9 +175,13 @@ class Fleet:
             return "crash"
 
     def perform(
-        self, node: Node, verb: str, watcher: Watcher | None = None,
-        *, begun: Callable[[Attempt], object] = lambda _attempt: None,
-    ) -> Result:  # fmt: skip
+        self,
+        node: Node,
+        verb: str,
+        watcher: Watcher | None = None,
+        *,
+        begun: Callable[[Attempt], object] = lambda _attempt: None,
+    ) -> Result:
         """One run of a verb with its faults and checks. Raises what it raises, and `Crash`.
 
         begun: is told what shall happen to it.

@@ -35,14 +35,14 @@ from mirrord.drivers.refusals import (
     other_mirror,
     snapshot_missing,
     staging_missing,
-    stream_damaged,
 )
 from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.system import clock, steps
 from tests.sim.link import Link
+from tests.sim.receiver import MemoryReceiver
 from tests.sim.records import MemoryRecords
-from tests.sim.stream import Head, MemorySendStream, Parser
-from tests.sim.volume import Blocks, Body, Disk, Entry, Staged, Volume, digest_of
+from tests.sim.stream import Head, MemorySendStream
+from tests.sim.volume import Blocks, Body, Disk, Entry, Staged, Volume
 
 _FREE_BYTES = 1 << 40
 DIVERGED, REFERENCE = SnapshotKind.DIVERGED, SnapshotKind.REFERENCE
@@ -62,9 +62,14 @@ class MemoryDriver(MemoryRecords, Driver):
     def facts(self) -> VolumeFacts:
         """Plain look-up."""
         facts = VolumeFacts(
-            self.kind, self.location, Role.ABSENT, "", "memory", self.location,
+            self.kind,
+            self.location,
+            Role.ABSENT,
+            "",
+            "memory",
+            self.location,
             free_bytes=0 if self.location in self._disk.full else _FREE_BYTES,
-        )  # fmt: skip
+        )
         volume = self._disk.volumes.get(self.location)
         if volume is None:
             if self.location in self._disk.foreign:
@@ -72,10 +77,13 @@ class MemoryDriver(MemoryRecords, Driver):
             return facts
         live = volume.role is Role.LIVE
         return facts._replace(
-            role=volume.role, identity=volume.identity, mirror_id=volume.mirror_id,
+            role=volume.role,
+            identity=volume.identity,
+            mirror_id=volume.mirror_id,
             shown=volume.shown if not live and volume.shown in volume.entries else None,
-            origin=volume.origin if live else None, frozen=live and volume.frozen,
-        )  # fmt: skip
+            origin=volume.origin if live else None,
+            frozen=live and volume.frozen,
+        )
 
     @contextmanager
     def _exclusive(self, purpose: str) -> Iterator[bool]:
@@ -446,53 +454,3 @@ class MemoryDriver(MemoryRecords, Driver):
         if base not in volume.entries:
             raise base_missing(str(self), base)
         return volume.entries[base].blocks, entry
-
-
-class MemoryReceiver(Receiver):
-    """Each frame that is whole is durable at once; so `close` has nothing left to keep."""
-
-    def __init__(self, disk: Disk, location: str, volume: Volume, staged: Staged) -> None:
-        self._disk = disk
-        self._location = location
-        self._where = f"memory:{location}"
-        self._volume = volume
-        self._staged = staged
-        self._parser = Parser(self._where, disk.geometry)
-
-    def write(self, chunk: bytes | memoryview) -> None:
-        """Stage the changes of the frames that are whole now."""
-        if self._location in self._disk.full:
-            raise no_space(self._where, "the volume is full")
-        for changes in self._parser.feed(chunk):
-            self._check_head()
-            if changes:
-                steps.reached("MEMORY:RECEIVE:WRITE")
-                self._staged.changes.update(changes)
-                self._staged.following = changes[-1][0] + 1
-                self._staged.received_bytes += len(changes) * self._disk.geometry.block_bytes
-
-    def finish(self) -> Staging:
-        """Put the content together and compare its digest with the one that was announced."""
-        self._parser.check_whole()
-        staged, head = self._staged, self._parser.head
-        assert head is not None
-        base = staged.request.base
-        blocks = self._volume.entries[base].blocks.copy() if base is not None else {}
-        for block, version in staged.changes.items():
-            if version:
-                blocks[block] = version
-            else:
-                blocks.pop(block, None)
-        if digest_of(blocks) != head.digest:
-            raise stream_damaged(self._where, "the content is not the one that was announced")
-        steps.reached("MEMORY:FINISH:RECORD")
-        staged.entry = Entry(staged.request.snapshot, blocks, head.digest)
-        return staged.staging()
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def _check_head(self) -> None:
-        head, request = self._parser.head, self._staged.request
-        if head is not None and (head.base, head.guid) != (request.base, request.snapshot.guid):
-            raise stream_damaged(self._where, "it is of another snapshot")

@@ -99,12 +99,18 @@ def simulate(plan: Plan, folder: Path) -> Report:
         fleet.sim.run(plan.end_s)
         _settle(service, folder)
         return Report(
-            fleet.digest(), dict(sorted(fleet.outcomes.items())),
-            dict(sorted(fleet.faults_met.items())), dict(sorted(service.raised.items())),
-            fleet.wire.carried_bytes, fleet.checks.made, service.slots.met if service.slots else 0,
-            service.crashes, service.waits, service.longest_wait_s,
+            fleet.digest(),
+            dict(sorted(fleet.outcomes.items())),
+            dict(sorted(fleet.faults_met.items())),
+            dict(sorted(service.raised.items())),
+            fleet.wire.carried_bytes,
+            fleet.checks.made,
+            service.slots.met if service.slots else 0,
+            service.crashes,
+            service.waits,
+            service.longest_wait_s,
             time.process_time() - begun_s,
-        )  # fmt: skip
+        )
 
 
 def _settle(service: Service, folder: Path) -> None:

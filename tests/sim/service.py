@@ -92,9 +92,12 @@ class Service:
         self.up = True
         plan = self.fleet.plan
         self.scheduler = Scheduler(
-            self.timers, self._start, caps=self._caps, told=self._told,
+            self.timers,
+            self._start,
+            caps=self._caps,
+            told=self._told,
             chance=random.Random(f"retries {plan.seed} {self._life}"),
-        )  # fmt: skip
+        )
         self.queue = witnessed(self.scheduler, self.slots)
         self._clock = ClockWatch(clock.now_ns(), clock.boottime_s(), tolerance_s=_TOLERANCE_S)
         self._looked_s = dict.fromkeys(self.nodes, self.sim.now_s)
@@ -178,9 +181,11 @@ class Service:
         finally:
             self._workers.pop(worker, None)
         outcome = Outcome(
-            value.status if value else "", clock.monotonic_s() - started_s,
-            dict(value.data) if value else {}, error,
-        )  # fmt: skip
+            value.status if value else "",
+            clock.monotonic_s() - started_s,
+            dict(value.data) if value else {},
+            error,
+        )
         self._ended(job, outcome, waited_s)
 
     def _ended(self, job: Job, outcome: Outcome, waited_s: float) -> None:
@@ -195,9 +200,13 @@ class Service:
             if watched.error:
                 self._failed.add(job.name)
             self.fleet.book.add_attempt(
-                node.definition.id, verb=job.verb, cause=job.cause, number=job.number,
-                code=outcome.error.code, error=str(outcome.error),
-            )  # fmt: skip
+                node.definition.id,
+                verb=job.verb,
+                cause=job.cause,
+                number=job.number,
+                code=outcome.error.code,
+                error=str(outcome.error),
+            )
         else:
             self._failed.discard(job.name)
         if job.verb != "update" or outcome.error is not None:

@@ -26,9 +26,14 @@ def test_jobs_take_turns_in_simulated_time() -> None:
         assert sim.now_s == 25
         sim.run(100)
     assert said == [
-        (4, "quick"), (8, "quick"), (9, "bell"), (10, "slow"), (12, "quick"), (20, "slow"),
+        (4, "quick"),
+        (8, "quick"),
+        (9, "bell"),
+        (10, "slow"),
+        (12, "quick"),
+        (20, "slow"),
         (30, "slow"),
-    ]  # fmt: skip
+    ]
 
 
 def test_thousands_of_jobs_use_few_threads_that_end_with_the_simulation() -> None:

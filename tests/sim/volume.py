@@ -91,9 +91,13 @@ class Staged:
     def staging(self) -> Staging:
         checkpoint = {"block": self.following} if self.following else None
         return Staging(
-            self.request.transfer_id, self.request.base, self.request.snapshot,
-            self.entry is not None, checkpoint, self.received_bytes,
-        )  # fmt: skip
+            self.request.transfer_id,
+            self.request.base,
+            self.request.snapshot,
+            self.entry is not None,
+            checkpoint,
+            self.received_bytes,
+        )
 
 
 @dataclass(slots=True)

@@ -9,9 +9,13 @@ from mirrord.wire.values import pack
 GUID = "0" * 32
 _SNAPSHOT = Snapshot(GUID, "s1", SnapshotKind.REFERENCE, 1, 1)
 _RECORD = Relationship(
-    "m1", "home", 1, "one",
-    (SiteRecord("one", ("block:/a",)), SiteRecord("two", ("block:/b",))), "c",
-)  # fmt: skip
+    "m1",
+    "home",
+    1,
+    "one",
+    (SiteRecord("one", ("block:/a",)), SiteRecord("two", ("block:/b",))),
+    "c",
+)
 #: Every method with words that fit.
 CALLS: dict[str, tuple[object, ...]] = {
     "facts": (), "lock": ("x",), "unlock": (), "snapshots": (), "own_snapshots": (["*"],),

@@ -28,8 +28,23 @@ DEEP = b"/".join([b"d" * 200] * 10)
 #: An ACL that lets one more user read (see acl(5); version 2, five entries).
 _ACL = struct.pack(
     "<I" + "HHI" * 5,
-    2, 1, 6, 0xFFFFFFFF, 2, 4, 1234, 4, 4, 0xFFFFFFFF, 16, 4, 0xFFFFFFFF, 32, 0, 0xFFFFFFFF,
-)  # fmt: skip
+    2,
+    1,
+    6,
+    0xFFFFFFFF,
+    2,
+    4,
+    1234,
+    4,
+    4,
+    0xFFFFFFFF,
+    16,
+    4,
+    0xFFFFFFFF,
+    32,
+    0,
+    0xFFFFFFFF,
+)
 #: The file of programs that write numbers, one a line.
 WRITTEN = "written numbers"
 _PIECE = 1 << 16

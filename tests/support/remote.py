@@ -144,9 +144,14 @@ class Remote:
     ) -> subprocess.CompletedProcess[str]:
         """Run the command line as a process."""
         return subprocess.run(
-            [sys.executable, "-m", "mirrord", *words], env=self.environment(home), cwd=ROOT,
-            text=True, capture_output=True, timeout=timeout_s, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            [sys.executable, "-m", "mirrord", *words],
+            env=self.environment(home),
+            cwd=ROOT,
+            text=True,
+            capture_output=True,
+            timeout=timeout_s,
+            stdin=subprocess.DEVNULL,
+        )
 
     def start(self, *words: str, home: Path | None = None) -> subprocess.Popen[str]:
         """Start it, and go on."""

@@ -126,9 +126,14 @@ class Sshd:
     def host(self, **changes: object) -> RemoteHost:
         """Settings that reach it: its fingerprint pinned, its key, `cat` as the program."""
         made = RemoteHost(
-            "dr", self.address, port=self.port, user=USER, key=str(self.key),
-            fingerprint=self.fingerprint, command=("cat",),
-        )  # fmt: skip
+            "dr",
+            self.address,
+            port=self.port,
+            user=USER,
+            key=str(self.key),
+            fingerprint=self.fingerprint,
+            command=("cat",),
+        )
         return made._replace(**changes)  # type: ignore[arg-type]
 
     def sessions(self) -> list[int]:

@@ -96,9 +96,14 @@ class World:
     def cli(self, *words: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
         """Run the command line as a process."""
         return subprocess.run(
-            self.command(*words), env=self.environment(), cwd=ROOT, text=True,
-            capture_output=True, timeout=timeout_s, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            self.command(*words),
+            env=self.environment(),
+            cwd=ROOT,
+            text=True,
+            capture_output=True,
+            timeout=timeout_s,
+            stdin=subprocess.DEVNULL,
+        )
 
 
 class SetWorld(World):

@@ -18,8 +18,10 @@ BLOB_BYTES_MAX = 256 << 10
 def tracked(*endings: str) -> list[Path]:
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, check=True,
-    ).stdout  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    ).stdout
     paths = [ROOT / name.decode() for name in listed.split(b"\0") if name]
     found = [p for p in paths if p.is_file() and not p.is_symlink()]
     return [p for p in found if p.suffix in endings] if endings else found

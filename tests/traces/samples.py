@@ -46,17 +46,32 @@ def vscsi(version: int, rows: list[tuple[int, int, int, int]]) -> bytes:
 def blktrace(rows: list[tuple[int, int, int, int, bytes]], device: int = 8 << 20 | 16) -> bytes:
     """Rows of (ns, action word, sector, bytes, what follows)."""
     return b"".join(
-        struct.pack("<IIQQIIIIIHH", 0x65617407, number, time, sector, length, action, 1, device, 0,
-                    0, len(follows)) + follows
+        struct.pack(
+            "<IIQQIIIIIHH",
+            0x65617407,
+            number,
+            time,
+            sector,
+            length,
+            action,
+            1,
+            device,
+            0,
+            0,
+            len(follows),
+        )
+        + follows
         for number, (time, action, sector, length, follows) in enumerate(rows, 1)
-    )  # fmt: skip
+    )
 
 
 def srt(rows: list[tuple[int, int, int, int, int, int]]) -> bytes:
     """Rows of (s, µs, bytes, sector of 256 B, device, flags)."""
-    header = (b"$$TR_IOREC-1.3 (IOAdaptor Upgrade Version)\n"
-              b'tracedate    = "Sat May 30 00:03:06 1992";\n'
-              b"disks = { 0 -> { sectorsize  = 256, } };\n\x0c")  # fmt: skip
+    header = (
+        b"$$TR_IOREC-1.3 (IOAdaptor Upgrade Version)\n"
+        b'tracedate    = "Sat May 30 00:03:06 1992";\n'
+        b"disks = { 0 -> { sectorsize  = 256, } };\n\x0c"
+    )
     return header + b"".join(
         struct.pack(
             ">14I", 56, 0x40001, s, us, 100, 1100, length, sector, device, 1, 0, flags, 0, 1

@@ -238,8 +238,9 @@ def test_a_full_file_system(tiny: Path, tmp_path: Path) -> None:
     # So does a scratch folder that is too small for what has to be put in order.
     backwards = source(tmp_path, "".join(reversed(lines)).encode(), "2")
     with pytest.raises(NoSpace):
-        import_trace([backwards], tmp_path / "t.parquet", ReadOptions(scratch=str(tiny)),
-                     window_rows=10_000)  # fmt: skip
+        import_trace(
+            [backwards], tmp_path / "t.parquet", ReadOptions(scratch=str(tiny)), window_rows=10_000
+        )
     assert sorted(os.listdir(tiny)) == ["t.csv", "t.parquet"]
     assert not (tmp_path / "t.parquet").exists()
 
@@ -266,9 +267,12 @@ def test_a_time_unit_that_is_far_too_large_is_said_to_be_one(tmp_path: Path) -> 
     lines = b"".join(b"%d,w,%d,4096\n" % (i * 1_000_000, i * 4096) for i in range(6000))
     options = ReadOptions(columns="time=0,op=1,offset=2,length=3", time_unit="s")
     found = refused(
-        source(tmp_path, lines), Damaged, "more than 146 years away", "--time-unit ms, us or ns",
+        source(tmp_path, lines),
+        Damaged,
+        "more than 146 years away",
+        "--time-unit ms, us or ns",
         options=options,
-    )  # fmt: skip
+    )
     assert "--skip-bad" not in found.hint
 
 

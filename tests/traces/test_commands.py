@@ -70,9 +70,13 @@ def test_import_info_and_head(
         head = document(capsys, "trace", "head", "-n", "3", path)
         assert [row["op"] for row in head["records"]] == ["write", "flush", "read"]
         assert head["records"][2] == {
-            "time_ns": 1_200_000, "volume": "sdb", "op": "read", "offset": 37 * 4096,
-            "length": 8192, "latency_ns": -1,
-        }  # fmt: skip
+            "time_ns": 1_200_000,
+            "volume": "sdb",
+            "op": "read",
+            "offset": 37 * 4096,
+            "length": 8192,
+            "latency_ns": -1,
+        }
     assert len(said(capsys, "trace", "head", target).splitlines()) == 10
 
 
@@ -99,8 +103,17 @@ def test_convert_to_parquet_filters_and_knows_endings(
 ) -> None:
     for given in (source, tmp_path / "a.parquet"):
         out = tmp_path / ("a.parquet" if given == source else "b.parquet")
-        said(capsys, "trace", "convert", given, out, "--volume", "sdb", "--align-shift", "-512"
-             if given != source else "512")  # fmt: skip
+        said(
+            capsys,
+            "trace",
+            "convert",
+            given,
+            out,
+            "--volume",
+            "sdb",
+            "--align-shift",
+            "-512" if given != source else "512",
+        )
         assert TraceFile(out).facts.volumes == ("sdb",)
     [one], [other] = (TraceFile(tmp_path / f"{name}.parquet").batches() for name in "ab")
     assert len(one) == len(other) == 1500 and (one.offset - other.offset <= 512).all()
@@ -145,9 +158,11 @@ def test_slice(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     only = document(capsys, "trace", "slice", source, "--volume", "sda", "-o", out)
     assert only["records"] == 1500 + 30
     for words, part in (
-        (("--from", "1h"), "no record between"), (("--from", "2s", "--to", "1s"), "not later"),
-        (("--from", "soon"), "not a duration"), (("--volume", "sdz"), "no volume 'sdz'"),
-    ):  # fmt: skip
+        (("--from", "1h"), "no record between"),
+        (("--from", "2s", "--to", "1s"), "not later"),
+        (("--from", "soon"), "not a duration"),
+        (("--volume", "sdz"), "no volume 'sdz'"),
+    ):
         assert run(["trace", "slice", str(source), *words, "-o", str(out)]) in (1, 2)
         assert part in capsys.readouterr().err
 
@@ -224,8 +239,9 @@ def test_an_interrupted_import_leaves_nothing(number: signal.Signals, tmp_path: 
     assert os.listdir(tmp_path) == ["t.parquet"] and target.read_bytes() == b"before"
 
 
-def test_missing_packages_are_one_line(source: Path, monkeypatch: pytest.MonkeyPatch,
-                                       capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+def test_missing_packages_are_one_line(
+    source: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     import importlib.util
 
     found = importlib.util.find_spec
@@ -239,10 +255,14 @@ def test_missing_packages_are_one_line(source: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_commands_that_need_no_traces_do_not_load_what_traces_need() -> None:
-    code = ("import sys; from mirrord.cli.main import run; run(['status', '--help']); "
-            "sys.exit(any(name in sys.modules for name in ('numpy', 'pyarrow')))")  # fmt: skip
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False
-                          ).returncode == 0  # fmt: skip
+    code = (
+        "import sys; from mirrord.cli.main import run; run(['status', '--help']); "
+        "sys.exit(any(name in sys.modules for name in ('numpy', 'pyarrow')))"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode
+        == 0
+    )
 
 
 @pytest.mark.skipif(traces.TRACES_FOLDER is None, reason="the real traces are not here")
@@ -339,8 +359,9 @@ def test_a_scratch_folder_that_is_not_there(
     scratch: list[str | Path] = ["--scratch", tmp_path / "none"]
     tried: list[list[str | Path]] = [
         ["trace", "import", source, "-o", tmp_path / "t.parquet"],
-        ["trace", "convert", source, tmp_path / "t.csv"], ["analyze", "reduction", source],
-    ]  # fmt: skip
+        ["trace", "convert", source, tmp_path / "t.csv"],
+        ["analyze", "reduction", source],
+    ]
     for words in tried:
         error = said(capsys, *words, *scratch, status=1)
         assert f"{tmp_path / 'none'}: there is no such folder" in error

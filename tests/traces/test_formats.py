@@ -26,8 +26,15 @@ def read(path: Path, options: ReadOptions) -> tuple[list[Record], Parsing]:
     found = Parsing([path], options)
     records = []
     for batch in found.batches():
-        rows = zip(batch.time_ns, batch.volume, batch.op, batch.offset, batch.length,
-                   batch.latency_ns, strict=True)  # fmt: skip
+        rows = zip(
+            batch.time_ns,
+            batch.volume,
+            batch.op,
+            batch.offset,
+            batch.length,
+            batch.latency_ns,
+            strict=True,
+        )
         records += [
             Record(int(t), found.volumes[v], int(op), int(at), int(length), int(took))
             for t, v, op, at, length, took in rows
@@ -150,15 +157,18 @@ def test_a_csv_without_operations_can_be_all_writes(tmp_path: Path) -> None:
         columns="time=0,offset=1,length=2", addr_unit="sector", write_flag="all", time_unit="s"
     )
     assert read(path, options)[0] == [
-        Record(0, "0", W, 3584, 512), Record(1_000_000, "0", W, 4608, 1024)
-    ]  # fmt: skip
+        Record(0, "0", W, 3584, 512),
+        Record(1_000_000, "0", W, 4608, 1024),
+    ]
     path.write_bytes(b"1700000000.5 7 512\n1700000001 7 512\n")
     dated = ReadOptions(columns="time=0,offset=1,length=2", write_flag="all")
     assert read(path, dated)[1].epoch_ns == 1_700_000_000_500_000_000
     for columns, told in (
-        ("time=0,offset=1,length=2", "op"), ("time=0,offset=1,length=9x", "no column '9x'"),
-        ("time=0,where=1", "not a column of the map"), ("op=0", "time, offset, length"),
-    ):  # fmt: skip
+        ("time=0,offset=1,length=2", "op"),
+        ("time=0,offset=1,length=9x", "no column '9x'"),
+        ("time=0,where=1", "not a column of the map"),
+        ("op=0", "time, offset, length"),
+    ):
         with pytest.raises(UsageError, match=told):
             read(path, ReadOptions(columns=columns))
 

@@ -48,9 +48,12 @@ def check(data: bytes, options: ReadOptions) -> None:
 @pytest.mark.parametrize("name", EXAMPLES)
 @settings(max_examples=30, deadline=None)
 @given(
-    cut=st.floats(0, 1), end=st.floats(0, 1), put=st.sampled_from(SPITEFUL),
-    mercy=st.booleans(), forced=st.booleans(),
-)  # fmt: skip
+    cut=st.floats(0, 1),
+    end=st.floats(0, 1),
+    put=st.sampled_from(SPITEFUL),
+    mercy=st.booleans(),
+    forced=st.booleans(),
+)
 def test_a_source_that_was_tampered_with(
     name: str, cut: float, end: float, put: bytes, mercy: bool, forced: bool
 ) -> None:
@@ -58,9 +61,13 @@ def test_a_source_that_was_tampered_with(
     at, until = sorted((int(cut * len(data)), int(end * len(data))))
     given_options = NEEDED.get(name, ReadOptions())
     options = ReadOptions(
-        format=name if forced or name == "csv" else None, columns=given_options.columns,
-        partial=mercy, skip_bad=mercy, align_shift="auto", dedup_s=0.5,
-    )  # fmt: skip
+        format=name if forced or name == "csv" else None,
+        columns=given_options.columns,
+        partial=mercy,
+        skip_bad=mercy,
+        align_shift="auto",
+        dedup_s=0.5,
+    )
     check(data[:at] + put + data[until:], options)
     check(data[:at] + put + data[at:], options)
 

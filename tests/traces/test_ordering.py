@@ -50,8 +50,9 @@ def sort(times: list[int], cut: int, window: int) -> tuple[TraceFile, Sorter, Ba
 @settings(max_examples=150, deadline=None)
 @given(
     times=st.lists(st.integers(-(10**6), 10**6), min_size=1, max_size=120),
-    cut=st.integers(1, 40), window=st.integers(2, 50),
-)  # fmt: skip
+    cut=st.integers(1, 40),
+    window=st.integers(2, 50),
+)
 def test_any_order_is_put_right(times: list[int], cut: int, window: int) -> None:
     stored, sorter, whole = sort(times, cut, window)
     assert sorter.first_ns == min(times)

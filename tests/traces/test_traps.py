@@ -28,10 +28,12 @@ def names(made: Imported) -> list[str]:
 
 def msr(path: Path, rows: list[tuple[float, str, int, int]]) -> Path:
     """Rows of (seconds, operation, offset, length)."""
-    path.write_text("".join(
-        f"{FILETIME + round(s * 1e7)},h,0,{op},{offset},{length},9\n"
-        for s, op, offset, length in rows
-    ))  # fmt: skip
+    path.write_text(
+        "".join(
+            f"{FILETIME + round(s * 1e7)},h,0,{op},{offset},{length},9\n"
+            for s, op, offset, length in rows
+        )
+    )
     return path
 
 
@@ -42,8 +44,9 @@ def writes(
     draw = np.random.default_rng(seed)
     times = np.sort(draw.uniform(0, span_s, count))
     blocks = draw.integers(1, 100_000, count)
-    return [(float(t), "Write", int(b) * 4096 + shift, 8192)
-            for t, b in zip(times, blocks, strict=True)]  # fmt: skip
+    return [
+        (float(t), "Write", int(b) * 4096 + shift, 8192) for t, b in zip(times, blocks, strict=True)
+    ]
 
 
 def test_nothing_is_odd_about_a_plain_trace(tmp_path: Path) -> None:
@@ -121,9 +124,11 @@ def test_leaving_out_repetitions_agrees_with_the_obvious_way(seed: int) -> None:
     count = 400
     batch = make.make(
         np.cumsum(draw.integers(0, 3 * 10**8, count)).tolist(),
-        draw.choice([W, W, W, R], count).tolist(), draw.integers(0, 40_000, count).tolist(),
-        draw.integers(1, 20_000, count).tolist(), draw.integers(0, 2, count).tolist(),
-    )  # fmt: skip
+        draw.choice([W, W, W, R], count).tolist(),
+        draw.integers(0, 40_000, count).tolist(),
+        draw.integers(1, 20_000, count).tolist(),
+        draw.integers(0, 2, count).tolist(),
+    )
     pieces = [make.pick(batch, slice(i, i + 37)) for i in range(0, count, 37)]
     found = make.join(list(filters.deduplicated(pieces, 1.0)))
     expected = brute_dedup(batch, 10**9)
@@ -237,23 +242,66 @@ def test_the_real_ones_have_what_is_known_of_them(file: str, expected: set[str],
 @pytest.mark.parametrize(
     ("file", "records", "written", "size", "span_s", "volumes", "end", "touched", "epoch_s"),
     [
-        ("cloudphysics-2h.vscsi.zst", 113_872, 66_898, 2_408_565_760, 7200.09, 1, 33.6e9,
-         656_169, None),
-        ("hplajw-1week.srt.zst", 44_519, 31_479, 201_778_176, 603_064.6, 5, 335e6, 54_827,
-         707184186),
+        (
+            "cloudphysics-2h.vscsi.zst",
+            113_872,
+            66_898,
+            2_408_565_760,
+            7200.09,
+            1,
+            33.6e9,
+            656_169,
+            None,
+        ),
+        (
+            "hplajw-1week.srt.zst",
+            44_519,
+            31_479,
+            201_778_176,
+            603_064.6,
+            5,
+            335e6,
+            54_827,
+            707184186,
+        ),
         # (The table counts plain R only; 1 and 344 reads of the next two are RA, read ahead.)
-        ("blkreplay-linux-mysql.load.zst", 80_793 + 1, 73_607, 1_101_479_936, 3599.89, 1, 32.6e9,
-         276_176, None),
-        ("blkreplay-linux-webserver-2.load.zst", 268_663 + 344, 119_989, 1_116_175_360, 3600.95,
-         1, 773.7e9, 290_474, None),
+        (
+            "blkreplay-linux-mysql.load.zst",
+            80_793 + 1,
+            73_607,
+            1_101_479_936,
+            3599.89,
+            1,
+            32.6e9,
+            276_176,
+            None,
+        ),
+        (
+            "blkreplay-linux-webserver-2.load.zst",
+            268_663 + 344,
+            119_989,
+            1_116_175_360,
+            3600.95,
+            1,
+            773.7e9,
+            290_474,
+            None,
+        ),
         ("fixture-cydonia-test_cp.csv.zst", 1000, 953, 5_877_248, 860.3, 1, 19.7e9, 2368, None),
         ("fixture-takeoverjp-sample.blktrace.0.zst", 963, 0, 0, 0.35, 1, 1269.8e9, 0, None),
     ],
-)  # fmt: skip
+)
 def test_the_real_ones_come_out_as_they_are_known(
-    file: str, records: int, written: int, size: int, span_s: float, volumes: int, end: float,
-    touched: int, epoch_s: int | None,
-) -> None:  # fmt: skip
+    file: str,
+    records: int,
+    written: int,
+    size: int,
+    span_s: float,
+    volumes: int,
+    end: float,
+    touched: int,
+    epoch_s: int | None,
+) -> None:
     with open_trace(traces.real(file)) as trace:
         seen = survey(trace.batches(rows=10_000))
         assert trace.records == seen.count == records
@@ -270,10 +318,12 @@ def test_the_real_ones_come_out_as_they_are_known(
 @real_ones
 @pytest.mark.parametrize(
     ("file", "format_name", "unit"),
-    [("fixture-cydonia-test_cp.csv.zst", "cydonia", "us"),
-     ("blkreplay-linux-mysql.load.zst", "blkreplay", "s"),
-     ("blkreplay-linux-webserver-2.load.zst", "blkreplay", "s")],
-)  # fmt: skip
+    [
+        ("fixture-cydonia-test_cp.csv.zst", "cydonia", "us"),
+        ("blkreplay-linux-mysql.load.zst", "blkreplay", "s"),
+        ("blkreplay-linux-webserver-2.load.zst", "blkreplay", "s"),
+    ],
+)
 def test_real_times_read_by_a_wrong_unit_look_odd(file: str, format_name: str, unit: str) -> None:
     others = {"us": ("ns", "ms"), "s": ("ms", None)}[unit]
     for wrong, expected in zip(others, ("time-too-short", "time-too-long"), strict=True):

@@ -31,9 +31,17 @@ def etc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def words(sshd: Sshd, *more: str) -> list[str]:
     return [
-        "host", "add", "dr", "--address", sshd.address, "--port", str(sshd.port),
-        "--user", USER, *more,
-    ]  # fmt: skip
+        "host",
+        "add",
+        "dr",
+        "--address",
+        sshd.address,
+        "--port",
+        str(sshd.port),
+        "--user",
+        USER,
+        *more,
+    ]
 
 
 def line_of(output: str) -> str:

@@ -47,9 +47,12 @@ class Serving:
     def __init__(self, place: Place) -> None:
         self.said: list[str] = []
         self.server = TlsServer(
-            place.authority.folder, place.peers.of, self.echo, ("127.0.0.1", 0),
+            place.authority.folder,
+            place.peers.of,
+            self.echo,
+            ("127.0.0.1", 0),
             say=self.said.append,
-        )  # fmt: skip
+        )
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()
 
@@ -60,9 +63,14 @@ class Serving:
 
     def host(self, bundle: Path, **other: Any) -> RemoteHost:
         return RemoteHost(
-            "dr", "127.0.0.1", self.server.port, transport="tls", key=str(bundle), connect_s=60,
+            "dr",
+            "127.0.0.1",
+            self.server.port,
+            transport="tls",
+            key=str(bundle),
+            connect_s=60,
             **other,
-        )  # fmt: skip
+        )
 
     def close(self) -> None:
         self.server.close()
@@ -106,8 +114,9 @@ def test_a_peer_gets_in_and_is_known_by_its_name_and_rules(place: Place, serving
     one = place.issue("berlin", "receive=/backup/a", "send=/data", append_only=True)
     other = place.issue("paris")
     for bundle, known in (
-        (one, "berlin receive=/backup/a send=/data True"), (other, "paris receive=/backup False")
-    ):  # fmt: skip
+        (one, "berlin receive=/backup/a send=/data True"),
+        (other, "paris receive=/backup False"),
+    ):
         stream = connect_tls(serving.host(bundle))
         assert line(stream) == known
         assert stream.peer == "dr"
@@ -212,9 +221,11 @@ def test_nor_can_it_make_certificates(place: Place, serving: Serving, tmp_path: 
     text = bundle.read_text().split("-----BEGIN CERTIFICATE")
     chain = "-----BEGIN CERTIFICATE" + text[1] + "-----BEGIN CERTIFICATE" + text[2]
     prepared = context(
-        server=False, certificate=chain, key=text[0],
+        server=False,
+        certificate=chain,
+        key=text[0],
         trusted=place.authority.certificate.read_text(),
-    )  # fmt: skip
+    )
     with pytest.raises(Untrusted, match="does not accept our certificate"):
         open_stream("127.0.0.1", serving.server.port, prepared, 5)
 

@@ -89,10 +89,12 @@ def test_both_ways_at_once_with_parts_of_all_sizes(pair: tuple[TlsStream, TlsStr
     sizes = [0, 1, 20, 16 << 10, (16 << 10) + 1, 65535, 65536, 300_000, 3 << 20, 5]
     drawn = random.Random(4)
     said = [
-        [[drawn.randbytes(drawn.choice(sizes)) for _ in range(drawn.randrange(1, 5))]
-         for _ in range(12)]
+        [
+            [drawn.randbytes(drawn.choice(sizes)) for _ in range(drawn.randrange(1, 5))]
+            for _ in range(12)
+        ]
         for _ in pair
-    ]  # fmt: skip
+    ]
     whole = [b"".join(b"".join(parts) for parts in each) for each in said]
 
     def send(number: int) -> None:

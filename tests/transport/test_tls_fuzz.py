@@ -85,19 +85,22 @@ def flipped(data: bytes, at: int, value: int) -> bytes:
 HARM: st.SearchStrategy[Callable[[bytes], bytes]] = st.one_of(
     st.builds(
         lambda at, value: lambda data: flipped(data, at, value),
-        st.integers(0, 5000), st.integers(1, 255),
+        st.integers(0, 5000),
+        st.integers(1, 255),
     ),
     st.builds(lambda at: lambda data: data[: at % len(data)], st.integers(0, 5000)),
     st.builds(
         lambda at, more: lambda data: data[: at % len(data)] + more + data[at % len(data) :],
-        st.integers(0, 5000), st.binary(min_size=1, max_size=200),
+        st.integers(0, 5000),
+        st.binary(min_size=1, max_size=200),
     ),
     st.builds(
         lambda first, last: lambda data: data[first % len(data) :] + data[: last % len(data)],
-        st.integers(1, 300), st.integers(1, 300),
+        st.integers(1, 300),
+        st.integers(1, 300),
     ),
     st.binary(min_size=1, max_size=20_000).map(lambda noise: lambda data: noise),
-)  # fmt: skip
+)
 
 
 def hello_of(own: OneTime) -> Session:

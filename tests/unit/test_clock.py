@@ -39,8 +39,10 @@ def test_a_source_takes_the_place_of_all_of_them_until_it_goes() -> None:
     begun_s = time.monotonic()
     clock.sleep_s(3600)
     assert (clock.now_ns(), clock.monotonic_s(), clock.boottime_s()) == (
-        3_600_000_000_005, 3600.0, 4600.0,
-    )  # fmt: skip
+        3_600_000_000_005,
+        3600.0,
+        4600.0,
+    )
     assert time.monotonic() - begun_s < 60
     clock.use(None)
     assert clock.now_ns() > 10**18

@@ -285,8 +285,14 @@ def test_a_tree_is_written_as_people_mean_it_and_stays_one(tmp_path: Path) -> No
     folder.set_endpoint("home", "primary", ends[0])
     folder = Definitions(tmp_path, {"ab12": "secondary"}.get)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="one destination"):
-        folder.add(definition("other", id="cd", source=parse_endpoint("zfs:tank/x"),
-                              destination=parse_endpoint("zfs:tank/a")))  # fmt: skip
+        folder.add(
+            definition(
+                "other",
+                id="cd",
+                source=parse_endpoint("zfs:tank/x"),
+                destination=parse_endpoint("zfs:tank/a"),
+            )
+        )
     with pytest.raises(ConfigError, match="all below it"):
         parse("home", top("recursive = true"), "home.toml")
 
@@ -314,8 +320,12 @@ def test_directions_decide_what_fits_together(tmp_path: Path) -> None:
     recorded = {"ab12": "primary"}
     folder = Definitions(tmp_path, lambda mirror_id: recorded.get(mirror_id, ""))
     folder.add(definition())
-    far = definition("far", id="cd", source=parse_endpoint("block:/srv/c"),
-                     destination=parse_endpoint("block:/srv/a"))  # fmt: skip
+    far = definition(
+        "far",
+        id="cd",
+        source=parse_endpoint("block:/srv/c"),
+        destination=parse_endpoint("block:/srv/a"),
+    )
     folder.add(far)
     assert [one.source_site for one in folder.all()] == ["primary", "primary"]
     recorded["ab12"] = "secondary"

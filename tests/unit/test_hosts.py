@@ -25,10 +25,20 @@ def put(hosts: Hosts, name: str, text: str = "") -> None:
 
 def test_what_is_written_is_read_again() -> None:
     made = RemoteHost(
-        "dr", "dr.example.org", port=2222, user="backup", transport="openssh", key='/k/"odd"',
-        fingerprint=PIN, jump="me@gate:22", command=("/opt/x y/mirrord", "agent"), data="ssh",
-        sockets=3, compress="7", connect_s=2.5,
-    )  # fmt: skip
+        "dr",
+        "dr.example.org",
+        port=2222,
+        user="backup",
+        transport="openssh",
+        key='/k/"odd"',
+        fingerprint=PIN,
+        jump="me@gate:22",
+        command=("/opt/x y/mirrord", "agent"),
+        data="ssh",
+        sockets=3,
+        compress="7",
+        connect_s=2.5,
+    )
     assert parse("dr", render(made), "") == made
     assert parse("dr", render(RemoteHost("dr", "dr")), "") == RemoteHost("dr", "dr")
 

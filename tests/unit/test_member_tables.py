@@ -55,8 +55,9 @@ def test_a_definition_without_tables_has_one_member() -> None:
 def test_in_the_other_direction_each_member_is_turned() -> None:
     turned = parse("db", TEXT, "db.toml", "there")
     assert [str(one.source) for one in turned.members] == [
-        "btrfs:/backup/data", "btrfs://dr.example.org/backup/log",
-    ]  # fmt: skip
+        "btrfs:/backup/data",
+        "btrfs://dr.example.org/backup/log",
+    ]
     assert [str(one.destination) for one in turned.members] == ["btrfs:/db/data", "btrfs:/db/log"]
     assert (turned.source, turned.hooks.timeout_s) == (turned.members[0].source, 5.0)
 

@@ -85,9 +85,11 @@ def test_pruning_never_takes_the_protected_the_newest_or_anothers(
 ) -> None:
     snapshots = [snap(n) for n in listed]
     gone = plan_prune(
-        snapshots, keep=keep, mine={f"g{n}": 0 for n in mine},
+        snapshots,
+        keep=keep,
+        mine={f"g{n}": 0 for n in mine},
         protected={f"g{n}" for n in protected},
-    )  # fmt: skip
+    )
     candidates = [n for n in listed if n in mine]
     assert [s.order for s in gone] == [n for n in candidates[:-keep] if n not in protected]
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from mirrord.core.errors import Aborted, Busy, Damaged, MirrordError, Refused, TransferFailed
+from mirrord.core.errors import Aborted, Busy, MirrordError, Refused, TransferFailed
 from mirrord.core.model import Definition, Endpoint
 from mirrord.scheduler.health import Change, Finding
-from mirrord.scheduler.jobs import Caps, Job, Outcome, Queue
-from mirrord.scheduler.retries import FIRST_PAUSE_S, LONGEST_PAUSE_S, pause_s
+from mirrord.scheduler.jobs import Caps, Job, Outcome
 from mirrord.scheduler.scheduler import Scheduler
 from mirrord.scheduler.watched import Standing, Watched
 from mirrord.schedules.schedule import Schedule
@@ -21,80 +19,6 @@ from mirrord.system import clock
 from tests.unit.ticking import Hand, HandTimers, every
 
 CUT = TransferFailed("the connection was lost")
-
-
-def job(name: str, cause: str = "schedule", *, host: str = "", filesystem: str = "") -> Job:
-    return Job(name, "update", cause, "", host=host, filesystem=filesystem)
-
-
-def names(jobs: list[Job]) -> list[str]:
-    return [each.name for each in jobs]
-
-
-# The queue
-
-
-def test_no_more_run_than_may_and_who_came_first_goes_first() -> None:
-    queue = Queue(Caps(2, 9, 9))
-    for name in "abc":
-        assert queue.add(job(name))
-    assert names(queue.ready()) == ["a", "b"]
-    assert queue.ready() == []
-    queue.finished("a")
-    assert names(queue.ready()) == ["c"]
-
-
-def test_one_waits_for_each_mirror_however_often_it_is_due() -> None:
-    queue = Queue(Caps(9, 9, 9))
-    queue.add(job("a"))
-    assert names(queue.ready()) == ["a"]
-    assert queue.add(job("a")) and not queue.add(job("a"))
-    assert queue.ready() == [], "it runs already"
-    queue.finished("a")
-    assert names(queue.ready()) == ["a"] and not queue.waiting
-
-
-def test_who_cannot_run_yet_holds_up_nobody_else() -> None:
-    queue = Queue(Caps(9, 1, 1))
-    for name, host, filesystem in (
-        ("a", "h", "x"), ("b", "h", "y"), ("c", "i", "x"), ("d", "i", "y"), ("e", "", ""),
-    ):  # fmt: skip
-        queue.add(job(name, host=host, filesystem=filesystem))
-    assert names(queue.ready()) == ["a", "d", "e"]
-    queue.finished("a")
-    assert names(queue.ready()) == [], "b waits for d's file system, c for its host"
-    queue.finished("d")
-    assert names(queue.ready()) == ["b", "c"]
-
-
-def test_what_a_person_asked_for_goes_first() -> None:
-    queue = Queue(Caps(1, 9, 9))
-    for each in (job("a"), job("b"), job("c", "asked")):
-        queue.add(each)
-    assert names(queue.ready()) == ["c"]
-
-
-# Retries
-
-
-def test_only_what_may_be_tried_again_is_and_not_for_ever() -> None:
-    chance = random.Random(1)
-    assert pause_s(CUT, 1, 2, chance) is not None and pause_s(CUT, 2, 2, chance) is not None
-    assert pause_s(CUT, 3, 2, chance) is None
-    assert pause_s(Damaged("no"), 1, 2, chance) is None
-
-
-def test_pauses_grow_up_to_a_limit_and_spread_by_chance() -> None:
-    pauses = [pause_s(CUT, number, 99, random.Random(7)) or 0.0 for number in range(1, 40)]
-    assert all(a < b for a, b in pairwise(pauses[:7]))
-    assert 0.8 * FIRST_PAUSE_S <= pauses[0] <= 1.2 * FIRST_PAUSE_S
-    assert max(pauses) <= 1.2 * LONGEST_PAUSE_S
-    again = [pause_s(CUT, number, 99, random.Random(7)) for number in range(1, 40)]
-    assert again == pauses
-    assert pause_s(CUT, 1, 9, random.Random(8)) != pauses[0]
-
-
-# The scheduler
 
 
 class Room:
@@ -111,26 +35,42 @@ class Room:
         """The scheduler of a service that has just started."""
         self.timers.set.clear()
         self.scheduler = Scheduler(
-            self.timers, self.started.append, caps=Caps(4, 9, 9), chance=random.Random(1),
+            self.timers,
+            self.started.append,
+            caps=Caps(4, 9, 9),
+            chance=random.Random(1),
             told=lambda name, change: self.told.append((name, change)),
-        )  # fmt: skip
+        )
         return self.scheduler
 
     def define(
-        self, schedule: Schedule | None, *, name: str = "a", ident: str = "i", age_s: float = 0.0,
-        mirrored: bool = True, quiesced: bool = False, retries: int = 5,
-    ) -> Watched:  # fmt: skip
+        self,
+        schedule: Schedule | None,
+        *,
+        name: str = "a",
+        ident: str = "i",
+        age_s: float = 0.0,
+        mirrored: bool = True,
+        quiesced: bool = False,
+        retries: int = 5,
+    ) -> Watched:
         end = Endpoint("memory", "/x")
         confirmed_ns = clock.now_ns() - round(age_s * 1e9) if mirrored else 0
         return self.scheduler.define(
-            Definition(name, ident, end, end, retries=retries), schedule,
+            Definition(name, ident, end, end, retries=retries),
+            schedule,
             Standing(mirrored, quiesced, confirmed_ns),
-        )  # fmt: skip
+        )
 
     def end(
-        self, *, error: MirrordError | None = None, name: str = "a", took_s: float = 0.0,
-        size: int = 0, **data: Any,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        error: MirrordError | None = None,
+        name: str = "a",
+        took_s: float = 0.0,
+        size: int = 0,
+        **data: Any,
+    ) -> None:
         """The running job ends after so long; its snapshot was taken when it began."""
         confirmed_ns = clock.now_ns()
         self.hand.sleep_s(took_s)
@@ -317,9 +257,10 @@ def test_times_missed_while_no_service_ran_are_made_up_for_once(room: Room) -> N
     room.end()
     assert room.causes() == []
     room.anew().define(
-        room.define(every("every 1h")).definition, every("every 1h"),
+        room.define(every("every 1h")).definition,
+        every("every 1h"),
         Standing(True, False, clock.now_ns()),
-    )  # fmt: skip
+    )
     assert room.causes() == []
 
 
@@ -451,8 +392,9 @@ def test_alarms_of_a_mirror_that_is_no_more_are_over(room: Room, ident: str) -> 
     else:
         room.scheduler.remove("a")
     assert [(c.finding.kind, c.raised) for _, c in room.told] == [
-        ("failure", True), ("failure", False),
-    ]  # fmt: skip
+        ("failure", True),
+        ("failure", False),
+    ]
 
 
 def test_an_alarm_about_the_last_run_survives_a_restart_until_the_next_run(room: Room) -> None:
@@ -484,5 +426,7 @@ def test_alarms_are_told_when_they_come_and_when_they_are_over(room: Room) -> No
     room.end()
     told = [(c.finding.kind, c.finding.level, c.raised) for _, c in room.told]
     assert [each for each in told if each[0] == "failure"] == [
-        ("failure", "warning", True), ("failure", "error", True), ("failure", "error", False),
-    ]  # fmt: skip
+        ("failure", "warning", True),
+        ("failure", "error", True),
+        ("failure", "error", False),
+    ]

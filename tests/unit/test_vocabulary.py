@@ -40,18 +40,37 @@ def test_a_size_written_is_read_again_to_three_digits(size: int) -> None:
 
 @pytest.mark.parametrize(
     ("duration_s", "text"),
-    [(0.004, "4 ms"), (0.4, "0.4 s"), (12, "12 s"), (200, "3 min 20 s"), (7500, "2 h 5 min"),
-     (3600, "1 h"), (273600, "3 d 4 h"), (-5, "-5.0 s")],
-)  # fmt: skip
+    [
+        (0.004, "4 ms"),
+        (0.4, "0.4 s"),
+        (12, "12 s"),
+        (200, "3 min 20 s"),
+        (7500, "2 h 5 min"),
+        (3600, "1 h"),
+        (273600, "3 d 4 h"),
+        (-5, "-5.0 s"),
+    ],
+)
 def test_durations_are_written_for_people(duration_s: float, text: str) -> None:
     assert format_duration(duration_s) == text
 
 
 @pytest.mark.parametrize(
     ("text", "duration_s"),
-    [("90s", 90), ("5 s", 5), ("15 min", 900), ("2 hours", 7200), ("1h30m", 5400), ("1 d", 86400),
-     ("3 min 20 s", 200), ("0s", 0), ("1.5h", 5400), ("2w", 1209600), ("4 ms", 0.004)],
-)  # fmt: skip
+    [
+        ("90s", 90),
+        ("5 s", 5),
+        ("15 min", 900),
+        ("2 hours", 7200),
+        ("1h30m", 5400),
+        ("1 d", 86400),
+        ("3 min 20 s", 200),
+        ("0s", 0),
+        ("1.5h", 5400),
+        ("2w", 1209600),
+        ("4 ms", 0.004),
+    ],
+)
 def test_durations_are_read(text: str, duration_s: float) -> None:
     assert parse_duration(text) == duration_s
 

@@ -34,9 +34,21 @@ def test_a_mark_is_read_as_it_was_written(mark: Mark) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, "", "-", "mirror", "{", "[]", "{}", '{"v":2,"role":"mirror"}',
-              '{"v":1,"role":3}', '{"v":1,"kept":"a"}', '{"v":1,"kept":[1]}'],
-)  # fmt: skip
+    "value",
+    [
+        None,
+        "",
+        "-",
+        "mirror",
+        "{",
+        "[]",
+        "{}",
+        '{"v":2,"role":"mirror"}',
+        '{"v":1,"role":3}',
+        '{"v":1,"kept":"a"}',
+        '{"v":1,"kept":[1]}',
+    ],
+)
 def test_what_is_no_mark_is_none(value: str | None) -> None:
     assert marks.parse_mark(value) is None
 
@@ -72,8 +84,11 @@ LINES = (
 def test_a_listing_keeps_snapshots_bookmarks_and_owners_apart() -> None:
     found = listing.made("tank/home", listing.parse(LINES), None)
     assert [one.full for one in found.entries] == [
-        "tank/home@old", "tank/home#mirrord.0", "tank/home@mirrord.1", "tank/home@daily 1",
-    ]  # fmt: skip
+        "tank/home@old",
+        "tank/home#mirrord.0",
+        "tank/home@mirrord.1",
+        "tank/home@daily 1",
+    ]
     assert [one.guid for one in found.snapshots()] == ["11", "12"], "one that goes counts no more"
     assert [one.guid for one in found.ours()] == ["11"]
     assert found.find("10") is None
@@ -121,9 +136,25 @@ def test_names_of_datasets(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", "/tank", "tank/", "tank//a", "tank/..", "tank/./a", "tank/a@b", "tank/a#b", "tank/%recv",
-     "1tank", "tank/ a", "tank/a\n", "tank/a\tb", "tank/ä", "tank/" + 300 * "a", "-tank"],
-)  # fmt: skip
+    [
+        "",
+        "/tank",
+        "tank/",
+        "tank//a",
+        "tank/..",
+        "tank/./a",
+        "tank/a@b",
+        "tank/a#b",
+        "tank/%recv",
+        "1tank",
+        "tank/ a",
+        "tank/a\n",
+        "tank/a\tb",
+        "tank/ä",
+        "tank/" + 300 * "a",
+        "-tank",
+    ],
+)
 def test_what_is_no_dataset_is_refused(name: str) -> None:
     assert not is_dataset(name)
     with pytest.raises(UsageError):
@@ -150,10 +181,23 @@ def test_a_rule_for_a_dataset_ends_at_its_border() -> None:
         assert rights_at(rules, inside, kind="zfs") == Right.RECEIVE | Right.REMOVE
     assert rights_at(rules, "tank/data/x", kind="zfs") == Right.SEND
     for outside in (
-        "tank", "tank/backup2", "tank/backup2/a", "tank/back", "tank/backup/../data", "tank/other",
-        "tank/backup/", "/tank/backup", "tank/backup@x", "tank/backup#x", "tank/backup/%recv",
-        "tank/backup/a.mirrord-1f", "other/backup", "", "tank/backup\n", "tank/backup/a\0",
-    ):  # fmt: skip
+        "tank",
+        "tank/backup2",
+        "tank/backup2/a",
+        "tank/back",
+        "tank/backup/../data",
+        "tank/other",
+        "tank/backup/",
+        "/tank/backup",
+        "tank/backup@x",
+        "tank/backup#x",
+        "tank/backup/%recv",
+        "tank/backup/a.mirrord-1f",
+        "other/backup",
+        "",
+        "tank/backup\n",
+        "tank/backup/a\0",
+    ):
         with pytest.raises(Untrusted):
             rights_at(rules, outside, kind="zfs")
 

@@ -52,8 +52,9 @@ def test_a_large_value_goes_in_parts_and_comes_whole() -> None:
     reader = FrameReader()
     reader.feed(hello())
     data = b"".join(control(Type.RETURN, 7, value))
-    found = [frame for at in range(0, len(data), 70_000) for frame in
-             reader.feed(data[at : at + 70_000])]  # fmt: skip
+    found = [
+        frame for at in range(0, len(data), 70_000) for frame in reader.feed(data[at : at + 70_000])
+    ]
     assert [frame.type for frame in found] == [Type.RETURN] and value_of(found[0].body) == value
 
 

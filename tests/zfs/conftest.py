@@ -99,8 +99,9 @@ class Trees(Bridged):
         """Of all that a user sees below a root."""
         disk = f"/dev/zvol/{root}/disk"
         return (
-            str(self.guest.user("digest", f"/{root}")), str(self.guest.user("volume_digest", disk))
-        )  # fmt: skip
+            str(self.guest.user("digest", f"/{root}")),
+            str(self.guest.user("volume_digest", disk)),
+        )
 
     def the_same(self) -> None:
         """The destination shows what the source has."""

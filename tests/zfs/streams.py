@@ -17,9 +17,16 @@ class Writer:
         self.order, self.stream = order, b""
         self._sums = [0, 0, 0, 0]
         self.record(
-            BEGIN, (4, "I", len(payload)), (8, "Q", _MAGIC), (16, "Q", features << 2 | 1),
-            (32, "I", 2), (40, "Q", 77), (48, "Q", 55), payload=payload, name=b"tank/a@two",
-        )  # fmt: skip
+            BEGIN,
+            (4, "I", len(payload)),
+            (8, "Q", _MAGIC),
+            (16, "Q", features << 2 | 1),
+            (32, "I", 2),
+            (40, "Q", 77),
+            (48, "Q", 55),
+            payload=payload,
+            name=b"tank/a@two",
+        )
 
     def record(self, kind: int, *fields: Field, payload: bytes = b"", name: bytes = b"") -> None:
         header = bytearray(RECORD)
@@ -45,9 +52,7 @@ class Writer:
 
     def write(self, number: int, offset: int, data: bytes) -> None:
         length = len(data)
-        self.record(
-            WRITE, (8, "Q", number), (24, "Q", offset), (32, "Q", length), payload=data
-        )  # fmt: skip
+        self.record(WRITE, (8, "Q", number), (24, "Q", offset), (32, "Q", length), payload=data)
 
     def end(self) -> bytes:
         sums = [(8 + 8 * n, "Q", value) for n, value in enumerate(self._sums)]

@@ -34,8 +34,11 @@ def test_thousands_of_snapshots_hinder_nobody(
         trouble.change(len(times))
         trouble.update()
 
-    verbs: dict[str, Callable[[], object]] = {"update": update, "status": trouble.status,
-             "snapshots": lambda: trouble.service.snapshots(NAME)}  # fmt: skip
+    verbs: dict[str, Callable[[], object]] = {
+        "update": update,
+        "status": trouble.status,
+        "snapshots": lambda: trouble.service.snapshots(NAME),
+    }
     times: dict[str, float] = {}
     for name, verb in verbs.items():
         verb()

@@ -40,9 +40,13 @@ def files() -> Iterator[ZfsLab]:
 def state(lab: ZfsLab, driver: Driver) -> list[str]:
     """How it is set, and that it is mounted."""
     said = lab.guest.run(
-        "zfs", "get", "-Hpo", "property,value,source", "readonly,canmount,mounted,mountpoint",
+        "zfs",
+        "get",
+        "-Hpo",
+        "property,value,source",
+        "readonly,canmount,mounted,mountpoint",
         driver.location,
-    )  # fmt: skip
+    )
     return said.splitlines()
 
 

@@ -37,9 +37,17 @@ def packed_of(token: str) -> bytes:
 def test_a_real_token_is_understood() -> None:
     found = tokens.decode(REAL)
     assert found == tokens.Token(
-        toguid=6640934267705743600, fromguid=0, toname="here/stream/fs@one", object=4, offset=0,
-        bytes=3408, large_blocks=True, embedded=True, compressed=True, raw=False,
-    )  # fmt: skip
+        toguid=6640934267705743600,
+        fromguid=0,
+        toname="here/stream/fs@one",
+        object=4,
+        offset=0,
+        bytes=3408,
+        large_blocks=True,
+        embedded=True,
+        compressed=True,
+        raw=False,
+    )
     assert tokens.decode(made_up(packed_of(REAL))) == found
 
 

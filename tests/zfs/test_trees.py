@@ -119,9 +119,10 @@ def points(trees: Trees, work: Callable[[], object]) -> list[Point]:
     trees.mend()
     found = {(label, seen.count(label)) for label in seen}
     own = [
-        point for point in found
+        point
+        for point in found
         if point[0] in _TELLING or (_ALL and point[0].startswith("ZFS:TREE"))
-    ]  # fmt: skip
+    ]
     return sorted(own, key=lambda point: (seen.index(point[0]), point[1]))
 
 

@@ -76,9 +76,14 @@ def ssh_host(
     public = guest.machine.host_key.split()
     command = ("env", f"MIRRORD_HOME={home}", f"PYTHONPATH={TREE}", PYTHON, "-m", "mirrord")
     return RemoteHost(
-        name, "127.0.0.1", port=guest.machine.port, user=user, key=str(guest.machine.key),
+        name,
+        "127.0.0.1",
+        port=guest.machine.port,
+        user=user,
+        key=str(guest.machine.key),
         fingerprint=fingerprint(base64.b64decode(public[1])),
         command=(*command, "agent", *arguments),
         # The machine has the one port: a data channel of its own would not be reached.
-        data="ssh", connect_s=30.0,
-    )  # fmt: skip
+        data="ssh",
+        connect_s=30.0,
+    )

@@ -90,9 +90,12 @@ def _build(made: Path, *, quiet: bool) -> None:
         mirror, _ = qemu.archive()
         command = ["nice", "-n", "19", str(_HERE / "image.sh"), str(beside), mirror]
         done = subprocess.run(
-            [*command, str(beside / "wheels")], stdin=subprocess.DEVNULL, text=True,
-            stdout=subprocess.PIPE if quiet else sys.stderr, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            [*command, str(beside / "wheels")],
+            stdin=subprocess.DEVNULL,
+            text=True,
+            stdout=subprocess.PIPE if quiet else sys.stderr,
+            stderr=subprocess.STDOUT,
+        )
         if done.returncode != 0:
             raise NoMachine(f"the image was not built: {_last_words(beside, done.stdout)}")
         shutil.rmtree(beside / "wheels")

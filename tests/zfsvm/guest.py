@@ -50,8 +50,10 @@ class Guest:
         self.deploy()
         words = f"cd {TREE} && exec {PYTHON} -m tests.zfsvm.inside {self._token} 2>/tmp/worker.log"
         self._worker = subprocess.Popen(
-            [*self.machine.ssh_words(), words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
+            [*self.machine.ssh_words(), words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         assert self._worker.stdout is not None
         if self._worker.stdout.readline() != b"ready\n":
             said = self.machine.ssh("cat", "/tmp/worker.log").stdout.decode(errors="replace")

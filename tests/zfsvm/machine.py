@@ -77,10 +77,13 @@ class Machine:
         keeper = [] if self._lasting else ["setpriv", "--pdeathsig", "KILL"]
         with (self.folder / "qemu.log").open("wb") as log:
             self.process = subprocess.Popen(
-                [*keeper, *found.words, *self._arguments(blank)], stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, start_new_session=True,
+                [*keeper, *found.words, *self._arguments(blank)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
                 env={**found.environment, "TMPDIR": str(self.folder)},
-            )  # fmt: skip
+            )
         try:
             self._await_ssh(begun + _START_S)
         except BaseException:
@@ -105,10 +108,12 @@ class Machine:
         ]  # fmt: skip
         for file, name in disks:
             words += [
-                "-drive", f"file={file},format=raw,if=none,id={name},snapshot=on,cache=unsafe"
+                "-drive",
+                f"file={file},format=raw,if=none,id={name},snapshot=on,cache=unsafe"
                 ",discard=unmap,detect-zeroes=unmap",
-                "-device", f"virtio-blk-pci,drive={name},serial={name},event_idx=off",
-            ]  # fmt: skip
+                "-device",
+                f"virtio-blk-pci,drive={name},serial={name},event_idx=off",
+            ]
         return words
 
     def _await_ssh(self, until: float) -> None:
@@ -144,24 +149,52 @@ class Machine:
     def ssh_words(self, user: str = "root") -> list[str]:
         """The words of an `ssh` into it, without the command."""
         return [
-            "ssh", "-F", "none", "-p", str(self.port), "-i", str(self.key),
-            "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR",
-            "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null",
-            "-o", "ConnectTimeout=20", "-o", "ServerAliveInterval=30",
+            "ssh",
+            "-F",
+            "none",
+            "-p",
+            str(self.port),
+            "-i",
+            str(self.key),
+            "-o",
+            "IdentitiesOnly=yes",
+            "-o",
+            "BatchMode=yes",
+            "-o",
+            "LogLevel=ERROR",
+            "-o",
+            "StrictHostKeyChecking=no",
+            "-o",
+            "UserKnownHostsFile=/dev/null",
+            "-o",
+            "ConnectTimeout=20",
+            "-o",
+            "ServerAliveInterval=30",
             # One connection for all: to agree on keys takes seconds of the emulated machine.
-            "-o", "ControlMaster=auto", "-o", "ControlPersist=yes",
-            "-o", f"ControlPath={self.folder}/%r", f"{user}@127.0.0.1",
-        ]  # fmt: skip
+            "-o",
+            "ControlMaster=auto",
+            "-o",
+            "ControlPersist=yes",
+            "-o",
+            f"ControlPath={self.folder}/%r",
+            f"{user}@127.0.0.1",
+        ]
 
     def ssh(
-        self, *words: str, data: bytes = b"", check: bool = True, user: str = "root",
+        self,
+        *words: str,
+        data: bytes = b"",
+        check: bool = True,
+        user: str = "root",
         timeout_s: float = 300,
-    ) -> subprocess.CompletedProcess[bytes]:  # fmt: skip
+    ) -> subprocess.CompletedProcess[bytes]:
         """Run a command in it; data: its standard input."""
         done = subprocess.run(
-            [*self.ssh_words(user), shlex.join(words)], input=data, capture_output=True,
+            [*self.ssh_words(user), shlex.join(words)],
+            input=data,
+            capture_output=True,
             timeout=timeout_s,
-        )  # fmt: skip
+        )
         if check and done.returncode != 0:
             said = done.stderr.decode(errors="replace").strip()
             raise AssertionError(f"{shlex.join(words)}: exit status {done.returncode}: {said}")

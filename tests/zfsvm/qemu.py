@@ -34,9 +34,12 @@ def run(*words: str | Path, env: dict[str, str] | None = None) -> str:
     """What a command says; `NoMachine` with its last words when it fails."""
     try:
         done = subprocess.run(
-            [str(word) for word in words], env=env, text=True, capture_output=True,
+            [str(word) for word in words],
+            env=env,
+            text=True,
+            capture_output=True,
             stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
     except OSError as error:
         raise NoMachine(f"{words[0]}: {error.strerror}") from error
     if done.returncode != 0:
@@ -106,9 +109,15 @@ def unpack(folder: Path) -> None:
         command += ["-o", f"{name}={value}"]
     run(*command, "update")
     run(
-        *command, "install", "--download-only", "--no-install-recommends",
-        "--target-release", suites[-1], "qemu-system-x86", "qemu-utils",
-    )  # fmt: skip
+        *command,
+        "install",
+        "--download-only",
+        "--no-install-recommends",
+        "--target-release",
+        suites[-1],
+        "qemu-system-x86",
+        "qemu-utils",
+    )
     for package in sorted((apt / "cache/archives").glob("*.deb")):
         run("dpkg-deb", "-x", package, folder / "qemu")
     shutil.rmtree(apt)

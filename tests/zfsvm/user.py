@@ -208,8 +208,10 @@ def suspended(pool: str) -> None:
         # (A new dataset is a write that does not wait for one that hangs.)
         subprocess.Popen(
             ["zfs", "create", f"{pool}/touched{time.monotonic_ns()}"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         time.sleep(1)
 
 

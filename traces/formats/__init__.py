@@ -11,9 +11,13 @@ from mirrord.traces.formats.base import Format
 FORMATS: dict[str, Format] = {
     each.name: each
     for each in (
-        *binary.FORMATS, *text.FORMATS, *delimited.FORMATS, *ascii5.FORMATS, *refused.FORMATS
+        *binary.FORMATS,
+        *text.FORMATS,
+        *delimited.FORMATS,
+        *ascii5.FORMATS,
+        *refused.FORMATS,
     )
-}  # fmt: skip
+}
 
 
 def named(name: str) -> Format:

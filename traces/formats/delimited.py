@@ -51,16 +51,23 @@ def parser_of(layout: Layout, options: ReadOptions) -> TraceParser:
         words = _flags(options.write_flag)
     return TraceParser.delimited(
         delimiter=0 if layout.delimiter == " " else ord(layout.delimiter),
-        time=layout.time, offset=layout.offset, length=layout.length, op=layout.op,
-        volumes=list(layout.volumes), time_extra=layout.time_extra, latency=layout.latency,
+        time=layout.time,
+        offset=layout.offset,
+        length=layout.length,
+        op=layout.op,
+        volumes=list(layout.volumes),
+        time_extra=layout.time_extra,
+        latency=layout.latency,
         operation=layout.operation if options.write_flag is None else "words",
         words={word: int(op) for word, op in words.items()},
         time_ns=time_unit_ns(options.time_unit, layout.time_unit),
         offset_bytes=unit_bytes(options.addr_unit, layout.addr_unit),
         length_bytes=unit_bytes(options.size_unit, layout.size_unit),
         latency_ns=time_unit_ns(None, layout.latency_unit),
-        header=layout.header, only_digits=layout.only_digits, skip_bad=options.skip_bad,
-    )  # fmt: skip
+        header=layout.header,
+        only_digits=layout.only_digits,
+        skip_bad=options.skip_bad,
+    )
 
 
 def _flags(write: str) -> dict[str, Op]:
@@ -90,9 +97,15 @@ def _matcher(pattern: str, header: str | None = None) -> Callable[[Sample], bool
 
 
 def _format(
-    name: str, description: str, pattern: str, layout: Layout, *, header: str | None = None,
-    absolute: str | None = None, takes: tuple[str, ...] = ("time_unit", "addr_unit", "size_unit"),
-) -> Format:  # fmt: skip
+    name: str,
+    description: str,
+    pattern: str,
+    layout: Layout,
+    *,
+    header: str | None = None,
+    absolute: str | None = None,
+    takes: tuple[str, ...] = ("time_unit", "addr_unit", "size_unit"),
+) -> Format:
     def parser(_sample: Sample, options: ReadOptions) -> TraceParser:
         return parser_of(layout, options)
 
@@ -178,7 +191,7 @@ def mapped(sample: Sample, options: ReadOptions) -> TraceParser:
             "a CSV needs a map of its columns",
             hint=f"Its first line is '{header[:100]}'. Say for example "
             "--columns time=0,op=3,offset=4,length=5,volume=1 (from 0, or by header names).",
-        )  # fmt: skip
+        )
     first = sample.lines[0] if sample.lines else ""
     delimiter = max(",;\t|", key=first.count)
     if not first.count(delimiter):
@@ -194,12 +207,16 @@ def mapped(sample: Sample, options: ReadOptions) -> TraceParser:
         )
     digits = first.strip()[:1].isdigit()
     layout = Layout(
-        places["time"][0], places["op"][0] if "op" in places else None, places["offset"][0],
-        places["length"][0], tuple(places.get("volume", ())),
-        delimiter=delimiter, header=0 if digits else 1,
+        places["time"][0],
+        places["op"][0] if "op" in places else None,
+        places["offset"][0],
+        places["length"][0],
+        tuple(places.get("volume", ())),
+        delimiter=delimiter,
+        header=0 if digits else 1,
         latency=places["latency"][0] if "latency" in places else None,
         words=(*WORDS.items(), *_ONE_WRITES),
-    )  # fmt: skip
+    )
     if "op" not in places:
         layout = replace(layout, operation="always", words=(("", Op.WRITE),))
         options = replace(options, write_flag=None)
@@ -240,7 +257,11 @@ def _dated(_sample: Sample, parser: TraceParser) -> int | None:
 
 
 CSV = Format(
-    "csv", "any CSV, by --columns", lambda sample: False, mapped, _dated,
+    "csv",
+    "any CSV, by --columns",
+    lambda sample: False,
+    mapped,
+    _dated,
     takes=("columns", "time_unit", "addr_unit", "size_unit", "write_flag"),
-)  # fmt: skip
+)
 FORMATS = (*_FAMILY, CSV)

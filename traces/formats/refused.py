@@ -28,12 +28,17 @@ def _oracle_matches(sample: Sample) -> bool:
 
 def _refuse(_sample: Sample, _options: ReadOptions) -> TraceParser:
     raise Unsupported(
-        "oracleGeneral has no read/write flag", why="what was written cannot be told from reads",
+        "oracleGeneral has no read/write flag",
+        why="what was written cannot be told from reads",
         hint="Take the trace it was made from: for CloudPhysics that is the .vscsi or .csv file.",
-    )  # fmt: skip
+    )
 
 
 FORMATS = (
-    Format("oracleGeneral", "libCacheSim's oracleGeneral: refused, it has no read/write flag",
-           _oracle_matches, _refuse),
-)  # fmt: skip
+    Format(
+        "oracleGeneral",
+        "libCacheSim's oracleGeneral: refused, it has no read/write flag",
+        _oracle_matches,
+        _refuse,
+    ),
+)

@@ -31,13 +31,15 @@ def _fio(version: int) -> Format:
         return TraceParser.fio(version, unit, options.skip_bad)
 
     what = "with times" if version == 3 else "time only by wait lines"
-    return Format(f"fio{version}", f"fio iolog v{version} ({what})", matches, parser,
-                  takes=("time_unit",))  # fmt: skip
+    return Format(
+        f"fio{version}", f"fio iolog v{version} ({what})", matches, parser, takes=("time_unit",)
+    )
 
 
 FORMATS = (
-    Format("blkparse", "the text of blkparse (Linux)", _blkparse_matches, _blkparse,
-           takes=("only",)),
+    Format(
+        "blkparse", "the text of blkparse (Linux)", _blkparse_matches, _blkparse, takes=("only",)
+    ),
     _fio(2),
     _fio(3),
-)  # fmt: skip
+)

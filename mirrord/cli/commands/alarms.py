@@ -40,8 +40,10 @@ def alarms(
     for row in found:
         end = "" if row["cleared_ns"] is None else f", over since {_moment(row['cleared_ns'])}"
         name = row["mirror"] or ("this host" if row["mirror_id"] is None else row["mirror_id"])
-        print(f"{_moment(row['raised_ns'])}  {row['level']:7}  {name}  {row['kind']}: "
-              f"{row['text']}{end}")  # fmt: skip
+        print(
+            f"{_moment(row['raised_ns'])}  {row['level']:7}  {name}  {row['kind']}: "
+            f"{row['text']}{end}"
+        )
 
 
 def _moment(at_ns: int) -> str:

@@ -235,10 +235,13 @@ def _plan(given: dict[str, Any], terms: Terms) -> Plan:
     return Plan(
         intervals_s=tuple(_durations(given["intervals"])),
         schedules=tuple(_schedules(given)),
-        link=terms.link, overhead_s=terms.overhead_s,
-        free_space=given["free_space"], block=given["block"], threads=given["threads"],
+        link=terms.link,
+        overhead_s=terms.overhead_s,
+        free_space=given["free_space"],
+        block=given["block"],
+        threads=given["threads"],
         cluster=given["cluster"] or None,
-    )  # fmt: skip
+    )
 
 
 def _workloads(given: dict[str, Any], plan: Plan) -> list[Workload]:
@@ -282,8 +285,9 @@ def _terms(given: dict[str, Any]) -> Terms:
         overhead_s=parse_duration(given.get("overhead", "1s")),
         keep_source=given.get("keep_source", 2),
         keep_destination=given.get("keep_destination", 10),
-        lags_s=tuple(_bounds(given.get("semi_sync", ""))), zone=given["zone"],
-    )  # fmt: skip
+        lags_s=tuple(_bounds(given.get("semi_sync", ""))),
+        zone=given["zone"],
+    )
 
 
 def _durations(text: str) -> list[float]:
@@ -336,6 +340,7 @@ def _extras() -> Iterator[None]:
             raise
         extra = "cluster" if (error.name or "").startswith(("dask", "distributed")) else "analysis"
         raise Unsupported(
-            f"the package '{error.name}' is not installed", why="analysis needs it",
+            f"the package '{error.name}' is not installed",
+            why="analysis needs it",
             hint=f"Install the extra: pip install 'mirrord[{extra}]'.",
-        ) from None  # fmt: skip
+        ) from None

@@ -49,9 +49,11 @@ def history(
         lines.append((row["at_ns"], f"{row['level']:10} {row['text']}"))
     for row in found["attempts"]:
         lines.append(
-            (row["at_ns"], f"{row['verb']:10} try {row['number']} failed ({row['cause']}): "
-             f"{row['error']}")
-        )  # fmt: skip
+            (
+                row["at_ns"],
+                f"{row['verb']:10} try {row['number']} failed ({row['cause']}): {row['error']}",
+            )
+        )
     done = [row for row in reversed(found["transfers"]) if row["result"] == "done"]
     if len(done) > 1:
         print(f"size      {_spark([row['stream_bytes'] for row in done], format_size)}")

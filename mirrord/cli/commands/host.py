@@ -135,10 +135,11 @@ def _accepted(host: RemoteHost, shown: tuple[str, str], again: list[str]) -> str
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Refused(
             f"nobody is there to confirm the host key of {host.address}",
-            where=host.name, why=f"it shows {kind} {fingerprint}",
+            where=host.name,
+            why=f"it shows {kind} {fingerprint}",
             hint="Compare it with what 'ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub' shows on "
             f"that host; if it is the same: {shlex.join([*again, '--fingerprint', fingerprint])}",
-        )  # fmt: skip
+        )
     print(
         f"   {host.address} shows the host key {kind}\n   {fingerprint}\n"
         "   On that host this shows the right one: "

@@ -68,9 +68,12 @@ def issue(
 
     places = paths.standard()
     made = Authority(places.pki).issue(
-        name, allow, (output or Path(f"{name}.pem")).absolute(), Peers(places.peers),
+        name,
+        allow,
+        (output or Path(f"{name}.pem")).absolute(),
+        Peers(places.peers),
         append_only=append_only,
-    )  # fmt: skip
+    )
     if as_json:
         print_json(_shown(made.peer) | {"file": str(made.file), "bundle": str(made.bundle)})
         return

@@ -88,9 +88,12 @@ def _document(facts: Any, seen: Any, findings: Any) -> dict[str, Any]:
     from dataclasses import asdict
 
     return {
-        **asdict(facts), "volumes": list(facts.volumes), **seen.as_dict(), "span_s": seen.span_s,
+        **asdict(facts),
+        "volumes": list(facts.volumes),
+        **seen.as_dict(),
+        "span_s": seen.span_s,
         "findings": [each.as_dict() for each in findings],
-    }  # fmt: skip
+    }
 
 
 @reads_traces
@@ -140,8 +143,15 @@ def convert(
             written = Written(made.records)
     left = sum(written.left_out.values())
     if as_json:
-        print_json({"status": "done", "file": str(target), "format": kind,
-                    "records": written.records, "left_out": written.left_out})  # fmt: skip
+        print_json(
+            {
+                "status": "done",
+                "file": str(target),
+                "format": kind,
+                "records": written.records,
+                "left_out": written.left_out,
+            }
+        )
         return
     print(f"{written.records:,} records are written to {target} as {kind}.")
     if left:
@@ -178,8 +188,14 @@ def merge(
         ]
         made = merge_traces(opened, output, align=align, same_volumes=same_volumes, name=name)
     if as_json:
-        print_json({"status": "done", "file": str(output), "records": made.records,
-                    "volumes": list(made.facts.volumes)})  # fmt: skip
+        print_json(
+            {
+                "status": "done",
+                "file": str(output),
+                "records": made.records,
+                "volumes": list(made.facts.volumes),
+            }
+        )
     else:
         print(f"{made.records:,} records of {len(traces)} traces are stored in {output}.")
 
@@ -208,23 +224,35 @@ def slice_(
     end_s = None if end is None else parse_duration(end)
     if begin_s is not None and end_s is not None and end_s <= begin_s:
         raise UsageError("--to is not later than --from")
-    with ProgressLine(quiet=as_json) as line, \
-         open_trace(trace, options=options, progress=line.reading) as opened:  # fmt: skip
+    with (
+        ProgressLine(quiet=as_json) as line,
+        open_trace(trace, options=options, progress=line.reading) as opened,
+    ):
         first_ns, last_ns = opened.first_ns, opened.last_ns
         if (end_s is not None and end_s * 1e9 <= first_ns) or (begin_s or 0) * 1e9 > last_ns:
             raise Refused(
-                "there is no record between these times", where=trace,
+                "there is no record between these times",
+                where=trace,
                 hint=f"It has records from {format_duration(first_ns / 1e9)} to "
                 f"{format_duration(last_ns / 1e9)}.",
-            )  # fmt: skip
+            )
         made = filter_trace(
-            TraceFile(opened.path), output, ReadOptions(),
+            TraceFile(opened.path),
+            output,
+            ReadOptions(),
             begin_ns=None if begin_s is None else round(begin_s * 1e9),
             end_ns=None if end_s is None else round(end_s * 1e9),
-        )  # fmt: skip
+        )
     if as_json:
-        print_json({"status": "done", "file": str(output), "records": made.records,
-                    "first_ns": made.first_ns, "last_ns": made.last_ns})  # fmt: skip
+        print_json(
+            {
+                "status": "done",
+                "file": str(output),
+                "records": made.records,
+                "first_ns": made.first_ns,
+                "last_ns": made.last_ns,
+            }
+        )
     else:
         print(f"{made.records:,} records are stored in {output}.")
 
@@ -235,10 +263,18 @@ def formats(as_json: Json = False) -> None:
     from mirrord.traces.formats import FORMATS
 
     if as_json:
-        print_json({"formats": [
-            {"name": each.name, "description": each.description, "options": list(each.takes)}
-            for each in FORMATS.values()
-        ]})  # fmt: skip
+        print_json(
+            {
+                "formats": [
+                    {
+                        "name": each.name,
+                        "description": each.description,
+                        "options": list(each.takes),
+                    }
+                    for each in FORMATS.values()
+                ]
+            }
+        )
         return
     width = max(map(len, FORMATS))
     for each in FORMATS.values():

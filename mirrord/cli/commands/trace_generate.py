@@ -53,15 +53,24 @@ def generate(
             line.reading(facts.name, done, all_of_it, writer.records)
     shares = {s: workload.share(s) for s in _answered(kind, duration_s)}
     if as_json:
-        print_json({
-            "status": "done", "file": str(output), "records": workload.records,
-            "volumes": list(facts.volumes),
-            "known": [
-                {"seconds": seconds, "percent": {"update_in_place": 100 * share.update_in_place,
-                                                 "active_map": 100 * share.active_map}}
-                for seconds, share in shares.items()
-            ],
-        })  # fmt: skip
+        print_json(
+            {
+                "status": "done",
+                "file": str(output),
+                "records": workload.records,
+                "volumes": list(facts.volumes),
+                "known": [
+                    {
+                        "seconds": seconds,
+                        "percent": {
+                            "update_in_place": 100 * share.update_in_place,
+                            "active_map": 100 * share.active_map,
+                        },
+                    }
+                    for seconds, share in shares.items()
+                ],
+            }
+        )
         return
     print(f"{workload.records:,} records are stored in {output}.")
     for seconds, share in shares.items():

@@ -160,8 +160,10 @@ class Story:
         print(f"\n$ mirrord {' '.join(words)} &", flush=True)
         return command.start(
             [sys.executable, "-m", "mirrord", *words],
-            stdin=command.NO_INPUT, stderr=command.NO_INPUT, environment=self.environment,
-        )  # fmt: skip
+            stdin=command.NO_INPUT,
+            stderr=command.NO_INPUT,
+            environment=self.environment,
+        )
 
 
 def say(text: str) -> None:
