@@ -14,60 +14,47 @@ import os
 import signal
 import sys
 import threading
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from mirrord.cli.table import COMMANDS
+from mirrord.cli.table import COMMANDS, help_page, module_of
 from mirrord.core.errors import Aborted, IoFailed, MirrordError, UsageError
 from mirrord.core.names import nearest
 from mirrord.core.text import ESCAPING, harmless
 
+if TYPE_CHECKING:
+    import typer
+
 #: The exit status when the reader of our output went away, as of a program that SIGPIPE ended.
 _NOBODY_READS = 141
-_EPILOG = "Each command explains itself: mirrord COMMAND --help. --debug shows tracebacks."
 
 
-def build(names: list[str]) -> typer.Typer:
+def build(names: Iterable[str]) -> typer.Typer:
     """The application with these commands; each costs its imports."""
-    app = typer.Typer(
-        name="mirrord",
-        help="Keeps a second, consistent copy of a volume: SnapMirror for Linux.",
-        epilog=_EPILOG,
-        no_args_is_help=True,
-        add_completion=len(names) > 1,
-        context_settings={"help_option_names": ["--help", "-h"]},
-    )
-    app.callback()(_options)
+    from inspect import cleandoc
+
+    import typer
+
+    settings: dict[str, Any] = {"help_option_names": ["--help", "-h"]}
+    app = typer.Typer(no_args_is_help=True, context_settings=settings)
+    app.callback()(lambda: None)  # so that one command alone is called by its name, too
     for name in names:
-        module_name, panel = COMMANDS[name]
+        module_name = module_of(name)
         module = importlib.import_module(f"mirrord.cli.commands.{module_name}")
-        module.register(app, name, panel)
+        if (commands := getattr(module, "COMMANDS", None)) is None:
+            command = getattr(module, module_name)
+            more = cleandoc(command.__doc__ or "")
+            app.command(name, help=f"{COMMANDS[name]}\n\n{more}")(command)
+            continue
+        group = typer.Typer(no_args_is_help=True)
+        for word, command in commands.items():
+            group.command(word)(command)
+        app.add_typer(group, name=name, help=COMMANDS[name])
     return app
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        from mirrord import __version__
-
-        print(f"mirrord {__version__}")
-        raise typer.Exit
-
-
-def _options(
-    version: bool = typer.Option(
-        False,
-        "--version",
-        callback=_show_version,
-        is_eager=True,
-        help="Show the version and exit.",
-    ),
-) -> None:
-    """Options of the program itself."""
-
-
 def _wanted(arguments: list[str]) -> list[str]:
-    """The commands to load: the one that is called, or all for help and completion."""
+    """The commands to load: the one that is called, or all for completion."""
     first = next((word for word in arguments if not word.startswith("-")), None)
     if first in COMMANDS and "_MIRRORD_COMPLETE" not in os.environ:
         return [first]
@@ -78,6 +65,21 @@ def _wanted(arguments: list[str]) -> list[str]:
             hint=f"Did you mean 'mirrord {near[0]}'?" if near else "'mirrord --help' lists them.",
         )
     return list(COMMANDS)
+
+
+def _called(arguments: list[str]) -> int:
+    """Run a command, or show the help page or the version, which load none."""
+    if not arguments or arguments[0] in ("--help", "-h"):
+        if "_MIRRORD_COMPLETE" not in os.environ:
+            print(help_page())
+            return 0 if arguments else 2
+    elif arguments[0] == "--version":
+        from mirrord import __version__
+
+        print(f"mirrord {__version__}")
+        return 0
+    status = build(_wanted(arguments))(args=arguments, prog_name="mirrord", standalone_mode=False)
+    return status if isinstance(status, int) else 0
 
 
 class _Signals:
@@ -152,11 +154,9 @@ def run(arguments: list[str]) -> int:
     signals = _Signals()
     signals.install()
     try:
-        status = build(_wanted(arguments))(
-            args=arguments, prog_name="mirrord", standalone_mode=False
-        )
+        status = _called(arguments)
         sys.stdout.flush()
-        return status if isinstance(status, int) else 0
+        return status
     except MirrordError as error:
         if debug:
             raise
@@ -169,10 +169,10 @@ def run(arguments: list[str]) -> int:
         return _NOBODY_READS
     except SystemExit:
         return _NOBODY_READS  # that is what the library makes of it
-    except typer.Abort:
-        print("error: not confirmed; nothing was done", file=sys.stderr)
-        return 1
     except BaseException as error:
+        if type(error).__name__ == "Abort":  # of typer, which not every command loads
+            print("error: not confirmed; nothing was done", file=sys.stderr)
+            return 1
         if debug or not _is_bug(error):
             raise
         if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:

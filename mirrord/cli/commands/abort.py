@@ -9,11 +9,6 @@ import typer
 from mirrord.cli.output import Json, Name, service, show
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    app.command(name, rich_help_panel=panel)(abort)
-
-
 def abort(
     name: Name,
     hard: Annotated[
@@ -21,6 +16,5 @@ def abort(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """End a running transfer; the destination shows what it showed before."""
     with service(quiet=True) as built:
         show(built.abort(name, hard=hard), as_json=as_json)

@@ -9,11 +9,6 @@ import typer
 from mirrord.cli.output import Json, Yes, confirm, service, show
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    app.command(name, rich_help_panel=panel)(adopt)
-
-
 def adopt(
     endpoint: Annotated[
         str, typer.Argument(metavar="ENDPOINT", help="A volume that is an end of the mirror.")
@@ -28,7 +23,6 @@ def adopt(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Define a mirror anew from the record at one of its ends, when its controller is lost."""
     with service(quiet=as_json) as built:
         result = built.adopt(endpoint, other=other, mirror=mirror, name=name, yes=yes)
         if result.status == "needs-yes":

@@ -13,11 +13,6 @@ _ALLOW = typer.Option(
 )
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    app.command(name, rich_help_panel=panel)(agent)
-
-
 def agent(
     allow: list[str] = _ALLOW,
     append_only: bool = typer.Option(
@@ -37,7 +32,6 @@ def agent(
         "auto", "--compress", help="How this end packs what it sends: auto, off, or 1 to 19."
     ),
 ) -> None:
-    """Serve this host's volumes to a mirrord on another host, over SSH or TLS (docs/hosts.md)."""
     from mirrord.daemon.build import serve_agent
 
     serve_agent(

@@ -10,11 +10,6 @@ import typer
 from mirrord.cli.output import Json, print_json, service, show
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    app.command(name, rich_help_panel=panel)(alarms)
-
-
 def alarms(
     past: Annotated[bool, typer.Option("--all", help="Also those that are over.")] = False,
     accept_clock: Annotated[
@@ -22,7 +17,6 @@ def alarms(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the alarms that are up, newest first."""
     from mirrord.daemon.build import daemon_runs
 
     with service(quiet=True) as built:

@@ -82,18 +82,6 @@ Currency = Annotated[str, typer.Option(help="Name of the money.", rich_help_pane
 _INTERVALS = "1m,5m,15m,30m,1h,6h,12h,24h"
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    group = typer.Typer(
-        help="What a mirror would move, cost and risk on a traced workload (docs/analysis.md).",
-        no_args_is_help=True,
-    )
-    group.command("reduction")(reduction)
-    group.command("risk")(risk)
-    group.command("compare")(compare)
-    app.add_typer(group, name=name, rich_help_panel=panel)
-
-
 @reads_traces
 def reduction(
     traces: Traces,
@@ -344,3 +332,11 @@ def _extras() -> Iterator[None]:
             why="analysis needs it",
             hint=f"Install the extra: pip install 'mirrord[{extra}]'.",
         ) from None
+
+
+#: The commands of this group.
+COMMANDS = {
+    "reduction": reduction,
+    "risk": risk,
+    "compare": compare,
+}

@@ -9,14 +9,6 @@ import typer
 from mirrord.cli.output import Json, service, show
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    group = typer.Typer(help="The definitions in mirrors.d/*.toml.", no_args_is_help=True)
-    group.command("check")(check)
-    group.command("migrate")(migrate)
-    app.add_typer(group, name=name, rich_help_panel=panel)
-
-
 def check(as_json: Json = False) -> None:
     """Read all definitions strictly; says file and line of the first that is wrong."""
     with service(quiet=True) as built:
@@ -37,3 +29,10 @@ def migrate(
     from mirrord.system import paths
 
     show(migrate_files(paths.standard(), names or [], dry_run=dry_run), as_json=as_json)
+
+
+#: The commands of this group.
+COMMANDS = {
+    "check": check,
+    "migrate": migrate,
+}

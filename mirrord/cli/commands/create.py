@@ -23,11 +23,6 @@ _Members = Annotated[
 ]
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    app.command(name, rich_help_panel=panel)(create)
-
-
 def create(
     name: Name,
     source: Annotated[
@@ -78,7 +73,6 @@ def create(
     sites: Sites = "primary,secondary",
     as_json: Json = False,
 ) -> None:
-    """Define a mirror; no data move yet."""
     for option, value in (("schedule", schedule), ("rpo", rpo), ("throttle", throttle)):
         if value is not None and not value.strip():  # as of a variable of a script that is not set
             raise UsageError(f"'--{option}' is empty", hint="Leave it out, or say what you mean.")

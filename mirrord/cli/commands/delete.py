@@ -9,11 +9,6 @@ import typer
 from mirrord.cli.output import Json, Name, Yes, service, show
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    app.command(name, rich_help_panel=panel)(delete)
-
-
 def delete(
     name: Name,
     yes: Yes = False,
@@ -22,6 +17,5 @@ def delete(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove a mirror's definition and records; the destination keeps what it holds."""
     with service(quiet=True) as built:
         show(built.delete(name, yes=yes, keep_snapshots=keep_snapshots), as_json=as_json)

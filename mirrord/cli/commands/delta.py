@@ -13,11 +13,6 @@ from mirrord.core.units import format_duration, format_size
 _FILES_SHOWN = 50
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    app.command(name, rich_help_panel=panel)(delta)
-
-
 def delta(
     name: Name,
     base: Annotated[
@@ -32,7 +27,6 @@ def delta(
     files: Annotated[bool, typer.Option("--files", help="List the changed files.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what the next update would send: the four block states, bytes, time."""
     with service(quiet=True) as built:
         found = built.delta(name, base=base, incremental=incremental, states=not quick, files=files)
     if as_json:

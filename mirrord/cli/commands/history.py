@@ -12,11 +12,6 @@ from mirrord.cli.output import Json, Name, print_json, service
 from mirrord.core.units import format_duration, format_size
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    app.command(name, rich_help_panel=panel)(history)
-
-
 def history(
     name: Name,
     limit: Annotated[
@@ -24,7 +19,6 @@ def history(
     ] = 20,
     as_json: Json = False,
 ) -> None:
-    """Show the last transfers and events, oldest first."""
     with service(quiet=True) as built:
         found = built.history(name, limit=limit)
     if as_json:

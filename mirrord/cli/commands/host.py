@@ -21,15 +21,6 @@ Host = Annotated[str, typer.Argument(metavar="NAME", help="The host's name.")]
 Folders = list[str] | None
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    group = typer.Typer(help="Other hosts in hosts.d/*.toml (docs/hosts.md).", no_args_is_help=True)
-    for command in (add, check, remove):
-        group.command()(command)
-    group.command("list")(listing)
-    app.add_typer(group, name=name, rich_help_panel=panel)
-
-
 def add(
     name: Host,
     address: Annotated[
@@ -189,3 +180,12 @@ def remove(name: Host, as_json: Json = False) -> None:
             f"Its key stays: {found.keys / name}. Its line in authorized_keys there lets it in as "
             "long as it stands."
         )
+
+
+#: The commands of this group.
+COMMANDS = {
+    "add": add,
+    "check": check,
+    "remove": remove,
+    "list": listing,
+}

@@ -9,18 +9,12 @@ import typer
 from mirrord.cli.output import Json, print_json, service
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    app.command(name, rich_help_panel=panel)(monitor)
-
-
 def monitor(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="One mirror; else all of them.")
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """One line and an exit status: 0 fine, 1 warning, 2 critical, 3 unknown."""
     from mirrord.control.monitor import judge
     from mirrord.core.errors import MirrordError
     from mirrord.daemon.build import daemon_runs

@@ -12,18 +12,6 @@ from mirrord.cli.output import Json, print_json
 Peer = Annotated[str, typer.Argument(metavar="NAME", help="The peer's name, for you.")]
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    group = typer.Typer(
-        help="Certificates for hosts that connect over TLS without SSH (docs/security.md).",
-        no_args_is_help=True,
-    )
-    group.command("init")(init)
-    group.command("issue")(issue)
-    group.command("list")(listing)
-    app.add_typer(group, name=name, rich_help_panel=panel)
-
-
 def init(as_json: Json = False) -> None:
     """Make this host's own small authority, once."""
     from mirrord.config.pki import Authority
@@ -100,3 +88,11 @@ def listing(as_json: Json = False) -> None:
 
 def _shown(peer: Any) -> dict[str, Any]:
     return {**peer._asdict(), "allow": list(peer.allow)}
+
+
+#: The commands of this group.
+COMMANDS = {
+    "init": init,
+    "issue": issue,
+    "list": listing,
+}

@@ -9,11 +9,6 @@ import typer
 from mirrord.cli.output import Json, Name, service, show
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    app.command(name, rich_help_panel=panel)(prune)
-
-
 def prune(
     name: Name,
     dry_run: Annotated[
@@ -32,7 +27,6 @@ def prune(
     ] = "",
     as_json: Json = False,
 ) -> int:
-    """Delete the reference snapshots that no rule keeps, at both ends."""
     with service(quiet=True) as built:
         result = built.prune(name, dry_run=dry_run, accept=accept, unpin=unpin)
     show(result, as_json=as_json)

@@ -11,11 +11,6 @@ from mirrord.cli.output import Force, Json, Name, Yes, confirm, service, show
 from mirrord.core.errors import UsageError
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    app.command(name, rich_help_panel=panel)(restore)
-
-
 def restore(
     name: Name,
     files: Annotated[
@@ -39,7 +34,6 @@ def restore(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Bring back single files, or the whole volume, from a snapshot of the destination."""
     if whole == bool(files):
         raise UsageError(
             "say what to restore: files, or --all",

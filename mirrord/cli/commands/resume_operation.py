@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import typer
-
 from mirrord.cli.output import Json, Name, Yes, confirm, service, show
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    app.command(name, rich_help_panel=panel)(resume_operation)
-
-
 def resume_operation(name: Name, yes: Yes = False, as_json: Json = False) -> None:
-    """Finish an interrupted resync, reverse or restore that waits for a decision.
-
-    What was written since it was interrupted is kept as a diverged snapshot. To give it up
+    """What was written since it was interrupted is kept as a diverged snapshot. To give it up
     instead: 'mirrord abort NAME --hard'.
     """
     with service(quiet=as_json) as built:

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import typer
-
 from mirrord.cli.output import Force, Json, Name, Yes, confirm, service, show
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    app.command(name, rich_help_panel=panel)(reverse)
-
-
 def reverse(name: Name, yes: Yes = False, force: Force = False, as_json: Json = False) -> None:
-    """Make the destination the source, and go on the other way round.
-
-    Shows first what would be lost, which is kept as a diverged snapshot.
-    """
+    """Shows first what would be lost, which is kept as a diverged snapshot."""
     with service(quiet=as_json) as built:
         result = built.reverse(name, yes=yes, force=force)
         if result.status == "needs-yes":

@@ -11,14 +11,6 @@ import typer
 from mirrord.cli.output import Json, Name, print_json, service
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    group = typer.Typer(help="When mirrors run (docs/schedules.md).", no_args_is_help=True)
-    group.command("next")(next_times)
-    group.command("list")(listing)
-    app.add_typer(group, name=name, rich_help_panel=panel)
-
-
 def next_times(
     name: Name,
     count: Annotated[
@@ -54,3 +46,10 @@ def listing(as_json: Json = False) -> None:
         parts += [f"not in {', '.join(each['blackouts'])}"] if each["blackouts"] else []
         own = "" if each["from"] == "mirrord" else f"  ({each['from']})"
         print(f"{each['name']:{width}}  {', '.join(parts)}: {each['description']}{own}")
+
+
+#: The commands of this group.
+COMMANDS = {
+    "next": next_times,
+    "list": listing,
+}

@@ -11,11 +11,6 @@ from mirrord.cli.output import Json, Name, print_json, service, show
 from mirrord.core.text import escaped, harmless
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    app.command(name, rich_help_panel=panel)(snapshots)
-
-
 def snapshots(
     name: Name,
     delete: Annotated[
@@ -24,7 +19,6 @@ def snapshots(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the snapshots of both ends, oldest first; or delete a diverged one."""
     with service(quiet=True) as built:
         if delete is not None:
             show(built.delete_diverged(name, delete), as_json=as_json)

@@ -11,18 +11,12 @@ from mirrord.cli.output import Json, print_json, service
 from mirrord.core.units import format_duration, format_size
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    app.command(name, rich_help_panel=panel)(status)
-
-
 def status(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="One mirror; else all of them.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show state, activity and lag of one mirror or all."""
     with service(quiet=True) as built:
         found = built.status(name)
     if as_json:

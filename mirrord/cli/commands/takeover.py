@@ -9,11 +9,6 @@ import typer
 from mirrord.cli.output import Json, Name, Yes, confirm, service, show
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    app.command(name, rich_help_panel=panel)(takeover)
-
-
 def takeover(
     name: Name,
     source: Annotated[
@@ -23,10 +18,7 @@ def takeover(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Control a mirror that another host controlled: both ends refuse that host from then on.
-
-    With --source: where neither the catalogue nor the ends can tell which site is the source.
-    """
+    """With --source: where neither the catalogue nor the ends can tell which site is the source."""
     with service(quiet=as_json) as built:
         result = built.takeover(name, source=source, yes=yes)
         if result.status == "needs-yes":

@@ -9,11 +9,6 @@ import typer
 from mirrord.cli.output import Json, Name, service, show
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    app.command(name, rich_help_panel=panel)(throttle)
-
-
 def throttle(
     name: Name,
     rate: Annotated[
@@ -25,6 +20,5 @@ def throttle(
     ],
     as_json: Json = False,
 ) -> None:
-    """Set how fast a mirror may transfer; a running transfer takes it within a second."""
     with service(quiet=True) as built:
         show(built.throttle(name, rate), as_json=as_json)

@@ -25,23 +25,6 @@ Trace = Annotated[str, typer.Argument(metavar="TRACE", help="Stored, or of a for
 Name = Annotated[str | None, typer.Option("--name", help="Of the trace; else the file's.")]
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    group = typer.Typer(
-        help="Traces of a workload: import, record, look, convert, cut.", no_args_is_help=True
-    )
-    group.command("import")(import_)
-    group.command("info")(info)
-    group.command("head")(head)
-    group.command("convert")(convert)
-    group.command("merge")(merge)
-    group.command("slice")(slice_)
-    group.command("formats")(formats)
-    group.command("record")(record)
-    group.command("generate")(generate)
-    app.add_typer(group, name=name, rich_help_panel=panel)
-
-
 @reads_traces
 def import_(
     sources: Sources, output: Output, options: ReadOptions, name: Name = None, as_json: Json = False
@@ -279,3 +262,17 @@ def formats(as_json: Json = False) -> None:
     width = max(map(len, FORMATS))
     for each in FORMATS.values():
         print(f"{each.name:{width}}  {each.description}")
+
+
+#: The commands of this group.
+COMMANDS = {
+    "import": import_,
+    "info": info,
+    "head": head,
+    "convert": convert,
+    "merge": merge,
+    "slice": slice_,
+    "formats": formats,
+    "record": record,
+    "generate": generate,
+}

@@ -21,19 +21,6 @@ Snapshot = Annotated[
 ]
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    group = typer.Typer(
-        help="Block volumes: make, read, write, import, export, check.", no_args_is_help=True
-    )
-    for command in (create, info, read, write, trim, snapshots, check, promote):
-        group.command()(command)
-    group.command("snapshot")(take_snapshot)
-    group.command("import")(import_)
-    group.command("export")(export)
-    app.add_typer(group, name=name, rich_help_panel=panel)
-
-
 def create(
     volume: Volume,
     size: Annotated[str, typer.Argument(metavar="SIZE", help="As 512M, 10G; up to 16T.")],
@@ -201,3 +188,19 @@ def _existing(source: str) -> Path:
     if not path.exists():
         raise NotFound("there is no such file", where=source)
     return path
+
+
+#: The commands of this group.
+COMMANDS = {
+    "create": create,
+    "info": info,
+    "read": read,
+    "write": write,
+    "trim": trim,
+    "snapshots": snapshots,
+    "check": check,
+    "promote": promote,
+    "snapshot": take_snapshot,
+    "import": import_,
+    "export": export,
+}

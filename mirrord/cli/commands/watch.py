@@ -17,17 +17,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    app.command(name, rich_help_panel=panel)(watch)
-
-
 def watch(
     every: Annotated[
         float, typer.Option("--every", min=0.2, max=3600, help="Seconds between two looks.")
     ] = 1.0,
 ) -> None:
-    """Show all mirrors in a table that keeps itself up to date; Ctrl-C ends it."""
     if not sys.stdout.isatty():
         raise UsageError("this needs a terminal", hint="'mirrord status' prints the table once.")
     from rich.live import Live

@@ -10,12 +10,7 @@ from mirrord.cli.output import Json, Name, service, show
 from mirrord.core.errors import UsageError
 
 
-def register(app: typer.Typer, name: str, panel: str) -> None:
-    """Add the command to the application."""
-    app.command(name, rich_help_panel=panel)(break_off)
-
-
-def break_off(
+def break_(
     name: Name,
     test: Annotated[
         bool, typer.Option("--test", help="Only make a writable copy; the mirror goes on.")
@@ -33,7 +28,6 @@ def break_off(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make the destination writable, at once and without the source."""
     if test and end_test:
         raise UsageError("'--test' and '--end-test' exclude each other")
     if at is not None and not (test and at.strip()):
