@@ -25,8 +25,6 @@ FLOOR = 2
 COUNT_MAX = 10_000
 #: Clocks that differ by less are not worth a doubt.
 SKEW_NS = 60 * NS
-#: So few may always go, whatever share of all they are.
-_FEW = 3
 
 
 def _week(shown: datetime) -> str:
@@ -75,13 +73,6 @@ class Verdict(NamedTuple):
     item: Item
     kept: bool
     why: tuple[str, ...]
-
-
-class Doubt(NamedTuple):
-    """Why somebody should look before anything is dropped. kind: `share` or `clock`."""
-
-    kind: str
-    text: str
 
 
 def parse_keep(value: str | int) -> Keep:
@@ -140,33 +131,17 @@ def plan_retention(
     return verdicts[::-1]
 
 
-def doubts(
-    verdicts: Sequence[Verdict], *, share: float = 0.5, now_ns: int, accepted_order: int = -1
-) -> list[Doubt]:
-    """Why dropping should wait for somebody to look; empty when nothing would be dropped.
+def clock_doubt(
+    verdicts: Sequence[Verdict], *, now_ns: int, accepted_order: int = -1
+) -> str | None:
+    """Why the times of the snapshots cannot be trusted; None also when nothing would be deleted.
 
-    share: the part of all snapshots that may go without asking. accepted_order: times of snapshots
-    up to this place in the sequence were looked at and found right.
+    accepted_order: times of snapshots up to this place in the sequence were accepted.
     """
-    dropped = sum(not verdict.kept for verdict in verdicts)
-    if not dropped:
-        return []
-    found: list[Doubt] = []
-    if dropped > _FEW and dropped > share * len(verdicts):
-        found.append(
-            Doubt(
-                "share",
-                f"{dropped} of {len(verdicts)} snapshots would go, more than {share:.0%} of them: "
-                "'mirrord prune NAME --accept' after checking the rules",
-            )
-        )
-    unseen = [v.item for v in verdicts if v.item.order > accepted_order]
-    clock = _clock_doubt(sorted(unseen, key=lambda item: item.order), now_ns)
-    return [*found, clock] if clock else found
-
-
-def _clock_doubt(items: Sequence[Item], now_ns: int) -> Doubt | None:
-    """items: in the order of the sequence."""
+    if all(verdict.kept for verdict in verdicts):
+        return None
+    unseen = (v.item for v in verdicts if v.item.order > accepted_order)
+    items = sorted(unseen, key=lambda item: item.order)
     latest: Item | None = None
     what = ""
     for item in items:
@@ -179,9 +154,7 @@ def _clock_doubt(items: Sequence[Item], now_ns: int) -> Doubt | None:
     if not what and items and items[-1].taken_ns - now_ns > SKEW_NS:
         ahead = format_duration((items[-1].taken_ns - now_ns) / NS)
         what = f"the newest snapshot, {items[-1].name}, is {ahead} in the future"
-    if not what:
-        return None
-    return Doubt("clock", f"{what}: 'mirrord prune NAME --accept' after checking the clock")
+    return f"{what}: 'mirrord prune NAME --accept' after checking the clock" if what else None
 
 
 def _count(count: int, text: str) -> int:

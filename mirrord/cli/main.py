@@ -99,7 +99,7 @@ class _Signals:
             raise Aborted(
                 "interrupted",
                 why=signal.Signals(number).name,
-                hint="What was committed stays; the next command goes on or cleans up.",
+                hint="Committed data is safe; the next command resumes or cleans up.",
             )
 
 
@@ -184,9 +184,7 @@ def run(arguments: list[str]) -> int:
             return 2  # no arguments: click has printed the help page
         if message is not None:
             command = " ".join(["mirrord", *[a for a in arguments[:1] if not a.startswith("-")]])
-            usage = UsageError(
-                _lowered(message()), hint=f"'{command} --help' shows how it is meant."
-            )
+            usage = UsageError(_lowered(message()), hint=f"'{command} --help' shows the usage.")
             _report(usage, as_json=as_json)
             return 2
         bug = MirrordError(

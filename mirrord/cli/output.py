@@ -1,4 +1,4 @@
-"""How results reach people and machines, and how the owner's yes is asked for."""
+"""Printing of results as text and JSON, and asking for confirmation."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The mirror's name.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON (docs/cli-json.md).")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Force = Annotated[
     bool,
-    typer.Option("--force", help="Even if files of the losing volume are open for writing."),
+    typer.Option("--force", help="Also if files of the losing volume are open for writing."),
 ]
 
 
@@ -40,7 +40,7 @@ def service(*, quiet: bool = False) -> Iterator[Service]:
 
 
 def show(result: Result, *, as_json: bool) -> None:
-    """Print what a verb did."""
+    """Print the result of a verb."""
     if as_json:
         print_json({"status": result.status, **result.data})
     else:
@@ -53,7 +53,7 @@ def print_json(value: Any) -> None:
 
 
 def confirm(plan: Result, *, command: str, as_json: bool) -> None:
-    """Show what would happen and ask; off a terminal, refuse and say that --yes is needed."""
+    """Show the plan and ask; without a terminal, `Refused`."""
     if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         error = Refused(
             "confirmation required (`--yes`)", hint=f"Read the plan, then: {command} --yes"
@@ -65,4 +65,4 @@ def confirm(plan: Result, *, command: str, as_json: bool) -> None:
         sys.stdout.flush()  # the plan before the error, also where both go into one pipe
         raise error
     print(plan.text)
-    typer.confirm("Go on?", abort=True)
+    typer.confirm("Continue?", abort=True)

@@ -1,4 +1,4 @@
-"""One line at the terminal that says how far something is, written over and over."""
+"""A progress line at the terminal."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The API of mirrord: what the CLI may ask. In-process for now; a daemon will serve the same."""
+"""The API of mirrord: what the CLI calls. In this process or through the daemon."""

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 _BY_HAND = (
-    'Write the definition yourself (docs/config.md), with id = "{id}", then run \'mirrord takeover '
+    'Write the definition by hand (docs/config.md), with id = "{id}", then run \'mirrord takeover '
     "{name}'."
 )
 
 
 class Plan(NamedTuple):
-    """What is going to be defined. lines: for the owner's yes."""
+    """What will be defined. lines: the plan to confirm."""
 
     definition: Definition
     lines: tuple[str, ...]
@@ -99,10 +99,10 @@ def plan(
         mine, other = ([parse_endpoint(one) for one in site.endpoints] for site in (here, there))
     else:
         raise UsageError(
-            "the other end's endpoint is needed",
+            "the other end's endpoint is required",
             why=f"the controller called this end {', '.join(here.endpoints)} and the other one "
-            f"{', '.join(there.endpoints)}; from this host it may be called otherwise",
-            hint="Give it as it is called from here: --other ENDPOINT."
+            f"{', '.join(there.endpoints)}; its name may differ on this host",
+            hint="Give it as this host reaches it: --other ENDPOINT."
             if len(here.endpoints) == 1
             else _BY_HAND.format(id=record.mirror_id, name=record.name),
         )
@@ -120,7 +120,7 @@ def plan(
     known = {one.id: one.name for one in definitions.all()}
     if record.mirror_id in known:
         raise Refused(
-            "the mirror is defined here already",
+            "the mirror is already defined here",
             where=f"mirror '{known[record.mirror_id]}'",
             hint=f"'mirrord takeover {known[record.mirror_id]}' lets this host control it.",
         )
@@ -145,7 +145,7 @@ def _record(driver: Driver, wanted: str) -> Relationship:
             "the volume has no such relationship record",
             where=str(driver),
             why=f"it has those of {names}" if names else "it has none",
-            hint="Check the endpoint: it is that of a volume that was an end of the mirror.",
+            hint="Give the endpoint of a volume that was an end of the mirror.",
         )
     if len(chosen) > 1:
         raise UsageError(
@@ -166,7 +166,7 @@ def _site_at(record: Relationship, endpoint: Endpoint) -> SiteRecord:
             return found[0]
     ends = " and ".join(", ".join(site.endpoints) for site in record.sites)
     raise Refused(
-        "it cannot be told which end of the mirror this is",
+        "which end of the mirror this is cannot be determined",
         where=str(endpoint),
         why=f"the record names {ends}",
         hint=_BY_HAND.format(id=record.mirror_id, name=record.name),

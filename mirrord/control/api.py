@@ -44,7 +44,7 @@ _NOT_RECORDED = "the break is recorded at the destination only"
 
 
 class Service(Opener):
-    """All that can be asked of mirrord on this host."""
+    """Every verb and report of mirrord on this host."""
 
     # Definitions
 
@@ -64,13 +64,13 @@ class Service(Opener):
         recursive: bool = False,
         sites: tuple[str, ...] = SITE_NAMES,
     ) -> Result:
-        """Define a mirror, after looking at both ends; moves no data.
+        """Define a mirror after checking both ends; transfers no data.
 
         members: of a mirror with several, in place of source and destination, each as
         `SOURCE=DESTINATION`. sites: the names of the source's and the destination's place.
         """
         if not all(snapshots):
-            raise UsageError("a pattern for the snapshots that go along is empty")
+            raise UsageError("a pattern for replicated user snapshots is empty")
         beside = bool(recursive or snapshots)
         pairs = creating.pairs(source, destination, members, beside=beside)
         ends = [pairs[0].source, pairs[0].destination]
@@ -137,7 +137,7 @@ class Service(Opener):
     # Verbs
 
     def update_known(self, definition: Definition) -> Result:
-        """Update by a definition as it was read once, whatever its file says now."""
+        """Update by a definition that was read earlier, even if its file changed since."""
         from mirrord.engine import update
 
         with self._recorded(Verb.UPDATE, definition), explained():
@@ -355,7 +355,7 @@ class Service(Opener):
         return self._verb(Verb.PRUNE, name, work)
 
     def recover(self, name: str) -> str:
-        """Settle what a crash left of a verb on this mirror; returns that verb, or ""."""
+        """Finish what a crash interrupted on this mirror; returns that verb, or ""."""
         from mirrord.engine.recovery import recover
 
         def work(mirror: Mirror) -> str:
@@ -369,26 +369,26 @@ class Service(Opener):
         return self._with(name, work)
 
     def accept_clock(self) -> Result:
-        """The owner says that the clock is right: what waited for that goes on."""
+        """Accept the clock change: what was held back for it continues."""
         with explained():
             doubt = self.catalogue.fact("clock_doubt")
             if doubt is None:
-                return Result("already_accepted", "Nothing is in doubt about the clock.")
+                return Result("already_accepted", "No clock change is pending.")
             self.catalogue.set_fact("clock_doubt", None)
-        return Result("done", "The clock counts as right from now on.", {"doubt": doubt})
+        return Result("done", "The clock change is accepted.", {"doubt": doubt})
 
     def reload(self) -> Result:
-        """Read the definitions anew: a daemon's business."""
+        """Read the definitions again, in the daemon."""
         raise Refused(
-            "no service is running that could read its definitions anew",
+            "the daemon is not running",
             where=str(self.paths.run),
-            hint="Commands read them each time. 'systemctl start mirrord' starts the service.",
+            hint="Commands read the definitions each time. 'systemctl start mirrord' starts it.",
         )
 
     # Reports
 
     def alarms(self, *, up: bool = True) -> list[dict[str, Any]]:
-        """The alarms that are up, or all that are remembered; newest first."""
+        """The active alarms, or all that are recorded; newest first."""
         with explained():
             names = {d.id: d.name for d in self._readable()}
             return [
@@ -404,7 +404,7 @@ class Service(Opener):
                 continue
 
     def schedules(self) -> list[dict[str, Any]]:
-        """The named schedules: the owner's and those that come with mirrord."""
+        """The named schedules: the owner's and the predefined ones."""
         from mirrord.control import timing
 
         with explained():
@@ -419,7 +419,7 @@ class Service(Opener):
         )
 
     def status(self, name: str | None = None) -> list[dict[str, Any]]:
-        """The standing of one mirror, or of all."""
+        """The status of one mirror, or of all."""
 
         if name is not None:
             return [self._status(name)]
@@ -435,7 +435,7 @@ class Service(Opener):
             return report.unknown(name, f"{error} {error.hint}")
 
     def _status_or_problem(self, name: str) -> dict[str, Any] | None:
-        """One wrong definition must not hide how all the others are. None: deleted meanwhile."""
+        """One wrong definition must not hide the status of the others. None: deleted meanwhile."""
         from mirrord.engine import report
 
         try:

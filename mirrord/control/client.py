@@ -1,6 +1,6 @@
-"""The other side of the socket: a `Service` whose work is done by the daemon.
+"""The client of the daemon's socket: a `Service` whose work the daemon does.
 
-HTTP over a unix socket; the answer is lines of JSON: what goes on, and at last the result.
+HTTP over a unix socket; the answer is lines of JSON: progress, then the result.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Connection(http.client.HTTPConnection):
             made.settimeout(_CONNECT_S)
             with address(self._path) as where:
                 made.connect(where)
-            # A transfer may take days; the daemon tells something at least every ten seconds.
+            # A transfer may take days; the daemon sends a line at least every ten seconds.
             made.settimeout(60.0)
         except BaseException:
             made.close()
@@ -45,10 +45,10 @@ class _Connection(http.client.HTTPConnection):
 
 
 class Client:
-    """Calls the daemon. Every method of `Service` that is in METHODS is one of this."""
+    """Calls the daemon. It has every method of `Service` that METHODS lists."""
 
     def __init__(self, act: Path, read: Path, watcher: Watcher | None = None) -> None:
-        """act, read: the sockets of those who may act, and of those who may only look."""
+        """act, read: the socket for all methods, and the read-only one."""
         self._act, self._read = act, read
         self._watcher = watcher or Silent()
 
@@ -65,13 +65,13 @@ class Client:
         return call
 
     def call(self, method: str, *words: Any, **arguments: Any) -> Any:
-        """Let the daemon do it; raises what the method raises, or `Unreachable`."""
+        """Call the method in the daemon; raises what it raises, or `Unreachable`."""
         body = json.dumps({"words": words, "arguments": pack_arguments(arguments)})
         name = str(words[0]) if words else ""
         try:
             answer = self._exchange(method, body)
         except Aborted:
-            # The person at this end wants it to end: the work must not go on without them.
+            # The caller interrupts: the daemon must not continue without them.
             if METHODS[method].queued:
                 self._exchange("abort", json.dumps({"words": [name], "arguments": {"hard": False}}))
             raise
@@ -90,9 +90,9 @@ class Client:
                     return unpack(told)
                 self._tell(told)
         raise Unreachable(
-            "the service ended before it had answered",
+            "the daemon stopped before it answered",
             where=str(self._act),
-            hint="It goes on or cleans up when it starts again: 'systemctl status mirrord'.",
+            hint="It resumes or cleans up when it starts again: 'systemctl status mirrord'.",
         )
 
     @contextmanager
@@ -109,17 +109,17 @@ class Client:
                 denied = error
             except (OSError, http.client.HTTPException) as error:
                 raise Unreachable(
-                    "the service does not answer",
+                    "the daemon does not answer",
                     where=str(path),
                     why=str(error),
-                    hint="'systemctl status mirrord' says how it is.",
+                    hint="'systemctl status mirrord' shows its state.",
                 ) from error
             finally:
                 connection.close()
         raise PermissionMissing(
-            "you may not ask this of the service",
+            "permission denied for this request",
             where=str(sockets[0]),
-            why="the socket is not yours to use",
+            why="no access to the socket",
             hint="Run it as root (or with sudo), or be a member of the group that mirrord.toml "
             "names.",
         ) from denied
@@ -139,7 +139,7 @@ def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
 
 
 def answers(path: Path) -> bool:
-    """Whether somebody listens at a socket; also when it is not ours to use."""
+    """Whether a process listens at a socket, also one that we may not use."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_CONNECT_S)
         try:

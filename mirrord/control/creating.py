@@ -1,4 +1,4 @@
-"""What `create` is told: the volumes of a mirror, and the names of its sites."""
+"""The arguments of `create`: the volumes of a mirror, and the names of its sites."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from mirrord.core.names import check_site_name
 
 
 def two_sites(names: tuple[str, ...]) -> tuple[str, str]:
-    """The names when they can be those of a mirror's sites; `UsageError` otherwise."""
+    """The names, if they are valid for a mirror's sites; `UsageError` otherwise."""
     if len(names) != 2 or names[0] == names[1]:
         raise UsageError(
-            "a mirror has two sites with different names",
+            "the two sites of a mirror need different names",
             why=f"given: {', '.join(names) or '-'}",
             hint="Write the source's first, for example --sites berlin,dr.",
         )

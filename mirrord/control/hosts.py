@@ -1,4 +1,4 @@
-"""Other hosts: adding one step by step, looking whether it can be reached, removing it."""
+"""Other hosts: adding one step by step, checking the connection, removing it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mirrord.system.waiting import Waiting
 
 
 class Allowed(NamedTuple):
-    """What the other end's forced command lets this host do there: folders, and no deletion."""
+    """What the forced command at the other end allows: folders, and no deletion."""
 
     receive: tuple[str, ...] = ()
     send: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ def authorized_line(host: RemoteHost, public: str, allowed: Allowed) -> str:
 
 
 def shown_key(paths: Paths, host: RemoteHost) -> tuple[str, str]:
-    """(kind, fingerprint) of the host key that the server shows now, which nobody has judged."""
+    """(kind, fingerprint) of the host key that the server shows, not yet confirmed."""
     from mirrord.transport.ssh import host_key
 
     return host_key(host, Hosts(paths.hosts).jumps(host))
@@ -111,7 +111,7 @@ def listing(paths: Paths) -> list[RemoteHost]:
 
 
 def check(paths: Paths, authority: str) -> Result:
-    """Connect to a host as mirrors do, and tell what is there; raises what is in the way."""
+    """Connect to a host as mirrors do and report what it allows; raises why that fails."""
     from mirrord.link.connect import Link
 
     hosts = Hosts(paths.hosts)

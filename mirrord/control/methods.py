@@ -1,4 +1,4 @@
-"""What can be asked through the socket: the methods of `Service`, who may, and how they travel."""
+"""The methods of the socket API: access rights and encoding."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ METHODS: Mapping[str, Method] = {
 
 
 def pack(value: Any) -> dict[str, Any]:
-    """What a method returned, as JSON takes it."""
+    """A method's result as JSON."""
     if isinstance(value, Result):
         return {"result": {"status": value.status, "text": value.text, "data": dict(value.data)}}
     return {"value": value}
 
 
 def unpack(packed: Mapping[str, Any]) -> Any:
-    """The other way."""
+    """The inverse."""
     if "result" in packed:
         found = packed["result"]
         return Result(found["status"], found["text"], found["data"])
@@ -75,7 +75,7 @@ def unpack(packed: Mapping[str, Any]) -> Any:
 
 
 def pack_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments as JSON takes them; a relative path means the caller's folder."""
+    """Arguments as JSON; a relative path is relative to the caller's folder."""
     return {
         key: str(value.absolute()) if isinstance(value, Path) else value
         for key, value in arguments.items()
@@ -83,7 +83,7 @@ def pack_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unpack_arguments(method: str, packed: Mapping[str, Any]) -> dict[str, Any]:
-    """The other way: only a few are not what JSON has."""
+    """The inverse: only a few arguments are not JSON types."""
     arguments = dict(packed)
     if arguments.get("into") is not None and method == "restore_files":
         arguments["into"] = Path(str(arguments["into"]))

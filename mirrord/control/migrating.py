@@ -1,4 +1,4 @@
-"""`mirrord config migrate`: files of definitions in the form before there were sites."""
+"""`mirrord config migrate`: rewrites definitions from before sites were introduced."""
 
 from __future__ import annotations
 

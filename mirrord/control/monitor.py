@@ -1,4 +1,4 @@
-"""The verdict of `mirrord monitor`, by the conventions of Nagios: pure."""
+"""The result of `mirrord monitor`, by the conventions of Nagios plugins. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Verdict(NamedTuple):
 def judge(
     rows: Sequence[dict[str, Any]], alarms: Sequence[dict[str, Any]], *, service_runs: bool
 ) -> Verdict:
-    """rows: of `status`; alarms: that are up. A schedule that nobody looks after is critical."""
+    """rows: of `status`; alarms: active ones. A schedule without a daemon is critical."""
     status, texts = 0, []
     names = {row["name"] for row in rows}
     for alarm in alarms:
@@ -34,7 +34,7 @@ def judge(
         if row["state"] == "unknown":
             status = max(status, 2)
         for fault in row["faults"]:
-            # Of what the daemon has raised an alarm for it knows the level.
+            # The daemon knows the level of what it raised an alarm for.
             if (row["name"], fault["kind"]) not in kinds:
                 status = max(status, 2 if fault["level"] == "error" else 1)
                 if row["name"] in told:
@@ -46,7 +46,9 @@ def judge(
             status = max(status, 1)
             texts.append(f"{row['name']}: {row['problems'][0]}")
     if not service_runs and any(row["schedule"] for row in rows):
-        texts.insert(0, "no service runs, so no schedule is kept ('systemctl start mirrord')")
+        texts.insert(
+            0, "the daemon is not running, no schedule is executed ('systemctl start mirrord')"
+        )
     if not rows:
         return Verdict(3, f"MIRRORD {WORDS[3]} - no mirrors are defined")
     head = "; ".join(text.replace("|", "/") for text in texts[:3])

@@ -1,4 +1,4 @@
-"""Opening mirrors by their names, and recording how the verbs on them end."""
+"""Opens mirrors by name, and records the outcome of verbs on them."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class Opener:
         self._host: Host | None = None
         self._limits: Limits | None = None
         #: Whether a mirror's promise will break at the rate of its running transfer.
-        self.in_danger: Callable[[str], bool] = lambda _name: False
+        self.rpo_at_risk: Callable[[str], bool] = lambda _name: False
 
     def close(self) -> None:
-        """Let go of the catalogue."""
+        """Close the catalogue."""
         if self._catalogue is not None:
             self._catalogue.close()
             self._catalogue = None
@@ -69,12 +69,12 @@ class Opener:
             self.close()
 
     def share(self, host: Host, limits: Limits) -> None:
-        """Use these settings and buckets, which others use too (the daemon's workers)."""
+        """Use these settings and buckets, shared with the daemon's other workers."""
         self._host, self._limits = host, limits
 
     @contextmanager
     def watched_by(self, watcher: Watcher) -> Iterator[None]:
-        """Tell `watcher` what the verbs in this block do."""
+        """Report the progress of verbs in this block to `watcher`."""
         before, self._watcher = self._watcher, watcher
         try:
             yield
@@ -90,7 +90,7 @@ class Opener:
 
     @property
     def catalogue(self) -> Catalogue:
-        """The catalogue, opened when it is first needed."""
+        """The catalogue, opened at first use."""
         if self._catalogue is None:
             self.paths.make()
             self._catalogue = Catalogue(self.paths.catalogue, self.shared.turn)
@@ -136,7 +136,7 @@ class Opener:
                 limits.throttle,
                 definitions=self.definitions,
                 check=run.check_abort,
-                danger=lambda: self.in_danger(name),
+                danger=lambda: self.rpo_at_risk(name),
             )
         controller = identity.controller(self.paths.config)
         return Mirror(
@@ -165,7 +165,7 @@ class Opener:
                 raise
 
     def at(self, definition: Definition, work: Callable[[Mirror], T]) -> T:
-        """Do something with the mirror that a definition says."""
+        """Do `work` with the mirror of a definition."""
         mirror = self._open(definition)
         try:
             return work(mirror)
@@ -206,10 +206,10 @@ class Opener:
             raise
         if any(result.status in _NOTHING_DONE for result in results):
             return
-        # What was done is done, whether the failure before it can be crossed out or not.
+        # The verb has succeeded, whether or not the failure before it can be cleared.
         with suppress(MirrordError), explained():
             failures.succeeded(self.catalogue, definition.id, verb, kind=kind)
 
     def look(self, name: str, work: Callable[[Mirror], T]) -> T:
-        """Do something with an opened mirror that is no verb (the daemon's own questions)."""
+        """Do `work` with an opened mirror, without recording it as a verb."""
         return self._with(name, work)

@@ -1,4 +1,4 @@
-"""Looking at the two ends of a new mirror."""
+"""Checks of the two ends of a new mirror."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mirrord.engine.mirror import Mirror, check_source
 
 
 def check_places(mirror: Mirror) -> tuple[str, ...]:
-    """Look at both ends of a new mirror; returns what a person should know."""
+    """Check both ends of a new mirror; returns notes for the administrator."""
     notes: list[str] = []
     found: dict[str, str] = {}
     for source, destination in zip(mirror.source.drivers, mirror.destination.drivers, strict=True):
@@ -32,7 +32,7 @@ def _check_pair(source: VolumeFacts, sender: Driver, receiver: Driver) -> tuple[
     if destination.role is Role.MIRROR and destination.mirror_id:
         raise other_mirror(where, destination.mirror_id)
     if destination.role is Role.MIRROR:
-        raise not_empty(where, "it is what a mirror that was deleted left")
+        raise not_empty(where, "it was left by a deleted mirror")
     if destination.identity and destination.identity == source.identity:
         raise Refused("source and destination are the same volume", where=where)
     if destination.role is Role.LIVE:
@@ -49,7 +49,7 @@ def _check_pair(source: VolumeFacts, sender: Driver, receiver: Driver) -> tuple[
             "the destination lies inside the source",
             where=where,
             why=f"it is really {real}",
-            hint="Give a destination outside of it, best on another disk.",
+            hint="Choose a destination outside it, preferably on another disk.",
         )
     return _notes(source, destination)
 

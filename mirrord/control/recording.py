@@ -1,6 +1,6 @@
 """Recording a live volume or device into a trace: `mirrord trace record`.
 
-Texts come in, plain values go out. Raises `MirrordError` only. Needs numpy and pyarrow.
+Takes texts, returns plain values, raises only `MirrordError`. Needs numpy and pyarrow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The socket's side that answers: Starlette applications for those who may act and those who look.
+"""The server of the socket API: a Starlette application per socket.
 
 POST /v1/METHOD   {"words": […], "arguments": {…}}  ->  lines of JSON; docs/api.md
 GET  /v1/ping     ->  the version
@@ -31,7 +31,7 @@ _ALIVE_EVERY_S = 10.0
 
 
 class Backend(Protocol):
-    """Who does the work."""
+    """What executes the methods."""
 
     async def call(
         self, method: str, words: list[Any], arguments: dict[str, Any], watcher: Watcher
@@ -39,16 +39,16 @@ class Backend(Protocol):
         """Call a method of the service; raises `MirrordError`."""
 
     def metrics(self) -> tuple[bytes, str]:
-        """What Prometheus reads, and its content type."""
+        """The metrics in Prometheus format, and their content type."""
 
 
 class _Telling:
-    """A watcher whose news go to the asker; called from a worker's thread."""
+    """A watcher that forwards progress to the client; called from a worker's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.news: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        #: The asker went away: nobody reads the news any more.
+        #: The client disconnected: progress is discarded.
         self.gone = False
         self._moved, self._told_s = 0, 0.0
 
@@ -57,17 +57,17 @@ class _Telling:
             self._loop.call_soon_threadsafe(self.news.put_nowait, told)
 
     def activity(self, activity: Activity, note: str) -> None:
-        """Tell it."""
+        """Forward it."""
         self._flush()
         self._put({"activity": activity.value, "note": note})
 
     def transfer(self, name: str, estimate_bytes: int, done_bytes: int) -> None:
-        """Tell it."""
+        """Forward it."""
         self._flush()
         self._put({"transfer": [name, estimate_bytes, done_bytes]})
 
     def moved(self, stream_bytes: int) -> None:
-        """Tell it ten times a second, in one when the asker does not listen just now."""
+        """Forward it at most ten times a second."""
         self._moved += stream_bytes
         if self._loop.time() - self._told_s > _TELL_EVERY_S and self.news.qsize() < _NEWS_MAX:
             self._flush()
@@ -117,12 +117,12 @@ async def _asked(request: Request, access: str) -> tuple[str, list[Any], dict[st
     method = str(request.path_params["method"])
     if method not in METHODS:
         raise UsageError(
-            f"the service knows no '{method}'",
-            hint="Client and service are of different versions: restart the service.",
+            f"the daemon has no method '{method}'",
+            hint="Client and daemon are of different versions: restart the daemon.",
         )
     if access == "read" and METHODS[method].access != "read":
         raise PermissionMissing(
-            f"'{method}' changes things, and this socket is for looking only",
+            f"'{method}' changes state, and this socket is read-only",
             hint="Run it as root (or with sudo).",
         )
     body = bytearray()
@@ -135,15 +135,15 @@ async def _asked(request: Request, access: str) -> tuple[str, list[Any], dict[st
         words, arguments = list(asked.get("words", [])), dict(asked.get("arguments", {}))
         return method, words, unpack_arguments(method, arguments)
     except (ValueError, TypeError, AttributeError, RecursionError):
-        raise UsageError("the request is not what docs/api.md describes") from None
+        raise UsageError("the request does not have the form of docs/api.md") from None
 
 
 async def _answer(
     backend: Backend, method: str, words: list[Any], arguments: dict[str, Any]
 ) -> AsyncIterator[bytes]:
-    """The lines of an answer: news while it works, the result or the error at the end."""
+    """The lines of an answer: progress, then the result or the error."""
     telling = _Telling(asyncio.get_running_loop())
-    # Not cancelled when the asker goes away: a verb that began is finished in order.
+    # Not cancelled when the client disconnects: a verb that has begun is finished.
     work = asyncio.ensure_future(backend.call(method, words, arguments, telling))
     news = asyncio.ensure_future(telling.news.get())
     try:
@@ -166,7 +166,7 @@ async def _answer(
 
 
 def _seen(work: asyncio.Future[Any]) -> None:
-    """Its asker may be gone; an error that nobody hears of is in the journal already."""
+    """The client may be gone; its error is in the journal already."""
     if not work.cancelled():
         work.exception()
 
@@ -177,11 +177,11 @@ def _end_of(work: asyncio.Future[Any]) -> dict[str, Any]:
     except MirrordError as error:
         return {"error": pack_error(error)}
     except asyncio.CancelledError:
-        return {"error": pack_error(MirrordError("the service is stopping"))}
+        return {"error": pack_error(MirrordError("the daemon is stopping"))}
     except (Exception, Panic) as error:
         bug = MirrordError(
             f"unexpected: {type(error).__name__}: {error}",
-            hint="This is a bug in mirrord: please report it with what the service's log shows.",
+            hint="This is a bug in mirrord: please report it with the daemon's log.",
         )
         return {"error": pack_error(bug)}
 

@@ -56,7 +56,7 @@ def write(path: Path, offset: int, stream: BinaryIO) -> int:
 
 
 def trim(path: Path, offset: int, length: int) -> None:
-    """Make a range read as zeroes and give its space back."""
+    """Discard a range: it reads as zeroes and its space is freed."""
     with _opened(path, writable=True) as volume:
         _check_range(offset, offset + length, volume.size_bytes)
         volume.trim(offset, length)

@@ -1,4 +1,4 @@
-"""Builds what the CLI talks to: the daemon, or where none runs the service in this process."""
+"""Builds what the CLI calls: a client of the daemon, or the service in this process."""
 
 from __future__ import annotations
 
@@ -18,15 +18,8 @@ if TYPE_CHECKING:
 _SYSTEM = Paths(Path("/etc/mirrord"), Path("/var/lib/mirrord"), Path("/run/mirrord"))
 
 
-def local_service(watcher: Watcher | None = None) -> Service:
-    """The service in this very process."""
-    from mirrord.control.api import Service
-
-    return Service(paths.standard(), watcher)
-
-
 def service(watcher: Watcher | None = None) -> Service:
-    """The daemon's service when a daemon runs, else that of this process."""
+    """A client of the running daemon, or else the service in this process."""
     found = _where()
     if found.act_socket.exists() or found.read_socket.exists():
         from mirrord.control.client import Client, answers
@@ -63,7 +56,7 @@ def _where() -> Paths:
 
 
 def serve() -> None:
-    """Be the daemon, until SIGTERM."""
+    """Run the daemon until SIGTERM."""
     from mirrord.daemon.serve import run
 
     run(paths.standard())
@@ -72,7 +65,7 @@ def serve() -> None:
 def serve_agent(
     allow: list[str], *, append_only: bool, data_ports: str, compress: str, listen: str
 ) -> None:
-    """Be the agent of a mirrord on another host, until that ends it; or, with `listen`, of all
+    """Run the agent for another host until that disconnects; or, with `listen`, for all
     that connect there, until SIGTERM. `UsageError`.
     """
     from mirrord.agent.rules import parse_rules

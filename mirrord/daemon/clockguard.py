@@ -1,4 +1,4 @@
-"""Whether this host's clock can be believed: jumps move timers, and keep calendar rules from
+"""Changes of this host's clock: they move timers, and keep calendar rules from
 pruning until the owner has accepted the new time.
 """
 
@@ -31,11 +31,13 @@ class ClockGuard:
         self._doubt = ""
 
     async def begin(self, doubt: str, seen_ns: int) -> None:
-        """Go on from the service before: its doubt, and the last time that it saw."""
+        """Start from the previous daemon's record: its doubt, and the last time it saw."""
         self._doubt = doubt
         back_s = (seen_ns - clock.now_ns()) / 1e9
         if back_s > self._tolerance_s:
-            await self._doubts(f"it went back by {format_duration(back_s)} while no service ran")
+            await self._doubts(
+                f"it went back by {format_duration(back_s)} while the daemon was not running"
+            )
 
     async def look(self) -> None:
         """Compare it with the clock that counts since boot."""
@@ -66,15 +68,15 @@ class ClockGuard:
         await self._ledger.write(work)
 
     def accept(self) -> None:
-        """The owner says that the clock is right."""
+        """The owner accepted the clock."""
         self._doubt, self._watch.away_s = "", 0.0
 
     def findings(self) -> list[Finding]:
-        """What there is to be said of it."""
+        """The findings about the clock."""
         if not self._doubt:
             return []
         text = (
             f"the clock of this host jumped: {self._doubt}; no snapshot is pruned by calendar "
-            "rules until 'mirrord alarms --accept-clock' says that it is right"
+            "rules until it is accepted with 'mirrord alarms --accept-clock'"
         )
         return [Finding("clock", "error", text)]

@@ -16,7 +16,6 @@ from mirrord.core.errors import Aborted, MirrordError, Refused, UsageError
 from mirrord.core.results import Result, Watcher
 from mirrord.core.states import Activity
 from mirrord.daemon import outcomes
-from mirrord.daemon.board import Board
 from mirrord.daemon.clockguard import ClockGuard
 from mirrord.daemon.journal import say
 from mirrord.daemon.known import (
@@ -33,6 +32,7 @@ from mirrord.daemon.ledger import Ledger
 from mirrord.daemon.metrics import Metrics
 from mirrord.daemon.poller import Poller
 from mirrord.daemon.running import Running
+from mirrord.daemon.status_store import StatusStore
 from mirrord.daemon.tasks import Tasks
 from mirrord.daemon.timers import ApTimers
 from mirrord.daemon.watch import Watch
@@ -62,13 +62,13 @@ class _Asked:
 
 
 class Daemon:
-    """All of it. Its methods run on the event loop; see `mirrord.daemon.serve` for its life."""
+    """The daemon. Its methods run on the event loop; `mirrord.daemon.serve` starts and ends it."""
 
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
         self.host: Host = load_host(paths.host, zone=local_zone)
         self.limits = Limits(self.host)
-        self.workers = Workers(paths, self.host, self.limits, self.in_danger)
+        self.workers = Workers(paths, self.host, self.limits, self.rpo_at_risk)
         self.timers = ApTimers(asyncio.get_running_loop())
         self._tasks = Tasks()
         self.background = self._tasks.begin
@@ -78,10 +78,10 @@ class Daemon:
             caps=_caps(self.host),
             told=lambda name, change: self.ledger.tell(name, change),
         )
-        self.board = Board(self.scheduler)
+        self.store = StatusStore(self.scheduler)
         self.ledger = Ledger(self.scheduler, self.workers, lambda: self.host, self.background)
         self.numbers = Metrics(
-            self.scheduler, self.board, lambda: self.ledger.host_alarms.up.values()
+            self.scheduler, self.store, lambda: self.ledger.host_alarms.up.values()
         )
         self._guard = ClockGuard(self.host, self.ledger, self.timers, self.numbers.jumps.inc)
         self._poller = Poller(self.scheduler, self.refresh, self.background)
@@ -95,14 +95,14 @@ class Daemon:
         #: The interrupted operations that were tried to finish: once each.
         self._tried: dict[str, int] = {}
 
-    # Life
+    # Start and end
 
     async def begin(self) -> None:
-        """Recover what a crash left, learn all mirrors, start the timers."""
+        """Recover interrupted operations, read all definitions, start the timers."""
         known = await self._learn()
         broken = [each for each in known if each.operation]
         if broken:
-            say("info", f"taking up what was interrupted of {len(broken)} mirrors")
+            say("info", f"recovering the interrupted operation of {len(broken)} mirrors")
             self._tried = {each.definition.name: each.operation_ns for each in broken}
             await asyncio.gather(*(self._recover(each) for each in broken))
             if self.scheduler.stopping:
@@ -119,7 +119,7 @@ class Daemon:
 
         def recover(service: Service) -> str:
             if self.scheduler.stopping:
-                raise MirrordError("the service is stopping")
+                raise MirrordError("the daemon is stopping")
             return service.recover(name)
 
         self._recovering.add(name)
@@ -137,15 +137,15 @@ class Daemon:
 
     async def _learn(self) -> list[Known]:
         """Read everything; `MirrordError` when a definition is wrong."""
-        return await self.workers.look(read_all)
+        return await self.workers.probe(read_all)
 
     def _define(self, known: Iterable[Known]) -> None:
         found = {each.definition.name: each for each in known}
         for name in [name for name in self.scheduler.mirrors if name not in found]:
             self.scheduler.remove(name)
-            self.board.remove(name)
+            self.store.remove(name)
         for name, each in found.items():
-            self.board.put(name, each.row)
+            self.store.put(name, each.row)
             definition = each.definition
             watched = self.scheduler.define(
                 definition,
@@ -160,7 +160,7 @@ class Daemon:
         self._answer_forsaken()
 
     def _answer_forsaken(self) -> None:
-        """Tell those whose verb was taken out of the queue, its mirror gone or another one now."""
+        """Answer callers whose queued verb was dropped: its mirror was removed or replaced."""
         for name in [name for name in self._asked if name not in self.scheduler.queue.waiting]:
             asked = self._asked.pop(name)
             if not asked.answer.done():
@@ -168,14 +168,14 @@ class Daemon:
                 asked.answer.set_exception(Refused("the queued command was cancelled", why=why))
 
     async def reload(self) -> Result:
-        """Read settings and definitions anew; the old ones stay when anything is wrong."""
+        """Read settings and definitions again; the old ones remain if any is wrong."""
         try:
             host = load_host(self.paths.host, zone=local_zone)
             before = self._changes.copy()
             known = await self._learn()
         except MirrordError as error:
-            say("error", f"the definitions are not read anew, the old ones hold: {error}")
-            error.add_note("the service goes on with the old definitions")
+            say("error", f"the definitions were not reloaded, the old ones remain: {error}")
+            error.add_note("the daemon continues with the old definitions")
             raise
         self.host = host
         self.limits.configure(host)
@@ -192,27 +192,27 @@ class Daemon:
         return Result("done", f"Read: {count}.", {"mirrors": len(known)})
 
     async def end(self, *, patience_s: float = 5.0) -> None:
-        """Start nothing more; let what runs finish, or reach a checkpoint."""
+        """Start no more runs; wait until the running ones finish or reach a checkpoint."""
         self.scheduler.stopping = True
         self.timers.stop()
         self._watch.stop()
         for asked in self._asked.values():
             if not asked.answer.done():
-                asked.answer.set_exception(MirrordError("the service is stopping"))
+                asked.answer.set_exception(MirrordError("the daemon is stopping"))
         deadline_s = clock.monotonic_s() + patience_s
         while self._at_work() and clock.monotonic_s() < deadline_s:
             await asyncio.sleep(0.05)
         for name in self._at_work():
             say("info", f"{name}: ending the running transfer at a checkpoint", mirror=name)
             # Not by its definition: that may be gone, or wrong, since it began.
-            RunFiles(self.paths.run, name).request_abort("the end of the service")
+            RunFiles(self.paths.run, name).request_abort("the daemon stopping")
         while self._at_work():
             await asyncio.sleep(0.05)
         await self._tasks.ended(timeout_s=10)
         await asyncio.to_thread(self.workers.close)
 
     def _at_work(self) -> set[str]:
-        """The mirrors that run, or whose interrupted verb is taken up."""
+        """The mirrors that run, or whose interrupted verb is being recovered."""
         return {*self.scheduler.queue.running, *self._recovering}
 
     # Jobs
@@ -222,7 +222,7 @@ class Daemon:
         asked = self._asked.pop(job.name, None) if job.cause == "asked" else None
         watched = self.scheduler.mirrors.get(job.name)
         running = Running(watched, asked.watcher if asked else None)
-        self.board.running[job.name] = running
+        self.store.running[job.name] = running
         self.background(self._run(job, asked, running))
 
     async def _run(self, job: Job, asked: _Asked | None, running: Running) -> None:
@@ -248,8 +248,8 @@ class Daemon:
         data = dict(value.data) if isinstance(value, Result) else {}
         status = value.status if isinstance(value, Result) else ""
         outcome = Outcome(status, clock.monotonic_s() - started_s, data, error)
-        self.board.running.pop(job.name, None)
-        self.board.update(job.name, {"running": None})  # a look while it ran has found it
+        self.store.running.pop(job.name, None)
+        self.store.update(job.name, {"running": None})  # a look while it ran has found it
         self._changes[job.name] += 1
         self.scheduler.finished(job.name, outcome)
         self.numbers.count(job, outcome)
@@ -257,7 +257,7 @@ class Daemon:
         try:
             await self._after(job, outcome)
         finally:
-            # Only now: who has the answer may look at the board next.
+            # Only now: a caller that has the answer may query the status next.
             if asked is not None and not asked.answer.done():
                 if error is not None:
                     asked.answer.set_exception(error)
@@ -265,10 +265,10 @@ class Daemon:
                     asked.answer.set_result(value)
 
     async def _after(self, job: Job, outcome: Outcome) -> None:
-        """Keep the board true: cheaply after a success, by looking after all else."""
+        """Update the status: from the result after a success, by a probe otherwise."""
         error = outcome.error
         if error is not None:
-            await self.workers.house(lambda service: outcomes.record_attempt(service, job, error))
+            await self.workers.record(lambda service: outcomes.record_attempt(service, job, error))
         watched = self.scheduler.mirrors.get(job.name)
         if watched is None or watched.definition.id != job.mirror_id:
             await self.refresh(job.name)
@@ -276,27 +276,27 @@ class Daemon:
         if job.verb != "update" or error is not None or watched.faults:
             await self.refresh(job.name)
         elif outcome.status == "done":
-            row = await self.workers.house(lambda service: last_transfer(service, job.name))
-            self.board.update(job.name, row)
+            row = await self.workers.record(lambda service: last_transfer(service, job.name))
+            self.store.update(job.name, row)
         else:
-            self.board.update(job.name, WELL)
+            self.store.update(job.name, WELL)
 
     async def refresh(self, name: str) -> None:
-        """Read one mirror's definition and look at both of its ends."""
+        """Read one mirror's definition and probe both of its ends."""
         try:
             while True:
                 before = self._changes[name]
-                known = await self.workers.look(lambda service: read_one(service, name))
+                known = await self.workers.probe(lambda service: read_one(service, name))
                 if self._changes[name] == before:
                     break
         except MirrordError as error:
             # A definition that is wrong now, or what is read cannot be: what was read before holds.
-            self.board.update(name, {"problems": [str(error)], "healthy": False})
-            self._poller.look_again(name)
+            self.store.update(name, {"problems": [str(error)], "healthy": False})
+            self._poller.probe_again(name)
             return
         if known is None:
             self.scheduler.remove(name)
-            self.board.remove(name)
+            self.store.remove(name)
             self._answer_forsaken()
             return
         self.scheduler.define(
@@ -312,8 +312,8 @@ class Daemon:
         self._take_up(known)
 
     def _saw(self, name: str, row: dict[str, Any]) -> None:
-        """Both ends of a mirror were looked at just now."""
-        self.board.put(name, row)
+        """Both ends of a mirror were probed just now."""
+        self.store.put(name, row)
         self.scheduler.found(name, standing_of(row), row["base_risk"], faults_of(row))
 
     def _take_up(self, known: Known) -> None:
@@ -333,9 +333,9 @@ class Daemon:
 
         self.background(work())
 
-    def in_danger(self, name: str) -> bool:
+    def rpo_at_risk(self, name: str) -> bool:
         """Whether a mirror's promise breaks at the rate of its transfer (any thread)."""
-        watched, running = self.scheduler.mirrors.get(name), self.board.running.get(name)
+        watched, running = self.scheduler.mirrors.get(name), self.store.running.get(name)
         if watched is None or running is None:
             return False
         schedule = watched.schedule
@@ -350,13 +350,13 @@ class Daemon:
     async def call(
         self, method: str, words: list[Any], arguments: dict[str, Any], watcher: Watcher
     ) -> Any:
-        """A method of `Service`, by the one who can answer it."""
+        """Dispatch a method of `Service`."""
         _check_arguments(method, words, arguments)
         await self.ready.wait()
         if method == "reload":
             return await self.reload()
         if method == "status" and not (words and words[0]) and not arguments.get("name"):
-            return self.board.rows()
+            return self.store.rows()
         name = str(words[0]) if words else str(arguments.get("name", ""))
         if METHODS[method].queued and name in self.scheduler.mirrors:
             return await self._queued(name, method, words, arguments, watcher)
@@ -378,7 +378,7 @@ class Daemon:
                 and name not in self._at_work()
             ):
                 self._saw(name, row)
-            return [self.board.overlaid(row)]
+            return [self.store.overlaid(row)]
         if method == "accept_clock":
             self._guard.accept()
             self.ledger.judge_host(self._guard.findings())
@@ -392,8 +392,8 @@ class Daemon:
     async def _ending(
         self, name: str, method: str, words: list[Any], arguments: dict[str, Any], to: Watcher
     ) -> Any:
-        """A verb that ends what goes on with the mirror: nothing of it begins meanwhile, and what
-        waits for its turn is not begun.
+        """A verb that stops the mirror's runs: none begins meanwhile, and one that
+        is queued is cancelled.
         """
         waited = self.scheduler.hold(name)
         asked = self._asked.pop(name, None) if waited and waited.cause == "asked" else None
@@ -418,7 +418,7 @@ class Daemon:
     async def _dispatched(
         self, crew: _Crew, method: str, words: list[Any], arguments: dict[str, Any], to: Watcher
     ) -> Any:
-        """A method of `Service` in a worker's thread. The failure of one that acts is shown."""
+        """A method of `Service` in a worker's thread. A failed verb is shown in the status."""
         name = str(words[0]) if words else str(arguments.get("name", ""))
         try:
             return await crew(lambda service: getattr(service, method)(*words, **arguments), to)
@@ -434,7 +434,7 @@ class Daemon:
     async def _queued(
         self, name: str, method: str, words: list[Any], arguments: dict[str, Any], to: Watcher
     ) -> Any:
-        """A verb that transfers: it waits for its turn among the others.
+        """A verb that transfers: it is queued.
 
         While the mirror runs already the answer is the lock's: `Busy`, with who has it.
         """
@@ -443,7 +443,7 @@ class Daemon:
             return await self._dispatched(self.workers.verb, method, words, arguments, to)
         self.scheduler.queue.drop(name)  # a scheduled run that waits is done by this one
         asked = self._asked[name] = _Asked(method, words, arguments, to)
-        to.activity(Activity.IDLE, "waiting for a turn")
+        to.activity(Activity.IDLE, "queued")
         verb = "update" if method == "update" else method
         self.scheduler.due(name, "asked", "asked for", verb=verb)
         return await asked.answer
@@ -461,4 +461,4 @@ def _check_arguments(method: str, words: list[Any], arguments: dict[str, Any]) -
     try:
         inspect.signature(getattr(Service, method)).bind(None, *words, **arguments)
     except TypeError as error:
-        raise UsageError(f"'{method}' cannot be asked like that", why=str(error)) from None
+        raise UsageError(f"'{method}': invalid arguments", why=str(error)) from None

@@ -1,4 +1,4 @@
-"""The service's log: text or lines of JSON; with the priorities of the journal under systemd."""
+"""The daemon's log: text or lines of JSON, with the journal's priorities under systemd."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Format(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         text = " ".join(record.getMessage().split())
-        # What a name or a program's last words bring along must not command a terminal.
+        # A name or a program's output must not send escape sequences to a terminal.
         text = harmless(text)
         if record.exc_info and record.exc_info[1] is not None:
             text += f" ({type(record.exc_info[1]).__name__}: {record.exc_info[1]})"
@@ -39,7 +39,7 @@ class _Format(logging.Formatter):
 
 
 def begin(*, as_json: bool) -> None:
-    """Write the log to the standard error output from now on."""
+    """Write the log to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Format(as_json=as_json, to_journal="JOURNAL_STREAM" in os.environ))
     log.handlers[:] = [handler]

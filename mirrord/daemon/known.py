@@ -1,4 +1,4 @@
-"""What the daemon reads of a mirror: its definition and its standing. In a worker's thread."""
+"""What the daemon reads of a mirror: its definition and status. In a worker's thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HERE = "localhost"  # whose limits a transfer counts against when both ends are
 
 
 class Known(NamedTuple):
-    """What was read of one mirror's definition and standing, in a worker's thread.
+    """The definition and status of one mirror.
 
     row: of `status`. runs: what its last updates took. operation: a verb that a crash left (or
     that is at work), or ""; operation_ns: since when.
@@ -37,14 +37,14 @@ class Known(NamedTuple):
 
 
 def standing_of(row: dict[str, Any]) -> Standing:
-    """What the scheduler needs to know, out of a row of `status`."""
+    """What the scheduler needs, from a row of `status`."""
     return Standing(
         row["state"] == State.MIRRORED.value, bool(row["quiesced"]), int(row["confirmed_ns"])
     )
 
 
 def faults_of(row: dict[str, Any]) -> tuple[Finding, ...]:
-    """What is wrong, out of a row of `status`."""
+    """The faults in a row of `status`."""
     return tuple(Finding(**fault) for fault in row["faults"])
 
 
@@ -66,7 +66,7 @@ def read_one(service: Service, name: str) -> Known | None:
 
 def _known(service: Service, definition: Definition, schedules: Schedules) -> Known:
     [row] = service.status(definition.name)
-    definition = service.definitions.load(definition.name)  # looking may have found its direction
+    definition = service.definitions.load(definition.name)  # the probe may have found its direction
     schedule = schedules.of(definition)
     runs: list[Run] = []
     if schedule is not None and schedule.lag_s is not None:
@@ -78,7 +78,7 @@ def _known(service: Service, definition: Definition, schedules: Schedules) -> Kn
 
 
 def last_transfer(service: Service, name: str) -> dict[str, Any]:
-    """What changes on the board by an update that passed."""
+    """What changes in the status by a successful update."""
     definition = service.definitions.load(name)
     rows = service.catalogue.transfers(definition.id, limit=1)
     last = dict(rows[0]._asdict()) if rows else None

@@ -1,4 +1,4 @@
-"""Alarms: which are up, who is told of them, and their record in the catalogue."""
+"""Alarms: which are active, their notification, and their record in the catalogue."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from mirrord.config.host import Host
 from mirrord.control.api import Service
 from mirrord.core.errors import MirrordError
 from mirrord.daemon.journal import say
+from mirrord.daemon.notifiers import deliver
 from mirrord.daemon.tasks import Background
-from mirrord.daemon.tellers import deliver
 from mirrord.daemon.workers import Workers
 from mirrord.scheduler.health import Alarms, Change, Finding
 from mirrord.scheduler.scheduler import Scheduler
@@ -41,11 +41,11 @@ class Ledger:
         self._recording = asyncio.Lock()
 
     async def begin(self) -> tuple[str, int]:
-        """Take up the alarms that the service before this one left: they are up still. Returns the
+        """Load the alarms that the previous daemon left active. Returns the
         clock's doubt that it left, or "", and the last time that it saw, or 0.
         """
         try:
-            rows, doubt, seen_ns = await self._workers.house(_left_behind)
+            rows, doubt, seen_ns = await self._workers.record(_left_behind)
         except MirrordError as error:
             self._trouble = str(error)
             return "", 0
@@ -55,15 +55,15 @@ class Ledger:
         return str(doubt["text"]) if doubt else "", seen_ns
 
     def adopt(self, name: str) -> None:
-        """Alarms of this mirror that were up before the start are up still, until it is judged."""
+        """Alarms of this mirror that were active before the start remain until it is judged."""
         watched = self._scheduler.mirrors.get(name)
         if watched is not None:
             self._scheduler.inherit(name, self._up.pop(watched.definition.id, []))
 
     async def write(self, work: Callable[[Service], object]) -> bool:
-        """Let the catalogue be written; that it cannot be is an alarm, no failure."""
+        """Write to the catalogue; a failure to do so is an alarm, not an error."""
         try:
-            await self._workers.house(work)
+            await self._workers.record(work)
         except MirrordError as error:
             self._trouble = str(error)
             return False
@@ -81,7 +81,7 @@ class Ledger:
             await self._record(mirror_id, change)
 
     def judge_host(self, findings: list[Finding]) -> None:
-        """Raise and clear the alarms that are of no mirror."""
+        """Raise and clear the alarms of the host."""
         if self._trouble:
             text = f"the catalogue cannot be written: {self._trouble}"
             findings = [*findings, Finding("state", "error", text)]
@@ -89,7 +89,7 @@ class Ledger:
             self.tell("", change)
 
     def tell(self, name: str, change: Change) -> None:
-        """An alarm was raised or cleared: log, catalogue, and whoever is to be told."""
+        """An alarm was raised or cleared: log it, record it, notify."""
         finding, watched = change.finding, self._scheduler.mirrors.get(name)
         where = f"{name}: " if name else ""
         word = "ALARM" if change.raised else "cleared"
@@ -110,7 +110,7 @@ class Ledger:
                 "state": "raised" if change.raised else "cleared",
                 "at_ns": clock.now_ns(),
             }
-            self._workers.tell(lambda: deliver(targets, alarm))
+            self._workers.notify(lambda: deliver(targets, alarm))
 
     async def _record(self, mirror_id: str | None, change: Change) -> None:
         finding, key = change.finding, (mirror_id, change.finding.kind)
@@ -128,7 +128,7 @@ class Ledger:
             del self._unrecorded[key]
 
     def shown(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Recorded alarms as they are now, after those that are not recorded yet."""
+        """Recorded alarms with current values, after those not yet recorded."""
         names = {w.definition.id: name for name, w in self._scheduler.mirrors.items()}
         known = {(row["mirror_id"], row["kind"]) for row in rows if row["cleared_ns"] is None}
         late = [
@@ -142,7 +142,7 @@ class Ledger:
         return [self._as_it_is_now(row) for row in late + rows]
 
     def _as_it_is_now(self, row: dict[str, Any]) -> dict[str, Any]:
-        """A recorded alarm that is up, with its level and text of this moment."""
+        """A recorded active alarm, with its current level and text."""
         watched = self._scheduler.mirrors.get(row["mirror"])
         alarms = watched.alarms if watched else self.host_alarms
         now = alarms.up.get(row["kind"])

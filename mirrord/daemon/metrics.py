@@ -1,4 +1,4 @@
-"""Numbers for Prometheus. docs/metrics.md describes each; names do not change within a version."""
+"""Metrics for Prometheus. docs/metrics.md describes each; names are stable within a version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from mirrord.daemon.board import Board
+from mirrord.daemon.status_store import StatusStore
 from mirrord.scheduler.health import Finding
 from mirrord.scheduler.jobs import Job, Outcome
 from mirrord.scheduler.scheduler import Scheduler
@@ -21,16 +21,16 @@ _DURATIONS_S = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000, 10_000
 
 
 class Metrics:
-    """Counts what ends, and reads off the scheduler what is."""
+    """Counts finished runs, and reads the current state from the scheduler."""
 
     def __init__(
-        self, scheduler: Scheduler, board: Board, host_alarms: Callable[[], Iterable[Finding]]
+        self, scheduler: Scheduler, store: StatusStore, host_alarms: Callable[[], Iterable[Finding]]
     ) -> None:
-        """host_alarms: those that are up and are of no mirror."""
+        """host_alarms: active alarms of the host."""
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
-        self.registry.register(_Now(scheduler, board, host_alarms))
+        self.registry.register(_Now(scheduler, store, host_alarms))
         registry = self.registry
         self._runs = Counter(
             "mirrord_runs",
@@ -110,17 +110,17 @@ class Metrics:
         self._failed.labels(name, verb, code).inc()
 
     def text(self) -> tuple[bytes, str]:
-        """What Prometheus reads, and its content type."""
+        """The metrics in Prometheus format, and their content type."""
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
 
 class _Now(Collector):
-    """What is true at the moment of reading."""
+    """The values at the moment of reading."""
 
     def __init__(
-        self, scheduler: Scheduler, board: Board, host_alarms: Callable[[], Iterable[Finding]]
+        self, scheduler: Scheduler, store: StatusStore, host_alarms: Callable[[], Iterable[Finding]]
     ) -> None:
-        self._scheduler, self._board, self._host_alarms = scheduler, board, host_alarms
+        self._scheduler, self._store, self._host_alarms = scheduler, store, host_alarms
 
     def collect(self) -> Iterator[Metric]:
         """One family after the other."""
@@ -150,7 +150,7 @@ class _Now(Collector):
             labels=["mirror", "verb"],
         )
         now_ns = clock.now_ns()
-        for row in self._board.rows():
+        for row in self._store.rows():
             name = str(row["name"])
             watched = self._scheduler.mirrors.get(name)
             last = row["last_transfer"]

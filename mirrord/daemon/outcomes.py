@@ -1,4 +1,4 @@
-"""What is said and kept of a run that has ended."""
+"""Logging and recording of finished runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mirrord.scheduler.jobs import Job, Outcome
 
 
 def report(job: Job, outcome: Outcome) -> None:
-    """Say what happened, in one line."""
+    """Log the outcome in one line."""
     facts = {"mirror": job.name, "verb": job.verb, "cause": job.cause, "try": job.number}
     duration = format_duration(outcome.duration_s)
     if outcome.error is not None:
@@ -45,7 +45,7 @@ def report(job: Job, outcome: Outcome) -> None:
 
 
 def record_attempt(service: Service, job: Job, error: MirrordError) -> None:
-    """Keep a try that failed, with its reason."""
+    """Record a failed attempt, with its reason."""
     if job.name not in service.definitions.names():
         return
     definition = service.definitions.load(job.name)

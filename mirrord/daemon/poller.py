@@ -1,4 +1,4 @@
-"""A look at the two ends of each mirror now and then: of the one that was looked at longest ago."""
+"""Periodic probes of the two ends of each mirror, the least recently probed one first."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from mirrord.scheduler.scheduler import Scheduler
 from mirrord.system import clock
 from mirrord.system.mounts import MountTable
 
-_LOOK_EVERY_S = 600.0
-#: When a look failed, what is known is old: the next one is sooner.
+_PROBE_EVERY_S = 600.0
+#: After a failed probe what is known is old: the next one is sooner.
 _AGAIN_S = 10.0
 
 
 class Poller:
-    """refresh: looks at the ends of a mirror. background: runs a coroutine beside all else."""
+    """refresh: probes the ends of a mirror. background: runs a coroutine as a task."""
 
     def __init__(
         self,
@@ -24,43 +24,43 @@ class Poller:
         background: Background,
     ) -> None:
         self._scheduler, self._refresh, self._background = scheduler, refresh, background
-        self._looked_s: dict[str, float] = {}
-        #: Who is being looked at: an end that hangs is not looked at once more.
-        self._looking: set[str] = set()
+        self._probed_s: dict[str, float] = {}
+        #: Being probed now: an end that hangs is not probed again.
+        self._probing: set[str] = set()
         self._mounts = MountTable()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop."""
         self._mounts.close()
 
     def poll(self, interval_s: float) -> None:
-        """Begin the looks that are due, so many that all are looked at in ten minutes when this is
+        """Start the probes that are due, so many that all are probed in ten minutes when this is
         called every `interval_s`.
         """
         mirrors, now_s = self._scheduler.mirrors, clock.monotonic_s()
-        for name in [name for name in self._looked_s if name not in mirrors]:
-            del self._looked_s[name]
+        for name in [name for name in self._probed_s if name not in mirrors]:
+            del self._probed_s[name]
         if not mirrors:
             return
         if self._mounts.changed():
-            # Another disk may be where the destination was: those here are looked at soon.
-            self._looked_s = dict.fromkeys(mirrors, now_s - _LOOK_EVERY_S)
+            # Another disk may be where the destination was: those here are probed soon.
+            self._probed_s = dict.fromkeys(mirrors, now_s - _PROBE_EVERY_S)
         for name in mirrors:
-            self._looked_s.setdefault(name, now_s)
-        share = max(1, round(len(mirrors) * interval_s / _LOOK_EVERY_S))
-        idle = self._looked_s.keys() - self._scheduler.queue.running.keys() - self._looking
-        for name in sorted(idle, key=self._looked_s.__getitem__)[:share]:
-            if now_s - self._looked_s[name] >= _LOOK_EVERY_S:
-                self._looked_s[name] = now_s
-                self._background(self._look(name))
+            self._probed_s.setdefault(name, now_s)
+        share = max(1, round(len(mirrors) * interval_s / _PROBE_EVERY_S))
+        idle = self._probed_s.keys() - self._scheduler.queue.running.keys() - self._probing
+        for name in sorted(idle, key=self._probed_s.__getitem__)[:share]:
+            if now_s - self._probed_s[name] >= _PROBE_EVERY_S:
+                self._probed_s[name] = now_s
+                self._background(self._probe(name))
 
-    def look_again(self, name: str) -> None:
-        """A look failed: the next is due in a few seconds."""
-        self._looked_s[name] = clock.monotonic_s() - _LOOK_EVERY_S + _AGAIN_S
+    def probe_again(self, name: str) -> None:
+        """A probe failed: the next is due in a few seconds."""
+        self._probed_s[name] = clock.monotonic_s() - _PROBE_EVERY_S + _AGAIN_S
 
-    async def _look(self, name: str) -> None:
-        self._looking.add(name)
+    async def _probe(self, name: str) -> None:
+        self._probing.add(name)
         try:
             await self._refresh(name)
         finally:
-            self._looking.discard(name)
+            self._probing.discard(name)

@@ -1,4 +1,4 @@
-"""What is known of a running job, from the thread that does it; read by the event loop."""
+"""The progress of a running job: written by its thread, read by the event loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Running:
         self._begun_bytes, self._begun_s = 0, self.started_s
 
     def activity(self, activity: Activity, note: str) -> None:
-        """The mirror does something else now."""
+        """The activity of the mirror changed."""
         self.now = activity
         if self._watched is not None and activity is not Activity.TRANSFERRING:
             self._watched.moved_s = None
@@ -40,7 +40,7 @@ class Running:
         self._also.transfer(name, estimate_bytes, done_bytes)
 
     def moved(self, stream_bytes: int) -> None:
-        """So many more bytes."""
+        """Count transferred bytes."""
         self.done_bytes += stream_bytes
         if self._watched is not None:
             self._watched.moved_s = clock.monotonic_s()
@@ -52,7 +52,7 @@ class Running:
         return (self.done_bytes - self._begun_bytes) / passed_s if passed_s > 0 else 0.0
 
     def left_s(self) -> float | None:
-        """How long the transfer still takes at that rate; None when nobody can tell."""
+        """The remaining time at that rate; None when unknown."""
         rate = self.rate_bytes_s()
         if self.now is not Activity.TRANSFERRING or rate <= 0:
             return None

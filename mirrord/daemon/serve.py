@@ -1,4 +1,4 @@
-"""The daemon's life: lock, sockets, signals, systemd."""
+"""Starts and ends the daemon: lock, sockets, signals, systemd."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def run(paths: Paths) -> None:
             )
         except Busy as error:
             raise Busy(
-                "a service runs already",
+                "the daemon is already running",
                 where=str(paths.state),
                 why=error.what,
-                hint="'systemctl status mirrord' shows it; one is enough for all mirrors.",
+                hint="'systemctl status mirrord' shows it; one daemon serves all mirrors.",
             ) from None
         locks.share_process()
         asyncio.run(_serve(paths, host))
@@ -67,14 +67,14 @@ async def _serve(paths: Paths, host: Host) -> None:
             for access, made in _sockets(stack, paths, host)
         ]
         say("info", f"begins: {paths.config}, {paths.state}")
-        # Who asks before all is recovered waits for the answer, not at a dead socket.
+        # A client that connects before recovery is done waits for its answer.
         serving = [loop.create_task(server.serve(sockets=[server.socket])) for server in servers]
         beginning, stopping = loop.create_task(daemon.begin()), loop.create_task(stop.wait())
         await asyncio.wait({beginning, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if beginning.done():
             beginning.result()
             count = len(daemon.scheduler.mirrors)
-            notify.tell("READY=1", f"STATUS=looking after {count} mirrors")
+            notify.tell("READY=1", f"STATUS=serving {count} mirrors")
             say("info", f"ready: {count} mirror{'' if count == 1 else 's'}")
         await stopping
         notify.tell("STOPPING=1")
@@ -97,7 +97,7 @@ async def _reload(daemon: Daemon) -> None:
 
 
 class _Protocol(H11Protocol):
-    """HTTP, for no more than so many at once: others are hung up on."""
+    """HTTP with a limit of connections; more are closed at once."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Somebody has connected."""
@@ -132,9 +132,9 @@ class _Server(uvicorn.Server):
 
 
 def _sockets(stack: ExitStack, paths: Paths, host: Host) -> Iterator[tuple[str, socket.socket]]:
-    """Who may do what is decided by the permissions of the sockets' files."""
+    """Access is controlled by the permissions of the sockets' files."""
     group = _group(host.group)
-    # Others must get past the folder to the sockets; they cannot list it.
+    # Others may traverse the folder to the sockets, but not list it.
     open_to_others = group is not None or host.readers == "everyone"
     paths.run.chmod(0o711 if open_to_others else 0o700)
     act_mode = 0o660 if group is not None else 0o600
@@ -154,13 +154,13 @@ def _group(name: str) -> int | None:
         raise ConfigError(
             f"there is no group '{name}'",
             where="mirrord.toml",
-            hint=f"Make it with 'groupadd --system {name}', or take daemon.group out.",
+            hint=f"Make it with 'groupadd --system {name}', or remove daemon.group.",
         ) from None
 
 
 @contextmanager
 def _unix(path: Path, mode: int, group: int | None) -> Iterator[socket.socket]:
-    """Listen at a path. One that a crash left is removed: the lock says that nobody uses it."""
+    """Listen at a path. A socket left by a crash is removed: the lock proves it is unused."""
     path.unlink(missing_ok=True)
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

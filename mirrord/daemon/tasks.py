@@ -1,4 +1,4 @@
-"""Coroutines that run beside all else on the event loop, and whose failure is a line in the log."""
+"""Background tasks on the event loop; a failure is logged."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Background = Callable[[Coroutine[Any, Any, None]], None]
 
 
 class Tasks:
-    """Those that run now."""
+    """The running tasks."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run it beside all else."""
+        """Run a coroutine as a task."""
         task = asyncio.get_running_loop().create_task(_guarded(work))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
     async def ended(self, timeout_s: float) -> None:
-        """Wait until all have ended, for so long at the most."""
+        """Wait until all have ended, at most so long."""
         if self._running:
             await asyncio.wait(self._running, timeout=timeout_s)
 

@@ -27,11 +27,11 @@ class ApTimers:
         )
 
     def start(self) -> None:
-        """Begin to call."""
+        """Start."""
         self._scheduler.start()
 
     def stop(self) -> None:
-        """Call nobody any more."""
+        """Stop."""
         if self._scheduler.state != STATE_STOPPED:
             self._scheduler.shutdown(wait=False)
 

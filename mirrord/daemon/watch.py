@@ -1,4 +1,4 @@
-"""The service's watch: once a second the clock, the mirrors, their ends and the alarms."""
+"""The daemon's ticks: once a second the clock, the mirrors, their ends and the alarms."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HEARTBEAT_EVERY = 30  # ticks
 
 
 class Watch:
-    """Beats once a second on the event loop."""
+    """Ticks once a second on the event loop."""
 
     def __init__(
         self,
@@ -34,15 +34,15 @@ class Watch:
         self._task: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Go on from what the service before this one left."""
+        """Start from what the previous daemon recorded."""
         await self._guard.begin(*await self._ledger.begin())
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Start."""
         self._task = asyncio.get_running_loop().create_task(self._beat())
 
     def stop(self) -> None:
-        """Beat no more."""
+        """Stop."""
         if self._task is not None:
             self._task.cancel()
         self._poller.close()

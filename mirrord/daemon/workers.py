@@ -1,4 +1,4 @@
-"""Threads that do the work: each has a `Service`, and so a catalogue's connection, to itself."""
+"""Worker threads: each has its own `Service`, and so its own connection to the catalogue."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ from mirrord.system.paths import Paths
 
 T = TypeVar("T")
 
-#: For verbs that do not wait for a turn: a restore of files may take hours.
+#: For verbs that are not queued: a restore of files may take hours.
 VERBS = 8
-#: For reports, and for abort, which no long verb must hold up.
+#: For reports, and for abort, which must not wait for a long verb.
 REPORTS = 8
-#: For the daemon's own looks at the ends of mirrors: a disk that hangs may hold these up only.
-LOOKS = 2
+#: For the daemon's probes of the ends of mirrors: a disk that hangs delays only these.
+PROBES = 2
 #: For the daemon's own records: short, and of the catalogue only.
-HOUSE = 2
-#: For what tells the world of alarms: it may hang, and must hold up nobody. One, so that the end
-#: of an alarm is never told before its beginning.
-TELLERS = 1
+RECORDS = 2
+#: For notification of alarms, which may hang. One thread, so that an alarm is never reported as
+#: cleared before it was reported as active.
+NOTIFIERS = 1
 
 
 class Workers:
-    """Crews: transfers (as many as may run at once), verbs, reports, looks, the house, tellers."""
+    """Pools: transfers (as many as may run at once), verbs, reports, probes, records, notifiers."""
 
     def __init__(
-        self, paths: Paths, host: Host, limits: Limits, in_danger: Callable[[str], bool]
+        self, paths: Paths, host: Host, limits: Limits, rpo_at_risk: Callable[[str], bool]
     ) -> None:
-        self._paths, self._host, self._limits, self._in_danger = paths, host, limits, in_danger
+        self._paths, self._host, self._limits, self._rpo_at_risk = paths, host, limits, rpo_at_risk
         self._shared = Shared()
-        #: All that were made, and those of them that nobody uses now.
+        #: All services that were made, and the unused ones of them.
         self._services: list[Service] = []
         self._idle: list[Service] = []
         self._lock = threading.Lock()
         self._transfers = ThreadPoolExecutor(host.limits.transfers, "transfer")
         self._verbs = ThreadPoolExecutor(VERBS, "verb")
         self._reports = ThreadPoolExecutor(REPORTS, "report")
-        self._looks = ThreadPoolExecutor(LOOKS, "look")
-        self._house = ThreadPoolExecutor(HOUSE, "house")
-        self._tellers = ThreadPoolExecutor(TELLERS, "teller")
+        self._probes = ThreadPoolExecutor(PROBES, "probe")
+        self._records = ThreadPoolExecutor(RECORDS, "record")
+        self._notifiers = ThreadPoolExecutor(NOTIFIERS, "notifier")
 
     def configure(self, host: Host) -> None:
-        """Other settings hold from now on."""
+        """Apply new settings."""
         with self._lock:
             if host.limits.transfers != self._host.limits.transfers:
-                self._transfers.shutdown(wait=False)  # what runs there ends there
+                self._transfers.shutdown(wait=False)  # its running transfers finish
                 self._transfers = ThreadPoolExecutor(host.limits.transfers, "transfer")
             self._host = host
             for service in self._services:
@@ -63,32 +63,32 @@ class Workers:
     def transfer(
         self, work: Callable[[Service], T], watcher: Watcher | None = None
     ) -> asyncio.Future[T]:
-        """Do it in a thread for transfers."""
+        """Run it in the pool for transfers."""
         return self._run(self._transfers, work, watcher)
 
     def verb(
         self, work: Callable[[Service], T], watcher: Watcher | None = None
     ) -> asyncio.Future[T]:
-        """Do it in a thread for verbs."""
+        """Run it in the pool for verbs."""
         return self._run(self._verbs, work, watcher)
 
     def report(
         self, work: Callable[[Service], T], watcher: Watcher | None = None
     ) -> asyncio.Future[T]:
-        """Do it in a thread for reports."""
+        """Run it in the pool for reports."""
         return self._run(self._reports, work, watcher)
 
-    def look(self, work: Callable[[Service], T]) -> asyncio.Future[T]:
-        """Do it in a thread for looks at the ends."""
-        return self._run(self._looks, work, None)
+    def probe(self, work: Callable[[Service], T]) -> asyncio.Future[T]:
+        """Run it in the pool for probes of the ends."""
+        return self._run(self._probes, work, None)
 
-    def house(self, work: Callable[[Service], T]) -> asyncio.Future[T]:
-        """Do it in a thread of the house: short, without a look at any volume."""
-        return self._run(self._house, work, None)
+    def record(self, work: Callable[[Service], T]) -> asyncio.Future[T]:
+        """Run it in the pool for records: it is short and touches no volume."""
+        return self._run(self._records, work, None)
 
-    def tell(self, work: Callable[[], None]) -> None:
-        """Do it in a thread for tellers."""
-        self._tellers.submit(work)
+    def notify(self, work: Callable[[], None]) -> None:
+        """Run it in the pool for notifiers."""
+        self._notifiers.submit(work)
 
     def _run(
         self, pool: ThreadPoolExecutor, work: Callable[[Service], T], watcher: Watcher | None
@@ -101,7 +101,7 @@ class Workers:
 
     @contextmanager
     def _service(self) -> Iterator[Service]:
-        """One that nobody else uses meanwhile: the one that was used last, or a new one."""
+        """A service that is not in use: the one used last, or a new one."""
         with self._lock:
             service = self._idle.pop() if self._idle else self._made()
         try:
@@ -112,15 +112,15 @@ class Workers:
 
     def _made(self) -> Service:
         service = Service(self._paths, shared=self._shared)
-        service.in_danger = self._in_danger
+        service.rpo_at_risk = self._rpo_at_risk
         service.share(self._host, self._limits)
         self._services.append(service)
         return service
 
     def close(self) -> None:
-        """Wait for what runs, then let go of the catalogues."""
-        for pool in (self._transfers, self._verbs, self._reports, self._looks, self._house):
+        """Wait for what runs, then close the catalogues."""
+        for pool in (self._transfers, self._verbs, self._reports, self._probes, self._records):
             pool.shutdown(wait=True)
-        self._tellers.shutdown(wait=False, cancel_futures=True)
+        self._notifiers.shutdown(wait=False, cancel_futures=True)
         for service in self._services:
             service.close()

@@ -138,12 +138,8 @@ def _by_rules(
     accepted_order = max(
         (item.order for item in items if mine[item.guid][2] <= accepted), default=-1
     )
-    doubts = [
-        doubt.text
-        for doubt in retention.doubts(
-            verdicts, share=1.0, now_ns=clock.now_ns(), accepted_order=accepted_order
-        )
-    ]
+    doubt = retention.clock_doubt(verdicts, now_ns=clock.now_ns(), accepted_order=accepted_order)
+    doubts = [doubt] if doubt else []
     if gone and (jump := mirror.catalogue.fact("clock_doubt")):
         doubts.append(f"the clock of this host jumped: {jump['text']}")
     return gone, {verdict.item.guid: verdict.why for verdict in verdicts}, doubts

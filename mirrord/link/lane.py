@@ -79,9 +79,6 @@ class Lane:
         self._wrote_s = clock.monotonic_s()
         self._lived_s = clock.monotonic_s()
         self._trickle = 0
-        #: Bytes that were written, and the seconds that it took: what the link lets through.
-        self.sent_bytes = 0
-        self.sent_s = 0.0
 
     def write(
         self, kind: Type, stream: int, *body: bytes | memoryview, waiting: Waiting | None = None
@@ -97,7 +94,6 @@ class Lane:
     def _put(self, parts: list[Any], waiting: Waiting | None, *, urgent: bool) -> None:
         self._turns.take(waiting or Waiting(), urgent=urgent)
         try:
-            began_s = clock.monotonic_s()
             try:
                 self.stream.write(*parts)
             except OSError as error:
@@ -107,8 +103,6 @@ class Lane:
                 self.close()
                 raise
             self._wrote_s = clock.monotonic_s()
-            self.sent_bytes += sum(len(part) for part in parts)
-            self.sent_s += self._wrote_s - began_s
         finally:
             self._turns.leave()
 

@@ -1,4 +1,4 @@
-"""Notices when the wall clock jumps, by one that cannot; and knows what it showed when."""
+"""Detects jumps of the wall clock by the monotonic clock, and knows what it showed when."""
 
 from __future__ import annotations
 

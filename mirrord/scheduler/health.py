@@ -1,4 +1,4 @@
-"""What is wrong with a mirror, as findings of a kind and a level; and which alarms that makes."""
+"""Health of a mirror, as findings of a kind and a level, and the alarms that follow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = (
 
 
 class Finding(NamedTuple):
-    """Something is wrong. level: warning or error."""
+    """A problem. level: warning or error."""
 
     kind: str
     level: str
@@ -35,7 +35,7 @@ class Finding(NamedTuple):
 class View(NamedTuple):
     """What is known of a mirror at one moment; durations in seconds.
 
-    lag_s: None when it never was in step. expected_s: the longest gap that its schedule allows,
+    lag_s: None when it was never up to date. expected_s: the longest gap that its schedule allows,
     None without one. rpo_s: what is promised, or None. error, number, gives_up: of the last
     run, when it failed. quiet_s: how long the running transfer has moved nothing, None when none
     runs. base_risk: why its next update may not be incremental, or "". target: why its lag target
@@ -61,13 +61,13 @@ class View(NamedTuple):
 
 
 def assess(view: View) -> list[Finding]:
-    """All that is wrong now."""
+    """All problems now."""
     found = []
     if view.mirrored and (lag := _lag(view)):
         found.append(lag)
     if view.error:
         level = "error" if view.gives_up else "warning"
-        tail = "" if view.gives_up else f" (try {view.number}; it is tried again)"
+        tail = "" if view.gives_up else f" (try {view.number}; it will be retried)"
         found.append(Finding("failure", level, f"the last run failed: {view.error}{tail}"))
     if view.quiet_s is not None and view.quiet_s >= view.stall_s:
         found.append(
@@ -118,13 +118,13 @@ class Change(NamedTuple):
 
 
 class Alarms:
-    """The alarms of one mirror (or of the host) that are up."""
+    """The active alarms of one mirror (or of the host)."""
 
     def __init__(self, up: Iterable[Finding] = ()) -> None:
         self.up: dict[str, Finding] = {finding.kind: finding for finding in up}
 
     def update(self, findings: Iterable[Finding]) -> list[Change]:
-        """What changes when these, and only these, are wrong now."""
+        """The changes when exactly these findings hold now."""
         now = {finding.kind: finding for finding in findings}
         changes = [Change(old, False) for kind, old in self.up.items() if kind not in now]
         for kind, finding in now.items():

@@ -1,4 +1,4 @@
-"""Work that waits and work that runs: one job a mirror, and limits on how many run at once."""
+"""Queued and running jobs: one per mirror, with limits on how many run at once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Caps(NamedTuple):
 
 
 class Queue:
-    """First come, first served, but who cannot run yet holds up nobody else.
+    """First come, first served, but a job that cannot run yet delays no other.
 
     SnapMirror, FAST'02, 3.2.4: "If a transfer is in progress when another scheduled time has been
     reached, the next transfer will start when the current transfer is complete": one waits for
@@ -59,9 +59,9 @@ class Queue:
         self.running: dict[str, Job] = {}
 
     def add(self, job: Job) -> bool:
-        """Let a job wait for its turn; False when one of that mirror waits already.
+        """Queue a job; False when one of that mirror is queued already.
 
-        One that a person asked for goes to the front.
+        One that was requested by a person goes first.
         """
         if job.name in self.waiting:
             return False
@@ -102,5 +102,5 @@ class Queue:
         return self.running.pop(name, None)
 
     def drop(self, name: str) -> Job | None:
-        """A job that waits is not wanted any more."""
+        """Remove a queued job."""
         return self.waiting.pop(name, None)

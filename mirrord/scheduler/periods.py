@@ -1,4 +1,4 @@
-"""How long a schedule lets a mirror wait: between runs, and while it is not allowed to run."""
+"""How long a schedule makes a mirror wait: between runs, and outside its windows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trying again: only what may be tried again, with growing pauses."""
+"""Retries: only of what is retryable, with growing pauses."""
 
 from __future__ import annotations
 

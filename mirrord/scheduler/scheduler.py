@@ -20,12 +20,12 @@ from mirrord.scheduler.periods import closed_s, open_period_s
 from mirrord.scheduler.retries import pause_s
 from mirrord.scheduler.watched import Standing, Watched, is_held, plainly_well
 from mirrord.schedules.lag import Run, plan_lag
-from mirrord.schedules.schedule import Next, Schedule, missed
+from mirrord.schedules.schedule import Schedule, missed
 from mirrord.system import clock
 
 
 class Timers(Protocol):
-    """Calls back when a time has come; a key has one timer."""
+    """Timers with callbacks; a key has one timer."""
 
     def follow(self, key: str, schedule: Schedule, seed: str, fire: Callable[[], object]) -> None:
         """Call at each time of a schedule; several that were missed together: once."""
@@ -34,7 +34,7 @@ class Timers(Protocol):
         """Call once, at that wall time or at once when it is past."""
 
     def cancel(self, key: str) -> None:
-        """Do not call any more."""
+        """Cancel a timer."""
 
     def next_ns(self, key: str) -> int | None:
         """When the next call is due, or None."""
@@ -58,7 +58,7 @@ class Scheduler:
         chance: random.Random | None = None,
         told: Callable[[str, Change], None] = lambda _name, _change: None,
     ) -> None:
-        """told: hears of each alarm that is raised or cleared, with the mirror's name."""
+        """told: called with each alarm that is raised or cleared, and the mirror's name."""
         self.timers, self.queue = timers, Queue(caps)
         self.mirrors: dict[str, Watched] = {}
         self._start, self._told = start, told
@@ -103,7 +103,7 @@ class Scheduler:
         return watched
 
     def remove(self, name: str) -> None:
-        """Look after a mirror no more; a job of it that runs is not disturbed."""
+        """Remove a mirror; its running job is not disturbed."""
         self._forget_alarms(name)
         self.mirrors.pop(name, None)
         self.queue.drop(name)
@@ -119,7 +119,7 @@ class Scheduler:
                 self._told(name, change)
 
     def stands(self, name: str, standing: Standing) -> None:
-        """What is recorded of a mirror now."""
+        """Update what is recorded of a mirror."""
         watched = self.mirrors.get(name)
         if watched is None:
             return
@@ -144,7 +144,7 @@ class Scheduler:
     def found(
         self, name: str, standing: Standing, base_risk: str, faults: tuple[Finding, ...]
     ) -> None:
-        """What a look at both ends and the records has found."""
+        """Store what a probe of both ends and the records found."""
         watched = self.mirrors.get(name)
         if watched is not None:
             watched.base_risk, watched.faults = base_risk, faults
@@ -182,7 +182,7 @@ class Scheduler:
             self._plan_lag_later(watched)
 
     def inherit(self, name: str, findings: Iterable[Finding]) -> None:
-        """Alarms that were up when the service before this one ended are up until judged.
+        """Alarms that were active when the previous daemon stopped remain until judged.
 
         Those about the last run are judged by the next one.
         """
@@ -193,7 +193,7 @@ class Scheduler:
         ]
 
     def pruned(self, name: str) -> None:
-        """The owner has seen to what pruning refused to do."""
+        """The owner has resolved what pruning refused."""
         watched = self.mirrors.get(name)
         if watched is not None:
             watched.prune_refused = ""
@@ -240,21 +240,10 @@ class Scheduler:
         at_ns = schedule.next_allowed(clock.now_ns() + round(left_s * 1e9))
         self.timers.at(name, at_ns, lambda: self.due(name, "lag", plan.why))
 
-    def next_times(self, name: str, count: int) -> list[Next]:
-        """The next times at which a mirror runs, and why. Of a lag target only one is known."""
-        watched = self.mirrors[name]
-        if watched.schedule is None:
-            return []
-        if watched.schedule.lag_s is None:
-            return watched.schedule.times(clock.now_ns(), count, seed=watched.definition.id)
-        at_ns = self.timers.next_ns(name)
-        plan = plan_lag(watched.schedule.lag_s, list(watched.runs))
-        return [Next(at_ns, plan.why)] if at_ns is not None else []
-
     # Jobs
 
     def due(self, name: str, cause: str, why: str, *, verb: str = "update") -> bool:
-        """A mirror should run. False when that is not possible or one waits already.
+        """A mirror is due. False when it cannot run or is queued already.
 
         While a retry is pending the next scheduled time does not overtake it: pauses that grow
         would otherwise mean nothing to a short interval.
@@ -263,7 +252,7 @@ class Scheduler:
         if watched is None or self.stopping:
             return False
         if cause == "retry":
-            # Its time has come, whatever becomes of it: nothing waits for it any more.
+            # It is due now, whatever becomes of it: its timer is done.
             watched.retry_pending = False
         if cause != "asked":
             if watched.held:
@@ -306,7 +295,7 @@ class Scheduler:
         return True
 
     def _plan_lag_later(self, watched: Watched) -> None:
-        """A lag target that may not run now looks again after a quarter of it."""
+        """A lag target that may not run now is checked again after a quarter of it."""
         schedule = watched.schedule
         if schedule is not None and schedule.lag_s is not None and watched.standing.mirrored:
             name = watched.definition.name
@@ -314,7 +303,7 @@ class Scheduler:
             self.timers.at(name, at_ns, lambda: self.due(name, "lag", ""))
 
     def pump(self) -> None:
-        """Start what may run."""
+        """Start the jobs that may run."""
         if self.stopping:
             return
         ready = self.queue.ready()
@@ -383,12 +372,12 @@ class Scheduler:
         held = watched.held > 0 and error.code in ("aborted", "busy")
         misdirected = asked and (job.verb != "update" or error.code in ("busy", "refused"))
         if error.code == "aborted" or held or misdirected or (error.code == "refused" and idle):
-            # A person ended it, or asked for what cannot be and was told so: nobody else need be.
+            # A person stopped it, or requested the impossible and has the error: no alarm.
             self._plan_lag_later(watched)
             return
         watched.error, watched.number = str(error), job.number
         pause = None
-        if not asked:  # who asked decides whether to ask again
+        if not asked:  # the requester decides whether to retry
             pause = pause_s(error, job.number, watched.definition.retries, self._chance)
         watched.gives_up = pause is None
         if pause is None:
@@ -406,7 +395,7 @@ class Scheduler:
     # Health
 
     def view(self, name: str) -> View:
-        """All that alarms are judged by."""
+        """What alarms are judged by."""
         watched = self.mirrors[name]
         promise, standing = watched.definition.promise, watched.standing
         quiet_s = None
@@ -442,7 +431,7 @@ class Scheduler:
         return allowed_s if schedule.lag_s is not None else min(schedule.period_s, allowed_s)
 
     def check(self, name: str) -> list[Change]:
-        """Judge a mirror now; tells of each change."""
+        """Judge a mirror now; reports each change."""
         watched = self.mirrors.get(name)
         if watched is None or (not watched.alarms.up and plainly_well(watched)):
             return []

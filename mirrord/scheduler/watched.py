@@ -1,4 +1,4 @@
-"""All that the scheduler knows of one mirror."""
+"""What the scheduler knows of one mirror."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RUNS_KEPT = 24
 
 
 class Standing(NamedTuple):
-    """What is recorded of a mirror. confirmed_ns: wall time; 0: never in step."""
+    """What is recorded of a mirror. confirmed_ns: wall time; 0: never up to date."""
 
     mirrored: bool
     quiesced: bool
@@ -29,7 +29,7 @@ _UNKNOWN = Standing(False, False, 0)
 
 @dataclass(slots=True)
 class Watched:
-    """All that the scheduler knows of one mirror."""
+    """What the scheduler knows of one mirror."""
 
     definition: Definition
     schedule: Schedule | None
@@ -43,7 +43,7 @@ class Watched:
     started_boot_s: float = -math.inf
     runs: deque[Run] = field(default_factory=lambda: deque(maxlen=_RUNS_KEPT))
     alarms: Alarms = field(default_factory=Alarms)
-    #: What was wrong with its last run when the service before this one ended, until it runs.
+    #: What was wrong with its last run when the previous daemon stopped, until it runs.
     inherited: list[Finding] = field(default_factory=list)
     #: The run that goes on or failed last: which try it is, why it failed, whether it is over.
     number: int = 0
@@ -63,7 +63,7 @@ class Watched:
     moved_s: float | None = None
 
     def lag_s(self) -> float | None:
-        """The lag by a clock that does not jump; None when it never was in step."""
+        """The lag by the monotonic clock; None when it was never up to date."""
         if not self.standing.confirmed_ns:
             return None
         return max(0.0, clock.boottime_s() - self.confirmed_boot_s)

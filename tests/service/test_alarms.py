@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from mirrord.config.host import AlarmTargets
-from mirrord.daemon.tellers import deliver
+from mirrord.daemon.notifiers import deliver
 from tests.service.conftest import Served
 from tests.support.definitions import set_keep
 from tests.support.service import until

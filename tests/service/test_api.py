@@ -52,7 +52,7 @@ def test_who_may_not_use_the_socket_is_told_so(served: Served) -> None:
             os.setuid(65534)
             Client(served.paths.act_socket, served.paths.read_socket).call("quiesce", NAME)
         except PermissionMissing as error:
-            said = 0 if "you may not ask this of the service" in error.what else 8
+            said = 0 if "permission denied for this request" in error.what else 8
         finally:
             os._exit(said)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

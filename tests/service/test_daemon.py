@@ -56,7 +56,7 @@ def slow_update(served: Served, rate: str = "200KiB/s") -> threading.Thread:
 def test_a_second_daemon_is_refused_and_disturbs_nothing(served: Served) -> None:
     second = served.cli("daemon")
     assert second.returncode == 1
-    assert "a service runs already" in second.stderr and "Traceback" not in second.stderr
+    assert "the daemon is already running" in second.stderr and "Traceback" not in second.stderr
     assert served.service.check().status == "done"
 
 
@@ -124,7 +124,7 @@ def test_a_stop_reaches_a_transfer_whose_definition_is_wrong_by_now(served: Serv
     file.write_text(good)
     served.daemon.start()
     [last] = served.service.history(NAME, limit=1)["transfers"]
-    assert "the end of the service" in last["error"]
+    assert "the daemon stopping" in last["error"]
 
 
 def test_a_stop_lets_a_short_transfer_finish(served: Served) -> None:
@@ -311,10 +311,10 @@ def test_long_verbs_and_disks_that_hang_hold_up_neither_reports_nor_records(tmp_
         )
         held = [
             crew(lambda _service: end.wait(120))
-            for crew in (workers.verb, workers.look)
+            for crew in (workers.verb, workers.probe)
             for _ in range(20)
         ]
-        for crew in (workers.report, workers.house, workers.transfer):
+        for crew in (workers.report, workers.record, workers.transfer):
             assert await asyncio.wait_for(crew(lambda _service: True), 60)
         end.set()
         await asyncio.gather(*held)
@@ -349,18 +349,18 @@ def test_what_was_read_before_a_command_does_not_undo_it(
     async def check() -> None:
         daemon = Daemon(world.paths)
         await daemon.begin()
-        look = daemon.workers.look
+        probe = daemon.workers.probe
 
         async def slow(work: Any) -> Any:
-            found = await look(work)
+            found = await probe(work)
             monkeypatch.setattr(daemon.workers, "look", look)
             await daemon.call("quiesce", [NAME], {}, Silent())
             return found
 
-        monkeypatch.setattr(daemon.workers, "look", slow)
+        monkeypatch.setattr(daemon.workers, "probe", slow)
         await daemon.refresh(NAME)
         assert daemon.scheduler.mirrors[NAME].standing.quiesced
-        assert daemon.board.rows()[0]["quiesced"]
+        assert daemon.store.rows()[0]["quiesced"]
         await daemon.end(patience_s=0)
 
     with open_lab("lab_block", tmp_path) as lab:

@@ -22,7 +22,7 @@ def test_the_service_tells_systemd_how_it_is(tmp_path: Path) -> None:
     assert settings("Type") == ["notify"]
     with daemon(tmp_path / "home") as service:
         told = [line for line in service.lines if line != "WATCHDOG=1"]
-        assert told == ["READY=1", "STATUS=looking after 0 mirrors"]
+        assert told == ["READY=1", "STATUS=serving 0 mirrors"]
         service.hears("WATCHDOG=1")
 
         assert settings("ExecReload") == ["/bin/kill -HUP $MAINPID"]

@@ -55,7 +55,7 @@ def test_from_nothing_to_a_connection(
     # Nobody is there to confirm the key.
     assert run(words(sshd, *bounds)) == 1
     said = capsys.readouterr()
-    assert "nobody is there to confirm the host key of 127.0.0.1" in said.err
+    assert "there is no terminal to confirm the host key of 127.0.0.1" in said.err
     assert not list((etc / "hosts.d").glob("*"))
     # The hint is the command to go on with; the log-in is refused until the line is in place.
     command = said.err.partition("if it is the same: ")[2].splitlines()[0]
@@ -114,7 +114,7 @@ def test_a_person_confirms_the_host_key(sshd: Sshd, etc: Path) -> None:
         os.close(theirs)
         said = ""
         deadline_s = time.monotonic() + 90
-        while "Are they the same?" not in said:
+        while "Do they match?" not in said:
             assert time.monotonic() < deadline_s, said
             said += os.read(ours, 4096).decode()
         assert sshd.fingerprint in said and "ssh-keygen -lf" in said
@@ -137,7 +137,7 @@ def test_a_changed_address_needs_a_new_look_at_the_key(
     key = ["--key", str(sshd.key)]
     run(words(sshd, *key, "--fingerprint", sshd.fingerprint))
     run(["host", "add", "dr", "--address", "localhost"])
-    assert "nobody is there to confirm the host key of localhost" in capsys.readouterr().err
+    assert "there is no terminal to confirm the host key of localhost" in capsys.readouterr().err
     assert 'address = "127.0.0.1"' in (etc / "hosts.d/dr.toml").read_text()
 
 

@@ -12,7 +12,11 @@ from mirrord.cli.output import Json, Name, service, show
 def abort(
     name: Name,
     hard: Annotated[
-        bool, typer.Option("--hard", help="Drop the checkpoint too: the next one starts anew.")
+        bool,
+        typer.Option(
+            "--hard",
+            help="Also delete the checkpoint: the next transfer starts from the beginning.",
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:

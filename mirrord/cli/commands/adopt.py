@@ -17,9 +17,14 @@ def adopt(
         str, typer.Option("--other", metavar="ENDPOINT", help="The other end, as seen from here.")
     ] = "",
     mirror: Annotated[
-        str, typer.Option("--mirror", metavar="NAME", help="Which one, where it has several.")
+        str,
+        typer.Option(
+            "--mirror", metavar="NAME", help="The mirror, if the volume belongs to several."
+        ),
     ] = "",
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What to call it here.")] = "",
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="The mirror's name on this host.")
+    ] = "",
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:

@@ -16,10 +16,13 @@ _ALLOW = typer.Option(
 def agent(
     allow: list[str] = _ALLOW,
     append_only: bool = typer.Option(
-        False, "--append-only", help="Nothing that was committed is deleted or turned back."
+        False, "--append-only", help="Committed data cannot be deleted or rolled back."
     ),
     data_ports: str = typer.Option(
-        "", "--data-ports", metavar="LOW-HIGH", help="Ports of the data channel ('none': no such)."
+        "",
+        "--data-ports",
+        metavar="LOW-HIGH",
+        help="Ports of the data channel; 'none' disables it.",
     ),
     listen: str = typer.Option(
         "",
@@ -29,7 +32,7 @@ def agent(
         "or, as --allow says, whoever may use this unix socket.",
     ),
     compress: str = typer.Option(
-        "auto", "--compress", help="How this end packs what it sends: auto, off, or 1 to 19."
+        "auto", "--compress", help="Compression of what this end sends: auto, off, or 1 to 19."
     ),
 ) -> None:
     from mirrord.daemon.build import serve_agent

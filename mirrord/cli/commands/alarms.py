@@ -11,9 +11,9 @@ from mirrord.cli.output import Json, print_json, service, show
 
 
 def alarms(
-    past: Annotated[bool, typer.Option("--all", help="Also those that are over.")] = False,
+    past: Annotated[bool, typer.Option("--all", help="Also alarms that were cleared.")] = False,
     accept_clock: Annotated[
-        bool, typer.Option("--accept-clock", help="Say that the clock is right after a jump.")
+        bool, typer.Option("--accept-clock", help="Accept the clock after a change of its time.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -28,11 +28,11 @@ def alarms(
         print_json({"alarms": found})
         return
     if any(row["cleared_ns"] is None for row in found) and not daemon_runs():
-        print("No service runs: these alarms were up when it ended.")
+        print("The daemon is not running: these alarms were active when it stopped.")
     if not found:
-        print("No alarms." if not past else "There were no alarms.")
+        print("No active alarms." if not past else "No alarms are recorded.")
     for row in found:
-        end = "" if row["cleared_ns"] is None else f", over since {_moment(row['cleared_ns'])}"
+        end = "" if row["cleared_ns"] is None else f", cleared {_moment(row['cleared_ns'])}"
         name = row["mirror"] or ("this host" if row["mirror_id"] is None else row["mirror_id"])
         print(
             f"{_moment(row['raised_ns'])}  {row['level']:7}  {name}  {row['kind']}: "

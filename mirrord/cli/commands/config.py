@@ -10,17 +10,17 @@ from mirrord.cli.output import Json, service, show
 
 
 def check(as_json: Json = False) -> None:
-    """Read all definitions strictly; says file and line of the first that is wrong."""
+    """Check all definitions; reports file and line of the first error."""
     with service(quiet=True) as built:
         show(built.check(), as_json=as_json)
 
 
 def migrate(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Mirrors; else all of them.")
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Mirrors; default: all.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would change, as a diff.")
+        bool, typer.Option("--dry-run", help="Show the changes as a diff; write nothing.")
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -18,7 +18,7 @@ _Members = Annotated[
     typer.Option(
         "--member",
         metavar="SOURCE=DESTINATION",
-        help="Of a mirror of several volumes: one of them (to be repeated).",
+        help="One volume of a mirror of several; may be repeated.",
     ),
 ]
 
@@ -41,21 +41,24 @@ def create(
     ] = None,
     rpo: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="The lag that is promised, such as 30m."),
+        typer.Option(
+            metavar="DURATION",
+            help="The recovery point objective: the highest lag allowed, such as 30m.",
+        ),
     ] = None,
     throttle: Annotated[
         str | None,
-        typer.Option(metavar="RATE", help="How fast it may transfer, such as 20MiB/s."),
+        typer.Option(metavar="RATE", help="Maximum transfer rate, such as 20MiB/s."),
     ] = None,
     keep_source: Annotated[
         str,
-        typer.Option(metavar="KEEP", help="Snapshots that stay at the source: a number or rules."),
+        typer.Option(metavar="KEEP", help="Snapshots kept at the source: a number or rules."),
     ] = "2",
     keep_destination: Annotated[
         str,
         typer.Option(
             metavar="KEEP",
-            help="Those that stay at the destination, such as 'newest 10, 24 hourly, 7 daily'.",
+            help="Snapshots kept at the destination, such as 'newest 10, 24 hourly, 7 daily'.",
         ),
     ] = "10",
     snapshots: Annotated[
@@ -63,19 +66,19 @@ def create(
         typer.Option(
             "--snapshots",
             metavar="PATTERN",
-            help="The source's own snapshots that go along, by name (may be repeated).",
+            help="Replicated user snapshots, by name; may be repeated.",
         ),
     ] = None,
     recursive: Annotated[
         bool,
-        typer.Option("--recursive", help="ZFS: the dataset with all below it, as one volume."),
+        typer.Option("--recursive", help="ZFS: the dataset and its descendants, as one volume."),
     ] = False,
     sites: Sites = "primary,secondary",
     as_json: Json = False,
 ) -> None:
     for option, value in (("schedule", schedule), ("rpo", rpo), ("throttle", throttle)):
         if value is not None and not value.strip():  # as of a variable of a script that is not set
-            raise UsageError(f"'--{option}' is empty", hint="Leave it out, or say what you mean.")
+            raise UsageError(f"'--{option}' is empty", hint="Omit it, or give a value.")
     with service() as built:
         result = built.create(
             name,

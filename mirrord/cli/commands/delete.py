@@ -13,7 +13,7 @@ def delete(
     name: Name,
     yes: Yes = False,
     keep_snapshots: Annotated[
-        bool, typer.Option("--keep-snapshots", help="Leave reference snapshots at the source.")
+        bool, typer.Option("--keep-snapshots", help="Keep the reference snapshots at the source.")
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -16,13 +16,14 @@ _FILES_SHOWN = 50
 def delta(
     name: Name,
     base: Annotated[
-        str | None, typer.Option("--from", metavar="SNAPSHOT", help="Else the next base.")
+        str | None, typer.Option("--from", metavar="SNAPSHOT", help="Default: the next base.")
     ] = None,
     incremental: Annotated[
-        str | None, typer.Option("--to", metavar="SNAPSHOT", help="Else the source as it is now.")
+        str | None,
+        typer.Option("--to", metavar="SNAPSHOT", help="Default: the source as it is now."),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Only what will be sent; not all four block states.")
+        bool, typer.Option("--quick", help="Only what will be sent, not all four block states.")
     ] = False,
     files: Annotated[bool, typer.Option("--files", help="List the changed files.")] = False,
     as_json: Json = False,
@@ -32,7 +33,7 @@ def delta(
     if as_json:
         print_json(found)
         return
-    print(f"{name}: from {found['base'] or 'nothing (a whole transfer)'}")
+    print(f"{name}: from {found['base'] or 'nothing (a full transfer)'}")
     _print_states(found)
     exactly = "" if found["exact"] else "about "
     print(f"  will be sent    {exactly}{format_size(found['send_bytes'])}")

@@ -7,7 +7,7 @@ import typer
 
 def demo(
     remote: bool = typer.Option(
-        False, "--remote", help="With another host: a network namespace with an sshd of its own."
+        False, "--remote", help="With a second host: a network namespace with its own sshd."
     ),
 ) -> None:
     if remote:

@@ -15,7 +15,10 @@ from mirrord.core.units import format_duration, format_size
 def history(
     name: Name,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many, from the newest.")
+        int,
+        typer.Option(
+            "--limit", "-n", min=1, max=10_000, help="Number of entries, from the newest."
+        ),
     ] = 20,
     as_json: Json = False,
 ) -> None:
@@ -54,7 +57,7 @@ def history(
         print(f"duration  {_spark([row['duration_ms'] / 1000 for row in done], format_duration)}")
         print(f"lag       {_spark([row['lag_ms'] / 1000 for row in done], format_duration)}")
     if not lines:
-        print(f"Nothing has happened to '{name}' yet.")
+        print(f"No transfers or events of '{name}' yet.")
     for at_ns, text in sorted(lines)[-limit:]:
         moment = datetime.fromtimestamp(at_ns / 1e9, UTC).astimezone()
         print(f"{moment:%Y-%m-%d %H:%M:%S}  {text}")
@@ -64,7 +67,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def _spark(values: list[float], as_text: Callable[[float], str]) -> str:
-    """A line of bars, oldest first, with the least and the greatest in words."""
+    """A bar chart in one line, oldest first, with minimum and maximum."""
     low, high = min(values), max(values)
     scale = (len(_BARS) - 1) / (high - low) if high > low else 0
     bars = "".join(_BARS[round((value - low) * scale)] for value in values[-60:])

@@ -24,37 +24,37 @@ Folders = list[str] | None
 def add(
     name: Host,
     address: Annotated[
-        str | None, typer.Option(metavar="HOST", help="Its name or IP address; else NAME.")
+        str | None, typer.Option(metavar="HOST", help="Its name or IP address; default: NAME.")
     ] = None,
-    user: Annotated[str | None, typer.Option(metavar="USER", help="Who logs in there.")] = None,
-    port: Annotated[int | None, typer.Option(metavar="PORT", help="Of its SSH server.")] = None,
+    user: Annotated[str | None, typer.Option(metavar="USER", help="The user to log in as.")] = None,
+    port: Annotated[
+        int | None, typer.Option(metavar="PORT", help="The port of its SSH server.")
+    ] = None,
     key: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A private key; else one of its own is made.")
+        str | None, typer.Option(metavar="FILE", help="A private key; default: a new one is made.")
     ] = None,
-    jump: Annotated[
-        str | None, typer.Option(metavar="HOST", help="Another host to go through.")
-    ] = None,
+    jump: Annotated[str | None, typer.Option(metavar="HOST", help="A jump host.")] = None,
     transport: Annotated[
         str | None, typer.Option(metavar="ssh|openssh", help="Paramiko, or the program ssh.")
     ] = None,
     fingerprint: Annotated[
         str | None,
-        typer.Option(metavar="SHA256:…", help="Its host key, when you know it: no question then."),
+        typer.Option(metavar="SHA256:…", help="Its host key, if known: nothing is asked then."),
     ] = None,
     allow_receive: Annotated[
-        Folders, typer.Option(metavar="DIR", help="Below it copies may be made there.")
+        Folders, typer.Option(metavar="DIR", help="A folder in which copies may be kept there.")
     ] = None,
     allow_send: Annotated[
-        Folders, typer.Option(metavar="DIR", help="Below it volumes may be read there.")
+        Folders, typer.Option(metavar="DIR", help="A folder in which volumes may be read there.")
     ] = None,
     append_only: Annotated[
-        bool, typer.Option("--append-only", help="Nothing there may be deleted from here.")
+        bool, typer.Option("--append-only", help="This host may not delete anything there.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Make another host known: its key, the line for its authorized_keys, and a trial.
+    """Add another host: key, host key, authorized_keys line, and a test connection.
 
-    May be run again, to go on or to change something.
+    May be run again, to continue or to change a setting.
     """
     from mirrord.control.hosts import Allowed
 
@@ -67,7 +67,7 @@ def add(
 
 
 def _walk(name: str, wanted: dict[str, Any], allowed: Allowed, *, as_json: bool) -> None:
-    """From step to step; what is there already stays as it is."""
+    """Step by step; what exists already is kept."""
     from mirrord.control import hosts
 
     found = paths.standard()
@@ -79,13 +79,13 @@ def _walk(name: str, wanted: dict[str, Any], allowed: Allowed, *, as_json: bool)
     if not host.fingerprint:
         shown = hosts.shown_key(found, host)
         host = host._replace(fingerprint=_accepted(host, shown, _again(name, wanted, allowed)))
-    say(f"2. Its host key, the only one that is accepted from now on: {host.fingerprint}.")
+    say(f"2. Its host key, the only one accepted from now on: {host.fingerprint}.")
     file = hosts.write(found, host)
     say(f"3. Its settings: {file}.")
     login, at = hosts.login_of(host)
-    say(f"4. This line belongs into ~{login}/.ssh/authorized_keys on {at}:\n\n{line}\n")
+    say(f"4. Add this line to ~{login}/.ssh/authorized_keys on {at}:\n\n{line}\n")
     if not (allowed.receive or allowed.send):
-        say("   It sets no bounds: --allow-receive DIR and --allow-send DIR do.")
+        say("   It restricts nothing: use --allow-receive DIR and --allow-send DIR.")
     facts = {
         "host": name, "file": str(file), "key": host.key, "fingerprint": host.fingerprint,
         "authorized_keys": line, "user": login,
@@ -97,7 +97,7 @@ def _walk(name: str, wanted: dict[str, Any], allowed: Allowed, *, as_json: bool)
         if isinstance(error, Untrusted) and "log-in" in error.what:
             # The usual hint would print a line without the bounds of this one.
             error.hint = f"Append the line above to ~{login}/.ssh/authorized_keys on {at}."
-        error.add_note(f"once that is mended: mirrord host check {name}")
+        error.add_note(f"once that is fixed: mirrord host check {name}")
         sys.stdout.flush()
         raise
     if as_json:
@@ -116,7 +116,7 @@ def _again(name: str, wanted: dict[str, Any], allowed: Allowed) -> list[str]:
 
 
 def _absolute(key: str | None) -> str | None:
-    """A key's file by its whole path: the service has another folder."""
+    """A key's file by its absolute path: the daemon's working folder is another."""
     return None if key is None else os.path.abspath(os.path.expanduser(key))
 
 
@@ -125,7 +125,7 @@ def _accepted(host: RemoteHost, shown: tuple[str, str], again: list[str]) -> str
     kind, fingerprint = shown
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Refused(
-            f"nobody is there to confirm the host key of {host.address}",
+            f"there is no terminal to confirm the host key of {host.address}",
             where=host.name,
             why=f"it shows {kind} {fingerprint}",
             hint="Compare it with what 'ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub' shows on "
@@ -133,15 +133,15 @@ def _accepted(host: RemoteHost, shown: tuple[str, str], again: list[str]) -> str
         )
     print(
         f"   {host.address} shows the host key {kind}\n   {fingerprint}\n"
-        "   On that host this shows the right one: "
+        "   Compare it on that host with: "
         "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub"
     )
-    typer.confirm("   Are they the same?", abort=True)
+    typer.confirm("   Do they match?", abort=True)
     return fingerprint
 
 
 def listing(as_json: Json = False) -> None:
-    """List the hosts that have settings."""
+    """List the hosts."""
     from mirrord.control import hosts
 
     found = hosts.listing(paths.standard())
@@ -149,7 +149,7 @@ def listing(as_json: Json = False) -> None:
         print_json({"hosts": [host._asdict() for host in found]})
         return
     if not found:
-        print("No hosts are known: 'mirrord host add NAME' makes one known.")
+        print("No hosts. Add one with 'mirrord host add NAME'.")
     width = max((len(host.name) for host in found), default=0)
     for host in found:
         login = f"{host.user}@{host.address}" if host.user else host.address
@@ -159,14 +159,14 @@ def listing(as_json: Json = False) -> None:
 
 
 def check(name: Host, as_json: Json = False) -> None:
-    """Connect to a host and tell what is there, or what is in the way."""
+    """Connect to a host and report what it allows, or why that fails."""
     from mirrord.control import hosts
 
     show(hosts.check(paths.standard(), name), as_json=as_json)
 
 
 def remove(name: Host, as_json: Json = False) -> None:
-    """Remove a host's settings; its key stays."""
+    """Remove a host's settings; the key file is kept."""
     from mirrord.control import hosts
 
     found = paths.standard()
@@ -177,8 +177,8 @@ def remove(name: Host, as_json: Json = False) -> None:
     print(f"The settings of '{name}' are removed.")
     if (found.keys / name).exists():
         print(
-            f"Its key stays: {found.keys / name}. Its line in authorized_keys there lets it in as "
-            "long as it stands."
+            f"The key is kept: {found.keys / name}. To revoke access, remove its line from "
+            "authorized_keys there."
         )
 
 

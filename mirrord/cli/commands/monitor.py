@@ -1,4 +1,4 @@
-"""`mirrord monitor`: a check for Nagios and its kin."""
+"""`mirrord monitor`: a check for Nagios-compatible plugins' callers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mirrord.cli.output import Json, print_json, service
 
 def monitor(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="One mirror; else all of them.")
+        str | None, typer.Argument(metavar="[NAME]", help="One mirror; default: all.")
     ] = None,
     as_json: Json = False,
 ) -> int:
@@ -22,7 +22,7 @@ def monitor(
     try:
         runs = daemon_runs()
         with service(quiet=True) as built:
-            # What a service that ended had last seen is not how it is now.
+            # What a stopped daemon saw last is not the current state.
             alarms = built.alarms(up=True) if runs else []
             verdict = judge(built.status(name), alarms, service_runs=runs)
     except MirrordError as error:

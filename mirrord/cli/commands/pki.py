@@ -9,11 +9,11 @@ import typer
 
 from mirrord.cli.output import Json, print_json
 
-Peer = Annotated[str, typer.Argument(metavar="NAME", help="The peer's name, for you.")]
+Peer = Annotated[str, typer.Argument(metavar="NAME", help="A name for the peer.")]
 
 
 def init(as_json: Json = False) -> None:
-    """Make this host's own small authority, once."""
+    """Create this host's certificate authority, once."""
     from mirrord.config.pki import Authority
     from mirrord.system import paths
 
@@ -23,9 +23,10 @@ def init(as_json: Json = False) -> None:
         print_json({"folder": str(authority.folder)})
         return
     print(
-        f"This host has an authority in {authority.folder}. Who has ca.key there can let in anyone."
+        f"The certificate authority of this host is in {authority.folder}. Keep ca.key there "
+        "secret: it can issue certificates for any peer."
     )
-    print("Let a peer in: mirrord pki issue NAME --allow receive=/FOLDER")
+    print("Next: mirrord pki issue NAME --allow receive=/FOLDER")
 
 
 def issue(
@@ -35,21 +36,23 @@ def issue(
         typer.Option(
             "--allow",
             metavar="VERB=/FOLDER",
-            help="It may receive=/FOLDER (keep copies in it) or send=/FOLDER (have its volumes "
-            "sent). Once at least.",
+            help="It may receive=/FOLDER (keep copies in it) or send=/FOLDER (read volumes in "
+            "it). At least one.",
         ),
     ] = [],  # noqa: B006 - Typer reads it and never changes it
     append_only: Annotated[
         bool,
-        typer.Option("--append-only", help="Nothing that was committed is deleted or turned back."),
+        typer.Option("--append-only", help="Committed data cannot be deleted or rolled back."),
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", metavar="FILE", help="The bundle's file; else NAME.pem here."),
+        typer.Option(
+            "--output", metavar="FILE", help="The bundle's file; default: NAME.pem in this folder."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a certificate for a peer and let it in; writes the bundle to carry to it."""
+    """Issue a certificate for a peer; writes a bundle to copy to it."""
     from mirrord.config.peers import Peers
     from mirrord.config.pki import Authority
     from mirrord.system import paths
@@ -65,13 +68,13 @@ def issue(
     if as_json:
         print_json(_shown(made.peer) | {"file": str(made.file), "bundle": str(made.bundle)})
         return
-    print(f"Carry {made.bundle} to the peer '{name}', secretly, and delete it here.")
+    print(f"Carry {made.bundle} to the peer '{name}', securely, and delete it here.")
     print(f'There, in hosts.d: transport = "tls", key = "/PATH/TO/{made.bundle.name}".')
-    print(f"To shut it out again, delete {made.file}.")
+    print(f"To revoke access, delete {made.file}.")
 
 
 def listing(as_json: Json = False) -> None:
-    """Show who may connect over TLS, and what for."""
+    """List the peers that may connect over TLS, and their rights."""
     from mirrord.config.peers import Peers
     from mirrord.system import paths
 

@@ -12,10 +12,13 @@ from mirrord.cli.output import Json, Name, service, show
 def prune(
     name: Name,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", "-n", help="Only show what goes and why the rest stays.")
+        bool,
+        typer.Option(
+            "--dry-run", "-n", help="Show what would be deleted, and why the rest is kept."
+        ),
     ] = False,
     accept: Annotated[
-        bool, typer.Option("--accept", help="Prune also what was refused for a doubt.")
+        bool, typer.Option("--accept", help="Also delete what was refused because of a doubt.")
     ] = False,
     unpin: Annotated[
         str,

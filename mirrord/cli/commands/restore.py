@@ -15,20 +15,22 @@ def restore(
     name: Name,
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE]...", help="Files or folders, as paths in the volume."),
+        typer.Argument(metavar="[FILE]...", help="Files or folders, as paths inside the volume."),
     ] = None,
     whole: Annotated[bool, typer.Option("--all", help="The whole volume.")] = False,
     snapshot: Annotated[
         str | None,
-        typer.Option("--snapshot", metavar="NAME", help="Which one; else the newest shown."),
+        typer.Option("--snapshot", metavar="NAME", help="The snapshot; default: the one shown."),
     ] = None,
     into: Annotated[
         Path | None,
-        typer.Option("--to", metavar="FOLDER", help="Put the files there; else in the source."),
+        typer.Option("--to", metavar="FOLDER", help="Restore to this folder; default: the source."),
     ] = None,
     overwrite: Annotated[
         bool,
-        typer.Option("--overwrite", help="Replace files; the present ones stay beside."),
+        typer.Option(
+            "--overwrite", help="Replace existing files; the old ones are kept next to them."
+        ),
     ] = False,
     yes: Yes = False,
     force: Force = False,
@@ -36,7 +38,7 @@ def restore(
 ) -> None:
     if whole == bool(files):
         raise UsageError(
-            "say what to restore: files, or --all",
+            "nothing to restore was given: files, or --all",
             hint=f"For example: mirrord restore {name} etc/hosts",
         )
     with service(quiet=as_json) as built:

@@ -6,7 +6,7 @@ from mirrord.cli.output import Json, Name, Yes, confirm, service, show
 
 
 def resume_operation(name: Name, yes: Yes = False, as_json: Json = False) -> None:
-    """What was written since it was interrupted is kept as a diverged snapshot. To give it up
+    """What was written since the interruption is kept as a diverged snapshot. To abandon it
     instead: 'mirrord abort NAME --hard'.
     """
     with service(quiet=as_json) as built:

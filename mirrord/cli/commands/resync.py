@@ -6,7 +6,7 @@ from mirrord.cli.output import Force, Json, Name, Yes, confirm, service, show
 
 
 def resync(name: Name, yes: Yes = False, force: Force = False, as_json: Json = False) -> None:
-    """Shows first what would be lost, which is kept as a diverged snapshot."""
+    """Shows first what would be lost; that is kept as a diverged snapshot."""
     with service(quiet=as_json) as built:
         result = built.resync(name, yes=yes, force=force)
         if result.status == "needs-yes":

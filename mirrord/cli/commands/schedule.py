@@ -14,11 +14,11 @@ from mirrord.cli.output import Json, Name, print_json, service
 def next_times(
     name: Name,
     count: Annotated[
-        int, typer.Option("--count", "-n", min=1, max=1000, help="How many times.")
+        int, typer.Option("--count", "-n", min=1, max=1000, help="Number of runs to show.")
     ] = 10,
     as_json: Json = False,
 ) -> None:
-    """Show the next times at which a mirror runs, and why."""
+    """Show when a mirror runs next, and why."""
     with service(quiet=True) as built:
         found: dict[str, Any] = built.schedule_next(name, count=count)
     if as_json:
@@ -33,7 +33,7 @@ def next_times(
 
 
 def listing(as_json: Json = False) -> None:
-    """Show the schedules that have a name: `schedule = "hourly"` in a definition uses one."""
+    """List the named schedules; a definition uses one with `schedule = "hourly"`."""
     with service(quiet=True) as built:
         found = built.schedules()
     if as_json:

@@ -13,7 +13,7 @@ from mirrord.core.units import format_duration, format_size
 
 def status(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="One mirror; else all of them.")
+        str | None, typer.Argument(metavar="[NAME]", help="One mirror; default: all.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -26,11 +26,11 @@ def status(
     elif found:
         print("\n".join(table(found)))
     else:
-        print("No mirrors yet. Make one with 'mirrord create NAME SOURCE DESTINATION'.")
+        print("No mirrors. Create one with 'mirrord create NAME SOURCE DESTINATION'.")
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """All mirrors, a line each."""
+    """All mirrors, one line each."""
     cells = [("MIRROR", "STATE", "ACTIVITY", "LAG", "SOURCE -> DESTINATION", "")]
     for row in rows:
         cells.append(
@@ -52,7 +52,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _trouble(row: dict[str, Any]) -> str:
-    """What is wrong, in a few words; or that a promise is going to be broken."""
+    """The first problem, or the forecast that the RPO will be missed."""
     if row["alarms"]:
         return f"! {row['alarms'][0]['text']}"
     if row["problems"]:
@@ -61,7 +61,7 @@ def _trouble(row: dict[str, Any]) -> str:
 
 
 def _reversed(row: dict[str, Any]) -> str:
-    """That the sites have changed roles, and since when where that is known."""
+    """Whether the sites have swapped roles, and since when if known."""
     since_ns = row["reversed_since_ns"]
     if since_ns is None:
         return ""
@@ -72,10 +72,10 @@ def _reversed(row: dict[str, Any]) -> str:
 
 
 def activity_of(row: dict[str, Any]) -> str:
-    """What a mirror does, with how far it is."""
+    """The activity of a mirror, with its progress."""
     running = row["running"]
     if row.get("waiting") and not running:
-        return f"{row['activity']}, waits for its turn"
+        return f"{row['activity']}, queued"
     if running and running.get("estimate_bytes"):
         share = running.get("done_bytes", 0) / max(1, running["estimate_bytes"])
         return f"{row['activity']} {min(99, int(share * 100))}%"
@@ -83,7 +83,7 @@ def activity_of(row: dict[str, Any]) -> str:
 
 
 def _promise(row: dict[str, Any]) -> str:
-    """How the lag stands against what is promised."""
+    """The lag as a share of the RPO."""
     if row["rpo_s"] is None or row["rpo_used"] is None:
         return ""
     tail = f": {row['forecast']}" if row["forecast"] else ""
@@ -91,7 +91,7 @@ def _promise(row: dict[str, Any]) -> str:
 
 
 def _checkpoint(row: dict[str, Any]) -> str:
-    """What an interrupted transfer left, as "1.2 GiB of 5.0 GiB, 3m ago"."""
+    """The checkpoint of an interrupted transfer, as "1.2 GiB of 5.0 GiB, 3m ago"."""
     text = format_size(row["checkpoint_bytes"])
     if row["checkpoint_of_bytes"]:
         text += f" of {format_size(row['checkpoint_of_bytes'])}"
@@ -101,7 +101,7 @@ def _checkpoint(row: dict[str, Any]) -> str:
 
 
 def details(row: dict[str, Any]) -> list[str]:
-    """One mirror, a fact a line."""
+    """One mirror, one fact per line."""
     lines = [
         f"{row['name']}: {row['state']}, {activity_of(row)}",
         f"  source       {row['source']}",
@@ -135,7 +135,7 @@ def details(row: dict[str, Any]) -> list[str]:
     if running:
         lines.append(f"  running      {running['purpose']}, process {running['pid']}")
     if row["checkpoint_bytes"]:
-        lines.append(f"  checkpoint   {_checkpoint(row)}: the next update goes on there")
+        lines.append(f"  checkpoint   {_checkpoint(row)}: the next update resumes there")
     lines.extend(f"  ALARM        {alarm['kind']}: {alarm['text']}" for alarm in row["alarms"])
     lines.extend(f"  problem      {text}" for text in row["problems"])
     lines.extend(f"  note         {text}" for text in row["notes"])

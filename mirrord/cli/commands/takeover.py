@@ -13,12 +13,12 @@ def takeover(
     name: Name,
     source: Annotated[
         str,
-        typer.Option("--source", metavar="SITE", help="Only say which site is the source."),
+        typer.Option("--source", metavar="SITE", help="Only set which site is the source."),
     ] = "",
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """With --source: where neither the catalogue nor the ends can tell which site is the source."""
+    """--source is for when neither the catalogue nor the ends record which site is the source."""
     with service(quiet=as_json) as built:
         result = built.takeover(name, source=source, yes=yes)
         if result.status == "needs-yes":

@@ -1,4 +1,4 @@
-"""`mirrord volume`: block volumes, the kind that needs neither root nor a special file system."""
+"""`mirrord volume`: block volumes, which need neither root nor a special file system."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from mirrord.core.errors import NotFound
 from mirrord.core.units import format_size, parse_size
 
 Volume = Annotated[Path, typer.Argument(metavar="VOLUME", help="The volume's folder.")]
-Offset = Annotated[str, typer.Option("--offset", help="Where to begin: bytes, or as 64K, 1G.")]
+Offset = Annotated[str, typer.Option("--offset", help="Offset: bytes, or as 64K, 1G.")]
 Snapshot = Annotated[
-    str | None, typer.Option("--snapshot", metavar="NAME", help="Of a snapshot; else live.")
+    str | None,
+    typer.Option("--snapshot", metavar="NAME", help="Read a snapshot; default: the live volume."),
 ]
 
 
 def create(
     volume: Volume,
-    size: Annotated[str, typer.Argument(metavar="SIZE", help="As 512M, 10G; up to 16T.")],
+    size: Annotated[str, typer.Argument(metavar="SIZE", help="Size, as 512M or 10G; at most 16T.")],
     as_json: Json = False,
 ) -> None:
-    """Make an empty volume; it takes space only as it is written."""
+    """Create an empty volume; space is allocated as it is written."""
     from mirrord.control import volumes
 
     made = volumes.create(volume, parse_size(size))
@@ -57,10 +58,12 @@ def info(volume: Volume, as_json: Json = False) -> None:
 def read(
     volume: Volume,
     offset: Offset = "0",
-    length: Annotated[str | None, typer.Option("--length", help="How much; else all.")] = None,
+    length: Annotated[
+        str | None, typer.Option("--length", help="Length; default: to the end.")
+    ] = None,
     snapshot: Snapshot = None,
 ) -> None:
-    """Write content to standard output."""
+    """Write the content to standard output."""
     from mirrord.control import volumes
 
     wanted = None if length is None else parse_size(length)
@@ -73,10 +76,10 @@ def write(
     volume: Volume,
     offset: Offset = "0",
     source: Annotated[
-        str, typer.Option("--from", metavar="FILE", help="A file; - is standard input.")
+        str, typer.Option("--from", metavar="FILE", help="A file, or - for standard input.")
     ] = "-",
 ) -> None:
-    """Write from standard input, or a file, into the volume; durable when it returns."""
+    """Write standard input, or a file, to the volume; durable on return."""
     from mirrord.control import volumes
 
     if source == "-":
@@ -90,9 +93,9 @@ def write(
 def trim(
     volume: Volume,
     offset: Offset,
-    length: Annotated[str, typer.Option("--length", help="How much.")],
+    length: Annotated[str, typer.Option("--length", help="Length.")],
 ) -> None:
-    """Make a range read as zeroes and give its space back."""
+    """Discard a range: it reads as zeroes and its space is freed."""
     from mirrord.control import volumes
 
     volumes.trim(volume, parse_size(offset), parse_size(length))
@@ -102,9 +105,9 @@ def trim(
 def take_snapshot(
     volume: Volume,
     name: Annotated[str, typer.Argument(metavar="NAME")],
-    delete: Annotated[bool, typer.Option("--delete", help="Delete that one instead.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete this snapshot instead.")] = False,
 ) -> None:
-    """Take a snapshot of your own, or delete one."""
+    """Take a user snapshot, or delete one."""
     from mirrord.control import volumes
 
     if delete:
@@ -135,7 +138,7 @@ def import_(
     ],
     tar: Annotated[bool, typer.Option("--tar", help="SOURCE is a tar stream.")] = False,
 ) -> None:
-    """Make the content equal to a raw image, or store a folder as a tar stream."""
+    """Replace the content by a raw image, or by a folder as a tar stream."""
     from mirrord.control import volumes
 
     what = sys.stdin.buffer if source == "-" else _existing(source)
@@ -149,7 +152,7 @@ def export(
         Path, typer.Argument(metavar="TARGET", help="A file; with --tar also a folder.")
     ],
     snapshot: Snapshot = None,
-    tar: Annotated[bool, typer.Option("--tar", help="The tar stream that was imported.")] = False,
+    tar: Annotated[bool, typer.Option("--tar", help="Export the imported tar stream.")] = False,
 ) -> None:
     """Write the content as a sparse raw image, or unpack the stored tar stream."""
     from mirrord.control import volumes
@@ -159,7 +162,7 @@ def export(
 
 
 def promote(volume: Volume) -> None:
-    """Make what a deleted mirror left a live volume, writable again."""
+    """Make the copy that a deleted mirror left writable again."""
     from mirrord.control import volumes
 
     volumes.promote(volume)
@@ -167,7 +170,7 @@ def promote(volume: Volume) -> None:
 
 
 def check(volume: Volume, as_json: Json = False) -> None:
-    """Verify every block and every map (an fsck that changes nothing); exit status 1 if wrong."""
+    """Verify every block and map, read-only; exit status 1 if damaged."""
     from mirrord.control import volumes
 
     with ProgressLine(quiet=as_json) as progress:
@@ -177,7 +180,7 @@ def check(volume: Volume, as_json: Json = False) -> None:
     else:
         for finding in found["findings"]:
             print(finding)
-        verdict = f"{len(found['findings'])} findings" if found["findings"] else "all is right"
+        verdict = f"{len(found['findings'])} findings" if found["findings"] else "no errors"
         print(f"{volume}: {found['images']} images, {found['blocks']} blocks verified: {verdict}.")
     if found["findings"]:
         raise typer.Exit(1)

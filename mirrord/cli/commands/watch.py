@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 def watch(
     every: Annotated[
-        float, typer.Option("--every", min=0.2, max=3600, help="Seconds between two looks.")
+        float,
+        typer.Option(
+            "--every", min=0.2, max=3600, help="Seconds between two updates of the table."
+        ),
     ] = 1.0,
 ) -> None:
     if not sys.stdout.isatty():

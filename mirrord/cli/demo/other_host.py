@@ -27,7 +27,7 @@ class OtherHost:
         self._folder = folder / "other-host"
         self._name = f"mirrord-demo-{os.getpid()}"
         self._link = f"md{os.getpid() % 100_000}"
-        # Two demos at the same time hardly ever get the same network.
+        # Two demos at the same time rarely get the same network.
         self._here, self._there = (f"10.203.{os.getpid() % 256}.{last}" for last in (1, 2))
         self._within: list[str] = []
         self._ip = ""

@@ -1,4 +1,4 @@
-"""The story: initialize, updates, an abort in mid-transfer, the service, a break, a resync."""
+"""The story: initialize, updates, an abort in mid-transfer, the daemon, a break, a resync."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ class Story:
         self.run("status")
 
     def service(self) -> None:
-        """The service updates by itself."""
-        say("So far by hand. Now the service does it: each second, and it promises a lag of 10 s.")
+        """The daemon updates by itself."""
+        say("So far by hand. Now the daemon does it: every second, with an RPO of 10 s.")
         definition = self.folder / "mirrord/etc/mirrors.d/home.toml"
         lines = 'schedule = "every 1s"\nrpo = "10s"\n'
         text = definition.read_text(encoding="utf-8")
@@ -93,7 +93,7 @@ class Story:
             self.wait_until(lambda: (self.folder / "mirrord/run/control.sock").exists())
             self.run("schedule", "next", "home", "--count", "3")
             before = self.shown()
-            say(f"Somebody works at the source: {self.place.change(4)}. Nobody calls `update`.")
+            say(f"Work continues at the source: {self.place.change(4)}. No `update` is called.")
             self.wait_until(lambda: self.shown() != before)
             self.run("status", "home")
             self.run("monitor")
@@ -114,7 +114,7 @@ class Story:
         deadline_s = clock.monotonic_s() + TIMEOUT_S
         while not condition():
             if clock.monotonic_s() > deadline_s:
-                raise IoFailed("the demo waited in vain for the service")
+                raise IoFailed("the demo's daemon did not update in time")
             clock.sleep_s(0.05)
 
     def disaster(self) -> None:
@@ -123,7 +123,7 @@ class Story:
         self.run("break", "home")
         say(f"Work goes on at the destination: {self.place.write_at_destination()}.")
         self.run("status")
-        say("The source is back and shall win. What would the destination lose?")
+        say("The source is back and should win. What would the destination lose?")
         self.run("resync", "home", fails=True)
         say("Yes. (What it loses is kept as a `diverged` snapshot.)")
         self.run("resync", "home", "--yes")

@@ -1,4 +1,4 @@
-"""Telling the owner of an alarm: a program, a web address (docs/alarms.md)."""
+"""Notification of alarms: a program, a web address (docs/alarms.md)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OPENER = urllib.request.build_opener(_NoRedirect)
 
 
 def deliver(targets: AlarmTargets, alarm: dict[str, Any]) -> None:
-    """Tell all targets; a target that fails is a line in the log, never more."""
+    """Notify all targets; a target that fails is only logged."""
     if targets.program:
         _run(targets, alarm)
     if targets.webhook:

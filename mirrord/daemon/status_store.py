@@ -1,4 +1,4 @@
-"""What `status` shows of each mirror: looked up when something happens, not when somebody asks."""
+"""The status of each mirror in memory: updated on events, not on queries."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from mirrord.engine.report import promise
 from mirrord.scheduler.scheduler import Scheduler
 
 
-class Board:
-    """The rows of docs/cli-json.md, `status`: what was found last, with what is true now."""
+class StatusStore:
+    """The rows of docs/cli-json.md, `status`: the last probe, with current values."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -20,16 +20,16 @@ class Board:
         self.running: dict[str, Running] = {}
 
     def put(self, name: str, row: dict[str, Any]) -> None:
-        """What was found by looking at both ends."""
+        """Store what a probe of both ends found."""
         self._rows[name] = row
 
     def update(self, name: str, values: dict[str, Any]) -> None:
-        """What has changed since."""
+        """Store what has changed since."""
         if name in self._rows:
             self._rows[name] = self._rows[name] | values
 
     def remove(self, name: str) -> None:
-        """That mirror is no more."""
+        """Forget a removed mirror."""
         self._rows.pop(name, None)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -37,7 +37,7 @@ class Board:
         return [self.overlaid(self._rows[name]) for name in sorted(self._rows)]
 
     def overlaid(self, row: dict[str, Any]) -> dict[str, Any]:
-        """A row with lag, activity, alarms and next time as they are now."""
+        """A row with the current lag, activity, alarms and next run."""
         name = str(row["name"])
         watched = self._scheduler.mirrors.get(name)
         if watched is None:
