@@ -353,7 +353,7 @@ def test_what_was_read_before_a_command_does_not_undo_it(
 
         async def slow(work: Any) -> Any:
             found = await probe(work)
-            monkeypatch.setattr(daemon.workers, "look", look)
+            monkeypatch.setattr(daemon.workers, "probe", probe)
             await daemon.call("quiesce", [NAME], {}, Silent())
             return found
 
