@@ -412,7 +412,7 @@ class Failover(Volume):
     @changing
     @abc.abstractmethod
     def thaw(self) -> None:
-        """End a freeze by any process; does nothing when the LIVE volume is not frozen by mirrord."""
+        """End a freeze of any process; does nothing when mirrord has not frozen the LIVE volume."""
 
     @changing
     @abc.abstractmethod

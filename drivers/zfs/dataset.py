@@ -1,4 +1,4 @@
-"""A dataset as a volume: what is at a location, what it is, and its snapshots."""
+"""A dataset as a volume: its facts, role and snapshots."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ _NONE: Pins = {}
 
 
 class ZfsDataset(Driver, Clones, Pool):
-    """One dataset, or the place where one is mirrored to. location: `pool/dataset`."""
+    """One dataset, or the place that it is mirrored to. location: `pool/dataset`."""
 
     def __init__(self, location: str) -> None:
         super().__init__(names.check_dataset(location, f"zfs:{location}"))
         self._sight = Sight(location, str(self))
-        #: What is left of a commit to do when the volume is given back.
+        #: The rest of a commit, to be done before the volume is unlocked.
         self._due: commit.Due | None = None
         self._sent: list[str] = []
 
@@ -64,7 +64,7 @@ class ZfsDataset(Driver, Clones, Pool):
     # Facts
 
     def _look(self, *, fresh: bool = False) -> Place:
-        # The record of the mirror at work comes along with all else.
+        # The relationship record of the current mirror is read by the same command.
         record = [relating.property_of(self.fence.mirror_id)] if self.fence else []
         return self._sight.place(*record, fresh=fresh)
 
@@ -73,7 +73,7 @@ class ZfsDataset(Driver, Clones, Pool):
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """Around what changes more than a snapshot: nothing that was seen is true any more."""
+        """For changes to more than a snapshot: what was read before is not used afterwards."""
         self._settle()
         try:
             yield
@@ -81,16 +81,16 @@ class ZfsDataset(Driver, Clones, Pool):
             self._sight.forget()
 
     def _settle(self) -> None:
-        """Do what is left of a commit."""
+        """Finish a commit."""
         sent, self._sent = self._sent, []
-        if sent:  # each is the next base (and should one be gone, there is its bookmark)
+        if sent:  # each is the next base (if one no longer exists, its bookmark does)
             command.together([holding.hold("ZFS:SEND:HOLD", full) for full in sent], str(self))
         due, self._due = self._due, None
         if due is not None:
             self._sight.added(commit.settle(due, str(self)))
 
     def _heal(self, place: Place) -> Place:
-        """Do what a process that ended left of a commit."""
+        """Finish the commit of a process that ended."""
         self._settle()
         due = commit.left(place, self._list(place)) if place.mark.role == "mirror" else None
         if due is None:
@@ -110,7 +110,7 @@ class ZfsDataset(Driver, Clones, Pool):
 
     @contextlib.contextmanager
     def _exclusive(self, purpose: str) -> Iterator[bool]:
-        """By name: so a place that is not there yet can be locked as well."""
+        """The lock is by name, so that a place that does not exist yet can also be locked."""
         path = locking.lock_file(self.location, "lock")
         with locks.exclusive(path, purpose, what=str(self)):
             self._settle()
@@ -118,7 +118,7 @@ class ZfsDataset(Driver, Clones, Pool):
             try:
                 yield True
             finally:
-                # (Should it fail, whoever comes next does it.)
+                # (If this fails, the next operation does it.)
                 with contextlib.suppress(MirrordError, OSError):
                     self._settle()
                 self._sight.trust(False)
@@ -200,7 +200,7 @@ class ZfsDataset(Driver, Clones, Pool):
         return place
 
     def take_snapshot(self, name: str) -> Snapshot:
-        """See `Driver.take_snapshot`. It is held from when it is sent until mirrord deletes it."""
+        """See `Driver.take_snapshot`. It is held from its first send until mirrord deletes it."""
         where = str(self)
         names.check_snapshot(name, where)
         mark = SnapshotMark(SnapshotKind.REFERENCE, "", clock.now_ns())
@@ -241,15 +241,15 @@ class ZfsDataset(Driver, Clones, Pool):
         if one is None:
             return
         if one.mark is None:
-            raise Refused("the snapshot is its owner's", where=where, why=one.full)
-        seen = self._look()  # under the lock, nobody pins meanwhile
+            raise Refused("mirrord did not take the snapshot", where=where, why=one.full)
+        seen = self._look()  # under the lock, so that no pin is added meanwhile
         demand_free(seen.volume.pins if seen.volume else _NONE, [guid], one.name, where)
         if place.mark.role == "mirror" and failover.shown(place, found) == guid:
             raise Refused(
                 "the snapshot is what the destination shows",
                 where=where,
                 why=one.name,
-                hint="It goes when a newer one is shown.",
+                hint="It can be deleted when the destination shows a newer one.",
             )
         change = cache.Change(place)
         deleting.delete(place, found, one, where)
@@ -285,7 +285,7 @@ class ZfsDataset(Driver, Clones, Pool):
         if one is None:
             raise texts.snapshot_missing(where, guid)
         if one.dataset != self.location:
-            return True  # it was set aside: the volume went back to before it
+            return True  # it was set aside: the volume was rolled back to an older one
         compare.sync([place.here], where)
         return compare.written(self.location, one, where) != 0
 

@@ -1,8 +1,8 @@
 """The OpenZFS driver: the contract of drivers/contract.py over datasets.
 
-dataset.py has the facts and snapshots, switching.py what makes a volume live or turns it back, and
-this module what is sent and received. marks.py says what is remembered where, running.py how an
-update becomes visible in one step, failover.py how a volume goes back without losing anything.
+dataset.py has facts and snapshots, switching.py makes a volume live or rolls it back, and this
+module sends and receives. marks.py describes what is stored where, running.py how an update becomes
+visible in one step, and failover.py how a volume is rolled back without losing anything.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ZfsDriver(ZfsFailover):
         if known is not None:
             return known
         accounts = compare.accounts(older, newer, where)
-        if accounts is None:  # not what they were
+        if accounts is None:  # they have changed
             place, older, newer = self._sight.found_pair(base, incremental)
             accounts = compare.accounts(older, newer, where)
             if accounts is None:
@@ -73,10 +73,10 @@ class ZfsDriver(ZfsFailover):
         return deltas.between(place, older, newer, accounts, where, states=states, files=files)
 
     def changes(self, base: str, incremental: str) -> Changes:
-        """See `Driver.changes`. The stream is made for it, and thrown away."""
+        """See `Driver.changes`. A stream is generated for it, and discarded."""
         place, older, newer = self._sight.pair(base, incremental)
         if base == incremental:
-            return Changes(b"", b"")  # of that ZFS makes no stream
+            return Changes(b"", b"")  # ZFS has no stream for that
         found = survey.look_through(deltas.sending(place, older, newer), str(self))
         return survey.changes(found)
 
@@ -87,7 +87,7 @@ class ZfsDriver(ZfsFailover):
         *,
         checkpoint: dict[str, int | str] | None = None,
     ) -> ZfsSendStream:
-        """See `Driver.send`. The stream's own beginning says whether it is the right one."""
+        """See `Driver.send`. The first record of the stream shows whether it is the right one."""
         place, older, newer = self._sight.pair(base, incremental)
         sending = deltas.sending(place, older, newer)
         token = stream.check_token(checkpoint, sending, str(self))
@@ -98,7 +98,7 @@ class ZfsDriver(ZfsFailover):
     # Destination
 
     def prepare(self, mirror_id: str, *, in_place: bool = False) -> None:
-        """See `Driver.prepare`. The dataset is made by the first receive, as ZFS wants it."""
+        """See `Driver.prepare`. The dataset is created by the first receive, as ZFS requires."""
         where, place = str(self), self._look()
         role, notes = self._role(place)
         if role in (Role.LIVE, Role.FOREIGN):
@@ -113,13 +113,13 @@ class ZfsDriver(ZfsFailover):
         if notes:
             above = names.parent_of(self.location)
             raise Refused(
-                "the dataset above the destination is not there",
+                "the parent of the destination does not exist",
                 where=where,
                 why=notes[0],
-                hint=f"Make it with: zfs create -p {above}",
+                hint=f"Create it with: zfs create -p {above}",
             )
         features.require(names.pool_of(self.location), where)
-        # 'zfs recv' itself would only warn of a property, and leave the copy writable.
+        # 'zfs recv' itself would only warn about a property, and leave the copy writable.
         delegation.require(self.location, "destination", where)
         words = [
             f"{names.prepared_property(self.location)}={mirror_id}",
@@ -145,7 +145,7 @@ class ZfsDriver(ZfsFailover):
         running.drop(self.location)
         lock, waited = running.alone(self.location, where)
         try:
-            # What was received may just have been saved.
+            # Received data may just have been saved.
             place, found = self._ready(self._look(fresh=left or waited), request)
             target = receive.target_name(found, self.location, request.snapshot, where)
             present = found.find(request.snapshot.guid) is not None
@@ -163,7 +163,7 @@ class ZfsDriver(ZfsFailover):
         return made
 
     def _ready(self, place: Place, request: ReceiveRequest) -> tuple[Place, Listing]:
-        """Make the base the newest snapshot: nothing else can be received upon."""
+        """Make the base the newest snapshot: ZFS receives only on top of that."""
         where = str(self)
         if place.here is None and place.fresh is not None:
             with self._changing():
@@ -184,7 +184,7 @@ class ZfsDriver(ZfsFailover):
         refusal = receive.refuse_foreign(found, base.guid, where)
         if refusal is not None:
             raise refusal
-        pin = failover.shown(place, found)  # until the commit that stays
+        pin = failover.shown(place, found)  # it is shown until the commit
         with self._changing():
             failover.make_anew(place, found, base, place.mark, None, where, pin=pin)
         place = self._look()
@@ -194,7 +194,7 @@ class ZfsDriver(ZfsFailover):
         """See `Driver.stagings`."""
         place = self._look()
         if receive.begun(place) is not None and running.kept(self.location) is None:
-            place = self._look(fresh=True)  # what another process left may just have been saved
+            place = self._look(fresh=True)  # another process may just have saved received data
         return receive.stagings(place, self._list(place))
 
     def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
@@ -224,7 +224,7 @@ class ZfsDriver(ZfsFailover):
             if request is None or request.transfer_id != transfer_id:
                 return
             if self._list(place).find(request.snapshot.guid) is not None:
-                return  # it is no staging any more
+                return  # it is no longer a staging
         with self._changing():
             receive.discard(place, str(self))
 
