@@ -1,4 +1,4 @@
-"""Making what was received a snapshot of the mirror, in one step, and showing it."""
+"""Committing what was received as a snapshot of the mirror, in one step, and showing it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from mirrord.system import steps
 
 
 class Due(NamedTuple):
-    """What is left to do for a snapshot that is there and shown: `settle`. Until then the record of
-    the transfer says whose it is.
+    """What is left to do (by `settle`) for a committed snapshot. Until then the record of the
+    transfer shows which mirror it belongs to.
     """
 
     location: str
@@ -37,7 +37,7 @@ class Due(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """The snapshot, and the place as it is now. fresh: nothing that was seen before is true."""
+    """The snapshot, and the place as it is now. fresh: cached facts are no longer valid."""
 
     entry: Entry
     place: Place
@@ -46,8 +46,8 @@ class Committed(NamedTuple):
 
 
 def commit(place: Place, found: Listing, transfer_id: str, *, show: bool, where: str) -> Committed:
-    """See `Driver.commit`. The END record makes the snapshot visible; what comes after it is
-    bookkeeping, which is due then, and which a repeated commit does too.
+    """See `Driver.commit`. The END record makes the snapshot visible; after that only records are
+    left to be written (`Committed.due`), which a repeated commit also does.
     """
     whole = running.kept(place.location, transfer_id)
     if whole is not None and whole.request is not None:
@@ -75,7 +75,7 @@ def _finish(
     request, present = whole.request, whole.child is None
     assert request is not None
     first = place.here is None
-    if first:  # it was not there yet when that was looked at
+    if first:  # it did not exist yet when `place` was read
         place = look(place.location, where)
     pinned = not show and _pin(place, found, where)
     change = cache.Change(place)
@@ -96,8 +96,8 @@ def _finish(
 
 
 def _made(place: Place, found: Listing, full: str, request: ReceiveRequest) -> Entry:
-    """What a `zfs recv` that ended well has made: it was given no other snapshot. Its number is not
-    known yet: the newest.
+    """The snapshot that a successful `zfs recv` created: it received no other. Its order is not
+    known yet: after all others.
     """
     newest = max((one.order for one in found.entries), default=0)
     name = full.partition("@")[2]
@@ -107,10 +107,12 @@ def _made(place: Place, found: Listing, full: str, request: ReceiveRequest) -> E
 
 
 def settle(due: Due, where: str) -> Entry:
-    """Do what is left after a commit; may be repeated. Returns the snapshot as ZFS has it."""
+    """Finish a commit; may be repeated. Returns the snapshot as ZFS has it."""
     done = listing.load_one(due.entry.full, where)
     if done is None or done.guid != due.request.snapshot.guid:
-        raise stream_damaged(where, f"it made no snapshot that is {due.request.snapshot.guid}")
+        raise stream_damaged(
+            where, f"it created no snapshot with the guid {due.request.snapshot.guid}"
+        )
     done = _mark(done, due.request, where)
     due.change.done(added=done)
     record.remove("ZFS:COMMIT:RECORD", due.location)
@@ -118,7 +120,7 @@ def settle(due: Due, where: str) -> Entry:
 
 
 def left(place: Place, found: Listing) -> Due | None:
-    """What a process that ended left to do after a commit."""
+    """What an ended process left to do after a commit, or None."""
     request = record.read(place.location)
     done = found.find(request.snapshot.guid) if request is not None else None
     if request is None or done is None:
@@ -127,7 +129,7 @@ def left(place: Place, found: Listing) -> Due | None:
 
 
 def committed(place: Place, found: Listing, transfer_id: str) -> Entry | None:
-    """The snapshot that a transfer has already become."""
+    """The snapshot as which a transfer was already committed, or None."""
     for one in found.snapshots():
         if one.mark is not None and one.mark.transfer == transfer_id:
             return one
@@ -135,11 +137,11 @@ def committed(place: Place, found: Listing, transfer_id: str) -> Entry | None:
 
 
 def _pin(place: Place, found: Listing, where: str) -> bool:
-    """What comes is not to be shown: go on showing what is shown now. Whether that was new."""
+    """Keep showing the current snapshot, as the new one is not to be shown. Whether it changed."""
     new = place.mark.pin is None
     if new:
         mark = place.mark._replace(pin=failover.shown(place, found) or "")
-        # What a volume shows then is the device of a snapshot, which is hidden otherwise.
+        # A zvol then shows the device of a snapshot, which is hidden by default.
         devices = ["snapdev=visible"] if place.here is not None and place.here.is_zvol else []
         words = ["zfs", "set", f"{marks.MARK}={mark.text()}", *devices, place.location]
         command.effect("ZFS:COMMIT:PIN", words, where)
@@ -147,7 +149,7 @@ def _pin(place: Place, found: Listing, where: str) -> bool:
 
 
 def _mark(done: Entry, request: ReceiveRequest, where: str) -> Entry:
-    """The snapshot's own record; until it is written the dataset's record of the transfer does."""
+    """Mark and hold the snapshot; until then the record of the transfer identifies it."""
     marked, wishes = _marked(done, request), []
     if not done.marked and marked.mark is not None:
         words = ["zfs", "set", f"{marks.SNAPSHOT}={marked.mark.text()}", done.full]
@@ -166,8 +168,8 @@ def _marked(done: Entry, request: ReceiveRequest) -> Entry:
 
 
 def _show(place: Place, found: Listing, done: Entry, *, newest: bool, where: str) -> bool:
-    """Let the view be that of the snapshot; whether anything changed. A commit that is repeated
-    late does not turn it back.
+    """Show the snapshot; whether anything changed. A commit that is repeated late does not replace
+    a newer snapshot.
     """
     mark, changed = place.mark, False
     if mark.pin is not None:
