@@ -1,4 +1,4 @@
-"""The one place that runs `zfs` and `zpool`: exact argument lists, never a shell, and counted."""
+"""The only module that runs `zfs` and `zpool`: exact argument lists, never a shell, and counted."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mirrord.drivers.zfs import failures, helper
 from mirrord.system import command, steps
 from mirrord.system.command import Process, Result
 
-#: How long a command may take: it waits for the pool to write, and a pool may be busy for minutes.
+#: The limit for a command: it waits for the pool to write, and a pool may be busy for minutes.
 _TIMEOUT_S = 600.0
-#: Listings of 100,000 snapshots have some 12 MB.
+#: A listing of 100,000 snapshots has about 12 MB.
 _OUTPUT_BYTES_MAX = 1 << 30
 _HINT = (
     "Install OpenZFS: zfsutils-linux with the module zfs-dkms on Debian (contrib), then "
@@ -29,7 +29,7 @@ _executions = 0
 
 
 def executions() -> int:
-    """How often this process has started `zfs` or `zpool` until now."""
+    """How often this process has started `zfs` or `zpool`."""
     return _executions
 
 
@@ -41,13 +41,13 @@ def _count() -> None:
 
 @functools.cache
 def program(name: str) -> str:
-    """Where `zfs` or `zpool` is."""
+    """The path of `zfs` or `zpool`."""
     return command.find(name, hint=_HINT)
 
 
 def result(arguments: Sequence[str], *, given: bytes | None = None) -> Result:
-    """Run `zfs` or `zpool` to its end, or have the helper do the same; whoever asks judges how it
-    ended. given: its input.
+    """Run `zfs` or `zpool`, or let the helper do the same, and wait for its end. An error status is
+    not raised. given: its input.
     """
     done = helper.attempt(arguments, given, timeout_s=_TIMEOUT_S)
     if done is not None:
@@ -63,7 +63,7 @@ def result(arguments: Sequence[str], *, given: bytes | None = None) -> Result:
 
 
 def run(arguments: Sequence[str], where: str) -> str:
-    """What it printed; raises what `failures.translate` makes of what it complained of."""
+    """Run a command and return its output; raises the error of `failures.translate`."""
     done = result(arguments)
     if done.status != 0:
         raise failure(where, arguments, done.errors)
@@ -71,13 +71,13 @@ def run(arguments: Sequence[str], where: str) -> str:
 
 
 def failure(where: str, arguments: Sequence[str], said: str) -> MirrordError:
-    """What a command complained of, in mirrord's words; ZFS is asked for what helps to mend it."""
+    """The mirrord error for a failed command; other commands are run for details and the hint."""
     return failures.translate(where, arguments, said, ask=lambda words: result(words).output)
 
 
 def lenient(label: str, arguments: Sequence[str], where: str, *fine: str) -> bool:
-    """The same, where a complaint with one of the texts `fine` in it means: it is so already, and
-    the answer is False.
+    """Run a changing command; returns False when it failed with one of the texts `fine`, which mean
+    that there was nothing to do.
     """
     steps.reached(label)
     done = result(arguments)
@@ -87,7 +87,7 @@ def lenient(label: str, arguments: Sequence[str], where: str, *fine: str) -> boo
 
 
 class Wish(NamedTuple):
-    """A labelled command for `together`. fine: see `lenient`; None: whatever it says."""
+    """A labelled command for `together`. fine: see `lenient`; None: ignore all errors."""
 
     label: str
     arguments: Sequence[str]
@@ -95,8 +95,8 @@ class Wish(NamedTuple):
 
 
 def together(wishes: Sequence[Wish], where: str) -> None:
-    """Commands that do not need each other, at the same time: each waits for the pool to write, and
-    so they wait together. Raises the first complaint when all have ended.
+    """Run independent commands at the same time: each waits for the pool to write, and so they wait
+    together. When all have ended, the first error is raised.
     """
     for wish in wishes:
         steps.reached(wish.label)
@@ -109,7 +109,7 @@ def together(wishes: Sequence[Wish], where: str) -> None:
 
 
 def effect(label: str, arguments: Sequence[str], where: str) -> None:
-    """The same for a command that changes something: a labelled step."""
+    """`run` for a command that changes something: a labelled step."""
     steps.reached(label)
     run(arguments, where)
 

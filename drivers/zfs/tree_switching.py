@@ -1,4 +1,4 @@
-"""A tree is made live, frozen, tested and turned back (tree_failover.py does the work)."""
+"""Making a tree live, freezing it, testing it and rolling it back (see tree_failover.py)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from mirrord.drivers.zfs.tree_volume import TreeVolume
 
 
 class TreeFailover(TreeVolume):
-    """What the contract calls failing over and back, of a tree."""
+    """The role `Failover` of the contract, for a tree."""
 
     def __init__(self, location: str) -> None:
         super().__init__(location)
@@ -82,7 +82,7 @@ class TreeFailover(TreeVolume):
         return [tree.datasets[name] for name in tree.mirrored()]
 
     def writers(self, kept: str = "", *, limit: int = 20) -> list[OpenWriter]:
-        """See `Driver.writers`. What is kept is read-only: nobody can go on writing to it."""
+        """See `Driver.writers`. A kept tree is read-only: no process can write to it."""
         if kept or self._root.facts().role is not Role.LIVE:
             return []
         return writers.of(self._datasets(self._look()), limit)
@@ -112,7 +112,7 @@ class TreeFailover(TreeVolume):
         return proof.text(role, [tree.digest(), proof.live(self._datasets(tree), str(self))])
 
     def is_marked(self, mark: str) -> bool:
-        """See `Driver.is_marked`. A dataset that came, went or moved is a change, too."""
+        """See `Driver.is_marked`. An added, removed or renamed dataset is also a change."""
         role, (marked, state) = self.facts().role, proof.parse(mark)
         if marked is not role or role is Role.FOREIGN:
             return False
@@ -124,7 +124,7 @@ class TreeFailover(TreeVolume):
         return proof.holds(state[1], self._datasets(tree), str(self))
 
     def _state(self, tree: Tree) -> list[object]:
-        """What a place that is not LIVE is: the root, and what each member has."""
+        """The state of a place that is not LIVE: of the root, and of each member."""
         state: list[object] = [self._root.mark(), tree.digest()]
         for name in tree.inside():
             written = tree.datasets[name].get("written")
@@ -181,7 +181,7 @@ class TreeFailover(TreeVolume):
         return kept or self._kept(keep_as)
 
     def _kept(self, keep_as: str) -> str | None:
-        """The name by which a way back, this one or an earlier try, has kept the tree."""
+        """The name under which this rollback, or an earlier attempt, has kept the tree."""
         place = look(self.location, str(self))
         listed = listing.load(self.location, place.mark.kept, None, str(self))
         kept = failover.kept_as(listed, keep_as)
