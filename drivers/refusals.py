@@ -118,7 +118,7 @@ def other_mirror(where: str, mirror_id: str) -> MirrordError:
         "the destination belongs to another mirror",
         where=where,
         why=f"it was prepared for the mirror with the id {mirror_id}",
-        hint="Give each mirror a destination of its own.",
+        hint="Give each mirror its own destination.",
     )
 
 

@@ -75,37 +75,37 @@ def failure(where: str, arguments: Sequence[str], said: str) -> MirrordError:
     return failures.translate(where, arguments, said, ask=lambda words: result(words).output)
 
 
-def lenient(label: str, arguments: Sequence[str], where: str, *fine: str) -> bool:
-    """Run a changing command; returns False when it failed with one of the texts `fine`, which mean
-    that there was nothing to do.
+def lenient(label: str, arguments: Sequence[str], where: str, *ignored: str) -> bool:
+    """Run a changing command; returns False when it failed with one of the texts `ignored`: then
+    there was nothing to do.
     """
     steps.reached(label)
     done = result(arguments)
-    if done.status != 0 and not any(text in done.errors for text in fine):
+    if done.status != 0 and not any(text in done.errors for text in ignored):
         raise failure(where, arguments, done.errors)
     return done.status == 0
 
 
-class Wish(NamedTuple):
-    """A labelled command for `together`. fine: see `lenient`; None: ignore all errors."""
+class Task(NamedTuple):
+    """A labelled command for `together`. ignored: see `lenient`; None: ignore all errors."""
 
     label: str
     arguments: Sequence[str]
-    fine: tuple[str, ...] | None = ()
+    ignored: tuple[str, ...] | None = ()
 
 
-def together(wishes: Sequence[Wish], where: str) -> None:
+def together(tasks: Sequence[Task], where: str) -> None:
     """Run independent commands at the same time: each waits for the pool to write, and so they wait
     together. When all have ended, the first error is raised.
     """
-    for wish in wishes:
-        steps.reached(wish.label)
-    with ThreadPoolExecutor(len(wishes)) as pool:
-        ended = list(pool.map(lambda wish: result(wish.arguments), wishes))
-    for wish, done in zip(wishes, ended, strict=True):
-        fine = wish.fine is None or any(text in done.errors for text in wish.fine)
-        if done.status != 0 and not fine:
-            raise failure(where, wish.arguments, done.errors)
+    for task in tasks:
+        steps.reached(task.label)
+    with ThreadPoolExecutor(len(tasks)) as pool:
+        ended = list(pool.map(lambda task: result(task.arguments), tasks))
+    for task, done in zip(tasks, ended, strict=True):
+        ignored = task.ignored is None or any(text in done.errors for text in task.ignored)
+        if done.status != 0 and not ignored:
+            raise failure(where, task.arguments, done.errors)
 
 
 def effect(label: str, arguments: Sequence[str], where: str) -> None:

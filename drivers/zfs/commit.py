@@ -25,9 +25,9 @@ from mirrord.drivers.zfs.place import Place, look
 from mirrord.system import steps
 
 
-class Due(NamedTuple):
-    """What is left to do (by `settle`) for a committed snapshot. Until then the record of the
-    transfer shows which mirror it belongs to.
+class PendingCommit(NamedTuple):
+    """What is left to do (by `finish_commit`) for a committed snapshot. Until then the record of
+    the transfer shows which mirror it belongs to.
     """
 
     location: str
@@ -42,16 +42,16 @@ class Committed(NamedTuple):
     entry: Entry
     place: Place
     fresh: bool
-    due: Due | None = None
+    pending: PendingCommit | None = None
 
 
 def commit(place: Place, found: Listing, transfer_id: str, *, show: bool, where: str) -> Committed:
     """See `Driver.commit`. The END record makes the snapshot visible; after that only records are
-    left to be written (`Committed.due`), which a repeated commit also does.
+    left to be written (`Committed.pending`), which a repeated commit also does.
     """
-    whole = running.kept(place.location, transfer_id)
-    if whole is not None and whole.request is not None:
-        return _finish(place, found, whole, show=show, where=where)
+    held = running.kept(place.location, transfer_id)
+    if held is not None and held.request is not None:
+        return _finish(place, found, held, show=show, where=where)
     done = committed(place, found, transfer_id)
     if done is None:
         raise staging_missing(where, transfer_id)
@@ -70,9 +70,9 @@ def commit(place: Place, found: Listing, transfer_id: str, *, show: bool, where:
 
 
 def _finish(
-    place: Place, found: Listing, whole: running.Running, *, show: bool, where: str
+    place: Place, found: Listing, held: running.HeldReceive, *, show: bool, where: str
 ) -> Committed:
-    request, present = whole.request, whole.child is None
+    request, present = held.request, held.child is None
     assert request is not None
     first = place.here is None
     if first:  # it did not exist yet when `place` was read
@@ -81,18 +81,18 @@ def _finish(
     change = cache.Change(place)
     steps.reached("ZFS:COMMIT:END")
     try:
-        whole.finish()
+        held.finish()
     finally:
         running.drop(place.location)
     there = found.find(request.snapshot.guid) if present else None
-    done = there or _made(place, found, whole.target, request)
+    done = there or _made(place, found, held.target, request)
     if first or pinned:
         place = look(place.location, where)
     if show:
         _show(place, found, done, newest=not present, where=where)
     fresh = first or pinned or present or place.mark.pin is not None
-    due = Due(place.location, done, request, change)
-    return Committed(_marked(done, request), place, fresh, due)
+    pending = PendingCommit(place.location, done, request, change)
+    return Committed(_marked(done, request), place, fresh, pending)
 
 
 def _made(place: Place, found: Listing, full: str, request: ReceiveRequest) -> Entry:
@@ -106,26 +106,26 @@ def _made(place: Place, found: Listing, full: str, request: ReceiveRequest) -> E
     return Entry(place.location, name, guid, newest + 1, taken_ns, False, 0, "", None)
 
 
-def settle(due: Due, where: str) -> Entry:
+def finish_commit(pending: PendingCommit, where: str) -> Entry:
     """Finish a commit; may be repeated. Returns the snapshot as ZFS has it."""
-    done = listing.load_one(due.entry.full, where)
-    if done is None or done.guid != due.request.snapshot.guid:
+    done = listing.load_one(pending.entry.full, where)
+    if done is None or done.guid != pending.request.snapshot.guid:
         raise stream_damaged(
-            where, f"it created no snapshot with the guid {due.request.snapshot.guid}"
+            where, f"it created no snapshot with the guid {pending.request.snapshot.guid}"
         )
-    done = _mark(done, due.request, where)
-    due.change.done(added=done)
-    record.remove("ZFS:COMMIT:RECORD", due.location)
+    done = _mark(done, pending.request, where)
+    pending.change.done(added=done)
+    record.remove("ZFS:COMMIT:RECORD", pending.location)
     return done
 
 
-def left(place: Place, found: Listing) -> Due | None:
+def left(place: Place, found: Listing) -> PendingCommit | None:
     """What an ended process left to do after a commit, or None."""
     request = record.read(place.location)
     done = found.find(request.snapshot.guid) if request is not None else None
     if request is None or done is None:
         return None
-    return Due(place.location, done, request, cache.Change(place))
+    return PendingCommit(place.location, done, request, cache.Change(place))
 
 
 def committed(place: Place, found: Listing, transfer_id: str) -> Entry | None:
@@ -150,14 +150,14 @@ def _pin(place: Place, found: Listing, where: str) -> bool:
 
 def _mark(done: Entry, request: ReceiveRequest, where: str) -> Entry:
     """Mark and hold the snapshot; until then the record of the transfer identifies it."""
-    marked, wishes = _marked(done, request), []
+    marked, tasks = _marked(done, request), []
     if not done.marked and marked.mark is not None:
         words = ["zfs", "set", f"{marks.SNAPSHOT}={marked.mark.text()}", done.full]
-        wishes.append(command.Wish("ZFS:COMMIT:MARK", words))
+        tasks.append(command.Task("ZFS:COMMIT:MARK", words))
     if not done.holds:
-        wishes.append(holding.hold("ZFS:COMMIT:HOLD", done.full))
-    if wishes:
-        command.together(wishes, where)
+        tasks.append(holding.hold("ZFS:COMMIT:HOLD", done.full))
+    if tasks:
+        command.together(tasks, where)
     return marked._replace(marked=True, holds=1)
 
 

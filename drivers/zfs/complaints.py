@@ -136,7 +136,7 @@ RULES = (
         r"(?:filesystem|volume) has children",
         Refused,
         "'{name}' has children: {below}",
-        "Move or destroy them first; each needs a mirror of its own.",
+        "Move or destroy them first; each needs a separate mirror.",
         _NOT_OURS,
     ),
     Rule(

@@ -40,7 +40,7 @@ def save(volume: Dataset, guid: str, writes: int) -> None:
         os.replace(beside, path)
 
 
-def moved(volume: Dataset, guid: str) -> bool:
+def has_writes(volume: Dataset, guid: str) -> bool:
     """Whether it is certain that the volume was written to since that snapshot."""
     try:
         kept = locking.lock_file(volume.name, "writes").read_text().split()

@@ -29,11 +29,11 @@ def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
         _refuse_later_work(found, one, where)
     words = ["zfs", "release", marks.HOLD, one.full]
     gone = ("no such tag", "does not exist")
-    wishes = [command.Wish("ZFS:DELETE:RELEASE", words, gone)]
+    tasks = [command.Task("ZFS:DELETE:RELEASE", words, gone)]
     if place.mark.role != "mirror" or found.bookmark(one.guid) is not None:
         words = ["zfs", "destroy", f"{one.dataset}#{one.name}"]
-        wishes.append(command.Wish("ZFS:DELETE:BOOKMARK", words, None))
-    command.together(wishes, where)
+        tasks.append(command.Task("ZFS:DELETE:BOOKMARK", words, None))
+    command.together(tasks, where)
     # The origin of a set-aside clone is destroyed together with the clone.
     later = ["-d"] if one.clones else []
     arguments = ["zfs", "destroy", *later, one.full]

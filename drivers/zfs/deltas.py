@@ -40,7 +40,7 @@ def between(
     listed = files and older is not None and not older.bookmark and bool(folder)
     send_bytes, exact, seen = accounts.added, False, None
     if forward and (listed or (states and older and accounts.added <= _EXACT_BYTES)):
-        seen = survey.look_through(sending(place, older, newer), where)
+        seen = survey.parse_stream(sending(place, older, newer), where)
         send_bytes, exact = seen.stream_bytes, True
         if not seen.objects:  # only the dataset's header was written again: no content
             accounts = accounts._replace(newer=accounts.base, added=0)

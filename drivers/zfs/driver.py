@@ -59,14 +59,14 @@ class ZfsDriver(ZfsFailover):
     ) -> Delta:
         """See `Driver.delta`."""
         where = str(self)
-        place, older, newer = self._sight.pair(base, incremental)
-        written = None if states or files else self._sight.gap(base, incremental)
+        place, older, newer = self._cache.pair(base, incremental)
+        written = None if states or files else self._cache.gap(base, incremental)
         known = deltas.small(base, incremental, written) if written is not None else None
         if known is not None:
             return known
         accounts = compare.accounts(older, newer, where)
         if accounts is None:  # they have changed
-            place, older, newer = self._sight.found_pair(base, incremental)
+            place, older, newer = self._cache.found_pair(base, incremental)
             accounts = compare.accounts(older, newer, where)
             if accounts is None:
                 raise texts.snapshot_missing(where, incremental)
@@ -74,10 +74,10 @@ class ZfsDriver(ZfsFailover):
 
     def changes(self, base: str, incremental: str) -> Changes:
         """See `Driver.changes`. A stream is generated for it, and discarded."""
-        place, older, newer = self._sight.pair(base, incremental)
+        place, older, newer = self._cache.pair(base, incremental)
         if base == incremental:
             return Changes(b"", b"")  # ZFS has no stream for that
-        found = survey.look_through(deltas.sending(place, older, newer), str(self))
+        found = survey.parse_stream(deltas.sending(place, older, newer), str(self))
         return survey.changes(found)
 
     def send(
@@ -88,7 +88,7 @@ class ZfsDriver(ZfsFailover):
         checkpoint: dict[str, int | str] | None = None,
     ) -> ZfsSendStream:
         """See `Driver.send`. The first record of the stream shows whether it is the right one."""
-        place, older, newer = self._sight.pair(base, incremental)
+        place, older, newer = self._cache.pair(base, incremental)
         sending = deltas.sending(place, older, newer)
         token = stream.check_token(checkpoint, sending, str(self))
         hold = newer.mark is not None and not newer.holds
@@ -136,14 +136,14 @@ class ZfsDriver(ZfsFailover):
 
     def receive(self, request: ReceiveRequest) -> receive.ZfsReceiver:
         """See `Driver.receive`."""
-        self._settle()
+        self._finish_commit()
         where, place = str(self), self._mirror()
         owner = place.mark.mirror_id or place.prepared
         if owner != request.mirror_id:
             raise texts.other_mirror(where, owner)
         left = running.kept(self.location) is not None
         running.drop(self.location)
-        lock, waited = running.alone(self.location, where)
+        lock, waited = running.receive_lock(self.location, where)
         try:
             # Received data may just have been saved.
             place, found = self._ready(self._look(fresh=left or waited), request)
@@ -156,7 +156,7 @@ class ZfsDriver(ZfsFailover):
             os.close(lock)
             raise
         try:
-            made.ahead()
+            made.start_early()
         except BaseException:
             made.close()
             raise
@@ -169,7 +169,7 @@ class ZfsDriver(ZfsFailover):
             with self._changing():
                 failover.finish_swap(place, where)
             place = self._look()
-        place = self._heal(place)
+        place = self._recover(place)
         found = self._list(place)
         if request.base is None:
             if found.own():
@@ -181,12 +181,12 @@ class ZfsDriver(ZfsFailover):
         own = found.own()
         if own[-1].guid == base.guid or found.find(request.snapshot.guid) is not None:
             return place, found
-        refusal = receive.refuse_foreign(found, base.guid, where)
+        refusal = receive.later_snapshots_error(found, base.guid, where)
         if refusal is not None:
             raise refusal
         pin = failover.shown(place, found)  # it is shown until the commit
         with self._changing():
-            failover.make_anew(place, found, base, place.mark, None, where, pin=pin)
+            failover.rebuild_by_clone(place, found, base, place.mark, None, where, pin=pin)
         place = self._look()
         return place, self._list(place)
 
@@ -199,21 +199,21 @@ class ZfsDriver(ZfsFailover):
 
     def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
         """See `Driver.commit`."""
-        self._settle()
+        self._finish_commit()
         place = self._mirror()
         try:
             done = commit.commit(place, self._list(place), transfer_id, show=show, where=str(self))
         except BaseException:
-            self._sight.forget()
+            self._cache.forget()
             raise
-        entry, self._due = done.entry, done.due
+        entry, self._pending = done.entry, done.pending
         if done.fresh:
-            self._sight.forget()
+            self._cache.forget()
         else:
-            self._sight.added(entry)
-        if done.due is not None and not self.locked:
-            self._settle()
-            entry = self._sight.hint(entry.guid) or entry
+            self._cache.added(entry)
+        if done.pending is not None and not self.locked:
+            self._finish_commit()
+            entry = self._cache.hint(entry.guid) or entry
         return self._snapshot(entry, done.place)
 
     def discard(self, transfer_id: str) -> None:
@@ -234,7 +234,7 @@ class ZfsDriver(ZfsFailover):
             self._forget()
 
     def _forget(self) -> None:
-        where, place = str(self), self._heal(self._look(fresh=True))
+        where, place = str(self), self._recover(self._look(fresh=True))
         request = receive.begun(place)
         running.drop(self.location)
         if request is not None and not self._list(place).find(request.snapshot.guid):

@@ -105,7 +105,7 @@ def promote(place: Place, found: Listing, guid: str | None, where: str) -> None:
     """See `Driver.promote`: a mirror becomes writable where it is."""
     volume = place.here
     assert volume is not None
-    target = beginning(place, found, guid)
+    target = promotion_base(place, found, guid)
     if target is None:
         raise Refused(
             "there is no snapshot to make live",
@@ -118,7 +118,7 @@ def promote(place: Place, found: Listing, guid: str | None, where: str) -> None:
         command.effect("ZFS:PROMOTE:ABORT", ["zfs", "recv", "-A", place.location], where)
     own = found.own()
     if not own or own[-1].guid != target.guid:  # newer ones are set aside
-        make_anew(place, found, target, place.mark, None, where)
+        rebuild_by_clone(place, found, target, place.mark, None, where)
         place = look(place.location, where)
         volume = place.here
         assert volume is not None
@@ -138,7 +138,7 @@ def make_writable(volume: Dataset, mark: Mark, where: str) -> None:
     mounting.mount("ZFS:PROMOTE:MOUNT", volume)
 
 
-def beginning(place: Place, found: Listing, guid: str | None) -> Entry | None:
+def promotion_base(place: Place, found: Listing, guid: str | None) -> Entry | None:
     """The snapshot whose content a promoted volume gets; None when there is none."""
     if guid is not None:
         return found.find(guid)
@@ -194,7 +194,7 @@ def rollback(
         freezing.thaw([place.location], where)
         raise
     keep = old.role != "mirror" or not same
-    return make_anew(place, found, target, mark, keep_as if keep else None, where)
+    return rebuild_by_clone(place, found, target, mark, keep_as if keep else None, where)
 
 
 def refuse_descendants(location: str, where: str) -> None:
@@ -231,7 +231,7 @@ def kept_as(found: Listing, keep_as: str) -> Entry | None:
     return fits[-1] if fits else None
 
 
-def make_anew(
+def rebuild_by_clone(
     place: Place,
     found: Listing,
     target: Entry,
@@ -279,7 +279,7 @@ def make_anew(
 
 def finish_swap(place: Place, where: str, *, certain: bool = False) -> None:
     """Give the new volume the name and place of the old one, which is set aside. certain: it is an
-    error when it cannot be mounted (`mounting.mount_certainly`).
+    error when it cannot be mounted (`mounting.require_mounted`).
     """
     if place.here is None and place.fresh is not None:
         rename("ZFS:SWAP:RENAME", place.fresh, place.location, where)
@@ -288,7 +288,7 @@ def finish_swap(place: Place, where: str, *, certain: bool = False) -> None:
     assert volume is not None
     try:
         if certain:
-            mounting.mount_certainly("ZFS:SWAP:MOUNT", volume, where)
+            mounting.require_mounted("ZFS:SWAP:MOUNT", volume, where)
         else:
             mounting.mount("ZFS:SWAP:MOUNT", volume)
     finally:

@@ -47,7 +47,7 @@ def translate(
     arguments: of the command, its name first. ask: runs a command for a better message (which holds
     a snapshot has). user: that ran it; "" for the user of this process.
     """
-    said = _said(stderr)
+    said = _one_line(stderr)
     user = user or _user()
     name = _name(said, arguments)
     if _DENIED.search(stderr):
@@ -86,7 +86,7 @@ def translate(
 def _denied(
     where: str, arguments: Sequence[str], stderr: str, name: str, user: str, ask: Ask | None
 ) -> MirrordError:
-    said, needed = _said(stderr), needed_by(arguments)
+    said, needed = _one_line(stderr), needed_by(arguments)
     dataset = re.split(r"[@#]", name)[0]
     if not needed or _MOUNTING.search(stderr):
         return PermissionMissing(
@@ -116,7 +116,7 @@ def _destination(arguments: Sequence[str], otherwise: str) -> str:
     return above or last or otherwise
 
 
-def _said(stderr: str) -> str:
+def _one_line(stderr: str) -> str:
     """The message in one line, without the usage text of `zfs` and its advice to force."""
     lines = []
     for line in stderr.splitlines():

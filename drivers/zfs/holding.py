@@ -5,9 +5,9 @@ from __future__ import annotations
 from mirrord.drivers.zfs import command, marks
 
 #: Errors that are ignored: the hold exists already, or the snapshot no longer exists.
-_FINE = "tag already exists", "does not exist"
+_IGNORED = "tag already exists", "does not exist"
 
 
-def hold(label: str, snapshot: str) -> command.Wish:
+def hold(label: str, snapshot: str) -> command.Task:
     """The command that holds a snapshot."""
-    return command.Wish(label, ["zfs", "hold", marks.HOLD, snapshot], _FINE)
+    return command.Task(label, ["zfs", "hold", marks.HOLD, snapshot], _IGNORED)

@@ -57,7 +57,7 @@ def mount(label: str, volume: Dataset) -> None:
     command.result(["zfs", "mount", volume.name])
 
 
-def mount_certainly(label: str, volume: Dataset, where: str) -> None:
+def require_mounted(label: str, volume: Dataset, where: str) -> None:
     """Mount what has taken a volume's place, if mirrord should mount it; its mountpoint is then as
     it was before `below.guard`. Raises `Refused` when it cannot be mounted, or when files were
     created in the directory below meanwhile; may be called again.
@@ -137,13 +137,13 @@ def places(volume: Dataset) -> list[str]:
     with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
         found = [line.split(" ")[:3] for line in file]
     return [
-        plain(path)
+        unescaped(path)
         for name, path, kind in reversed(found)
-        if kind == "zfs" and plain(name) == volume.name
+        if kind == "zfs" and unescaped(name) == volume.name
     ]
 
 
-def plain(escaped: str) -> str:
+def unescaped(escaped: str) -> str:
     """Decode octal escapes of a table of mounts (`\\040` for a space)."""
     parts = escaped.split("\\")
     octal = [chr(int(part[:3], 8)) + part[3:] for part in parts[1:]]

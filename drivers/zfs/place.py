@@ -136,8 +136,8 @@ def look(location: str, where: str, *more: str) -> Place:
     arguments = ["zfs", "get", "-Hp", "-o", "name,property,value,source", wanted, *asked]
     done = command.result(arguments)
     if done.status != 0:
-        complaints = [line for line in done.errors.splitlines() if line.strip()]
-        if not complaints or any(not _is_absence(line) for line in complaints):
+        errors = [line for line in done.errors.splitlines() if line.strip()]
+        if not errors or any(not _is_absence(line) for line in errors):
             raise command.failure(where, arguments, done.errors)
     found = parse(done.output)
     above = found.get(parent)

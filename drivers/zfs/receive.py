@@ -18,7 +18,7 @@ from mirrord.drivers.zfs.listing import Listing
 from mirrord.drivers.zfs.marks import Mark
 from mirrord.drivers.zfs.place import Place, look
 from mirrord.drivers.zfs.records import Begin, ZfsScanner
-from mirrord.drivers.zfs.running import Running
+from mirrord.drivers.zfs.running import HeldReceive
 from mirrord.drivers.zfs.stream import TOKEN
 from mirrord.system import command as programs
 from mirrord.system import steps
@@ -50,15 +50,15 @@ class ZfsReceiver(Receiver):
         self._where = where
         self._mirror_id = mirror_id
         self._present = present
-        self._alone = lock
+        self._lock = lock
         self._scanner = ZfsScanner()
-        self._running: Running | None = None
-        self._early: Running | None = None
+        self._running: HeldReceive | None = None
+        self._early: HeldReceive | None = None
         self._waiting: list[bytes] = []
         self._staging: Staging | None = None
         self._closed = False
 
-    def ahead(self) -> None:
+    def start_early(self) -> None:
         """Start `zfs recv` early, where its arguments do not depend on the stream: it does nothing
         until the first record arrives, and that is checked before it is passed on.
         """
@@ -86,7 +86,7 @@ class ZfsReceiver(Receiver):
             for piece in passed:
                 self._running.write(piece, self.waiting)
 
-    def _begin(self, begin: Begin) -> Running:
+    def _begin(self, begin: Begin) -> HeldReceive:
         """Check that the stream is the announced one, prepare for it and start `zfs recv`."""
         request = self._request
         if str(begin.toguid) != request.snapshot.guid:
@@ -100,10 +100,10 @@ class ZfsReceiver(Receiver):
                 f"its base is {begin.fromguid or 'none'}, not {request.base or 'none'}",
             )
         if not self._present:
-            self._make_way(begin)
+            self._clear_leftovers(begin)
         return self._start(begin)
 
-    def _make_way(self, begin: Begin) -> None:
+    def _clear_leftovers(self, begin: Begin) -> None:
         """Resume from what an earlier transfer left, or discard it."""
         volume = self._place.here
         token = volume.token if volume else ""
@@ -124,17 +124,17 @@ class ZfsReceiver(Receiver):
                 "ZFS:RECEIVE:LEFTOVER", ["zfs", "destroy", self._place.location], self._where
             )
 
-    def _start(self, begin: Begin) -> Running:
+    def _start(self, begin: Begin) -> HeldReceive:
         record.write(self._place.location, self._request)
         early, self._early = self._early, None
         return early or self._launch(self._arguments(begin))
 
-    def _launch(self, arguments: list[str]) -> Running:
+    def _launch(self, arguments: list[str]) -> HeldReceive:
         steps.reached("ZFS:RECEIVE:START")
         errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         if self._present:
-            made = Running(self._where, arguments, None, errors, -1, self._alone)
-            self._alone = -1
+            made = HeldReceive(self._where, arguments, None, errors, -1, self._lock)
+            self._lock = -1
             return made
         reading, writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(writing, False)
@@ -148,7 +148,7 @@ class ZfsReceiver(Receiver):
                 stdin=reading,
                 stdout=programs.NO_INPUT,
                 stderr=errors.fileno(),
-                keep=(self._alone,),
+                keep=(self._lock,),
             )
         except BaseException:
             os.close(writing)
@@ -156,8 +156,8 @@ class ZfsReceiver(Receiver):
             raise
         finally:
             os.close(reading)
-        made = Running(self._where, arguments, child, errors, writing, self._alone)
-        self._alone = -1
+        made = HeldReceive(self._where, arguments, child, errors, writing, self._lock)
+        self._lock = -1
         return made
 
     def _arguments(self, begin: Begin | None) -> list[str]:
@@ -208,9 +208,9 @@ class ZfsReceiver(Receiver):
             self._running.close()
         if self._early is not None:
             self._early.close()
-        if self._alone >= 0:
-            os.close(self._alone)
-            self._alone = -1
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
 
 def target_name(listing: Listing | None, location: str, snapshot: Snapshot, where: str) -> str:
@@ -224,9 +224,9 @@ def target_name(listing: Listing | None, location: str, snapshot: Snapshot, wher
 
 def stagings(place: Place, listing: Listing) -> list[Staging]:
     """The staging of the last transfer, if its snapshot is not here. ZFS keeps one per dataset."""
-    whole = running.kept(place.location)
-    if whole is not None and whole.staging is not None:
-        return [whole.staging]
+    held = running.kept(place.location)
+    if held is not None and held.staging is not None:
+        return [held.staging]
     request = begun(place)
     if request is None or listing.find(request.snapshot.guid):
         return []
@@ -281,7 +281,7 @@ def decoded(token: str) -> tokens.Token | None:
 def discard(place: Place, where: str) -> None:
     """Remove what a transfer left: the process, the received data, and the record."""
     running.drop(place.location)
-    lock, _waited = running.alone(place.location, where)
+    lock, _waited = running.receive_lock(place.location, where)
     try:
         place = look(place.location, where)
         volume = place.here
@@ -294,7 +294,7 @@ def discard(place: Place, where: str) -> None:
         os.close(lock)
 
 
-def refuse_foreign(listing: Listing, base_guid: str, where: str) -> MirrordError | None:
+def later_snapshots_error(listing: Listing, base_guid: str, where: str) -> MirrordError | None:
     """The error when a stream from that base cannot be received: another program took snapshots of
     the copy after it. None: there are no later snapshots, or only received ones.
     """

@@ -52,4 +52,4 @@ def _thaw_in_place(place: Place, where: str) -> None:
         words = ["zfs", "set", f"mountpoint={folder.removesuffix(ending)}", here.name]
         command.effect("ZFS:REINSTATE:FOLDER", words, where)
     freezing.thaw([here.name], where)
-    mounting.mount_certainly("ZFS:REINSTATE:MOUNT", look(place.location, where).here or here, where)
+    mounting.require_mounted("ZFS:REINSTATE:MOUNT", look(place.location, where).here or here, where)

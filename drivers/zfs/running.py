@@ -32,9 +32,9 @@ _POLL_S = 0.02
 
 
 @dataclass(slots=True)
-class Running:
+class HeldReceive:
     """child: None when there is nothing to receive, as the snapshot exists already. writing: its
-    input. alone: the lock that it holds while it runs. target: the snapshot's name here.
+    input. lock: the lock that it holds while it runs. target: the snapshot's name here.
     """
 
     where: str
@@ -42,7 +42,7 @@ class Running:
     child: programs.Process | None
     errors: IO[bytes]
     writing: int
-    alone: int
+    lock: int
     target: str = ""
     request: ReceiveRequest | None = None
     staging: Staging | None = None
@@ -102,17 +102,17 @@ class Running:
             if programs.ended(self.child, timeout_s=_END_S) is None:
                 programs.end_session(self.child)
             self.child.wait()
-        if self.alone >= 0:
-            os.close(self.alone)
-            self.alone = -1
+        if self.lock >= 0:
+            os.close(self.lock)
+            self.lock = -1
         self.errors.close()
 
 
 _guard = threading.Lock()
-_kept: dict[str, Running] = {}
+_kept: dict[str, HeldReceive] = {}
 
 
-def keep(location: str, running: Running) -> None:
+def keep(location: str, running: HeldReceive) -> None:
     """Keep a complete transfer until it is committed or discarded."""
     with _guard:
         before = _kept.pop(location, None)
@@ -121,7 +121,7 @@ def keep(location: str, running: Running) -> None:
         before.close()
 
 
-def kept(location: str, transfer_id: str | None = None) -> Running | None:
+def kept(location: str, transfer_id: str | None = None) -> HeldReceive | None:
     """The complete transfer that is kept for a dataset, if it still runs and has that id."""
     with _guard:
         found = _kept.get(location)
@@ -141,7 +141,7 @@ def drop(location: str) -> None:
         found.close()
 
 
-def alone(location: str, where: str) -> tuple[int, bool]:
+def receive_lock(location: str, where: str) -> tuple[int, bool]:
     """Take the lock that `zfs recv` holds while it runs: that of a killed process may still be
     saving what it received. Returns its descriptor, and whether the lock had to be waited for.
     Raises `Busy` when that takes too long.
@@ -181,5 +181,5 @@ def _busy(where: str, descriptor: int) -> MirrordError:
 
 
 def close_lock(descriptor: int) -> None:
-    """Release the lock of `alone`."""
+    """Release the lock of `receive_lock`."""
     os.close(descriptor)

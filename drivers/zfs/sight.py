@@ -13,7 +13,7 @@ from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.place import Dataset, Place, look
 
 
-class Sight:
+class DatasetCache:
     """trusted: the volume's lock is held."""
 
     def __init__(self, location: str, where: str) -> None:
@@ -22,7 +22,7 @@ class Sight:
         self._place: Place | None = None
         self._listing: Listing | None = None
         self._hints: dict[str, Entry] = {}
-        self._trusted = self._true = False
+        self._trusted = self._valid = False
         self._gap: tuple[str, str, int] | None = None
 
     def trust(self, locked: bool) -> None:
@@ -32,16 +32,16 @@ class Sight:
 
     def forget(self) -> None:
         """Invalidate: something is about to change, or has changed."""
-        self._true, self._listing = False, None
+        self._valid, self._listing = False, None
 
     def place(self, *more: str, fresh: bool = False) -> Place:
         """What is at the location; more: additional properties that are needed."""
         if not set(more) <= set(self._asked):
             self._asked, fresh = more, True
-        if fresh or not self._true or self._place is None:
+        if fresh or not self._valid or self._place is None:
             self._listing = None
             self._place = look(self._location, self._where, *self._asked)
-            self._true = self._trusted
+            self._valid = self._trusted
         return self._place
 
     def pinned(self, here: Dataset) -> None:
@@ -51,7 +51,7 @@ class Sight:
 
     def listing(self, place: Place, *, certain: bool = False) -> Listing:
         """Its snapshots; empty when there is no volume. certain: see `cache`."""
-        if not certain and self._true and self._listing is not None and place is self._place:
+        if not certain and self._valid and self._listing is not None and place is self._place:
             return self._listing
         volume = place.volume
         if volume is None:
@@ -127,7 +127,7 @@ class Sight:
                 raise texts.base_missing(self._where, base)
         return place, older, newer
 
-    def keeping(self, guid: str, *, live: bool) -> tuple[Place, Listing]:
+    def for_deletion(self, guid: str, *, live: bool) -> tuple[Place, Listing]:
         """What is needed to delete a snapshot. Of a live volume (as it was last seen) that is only
         the snapshot, as it is now, under its last known name.
         """

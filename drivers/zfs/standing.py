@@ -26,14 +26,14 @@ def role_of(place: Place) -> tuple[Role, tuple[str, ...]]:
         return Role.MIRROR, ()
     if role == "forgotten":
         return Role.FOREIGN, ("it is the view of a deleted mirror",)
-    if nobodys(volume) and volume.local("overlay") == "off":  # (a zvol cannot be recognized)
+    if lost_mark(volume) and volume.local("overlay") == "off":  # (a zvol cannot be recognized)
         return Role.MIRROR, ("The record of the mirror that it belongs to is missing or damaged.",)
     if volume.get("inconsistent") == "1":
         return Role.FOREIGN, ("it is a dataset that another program has partially received",)
     return Role.LIVE, ()
 
 
-def nobodys(volume: Dataset) -> bool:
+def lost_mark(volume: Dataset) -> bool:
     """Whether a volume without a mark of mirrord has the properties of a received one: the mark of
     a mirror was removed.
     """

@@ -73,7 +73,7 @@ class Survey(NamedTuple):
         return self.objects.get(_CONTENT, nothing)
 
 
-def look_through(sending: Sending, where: str) -> Survey:
+def parse_stream(sending: Sending, where: str) -> Survey:
     """Generate the stream and parse all of it. Raises the error of `zfs send`."""
     scanner = ZfsScanner(collect=True)
     with ZfsSendStream(sending, where, None) as stream:

@@ -49,7 +49,7 @@ class ZfsFailover(ZfsDataset):
         """See `Driver.promote`."""
         # (In a full pool the records of a commit cannot be written.)
         with contextlib.suppress(NoSpace):
-            self._settle()
+            self._finish_commit()
         with self._changing():
             self._promote(guid)
 
@@ -60,7 +60,7 @@ class ZfsFailover(ZfsDataset):
             assert here is not None
             if place.mark.role == "live":
                 mounting.mount("ZFS:PROMOTE:MOUNT", here)
-            elif standing.nobodys(here):
+            elif standing.lost_mark(here):
                 failover.promote(place, self._list(place), guid, where)
             return
         if role is not Role.MIRROR:
@@ -70,7 +70,7 @@ class ZfsFailover(ZfsDataset):
             failover.finish_swap(place, where)
             place = self._look(fresh=True)
         with contextlib.suppress(NoSpace):
-            place = self._heal(place)
+            place = self._recover(place)
         if place.here is None:
             raise standing.nothing_shown(where)
         failover.promote(place, self._list(place), guid, where)
@@ -174,7 +174,7 @@ class ZfsFailover(ZfsDataset):
         if role is Role.FOREIGN:
             raise texts.not_a_mirror(where)
         running.drop(self.location)
-        place = self._heal(place)
+        place = self._recover(place)
         found = self._list(place)
         target = found.find(guid)
         if target is None:

@@ -56,12 +56,12 @@ def by_commands(places: Sequence[Place], name: str, mark: SnapshotMark, where: s
     taken = [_own(listing.load_one(full, where), full, where) for full in fulls]
     # If a snapshot is destroyed by force, the next update continues from the bookmark.
     insured = [
-        wish
+        task
         for one in taken
         if not one.holds
-        for wish in (
+        for task in (
             holding.hold("ZFS:SNAPSHOT:HOLD", one.full),
-            command.Wish(
+            command.Task(
                 "ZFS:SNAPSHOT:BOOKMARK",
                 ["zfs", "bookmark", one.full, f"{one.dataset}#{name}"],
                 None,

@@ -124,7 +124,7 @@ class TreeDriver(TreeFailover):
         tree, where = self._look(), str(self)
         states = checkpoint or {}
         members = [
-            (name, None if states.get(newer.guid) == tree_receive.WHOLE else older, newer)
+            (name, None if states.get(newer.guid) == tree_receive.FULL else older, newer)
             for name, older, newer in self._members(tree, base, incremental)
         ]
         done = {guid for guid, state in states.items() if state == tree_receive.DONE}
@@ -171,9 +171,9 @@ class TreeDriver(TreeFailover):
             raise texts.not_a_mirror(where)
         if facts.mirror_id != request.mirror_id:
             raise texts.other_mirror(where, facts.mirror_id)
-        turn = tree_record.turn(self.location)
-        if turn is not None:
-            tree_failover.finish(self._look(beside=True), turn, None, where)
+        rollback = tree_record.rollback(self.location)
+        if rollback is not None:
+            tree_failover.finish(self._look(beside=True), rollback, None, where)
         tree = self._look(beside=True)
         entry = tree.root_entry(request.base) if request.base is not None else None
         if request.base is not None and entry is None:
@@ -195,12 +195,12 @@ class TreeDriver(TreeFailover):
             newest = tree.own(location)[-1].guid
             if newest in (one.base, one.guid):
                 continue
-            refusal = receive.refuse_foreign(tree.listings[location], one.base, str(self))
+            refusal = receive.later_snapshots_error(tree.listings[location], one.base, str(self))
             if refusal is not None:
                 raise refusal
             back = True
         if back and request.base is not None:
-            tree_failover.turn_back(
+            tree_failover.roll_back(
                 tree,
                 request.base,
                 mirror_id=request.mirror_id,
@@ -220,7 +220,7 @@ class TreeDriver(TreeFailover):
         for one in begun.manifest.members:  # an ended process may still be saving received data
             location = tree_receive.location_of(tree, one)
             if location is not None and running.kept(location) is None:
-                lock, waited = running.alone(location, f"zfs:{location}")
+                lock, waited = running.receive_lock(location, f"zfs:{location}")
                 running.close_lock(lock)
                 late |= waited
         tree = self._look(beside=True) if late else tree
@@ -242,7 +242,7 @@ class TreeDriver(TreeFailover):
 
     def forget(self) -> None:
         """See `Driver.forget`."""
-        self._settle()
+        self._finish_pending()
         where, tree = str(self), self._look()
         mirror = self._root.facts().role is Role.MIRROR
         for name in tree.inside()[1:]:

@@ -97,11 +97,11 @@ def _end(locations: list[str], where: str) -> None:
     """Pass the END records to all: each waits for the pool, and so they wait together."""
 
     def finish(location: str) -> None:
-        whole = running.kept(location)
-        if whole is None:
+        held = running.kept(location)
+        if held is None:
             raise staging_missing(where, location)
         try:
-            whole.finish()
+            held.finish()
         finally:
             running.drop(location)
 
@@ -124,7 +124,7 @@ def _mark(tree: Tree, begun: Transfer, where: str) -> None:
     ]
     snapshot = request.snapshot
     mark = SnapshotMark(snapshot.kind, request.transfer_id, snapshot.taken_at_ns)
-    for some in pieces([one.full for one in entries if not one.marked]):
+    for some in batches([one.full for one in entries if not one.marked]):
         steps.reached("ZFS:TREE:MARK")
         if not programs.mark_all(some, mark):
             command.run(["zfs", "set", f"{marks.SNAPSHOT}={mark.text()}", *some], where)
@@ -133,12 +133,12 @@ def _mark(tree: Tree, begun: Transfer, where: str) -> None:
 
 def hold(entries: Iterable[Entry], where: str) -> None:
     """Hold snapshots that mirrord needs."""
-    for some in pieces([one.full for one in entries]):
+    for some in batches([one.full for one in entries]):
         words = ["zfs", "hold", marks.HOLD, *some]
         command.lenient("ZFS:TREE:HOLD", words, where, "tag already exists")
 
 
-def pieces(every: list[str]) -> Iterator[list[str]]:
+def batches(every: list[str]) -> Iterator[list[str]]:
     """The names in groups that fit into one command."""
     for start in range(0, len(every), _AT_ONCE):
         yield every[start : start + _AT_ONCE]
@@ -184,7 +184,7 @@ def discard(root: ZfsDriver, begun: Transfer, where: str) -> None:
 def _undo(
     tree: Tree, location: str, guid: str, base: str | None, transfer_id: str, where: str
 ) -> None:
-    lock, _waited = running.alone(location, where)
+    lock, _waited = running.receive_lock(location, where)
     try:
         there = look(location, where).here or tree.datasets[location]
         if there.token:
@@ -194,20 +194,20 @@ def _undo(
     finally:
         running.close_lock(lock)
     there, own = tree.datasets[location], tree.own(location)
-    came = [one for one in own if one.guid == guid and one.mark is not None]
+    received = [one for one in own if one.guid == guid and one.mark is not None]
     if base is not None and own and own[-1].guid == base and there.get("readonly") == "on":
         if there.get("written") not in ("", "0"):  # an earlier attempt ended before it
             command.effect("ZFS:TREE:BACK", ["zfs", "rollback", own[-1].full], where)
         return
-    if not came or came[0].mark is None or came[0].mark.transfer != transfer_id:
+    if not received or received[0].mark is None or received[0].mark.transfer != transfer_id:
         return
-    if base is None and own != came:
+    if base is None and own != received:
         return  # another program has taken a snapshot of it: it is kept
     if base is not None and (own[-1].guid != guid or len(own) < 2 or own[-2].guid != base):
         return  # the next transfer goes back by a clone, and keeps this dataset
-    words = ["zfs", "release", marks.HOLD, came[0].full]
+    words = ["zfs", "release", marks.HOLD, received[0].full]
     command.lenient("ZFS:TREE:BACK", words, where, "no such tag")
-    command.effect("ZFS:TREE:BACK", ["zfs", "destroy", came[0].full], where)
+    command.effect("ZFS:TREE:BACK", ["zfs", "destroy", received[0].full], where)
     if base is None:
         command.effect("ZFS:TREE:BACK", ["zfs", "destroy", location], where)
         return

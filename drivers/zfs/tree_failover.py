@@ -34,7 +34,7 @@ from mirrord.drivers.zfs.driver import ZfsDriver
 from mirrord.drivers.zfs.listing import Entry
 from mirrord.drivers.zfs.marks import Mark, SnapshotMark
 from mirrord.drivers.zfs.tree_look import Tree
-from mirrord.drivers.zfs.tree_record import Turn
+from mirrord.drivers.zfs.tree_record import PendingRollback
 from mirrord.system import clock
 
 
@@ -45,7 +45,7 @@ def promote(root: ZfsDriver, mirror_id: str, where: str) -> None:
     members = [
         name
         for name in mine
-        if standing.nobodys(tree.datasets[name])
+        if standing.lost_mark(tree.datasets[name])
         or (
             (mark := tree.datasets[name].mark) is not None
             and mark.mirror_id == mirror_id
@@ -76,13 +76,13 @@ def changed(tree: Tree, target: dict[str, Entry], where: str) -> list[str]:
     return found
 
 
-def turn_back(
+def roll_back(
     tree: Tree, guid: str, *, mirror_id: str, keep_as: str | None, live: bool, where: str
 ) -> str | None:
     """Roll the tree back to its snapshot `guid`, as a MIRROR. live: it was LIVE. Returns the name
     of the DIVERGED snapshot by which the old state is kept; None: nothing is kept.
     """
-    begun = tree_record.turn(tree.root)
+    begun = tree_record.rollback(tree.root)
     if begun is None or begun.guid != guid:
         entry = tree.root_entry(guid)
         if entry is None or entry.dataset != tree.root:
@@ -95,11 +95,11 @@ def turn_back(
         paths = {one.guid: tree.path(name) for name, one in target.items()}
         tree = _frozen(tree, where)
         writing = _writing(tree)
-        begun = Turn(guid, mirror_id, live, paths, writing)
+        begun = PendingRollback(guid, mirror_id, live, paths, writing)
         _unmount(tree, changed(tree, target, where), where, force=bool(writing))
         if live and keep_as is not None:
             tree_reinstate.remember(tree, keep_as)
-        tree_record.begin_turn(tree.root, begun)
+        tree_record.begin_rollback(tree.root, begun)
         tree = tree_look.load(tree.root, where, beside=True)
     return finish(tree, begun, keep_as, where)
 
@@ -117,7 +117,7 @@ def _writing(tree: Tree) -> tuple[str, ...]:
     return tuple(one.guid for one in members if writers.of([one], 1))
 
 
-def finish(tree: Tree, begun: Turn, keep_as: str | None, where: str) -> str | None:
+def finish(tree: Tree, begun: PendingRollback, keep_as: str | None, where: str) -> str | None:
     """Finish a rollback."""
     kept = None
     if tree.root in tree.datasets:
@@ -142,7 +142,7 @@ def finish(tree: Tree, begun: Turn, keep_as: str | None, where: str) -> str | No
     tree_arrange.arrange(tree, begun.paths, ours, where)
     tree = tree_look.load(tree.root, where, beside=True)
     if begun.live:
-        mounting.mount_certainly("ZFS:TREE:MOUNT", tree.datasets[tree.root], where)
+        mounting.require_mounted("ZFS:TREE:MOUNT", tree.datasets[tree.root], where)
     tree_arrange.mount(tree)
     tree_arrange.show_aside(tree)  # also what an earlier attempt has renamed
     tree_record.end("ZFS:TREE:TURNED", tree.root)
@@ -151,7 +151,7 @@ def finish(tree: Tree, begun: Turn, keep_as: str | None, where: str) -> str | No
 
 def _kept_and_cloned(
     tree: Tree,
-    begun: Turn,
+    begun: PendingRollback,
     target: dict[str, Entry],
     different: Sequence[str],
     keep_as: str | None,
@@ -203,7 +203,7 @@ def _keep(tree: Tree, turned: Sequence[str], keep_as: str, where: str) -> str:
     return name
 
 
-def _adopt(tree: Tree, begun: Turn, where: str) -> None:
+def _adopt(tree: Tree, begun: PendingRollback, where: str) -> None:
     """Mark the unchanged members as those of the mirror, like the clones."""
     plain = Mark(role="mirror", mirror_id=begun.mirror_id)
     members = []

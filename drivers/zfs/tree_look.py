@@ -95,8 +95,8 @@ class Tree(NamedTuple):
         removed or renamed.
         """
         lines = [f"{self.path(name)}\t{self.datasets[name].guid}\n" for name in self.mirrored()]
-        whole = hashlib.sha256("".join(lines).encode()).hexdigest()[:32]
-        return f"{len(lines)} {whole}"
+        digest = hashlib.sha256("".join(lines).encode()).hexdigest()[:32]
+        return f"{len(lines)} {digest}"
 
 
 def is_inside(root: str, name: str) -> bool:
@@ -151,8 +151,8 @@ def _beside(root: str) -> list[str]:
 def _answer(words: list[str], where: str) -> str:
     """The output of a command; missing datasets are no error."""
     done = command.result(words)
-    complaints = [line for line in done.errors.splitlines() if line.strip()]
-    absent = complaints and all(_is_absence(line) for line in complaints)
+    errors = [line for line in done.errors.splitlines() if line.strip()]
+    absent = errors and all(_is_absence(line) for line in errors)
     if done.status != 0 and not absent:
         raise command.failure(where, words, done.errors)
     return done.output

@@ -19,7 +19,7 @@ from mirrord.drivers.zfs.tree_stream import Manifest, Member, TreeParser, parse_
 #: In a checkpoint: a member is complete.
 DONE = "done"
 #: A member's base no longer exists: it needs a full stream.
-WHOLE = "whole"
+FULL = "whole"
 
 
 def location_of(tree: Tree, member: Member) -> str | None:
@@ -51,7 +51,7 @@ class TreeReceiver(Receiver):
         self._tree: Tree | None = None
         self._left: list[Member] = []
         self._current: ZfsReceiver | None = None
-        self._whole: list[str] = []
+        self._complete: list[str] = []
         self._received_bytes = 0
         self._staging: Staging | None = None
         self._closed = False
@@ -104,7 +104,7 @@ class TreeReceiver(Receiver):
         request, listed = request_of(self._request, member), tree.listings.get(location)
         where = f"zfs:{location}"
         running.drop(location)
-        lock, waited = running.alone(location, where)
+        lock, waited = running.receive_lock(location, where)
         if waited:  # received data may just have been saved
             self._tree = tree = tree_look.load(self._root, self._where, beside=True)
             listed = tree.listings.get(location)
@@ -124,7 +124,7 @@ class TreeReceiver(Receiver):
         location = location_of(self._tree, self._left[0])
         receiver.finish()
         receiver.close()
-        self._whole.append(str(location))
+        self._complete.append(str(location))
         self._current = None
         self._left.pop(0)
 
@@ -150,7 +150,7 @@ class TreeReceiver(Receiver):
         if self._current is not None:
             self._current.close()
         if self._staging is None:
-            for location in self._whole:
+            for location in self._complete:
                 running.drop(location)
 
 
@@ -160,7 +160,7 @@ def staging(tree: Tree, begun: Transfer) -> Staging:
     for one in begun.manifest.members:
         location = location_of(tree, one)
         if location is None:
-            complete, checkpoint[one.guid] = False, WHOLE
+            complete, checkpoint[one.guid] = False, FULL
             continue
         listed = tree.listings.get(location)
         if listed is not None and listed.find(one.guid) is not None:
@@ -187,4 +187,4 @@ def staging(tree: Tree, begun: Transfer) -> Staging:
 def checkpoint_of(checkpoint: dict[str, int | str] | None, guid: str) -> dict[str, int | str]:
     """The checkpoint of a member, from that of the tree."""
     found = (checkpoint or {}).get(guid)
-    return {TOKEN: found} if found not in (None, DONE, WHOLE) else {}
+    return {TOKEN: found} if found not in (None, DONE, FULL) else {}

@@ -23,7 +23,7 @@ class Transfer(NamedTuple):
     manifest: Manifest
 
 
-class Turn(NamedTuple):
+class PendingRollback(NamedTuple):
     """A rollback to a snapshot: the path of each member, by the guid of its snapshot.
 
     live: the tree was live, so all that is not in the snapshot is set aside. writing: guids of the
@@ -47,12 +47,12 @@ def transfer(root: str) -> Transfer | None:
         return None
 
 
-def turn(root: str) -> Turn | None:
+def rollback(root: str) -> PendingRollback | None:
     """The unfinished rollback, or None."""
     found: Any = _read(root).get("turn")
     try:
         guid, mirror_id, live, paths, *more = found
-        return Turn(str(guid), str(mirror_id), bool(live), dict(paths), tuple(*more))
+        return PendingRollback(str(guid), str(mirror_id), bool(live), dict(paths), tuple(*more))
     except (TypeError, ValueError):
         return None
 
@@ -63,7 +63,7 @@ def begin_transfer(root: str, begun: Transfer) -> None:
     _write("ZFS:TREE:RECORD", root, text)
 
 
-def begin_turn(root: str, begun: Turn) -> None:
+def begin_rollback(root: str, begun: PendingRollback) -> None:
     """Record it before anything is renamed."""
     _write("ZFS:TREE:INTENT", root, {"turn": list(begun)})
 

@@ -127,5 +127,5 @@ def _as_it_was(tree: Tree, before: Before, where: str) -> None:
             command.effect("ZFS:REINSTATE:MARK", ["zfs", *words, name], where)
     freezing.thaw(tree.inside(), where)
     tree = tree_look.load(tree.root, where)
-    mounting.mount_certainly("ZFS:REINSTATE:MOUNT", tree.datasets[tree.root], where)
+    mounting.require_mounted("ZFS:REINSTATE:MOUNT", tree.datasets[tree.root], where)
     tree_arrange.mount(tree)

@@ -65,12 +65,12 @@ def parse_manifest(text: str, root: str) -> Manifest:
         raise ValueError("its list of members does not begin with the root, or is too long")
     above: set[str] = set()
     for one in members:
-        whole = f"{root}/{one.path}" if one.path else root
-        if not is_dataset(whole) or names.MARKER in one.path or whole in above:
+        full_name = f"{root}/{one.path}" if one.path else root
+        if not is_dataset(full_name) or names.MARKER in one.path or full_name in above:
             raise ValueError(f"{one.path[:100]!r} is not a valid path of a member")
-        if one.path and names.parent_of(whole) not in above:
+        if one.path and names.parent_of(full_name) not in above:
             raise ValueError(f"the member {one.path[:100]!r} comes before its parent")
-        above.add(whole)
+        above.add(full_name)
     if len({one.guid for one in members}) != len(members):
         raise ValueError("two members have the same guid")
     return Manifest(members)

@@ -48,16 +48,16 @@ class TreeFailover(TreeVolume):
         """See `Driver.promote`."""
         where, facts = str(self), self.facts()
         here = self._look().datasets.get(self.location)
-        damaged = here is not None and standing.nobodys(here)
+        damaged = here is not None and standing.lost_mark(here)
         if facts.role is Role.LIVE and facts.mirror_id == "" and not damaged:
             return
         if facts.role not in (Role.LIVE, Role.MIRROR):
             raise texts.not_a_mirror(where)
-        self._settle()
+        self._finish_pending()
         facts = self._root.facts()
         if facts.role is Role.MIRROR or damaged:
             tree = self._look(beside=True)
-            first = failover.beginning(
+            first = failover.promotion_base(
                 tree.place(self.location), tree.listings[self.location], guid
             )
             late = first is not None and any(
@@ -68,7 +68,7 @@ class TreeFailover(TreeVolume):
             if guid is not None and first is None:
                 raise texts.snapshot_missing(where, guid)
             if first is not None and late:
-                tree_failover.turn_back(
+                tree_failover.roll_back(
                     tree,
                     first.guid,
                     mirror_id=facts.mirror_id,
@@ -160,8 +160,8 @@ class TreeFailover(TreeVolume):
             raise texts.not_a_mirror(where)
         if facts.role is Role.MIRROR and facts.mirror_id not in ("", mirror_id):
             raise texts.other_mirror(where, facts.mirror_id)
-        if tree_record.turn(self.location) is None:
-            self._settle()
+        if tree_record.rollback(self.location) is None:
+            self._finish_pending()
             if facts.role is Role.MIRROR and facts.shown == guid:
                 tree_arrange.mount(self._look())
                 return self._kept(keep_as)
@@ -170,7 +170,7 @@ class TreeFailover(TreeVolume):
         if entry is None:
             raise texts.base_missing(where, guid)
         tree_failover.refuse_diverged(entry, where)
-        kept = tree_failover.turn_back(
+        kept = tree_failover.roll_back(
             tree,
             guid,
             mirror_id=mirror_id,

@@ -58,11 +58,11 @@ class TreeVolume(Driver, Clones):
     def facts(self) -> VolumeFacts:
         """See `Driver.facts`. The facts of the root are those of the tree."""
         facts = self._root.facts()._replace(kind=self.kind)
-        turn, begun = tree_record.turn(self.location), tree_record.transfer(self.location)
+        rollback, begun = tree_record.rollback(self.location), tree_record.transfer(self.location)
         notes = facts.notes + self._unseen(facts.role)
-        if turn is not None:
+        if rollback is not None:
             notes += ("A rollback to an older snapshot is unfinished; the next command ends it.",)
-            facts = facts._replace(role=Role.MIRROR, mirror_id=turn.mirror_id)
+            facts = facts._replace(role=Role.MIRROR, mirror_id=rollback.mirror_id)
         if begun is not None and self._in_between(begun):
             notes += ("An update is partially committed: some of its datasets show the new state.",)
         aside = self._set_aside() if facts.role in (Role.MIRROR, Role.LIVE) else []
@@ -87,8 +87,8 @@ class TreeVolume(Driver, Clones):
 
     def _in_between(self, begun: tree_record.Transfer) -> bool:
         tree = self._look()
-        came = sum(tree.holder(one.guid) is not None for one in begun.manifest.members)
-        return came > 0 and tree.holder(begun.request.snapshot.guid) is None
+        received = sum(tree.holder(one.guid) is not None for one in begun.manifest.members)
+        return received > 0 and tree.holder(begun.request.snapshot.guid) is None
 
     def _set_aside(self) -> list[str]:
         parent, start = names.parent_of(self.location), self.location + names.MARKER
@@ -126,7 +126,7 @@ class TreeVolume(Driver, Clones):
         return self._root.snapshots()
 
     def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
-        """See `Driver.own_snapshots`: those of the root, as for `zfs snapshot -r`."""
+        """See `Driver.own_snapshots`: those of the root, from `zfs snapshot -r`."""
         return self._root.own_snapshots(patterns)
 
     def _live(self) -> Tree:
@@ -223,11 +223,11 @@ class TreeVolume(Driver, Clones):
             return True
         return bool(tree_failover.changed(tree, tree.together(entry), where))
 
-    def _settle(self) -> None:
+    def _finish_pending(self) -> None:
         """End an unfinished operation: a rollback is finished, a transfer is discarded."""
-        turn, begun = tree_record.turn(self.location), tree_record.transfer(self.location)
-        if turn is not None:
-            tree_failover.finish(self._look(beside=True), turn, None, str(self))
+        rollback, begun = tree_record.rollback(self.location), tree_record.transfer(self.location)
+        if rollback is not None:
+            tree_failover.finish(self._look(beside=True), rollback, None, str(self))
         if begun is not None:
             tree_commit.discard(self._root, begun, str(self))
 

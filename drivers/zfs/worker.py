@@ -154,12 +154,12 @@ class Library:
     def hold(self, tag: str, snapshots: Sequence[str]) -> bool:
         """Hold them; False: not all are held."""
         given, said = self._made(dict.fromkeys(snapshots, tag)), _NULL()
-        return self._well(self._core.lzc_hold(given, -1, ctypes.byref(said)), given, said)
+        return self._succeeded(self._core.lzc_hold(given, -1, ctypes.byref(said)), given, said)
 
     def release(self, tag: str, snapshots: Sequence[str]) -> bool:
         """Release them; False: not all are released."""
         given, said = self._made({each: {tag: True} for each in snapshots}), _NULL()
-        return self._well(self._core.lzc_release(given, ctypes.byref(said)), given, said)
+        return self._succeeded(self._core.lzc_release(given, ctypes.byref(said)), given, said)
 
     def destroy(self, full: str) -> bool:
         """Destroy a snapshot or a bookmark; False: it still exists, or did not exist. (For a
@@ -172,14 +172,14 @@ class Library:
             status = self._core.lzc_destroy_snaps(given, 0, ctypes.byref(said))
         else:
             status = self._core.lzc_destroy_bookmarks(given, ctypes.byref(said))
-        return self._well(status, given, said)
+        return self._succeeded(status, given, said)
 
-    def _well(self, status: int, given: ctypes.c_void_p, said: ctypes.c_void_p) -> bool:
+    def _succeeded(self, status: int, given: ctypes.c_void_p, said: ctypes.c_void_p) -> bool:
         # (Missing ones among several are reported only in the list.)
-        well = status == 0 and not self._found(said)
+        succeeded = status == 0 and not self._found(said)
         self._pairs.nvlist_free(given)
         self._pairs.nvlist_free(said)
-        return well
+        return succeeded
 
 
 def answer(library: Library, words: Sequence[str], given: str) -> Answer:
@@ -326,10 +326,10 @@ def _mounts() -> Iterator[tuple[str, tuple[str, set[str]]]]:
         for line in file:
             device, where, kind, options = line.split(" ")[:4]
             if kind == "zfs":
-                yield _plainly(device), (_plainly(where), set(options.split(",")))
+                yield _unescaped(device), (_unescaped(where), set(options.split(",")))
 
 
-def _plainly(escaped: str) -> str:
+def _unescaped(escaped: str) -> str:
     """Decode octal escapes of that table (`\\040` for a space)."""
     first, *others = escaped.split("\\")
     return first + "".join(chr(int(each[:3], 8)) + each[3:] for each in others)

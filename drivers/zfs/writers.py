@@ -45,9 +45,9 @@ def _mounts() -> Iterator[tuple[str, int, str]]:
             _id, _parent, device, _root, path, *_ = fields.split(" ")
             major, _, minor = device.partition(":")
             yield (
-                mounting.plain(rest.split(" ")[1]),
+                mounting.unescaped(rest.split(" ")[1]),
                 os.makedev(int(major), int(minor)),
-                mounting.plain(path),
+                mounting.unescaped(path),
             )
 
 
