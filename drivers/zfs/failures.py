@@ -44,8 +44,8 @@ def translate(
 ) -> MirrordError:
     """The error for what a command wrote to its standard error.
 
-    arguments: of the command, its name first. ask: runs a command for a better message (which holds
-    a snapshot has). user: that ran it; "" for the user of this process.
+    arguments: of the command, its name first. ask: runs a command for more details (the holds of a
+    snapshot). user: that ran it; "" for the user of this process.
     """
     said = _one_line(stderr)
     user = user or _user()

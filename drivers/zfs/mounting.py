@@ -123,7 +123,7 @@ def clear(volume: Dataset, where: str, *, force: bool) -> None:
             unmount("ZFS:SWAP:UNMOUNT", volume, where)
             return
         except Busy:
-            # A process that just looks up a path in it leaves it in a moment.
+            # A path lookup in it may be in progress, which ends soon.
             clock.sleep_s(_PAUSE_S)
             if not left and not force:
                 below.release(volume.mountpoint)
