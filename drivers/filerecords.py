@@ -1,4 +1,4 @@
-"""What mirrors keep at a volume, for drivers that keep it in files beside the volume's own."""
+"""The pins and relationship records of a volume, for drivers that store them in files."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class FileRecords(Volume):
 
     @abc.abstractmethod
     def _records(self) -> Path | None:
-        """That folder; None: there is no volume."""
+        """That folder; None when there is no volume."""
 
     @abc.abstractmethod
     def _keep(self, work: Callable[[], None]) -> None:
-        """Do what writes there; what fails is told as a `MirrordError`."""
+        """Run `work`, which writes there; its failure is raised as a `MirrordError`."""
 
     def pin(self, mirror_id: str, guids: Sequence[str]) -> None:
         """See `Volume.pin`."""

@@ -1,8 +1,8 @@
-"""Pins as files: one for each mirror, in a folder of the volume's.
+"""Pins as files: one for each mirror, in a folder of the volume.
 
-A change is one rename, and is not waited for: each update makes one at either end. When the power
-fails the pins may be those of the update before, whose snapshots are there still; or a file is
-empty, and nothing is deleted until its mirror has pinned anew.
+A change is one rename that is not synced to disk, as each update makes one at either end. After a
+power failure the pins may be those of the previous update, whose snapshots still exist; or a file
+is empty, and then nothing is deleted until its mirror has pinned again.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _FORMAT = 1
 
 
 def load(folder: Path) -> Pins:
-    """All pins of a volume. `Damaged`: what a mirror has pinned cannot be known."""
+    """All pins of a volume. `Damaged`: the pins of a mirror cannot be read."""
     return {name: _read(folder / f"{name}{_SUFFIX}") for name in _mirrors(folder)}
 
 
 def legible(folder: Path) -> Pins:
-    """The same without what cannot be read: for a listing."""
+    """The same without the files that cannot be read: for a listing."""
     found = {}
     for name in _mirrors(folder):
         with contextlib.suppress(Damaged):
@@ -67,7 +67,7 @@ def _read(path: Path) -> tuple[str, ...]:
         guids = document["guids"]
         if document["format"] == _FORMAT and all(isinstance(guid, str) for guid in guids):
             return tuple(guids)
-        why = "it has other fields than it should"
+        why = "its format is unknown, or a guid is not text"
     except FileNotFoundError:
         return ()
     except (ValueError, KeyError, TypeError) as error:
@@ -76,6 +76,6 @@ def _read(path: Path) -> tuple[str, ...]:
         "a record of pinned snapshots is damaged",
         where=str(path),
         why=why,
-        hint="The next update of its mirror writes it anew. If that mirror no longer exists: "
+        hint="The next update of its mirror writes it again. If that mirror no longer exists: "
         f"'mirrord prune NAME --unpin {path.stem}', with any mirror of this volume.",
     )

@@ -1,7 +1,7 @@
-"""Pins: which snapshots of a volume each mirror needs, kept at the volume for every mirrord to see.
+"""Pins: which snapshots of a volume each mirror needs, stored with the volume for every mirrord.
 
-Drivers keep them in their own records; what they mean is decided here. A peer may state them, so
-all of it is bounded.
+Drivers store them in their own records; this module defines what they mean. A peer may send them,
+so their number and size are limited.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from mirrord.core.errors import MirrordError, Refused
 from mirrord.core.names import MIRROR_NAME
 
-#: Mirror id -> guids of the snapshots that it has pinned.
+#: Mirror id -> guids of the snapshots that the mirror has pinned.
 Pins = Mapping[str, tuple[str, ...]]
 
 GUIDS_MAX = 16
@@ -20,18 +20,18 @@ _GUID_CHARACTERS_MAX = 100
 
 
 def replaced(pins: Pins, mirror_id: str, guids: Sequence[str], where: str) -> Pins:
-    """The pins with exactly these for that mirror; `Refused` when it is too many, or malformed."""
+    """The pins with exactly these for that mirror; `Refused` when they are too many or invalid."""
     kept = {name: pinned for name, pinned in pins.items() if name != mirror_id}
     if MIRROR_NAME.fullmatch(mirror_id) is None:
         raise Refused(f"invalid mirror id: {mirror_id[:100]!r}", where=where)
     if len(guids) > GUIDS_MAX:
         raise Refused(
-            f"a mirror can pin {GUIDS_MAX} snapshots of a volume",
+            f"a mirror can pin at most {GUIDS_MAX} snapshots of a volume",
             where=where,
-            why=f"the mirror {mirror_id} asks for {len(guids)}",
+            why=f"the mirror {mirror_id} requested {len(guids)}",
         )
     if any(not guid.isprintable() or not 0 < len(guid) <= _GUID_CHARACTERS_MAX for guid in guids):
-        raise Refused("invalid snapshot identity", where=where)
+        raise Refused("invalid snapshot guid", where=where)
     if not guids:
         return kept
     if len(kept) >= MIRRORS_MAX:
@@ -40,28 +40,28 @@ def replaced(pins: Pins, mirror_id: str, guids: Sequence[str], where: str) -> Pi
 
 
 def too_many(where: str) -> MirrordError:
-    """There is no room for the pins of one more mirror."""
+    """No more mirrors can pin snapshots of this volume."""
     return Refused(
         "too many mirrors have pinned snapshots of this volume",
         where=where,
-        hint="'mirrord prune NAME --dry-run' names them; 'mirrord prune NAME --unpin ID' removes "
-        "those of a mirror that no longer exists.",
+        hint="'mirrord prune NAME --dry-run' lists them; 'mirrord prune NAME --unpin ID' removes "
+        "the pins of a mirror that no longer exists.",
     )
 
 
 def of_snapshot(pins: Pins, guid: str) -> tuple[str, ...]:
-    """The mirrors that have pinned it, in order."""
+    """The ids of the mirrors that have pinned it, sorted."""
     return tuple(sorted(name for name, guids in pins.items() if guid in guids))
 
 
 def demand_free(pins: Pins, guids: Iterable[str], name: str, where: str) -> None:
-    """`Refused` when a mirror has pinned the snapshot that is called `name`."""
+    """`Refused` when a mirror has pinned the snapshot named `name`."""
     found = sorted({one for guid in guids for one in of_snapshot(pins, guid)})
     if found:
         raise Refused(
             f"the snapshot {name} is pinned",
             where=where,
-            why=f"the mirror with the id {found[0]} goes on from it",
-            hint="It can be deleted when that mirror has gone on. If that mirror no longer exists: "
-            f"'mirrord prune NAME --unpin {found[0]}', with any mirror of this volume.",
+            why=f"the mirror with the id {found[0]} needs it as a base",
+            hint="It can be deleted after the next update of that mirror. If that mirror no longer "
+            f"exists: 'mirrord prune NAME --unpin {found[0]}', with any mirror of this volume.",
         )

@@ -1,4 +1,4 @@
-"""The refusals that all drivers share, so that all say the same thing."""
+"""The errors that all drivers share, so that their texts are the same."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ from mirrord.core.errors import (
 
 
 def replaced(where: str, why: str) -> MirrordError:
-    """The live volume at the source is not the one that is mirrored."""
+    """The live volume at the source is not the mirrored one."""
     return Diverged(
         "another volume has taken the place of the source",
         where=where,
         why=why,
-        hint="Nothing was transferred, and every copy is kept. Put the volume back in its place; "
-        "or 'mirrord change-source NAME ENDPOINT' if it was moved; or, if this one is to be "
-        "mirrored from now on, 'mirrord resync NAME'.",
+        hint="Nothing was transferred, and all copies are kept. Move the mirrored volume back; or "
+        "run 'mirrord change-source NAME ENDPOINT' if it was moved on purpose; or, to mirror the "
+        "volume that is there now, 'mirrord resync NAME'.",
     )
 
 
 def frozen_elsewhere(where: str) -> MirrordError:
-    """Another process of mirrord is about to switch the volume."""
+    """Another mirrord process is about to switch the volume."""
     return Busy(
         "the volume is frozen by another mirrord process",
         where=where,
         why="it is about to switch the volume",
-        hint="Wait for it to end.",
+        hint="Wait until that process has ended, then run the same command again.",
     )
 
 
 def base_missing(where: str, guid: str) -> MirrordError:
-    """The base is not there (any more)."""
+    """The base does not exist, or no longer."""
     return Diverged(
-        "the base snapshot is not there",
+        "the base snapshot does not exist",
         where=where,
-        why=f"no intact snapshot with the identity {guid}: it was deleted or made writable",
+        why=f"no intact snapshot has the guid {guid}: it was deleted or made writable",
         hint="'mirrord explain NAME' shows which snapshots both ends still have; 'mirrord resync "
-        "NAME' goes on from the newest of them.",
+        "NAME' continues from the newest of them.",
     )
 
 
 def snapshot_missing(where: str, guid: str) -> MirrordError:
-    """A snapshot was asked for that is not in this volume's keeping."""
-    return NotFound("no such snapshot", where=where, why=f"none has the identity {guid}")
+    """The volume does not have a requested snapshot."""
+    return NotFound("no such snapshot", where=where, why=f"no snapshot has the guid {guid}")
 
 
 def staging_missing(where: str, transfer_id: str) -> MirrordError:
-    """A commit of something that was never received."""
-    return NotFound("nothing is staged", where=where, why=f"transfer {transfer_id} is not known")
+    """A commit of a transfer that was never received."""
+    return NotFound("nothing is staged", where=where, why=f"there is no transfer {transfer_id}")
 
 
 def not_live(where: str) -> MirrordError:
@@ -63,27 +63,27 @@ def not_live(where: str) -> MirrordError:
     return Refused(
         "there is no live volume here",
         where=where,
-        why="it is a destination that only shows snapshots, or nothing at all",
-        hint="Name the source volume, or make the destination live with 'mirrord break NAME'.",
+        why="it is a read-only destination, or there is no volume",
+        hint="Give the source volume, or make the destination live with 'mirrord break NAME'.",
     )
 
 
 def not_a_mirror(where: str) -> MirrordError:
-    """A destination operation on a place that is not a destination."""
+    """An operation on a destination, at a place that is none."""
     return Refused(
         "this is not the destination of a mirror",
         where=where,
         why="it was never initialized, or it was made live by 'mirrord break'",
-        hint="Use 'mirrord initialize NAME', or 'mirrord resync NAME' after a break.",
+        hint="Run 'mirrord initialize NAME', or 'mirrord resync NAME' after a break.",
     )
 
 
 def not_empty(where: str, found: str) -> MirrordError:
-    """The destination is something that is not ours; found: what, as a clause ("it holds 'x'")."""
+    """The destination has content that mirrord did not create; found: a clause ("it holds 'x'")."""
     return Refused(
         "the destination is not empty",
         where=where,
-        why=f"{found}; mirrord did not make that and will not touch it",
+        why=f"{found}; mirrord did not create that and does not change it",
         hint="Give a path that does not exist yet, or an empty directory.",
     )
 
@@ -93,23 +93,23 @@ def nothing_shown(where: str) -> MirrordError:
     return Refused(
         "the destination shows nothing yet",
         where=where,
-        hint="Run 'mirrord initialize NAME' to its end first.",
+        hint="Complete 'mirrord initialize NAME' first.",
     )
 
 
 def other_copy(where: str, there: str) -> MirrordError:
-    """A second writable copy was asked for."""
+    """A second writable copy was requested."""
     return Refused(
-        "there is a writable copy already",
+        "a writable copy already exists",
         where=where,
         why=f"it is {there}",
-        hint="Remove that first: 'mirrord break NAME --end-test'.",
+        hint="Remove it first: 'mirrord break NAME --end-test'.",
     )
 
 
 def no_clones(where: str) -> MirrordError:
-    """A writable copy of a volume whose kind has none."""
-    return Unsupported("a volume of this kind has no writable copies", where=where)
+    """A writable copy of a volume whose kind does not support them."""
+    return Unsupported("volumes of this kind do not support writable copies", where=where)
 
 
 def other_mirror(where: str, mirror_id: str) -> MirrordError:
@@ -118,7 +118,7 @@ def other_mirror(where: str, mirror_id: str) -> MirrordError:
         "the destination belongs to another mirror",
         where=where,
         why=f"it was prepared for the mirror with the id {mirror_id}",
-        hint="Give each mirror a destination of its own.",
+        hint="Give each mirror its own destination.",
     )
 
 
@@ -128,12 +128,12 @@ def no_space(where: str, why: str) -> MirrordError:
         "no space is left on the file system",
         where=where,
         why=why,
-        hint="Free space there and run the same command again; nothing that was committed is lost.",
+        hint="Free space there and run the same command again; no committed data is lost.",
     )
 
 
 def stream_damaged(where: str, why: str) -> MirrordError:
-    """A stream that does not hold what it should."""
+    """A stream with invalid content."""
     return Damaged(
         "the stream is damaged",
         where=where,

@@ -1,4 +1,4 @@
-"""From an endpoint to its driver. The only module that names a concrete driver."""
+"""The driver of an endpoint. The only module that names a concrete driver."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from mirrord.drivers.contract import Driver
 
 
 class Drivers:
-    """Opens drivers. A process needs one: what its drivers have seen they share."""
+    """Opens drivers. A process needs one: its drivers share what they know of btrfs volumes."""
 
     def __init__(self) -> None:
         self._btrfs = Known()
 
     def open(self, endpoint: Endpoint) -> Driver:
-        """The driver of an endpoint; imports no other, so that each costs nothing to the rest."""
+        """The driver of an endpoint; the modules of the other drivers are not imported."""
         if endpoint.kind == "block":
             from mirrord.drivers.block.driver import BlockDriver
 
@@ -38,12 +38,12 @@ class Drivers:
 
 
 def open_driver(endpoint: Endpoint) -> Driver:
-    """The driver of an endpoint, of one that stands alone."""
+    """The driver of an endpoint, which shares nothing with other drivers."""
     return Drivers().open(endpoint)
 
 
 def block_volumes() -> ModuleType:
-    """The owner's side of block volumes: `Volume`, import, export, check."""
+    """The module to use block volumes directly: `Volume`, import, export, check."""
     from mirrord.drivers.block import owner
 
     return owner

@@ -1,4 +1,4 @@
-"""Relationship records as files: one for each mirror, in a folder of the volume's."""
+"""Relationship records as files: one for each mirror, in a folder of the volume."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def read(folder: Path) -> dict[str, Relationship | None]:
 
 
 def write(folder: Path, op: str, record: Relationship) -> None:
-    """Replace it, in one durable step."""
+    """Replace the record in one durable step."""
     files.make_directory(f"{op}:FOLDER", folder, mode=0o700)
     data = relationship.encode(record) + b"\n"
     files.write_atomic(f"{op}:RECORD", folder / record.mirror_id, data, mode=0o600)
 
 
 def remove(folder: Path, op: str, mirror_id: str) -> None:
-    """It is gone; the folder, too, when nothing else is in it."""
+    """Remove the record, and the folder when it is then empty."""
     files.remove_file(f"{op}:RECORD", folder / mirror_id)
     if not os.listdir(folder):
         files.remove_directory(f"{op}:FOLDER", folder)

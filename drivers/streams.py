@@ -17,20 +17,20 @@ class SendStream(abc.ABC):
     """The bytes that turn base into incremental. A context manager; not thread-safe."""
 
     def __init__(self) -> None:
-        #: How its methods wait for others; whoever opened it may set his own.
+        #: How its methods wait for others; the caller that opened it may set another.
         self.waiting = Waiting()
 
     @abc.abstractmethod
     def read(self) -> bytes | memoryview:
-        """The next chunk, 1 to CHUNK_BYTES_MAX bytes; empty at the end of a whole stream.
+        """The next chunk, 1 to CHUNK_BYTES_MAX bytes; empty at the end of a complete stream.
 
         A memoryview is valid until the next call. Raises `TransferFailed` when the source cannot
-        go on, `Damaged` when what it reads fails its checksum; never ends silently short.
+        continue, `Damaged` when a checksum does not match; a stream never ends early silently.
         """
 
     def skip(self) -> bool:
-        """Make the stream again up to the checkpoint that it goes on from, for about a second at
-        most; False when it is there. `read` does what is left of it, but cannot be interrupted.
+        """Reproduce the stream up to the checkpoint from which it resumes, for about a second at
+        most; False when it is reached. `read` does the rest, but cannot be interrupted.
 
         Raises what `read` raises.
         """
@@ -38,7 +38,7 @@ class SendStream(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """End the stream at once, whole or not. May be called twice."""
+        """End the stream at once, complete or not. May be called twice."""
 
     def __enter__(self) -> Self:
         """The stream itself."""
@@ -55,21 +55,21 @@ class SendStream(abc.ABC):
 
 
 class Receiver(abc.ABC):
-    """Takes a stream into the staging place. A context manager; not thread-safe."""
+    """Receives a stream into the staging place. A context manager; not thread-safe."""
 
     def __init__(self) -> None:
-        #: How its methods wait for others; whoever opened it may set his own.
+        #: How its methods wait for others; the caller that opened it may set another.
         self.waiting = Waiting()
 
     @abc.abstractmethod
     def write(self, chunk: bytes | memoryview) -> None:
         """Take the next chunk. Raises `NoSpace`, `Damaged`, `TransferFailed`; `CheckpointUseless`
-        when what an earlier try had brought cannot be read again.
+        when what an earlier attempt received cannot be read again.
         """
 
     def catch_up(self) -> bool:
-        """Apply what an earlier try had brought, for about a second at most; False when all of it
-        is applied. `write` does what is left of it, but cannot be interrupted.
+        """Apply what an earlier attempt received, for about a second at most; False when all of it
+        is applied. `write` does the rest, but cannot be interrupted.
 
         Raises what `write` raises.
         """
@@ -77,15 +77,15 @@ class Receiver(abc.ABC):
 
     @abc.abstractmethod
     def finish(self) -> Staging:
-        """The stream is whole: verify that the staged snapshot is the one that was announced
-        (guid), make it durable and mark it complete. Raises `Damaged` when it is not.
+        """The stream is complete: verify that the staged snapshot is the announced one (guid),
+        make it durable and mark it complete. Raises `Damaged` when it is not.
         """
 
     @abc.abstractmethod
     def close(self) -> None:
-        """End it at once. Not finished: with `Capability.RESUME` a checkpoint is kept, of all that
-        was written (of a `resumable` one; others may keep less, or none). May be called twice, and
-        after `finish`.
+        """End it at once. If it is not finished and has `Capability.RESUME`, a checkpoint of all
+        that was written is kept (when `resumable`; otherwise perhaps less, or none). May be called
+        twice, and after `finish`.
         """
 
     def __enter__(self) -> Self:

@@ -1,8 +1,8 @@
 """The directory that a file system is mounted on, while the file system is not mounted there.
 
-What is created by path in that moment lands in the file system above, where nobody looks for it
-afterwards. So the directory is made immutable (`chattr +i`) before it is uncovered. Where the file
-system above has no such flag, what landed there is found and named.
+Files that are created there at that time are in the parent file system, and hidden afterwards. So
+the directory is made immutable (`chattr +i`) before the file system is unmounted. Where the parent
+file system does not support that flag, such files are found and reported.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _OPEN_TREE_CLONE = 1
 _AT_FDCWD = -100
 _GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602
 _IMMUTABLE = 0x10
-#: On the directory: mirrord made it immutable, not its owner.
+#: An attribute of the directory: mirrord made it immutable.
 _GUARDED = "trusted.mirrord.guarded"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @contextmanager
 def _opened(folder: str) -> Iterator[int]:
-    """The directory under whatever is mounted at it. Raises `OSError` where it cannot be seen."""
+    """The directory below whatever is mounted on it. Raises `OSError` when it cannot be opened."""
     above, name = os.path.split(folder.rstrip("/"))
     flags = _OPEN_TREE_CLONE | os.O_CLOEXEC
     # A copy of the mount above, without what is mounted in it.
@@ -47,14 +47,14 @@ def _opened(folder: str) -> Iterator[int]:
 
 
 def names(folder: str) -> list[str]:
-    """What is in the directory itself; [] when nothing is, or it cannot be seen."""
+    """The names in the directory itself; [] when it is empty or cannot be read."""
     with suppress(OSError), _opened(folder) as found:
         return sorted(os.listdir(found))
     return []
 
 
 def guard(folder: str) -> None:
-    """Let nobody create anything in it, also after a crash or a restart of the host."""
+    """Prevent that anything is created in it, also after a crash or reboot."""
     with suppress(OSError), _opened(folder) as found:
         flags = _flags(found)
         if not flags & _IMMUTABLE:
@@ -64,10 +64,10 @@ def guard(folder: str) -> None:
 
 
 def release(folder: str) -> None:
-    """Make it what it was before `guard`. One that its owner made immutable stays so."""
+    """Undo `guard`. A directory that others made immutable stays immutable."""
     with suppress(OSError), _opened(folder) as found:
         flags = _flags(found)
-        os.getxattr(found, _GUARDED)  # or it is not ours
+        os.getxattr(found, _GUARDED)  # (fails if mirrord did not set the flag)
         _set_flags(found, flags & ~_IMMUTABLE)
         os.removexattr(found, _GUARDED)
 

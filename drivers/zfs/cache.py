@@ -1,13 +1,13 @@
-"""What was listed last, so that thousands of snapshots are not asked for at each update.
+"""A cache of the last listing, so that thousands of snapshots are not listed at each update.
 
-ZFS notes when the snapshots of a dataset changed, to the tick of the kernel's clock, and shows it
-as the time of the folder `.zfs/snapshot`: as long as that is the same, so are the snapshots. The
-listing is kept in a file beside the locks, where only who runs mirrord can write. What does not
-count as a change there (holds, clones) is asked anew of a single snapshot before it matters.
+ZFS records when the snapshots of a dataset changed, to the tick of the kernel's clock, as the
+modification time of `.zfs/snapshot`: while that is the same, the snapshots are. The listing is
+stored in a file beside the locks, to which only the user that runs mirrord can write. Holds and
+clones do not change that time; they are read again for a single snapshot when they are needed.
 
-What mirrord itself adds or deletes is put into the kept listing. In that moment somebody else may
-have taken a snapshot of his own, which is then not in it until the next change: so such a listing
-is good for mirrord's own snapshots, and not `certain`.
+Snapshots that mirrord itself adds or deletes are changed in the stored listing. At that moment
+another program may have taken a snapshot, which is then missing until the next change: so such a
+listing is valid for mirrord's own snapshots, and not `certain`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from mirrord.drivers.zfs.place import Place
 
 _UNCERTAIN = "\t+"
 
-#: Of each kept file that this process has read: which one it was, its first line, its entries. To
-#: take thousands of lines apart at each look costs more than all else in an update.
+#: For each stored file that this process has read: its identity, its first line, its entries.
+#: Parsing thousands of lines each time would be the slowest part of an update.
 _read: dict[str, tuple[tuple[int, int, int], str, list[Entry]]] = {}
 
 
 def key_of(place: Place) -> str | None:
-    """What a kept listing must have been made at; None: it cannot be known here."""
+    """The key that a stored listing must have to be valid; None: it cannot be determined here."""
     volume = place.here
     folder = mounting.folder_of(volume)
     if volume is None or not folder or place.mark.kept or place.fresh is not None:
@@ -40,7 +40,7 @@ def key_of(place: Place) -> str | None:
 
 
 def load(place: Place, *, certain: bool = False) -> list[Entry] | None:
-    """What was kept, when it is still so. certain: with everybody's snapshots."""
+    """The stored listing, if it is still valid. certain: including the snapshots of others."""
     key = key_of(place)
     if key is None:
         return None
@@ -58,8 +58,8 @@ def _which(file: os.stat_result) -> tuple[int, int, int]:
 
 
 def _kept(location: str) -> tuple[str, list[Entry]]:
-    """The first line and the entries of what is kept; `OSError`, `ValueError`. A file is replaced,
-    never changed, so the same file has the same content.
+    """The first line and the entries of the stored listing; raises `OSError`, `ValueError`. A file
+    is replaced, never changed, so the same file has the same content.
     """
     with locking.lock_file(location, "snapshots").open(encoding="utf-8") as opened:
         which = _which(os.fstat(opened.fileno()))
@@ -73,7 +73,7 @@ def _kept(location: str) -> tuple[str, list[Entry]]:
 
 
 def save(place: Place, found: Listing, before: str | None, *, certain: bool = True) -> None:
-    """Keep a listing that was made while the key was `before`; a failure is no matter."""
+    """Store a listing that was read while the key was `before`; a failure is ignored."""
     key = key_of(place)
     if key is None or key != before:
         return
@@ -85,21 +85,21 @@ def save(place: Place, found: Listing, before: str | None, *, certain: bool = Tr
         beside.write_text(f"{first}\n{text}")
         which = _which(beside.stat())
         os.replace(beside, path)
-        # (Who wrote it needs not read it again.)
+        # (The writer need not read it again.)
         _read[place.location] = which, first, [listing.reread(one) for one in found.entries]
 
 
 def drop(location: str) -> None:
-    """Do not believe what is kept any more: what was done upon it failed, or it lacks something
-    that does not count as a change there.
+    """Remove the stored listing: an operation failed, or it lacks a change that does not change the
+    key.
     """
     with suppress(OSError):
         locking.lock_file(location, "snapshots").unlink()
 
 
 class Change:
-    """Around something that changes the snapshots: what was kept goes on with the change, if it was
-    true before.
+    """An operation that changes the snapshots: the change is applied to the stored listing, if that
+    was valid before.
     """
 
     def __init__(self, place: Place) -> None:
@@ -107,9 +107,9 @@ class Change:
         self._before = load(place)
 
     def done(self, *, added: Entry | None = None, gone: str = "") -> None:
-        """Keep what was there with this change."""
+        """Store the previous listing with this change."""
         if self._before is None:
-            # Who looked meanwhile may have kept the new one as it was before it got its mark.
+            # A listing read meanwhile may have the new snapshot without its mark.
             drop(self._place.location)
             return
         entries = [one for one in self._before if one.guid != gone]

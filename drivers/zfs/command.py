@@ -1,4 +1,4 @@
-"""The one place that runs `zfs` and `zpool`: exact argument lists, never a shell, and counted."""
+"""The only module that runs `zfs` and `zpool`: exact argument lists, never a shell, and counted."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mirrord.drivers.zfs import failures, helper
 from mirrord.system import command, steps
 from mirrord.system.command import Process, Result
 
-#: How long a command may take: it waits for the pool to write, and a pool may be busy for minutes.
+#: The limit for a command: it waits for the pool to write, and a pool may be busy for minutes.
 _TIMEOUT_S = 600.0
-#: Listings of 100,000 snapshots have some 12 MB.
+#: A listing of 100,000 snapshots has about 12 MB.
 _OUTPUT_BYTES_MAX = 1 << 30
 _HINT = (
     "Install OpenZFS: zfsutils-linux with the module zfs-dkms on Debian (contrib), then "
@@ -29,7 +29,7 @@ _executions = 0
 
 
 def executions() -> int:
-    """How often this process has started `zfs` or `zpool` until now."""
+    """How often this process has started `zfs` or `zpool`."""
     return _executions
 
 
@@ -41,13 +41,13 @@ def _count() -> None:
 
 @functools.cache
 def program(name: str) -> str:
-    """Where `zfs` or `zpool` is."""
+    """The path of `zfs` or `zpool`."""
     return command.find(name, hint=_HINT)
 
 
 def result(arguments: Sequence[str], *, given: bytes | None = None) -> Result:
-    """Run `zfs` or `zpool` to its end, or have the helper do the same; whoever asks judges how it
-    ended. given: its input.
+    """Run `zfs` or `zpool`, or let the helper do the same, and wait for its end. An error status is
+    not raised. given: its input.
     """
     done = helper.attempt(arguments, given, timeout_s=_TIMEOUT_S)
     if done is not None:
@@ -63,7 +63,7 @@ def result(arguments: Sequence[str], *, given: bytes | None = None) -> Result:
 
 
 def run(arguments: Sequence[str], where: str) -> str:
-    """What it printed; raises what `failures.translate` makes of what it complained of."""
+    """Run a command and return its output; raises the error of `failures.translate`."""
     done = result(arguments)
     if done.status != 0:
         raise failure(where, arguments, done.errors)
@@ -71,45 +71,45 @@ def run(arguments: Sequence[str], where: str) -> str:
 
 
 def failure(where: str, arguments: Sequence[str], said: str) -> MirrordError:
-    """What a command complained of, in mirrord's words; ZFS is asked for what helps to mend it."""
+    """The mirrord error for a failed command; other commands are run for details and the hint."""
     return failures.translate(where, arguments, said, ask=lambda words: result(words).output)
 
 
-def lenient(label: str, arguments: Sequence[str], where: str, *fine: str) -> bool:
-    """The same, where a complaint with one of the texts `fine` in it means: it is so already, and
-    the answer is False.
+def lenient(label: str, arguments: Sequence[str], where: str, *ignored: str) -> bool:
+    """Run a changing command; returns False when it failed with one of the texts `ignored`: then
+    there was nothing to do.
     """
     steps.reached(label)
     done = result(arguments)
-    if done.status != 0 and not any(text in done.errors for text in fine):
+    if done.status != 0 and not any(text in done.errors for text in ignored):
         raise failure(where, arguments, done.errors)
     return done.status == 0
 
 
-class Wish(NamedTuple):
-    """A labelled command for `together`. fine: see `lenient`; None: whatever it says."""
+class Task(NamedTuple):
+    """A labelled command for `together`. ignored: see `lenient`; None: ignore all errors."""
 
     label: str
     arguments: Sequence[str]
-    fine: tuple[str, ...] | None = ()
+    ignored: tuple[str, ...] | None = ()
 
 
-def together(wishes: Sequence[Wish], where: str) -> None:
-    """Commands that do not need each other, at the same time: each waits for the pool to write, and
-    so they wait together. Raises the first complaint when all have ended.
+def together(tasks: Sequence[Task], where: str) -> None:
+    """Run independent commands at the same time: each waits for the pool to write, and so they wait
+    together. When all have ended, the first error is raised.
     """
-    for wish in wishes:
-        steps.reached(wish.label)
-    with ThreadPoolExecutor(len(wishes)) as pool:
-        ended = list(pool.map(lambda wish: result(wish.arguments), wishes))
-    for wish, done in zip(wishes, ended, strict=True):
-        fine = wish.fine is None or any(text in done.errors for text in wish.fine)
-        if done.status != 0 and not fine:
-            raise failure(where, wish.arguments, done.errors)
+    for task in tasks:
+        steps.reached(task.label)
+    with ThreadPoolExecutor(len(tasks)) as pool:
+        ended = list(pool.map(lambda task: result(task.arguments), tasks))
+    for task, done in zip(tasks, ended, strict=True):
+        ignored = task.ignored is None or any(text in done.errors for text in task.ignored)
+        if done.status != 0 and not ignored:
+            raise failure(where, task.arguments, done.errors)
 
 
 def effect(label: str, arguments: Sequence[str], where: str) -> None:
-    """The same for a command that changes something: a labelled step."""
+    """`run` for a command that changes something: a labelled step."""
     steps.reached(label)
     run(arguments, where)
 

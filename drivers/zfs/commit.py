@@ -1,4 +1,4 @@
-"""Making what was received a snapshot of the mirror, in one step, and showing it."""
+"""Committing what was received as a snapshot of the mirror, in one step, and showing it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from mirrord.drivers.zfs.place import Place, look
 from mirrord.system import steps
 
 
-class Due(NamedTuple):
-    """What is left to do for a snapshot that is there and shown: `settle`. Until then the record of
-    the transfer says whose it is.
+class PendingCommit(NamedTuple):
+    """What is left to do (by `finish_commit`) for a committed snapshot. Until then the record of
+    the transfer shows which mirror it belongs to.
     """
 
     location: str
@@ -37,21 +37,21 @@ class Due(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """The snapshot, and the place as it is now. fresh: nothing that was seen before is true."""
+    """The snapshot, and the place as it is now. fresh: cached facts are no longer valid."""
 
     entry: Entry
     place: Place
     fresh: bool
-    due: Due | None = None
+    pending: PendingCommit | None = None
 
 
 def commit(place: Place, found: Listing, transfer_id: str, *, show: bool, where: str) -> Committed:
-    """See `Driver.commit`. The END record makes the snapshot visible; what comes after it is
-    bookkeeping, which is due then, and which a repeated commit does too.
+    """See `Driver.commit`. The END record makes the snapshot visible; after that only records are
+    left to be written (`Committed.pending`), which a repeated commit also does.
     """
-    whole = running.kept(place.location, transfer_id)
-    if whole is not None and whole.request is not None:
-        return _finish(place, found, whole, show=show, where=where)
+    held = running.kept(place.location, transfer_id)
+    if held is not None and held.request is not None:
+        return _finish(place, found, held, show=show, where=where)
     done = committed(place, found, transfer_id)
     if done is None:
         raise staging_missing(where, transfer_id)
@@ -70,34 +70,34 @@ def commit(place: Place, found: Listing, transfer_id: str, *, show: bool, where:
 
 
 def _finish(
-    place: Place, found: Listing, whole: running.Running, *, show: bool, where: str
+    place: Place, found: Listing, held: running.HeldReceive, *, show: bool, where: str
 ) -> Committed:
-    request, present = whole.request, whole.child is None
+    request, present = held.request, held.child is None
     assert request is not None
     first = place.here is None
-    if first:  # it was not there yet when that was looked at
+    if first:  # it did not exist yet when `place` was read
         place = look(place.location, where)
     pinned = not show and _pin(place, found, where)
     change = cache.Change(place)
     steps.reached("ZFS:COMMIT:END")
     try:
-        whole.finish()
+        held.finish()
     finally:
         running.drop(place.location)
     there = found.find(request.snapshot.guid) if present else None
-    done = there or _made(place, found, whole.target, request)
+    done = there or _made(place, found, held.target, request)
     if first or pinned:
         place = look(place.location, where)
     if show:
         _show(place, found, done, newest=not present, where=where)
     fresh = first or pinned or present or place.mark.pin is not None
-    due = Due(place.location, done, request, change)
-    return Committed(_marked(done, request), place, fresh, due)
+    pending = PendingCommit(place.location, done, request, change)
+    return Committed(_marked(done, request), place, fresh, pending)
 
 
 def _made(place: Place, found: Listing, full: str, request: ReceiveRequest) -> Entry:
-    """What a `zfs recv` that ended well has made: it was given no other snapshot. Its number is not
-    known yet: the newest.
+    """The snapshot that a successful `zfs recv` created: it received no other. Its order is not
+    known yet: after all others.
     """
     newest = max((one.order for one in found.entries), default=0)
     name = full.partition("@")[2]
@@ -106,28 +106,30 @@ def _made(place: Place, found: Listing, full: str, request: ReceiveRequest) -> E
     return Entry(place.location, name, guid, newest + 1, taken_ns, False, 0, "", None)
 
 
-def settle(due: Due, where: str) -> Entry:
-    """Do what is left after a commit; may be repeated. Returns the snapshot as ZFS has it."""
-    done = listing.load_one(due.entry.full, where)
-    if done is None or done.guid != due.request.snapshot.guid:
-        raise stream_damaged(where, f"it made no snapshot that is {due.request.snapshot.guid}")
-    done = _mark(done, due.request, where)
-    due.change.done(added=done)
-    record.remove("ZFS:COMMIT:RECORD", due.location)
+def finish_commit(pending: PendingCommit, where: str) -> Entry:
+    """Finish a commit; may be repeated. Returns the snapshot as ZFS has it."""
+    done = listing.load_one(pending.entry.full, where)
+    if done is None or done.guid != pending.request.snapshot.guid:
+        raise stream_damaged(
+            where, f"it created no snapshot with the guid {pending.request.snapshot.guid}"
+        )
+    done = _mark(done, pending.request, where)
+    pending.change.done(added=done)
+    record.remove("ZFS:COMMIT:RECORD", pending.location)
     return done
 
 
-def left(place: Place, found: Listing) -> Due | None:
-    """What a process that ended left to do after a commit."""
+def left(place: Place, found: Listing) -> PendingCommit | None:
+    """What an ended process left to do after a commit, or None."""
     request = record.read(place.location)
     done = found.find(request.snapshot.guid) if request is not None else None
     if request is None or done is None:
         return None
-    return Due(place.location, done, request, cache.Change(place))
+    return PendingCommit(place.location, done, request, cache.Change(place))
 
 
 def committed(place: Place, found: Listing, transfer_id: str) -> Entry | None:
-    """The snapshot that a transfer has already become."""
+    """The snapshot as which a transfer was already committed, or None."""
     for one in found.snapshots():
         if one.mark is not None and one.mark.transfer == transfer_id:
             return one
@@ -135,11 +137,11 @@ def committed(place: Place, found: Listing, transfer_id: str) -> Entry | None:
 
 
 def _pin(place: Place, found: Listing, where: str) -> bool:
-    """What comes is not to be shown: go on showing what is shown now. Whether that was new."""
+    """Keep showing the current snapshot, as the new one is not to be shown. Whether it changed."""
     new = place.mark.pin is None
     if new:
         mark = place.mark._replace(pin=failover.shown(place, found) or "")
-        # What a volume shows then is the device of a snapshot, which is hidden otherwise.
+        # A zvol then shows the device of a snapshot, which is hidden by default.
         devices = ["snapdev=visible"] if place.here is not None and place.here.is_zvol else []
         words = ["zfs", "set", f"{marks.MARK}={mark.text()}", *devices, place.location]
         command.effect("ZFS:COMMIT:PIN", words, where)
@@ -147,15 +149,15 @@ def _pin(place: Place, found: Listing, where: str) -> bool:
 
 
 def _mark(done: Entry, request: ReceiveRequest, where: str) -> Entry:
-    """The snapshot's own record; until it is written the dataset's record of the transfer does."""
-    marked, wishes = _marked(done, request), []
+    """Mark and hold the snapshot; until then the record of the transfer identifies it."""
+    marked, tasks = _marked(done, request), []
     if not done.marked and marked.mark is not None:
         words = ["zfs", "set", f"{marks.SNAPSHOT}={marked.mark.text()}", done.full]
-        wishes.append(command.Wish("ZFS:COMMIT:MARK", words))
+        tasks.append(command.Task("ZFS:COMMIT:MARK", words))
     if not done.holds:
-        wishes.append(holding.hold("ZFS:COMMIT:HOLD", done.full))
-    if wishes:
-        command.together(wishes, where)
+        tasks.append(holding.hold("ZFS:COMMIT:HOLD", done.full))
+    if tasks:
+        command.together(tasks, where)
     return marked._replace(marked=True, holds=1)
 
 
@@ -166,8 +168,8 @@ def _marked(done: Entry, request: ReceiveRequest) -> Entry:
 
 
 def _show(place: Place, found: Listing, done: Entry, *, newest: bool, where: str) -> bool:
-    """Let the view be that of the snapshot; whether anything changed. A commit that is repeated
-    late does not turn it back.
+    """Show the snapshot; whether anything changed. A commit that is repeated late does not replace
+    a newer snapshot.
     """
     mark, changed = place.mark, False
     if mark.pin is not None:

@@ -1,4 +1,4 @@
-"""What lies between two snapshots, or between a snapshot and the live volume."""
+"""The difference between two snapshots, or between a snapshot and the live volume."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from mirrord.drivers.zfs.place import Dataset, parse
 from mirrord.system import files
 
 _WORDS = {"+": "added", "-": "deleted", "M": "modified", "R": "renamed"}
-#: What the pool accounts in.
+#: The unit of the pool's accounting.
 SECTOR_BYTES = 512
 _ESCAPED = re.compile(rb"\\0([0-7]{3})")
 
 
 def sync(volumes: Sequence[Dataset], where: str) -> None:
-    """Bring all that users have written, also what is still in memory, into the pool's books."""
+    """Write all user data to the pool, including what is still in memory, so that it is counted."""
     for volume in volumes:
         folder = mounting.folder_of(volume)
-        if folder:  # (that this user may not is no proof that there is nothing)
+        if folder:  # (not suppressed: without permission, data may still be in memory)
             files.sync_filesystem("ZFS:CHANGED:SYNC", folder)
         else:
             mounting.flush("ZFS:CHANGED:SYNC", volume)
@@ -31,8 +31,8 @@ def sync(volumes: Sequence[Dataset], where: str) -> None:
 
 
 def changed(volume: Dataset, base: Entry, where: str) -> bool | None:
-    """Whether a live volume may differ from its snapshot, when both are where they were seen last;
-    None when they are not.
+    """Whether a live volume may differ from its snapshot, when both are still as last seen; None
+    when they are not.
     """
     if base.dataset != volume.name:
         return None
@@ -63,8 +63,8 @@ def written(volume: str, base: Entry, where: str) -> int:
 
 
 def differs(volume: str, base: Entry) -> bool:
-    """Whether files of the file system `volume` are not what its snapshot has, to be asked where
-    `written` is not 0: mounting it after O_SYNC writes clears its intent log, which counts, too.
+    """Whether files of the file system `volume` differ from those of its snapshot. For a `written`
+    other than 0: mounting after O_SYNC writes clears the intent log, which also counts as written.
     What cannot be compared differs.
     """
     done = command.result(["zfs", "diff", "-H", base.full, volume])
@@ -72,15 +72,15 @@ def differs(volume: str, base: Entry) -> bool:
 
 
 class Accounts(NamedTuple):
-    """Bytes on disk by the pool's own books: of both snapshots, and what only the newer has."""
+    """Bytes on disk by the pool's accounting: of both snapshots, and those only in the newer."""
 
     base: int
     newer: int
     added: int
 
     def states(self, total: int) -> BlockStates:
-        """The four states (FAST'02, 3.2.2), in sectors: survey.py says what each means. total:
-        bytes that the pool can hold.
+        """The four states (FAST'02, 3.2.2), in sectors: survey.py defines them. total: bytes that
+        the pool can hold.
         """
         unchanged = max(0, self.newer - self.added)
         deleted = max(0, self.base - unchanged)
@@ -93,8 +93,8 @@ class Accounts(NamedTuple):
 
 
 def accounts(older: Entry | None, newer: Entry, where: str) -> Accounts | None:
-    """Ask for both at once, and for their identities: None when they are not what they were. The
-    other way round, what was deleted is what is added.
+    """The accounts of both, with a check of their guids: None when they have changed. When `older`
+    was taken after `newer`, deleted and added are swapped.
     """
     if older is None:
         words = ["zfs", "get", "-Hp", "-o", "value", "guid,referenced", newer.full]
@@ -103,7 +103,7 @@ def accounts(older: Entry | None, newer: Entry, where: str) -> Accounts | None:
             return None
         guid, referenced = map(int, done.output.split())
         return Accounts(0, referenced, referenced) if str(guid) == newer.guid else None
-    if older.bookmark:  # how large the snapshot was is not known any more
+    if older.bookmark:  # the size of the snapshot is no longer known
         words = ["zfs", "get", "-Hp", "-o", "value", f"referenced,written#{older.name}", newer.full]
         referenced, added = map(int, command.run(words, where).split())
         return Accounts(referenced - added, referenced, added)
@@ -133,7 +133,7 @@ def files_changed(base: Entry, newer: str, folder: str, where: str) -> tuple[Fil
     for line in said.splitlines():
         fields = line.split("\t")
         if len(fields) < 3 or (fields[0] == "M" and fields[1] == "/"):
-            continue  # a folder that is modified: its entries are told
+            continue  # a modified directory: its entries are listed
         path = _plain(fields[-1])
         inside = path.removeprefix(folder.rstrip("/") + "/")
         found.append(FileChange(inside, _WORDS.get(fields[0], "metadata")))
@@ -141,7 +141,7 @@ def files_changed(base: Entry, newer: str, folder: str, where: str) -> tuple[Fil
 
 
 def _plain(path: str) -> str:
-    """A path of `zfs diff`, which escapes what is not plain ASCII as \\0 and three octal digits."""
+    """Decode a path of `zfs diff`: all but plain ASCII is escaped as \\0 and three octal digits."""
     data = _ESCAPED.sub(lambda found: bytes([int(found[1], 8) & 255]), path.encode())
     return data.decode(errors="surrogateescape")
 

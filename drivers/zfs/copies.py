@@ -1,7 +1,7 @@
-"""A writable copy of what a destination shows, for tests of it: a clone beside the dataset.
+"""A writable copy of what a destination shows, for tests: a clone beside the dataset.
 
-The mirror's mark names it before it is made, and the clone's own mark says whose copy it is. The
-snapshot that it began as is destroyed only when the copy is gone (`zfs destroy -d`).
+The mirror's mark names it before it is created, and the clone's mark names the original. The
+snapshot that it is cloned from is destroyed only after the copy (`zfs destroy -d`).
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ def begin(place: Place, found: Listing, wanted: str, where: str) -> str:
 
 
 def check_place(location: str, wanted: str, where: str) -> str:
-    """The name that a copy is to get; `Refused` when no clone can have it."""
+    """The name for a copy; `Refused` when a clone cannot have it."""
     name = names.check_dataset(wanted or f"{location}-test", where)
     if names.pool_of(name) != names.pool_of(location):
         raise Refused(
             "the copy must be in the destination's pool",
             where=where,
-            why="it shares its blocks with the destination",
+            why="a clone shares its blocks with the original",
         )
     return name
 
 
 def remember(place: Place, name: str, where: str) -> None:
-    """Note the copy at the mirror, before it is made or after it is gone ("")."""
+    """Record the copy in the mirror's mark, before it is created; "" after it is removed."""
     mark = place.mark._replace(copy=name)
     words = ["zfs", "set", f"{marks.MARK}={mark.text()}", place.location]
     command.effect("ZFS:COPY:MARK", words, where)
 
 
 def clone(snapshot: str, name: str, location: str, *, zvol: bool, where: str) -> None:
-    """Make the writable clone, and mount it where nothing is in the way."""
+    """Create the writable clone, and mount it if possible."""
     mark = Mark(role="copy", of=location)
     pairs = [f"{marks.MARK}={mark.text()}", "readonly=off"]
     pairs += [] if zvol else ["canmount=noauto", "overlay=off"]
@@ -79,7 +79,7 @@ def _dataset(name: str, where: str) -> Dataset:
 
 
 def find(place: Place, where: str) -> str:
-    """The copy's name; "" when there is none, or something else has its name by now."""
+    """The copy's name; "" when there is none, or another dataset has its name."""
     name = place.mark.copy
     there = look(name, where).here if name else None
     mark = there.mark if there else None
@@ -94,9 +94,9 @@ def end(place: Place, where: str) -> bool:
         own = [line for line in command.run(words, where).splitlines() if line != name]
         if own:
             raise Refused(
-                f"the copy has {own[0]} of its own",
+                f"the copy has its own snapshots or descendants: {own[0]}",
                 where=where,
-                hint=f"Destroy it first, or keep the copy: zfs promote {name}",
+                hint=f"Destroy them first, or keep the copy: zfs promote {name}",
             )
         mounting.unmount("ZFS:COPY:UNMOUNT", _dataset(name, where), where)
         command.effect("ZFS:COPY:DESTROY", ["zfs", "destroy", name], where)

@@ -1,8 +1,8 @@
-"""The kernel's own count of what was written to a volume since it was mounted.
+"""The kernel's counters of what was written to a volume since it was mounted.
 
-`written` of a volume is true only of what has reached the disk, and to wait for that takes a
-transaction group. The counters know of a write when it happens. They prove that a volume changed,
-never that it did not: they forget with each mount, and do not count every kind of change.
+`written` of a volume includes only what is on disk, and waiting for that takes a transaction group.
+The counters include a write at once. They prove that a volume changed, never that it did not: they
+are reset by each mount, and do not count every kind of change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FOLDER = Path("/proc/spl/kstat/zfs")
 
 
 def read(volume: Dataset) -> int:
-    """Writes to the volume that were counted; 0 where that is not known."""
+    """The counted writes to the volume; 0 where they are not known."""
     identity = volume.get("objsetid")
     if not identity.isdigit():
         return 0
@@ -32,9 +32,7 @@ def read(volume: Dataset) -> int:
 
 
 def save(volume: Dataset, guid: str, writes: int) -> None:
-    """Remember that so many had been counted before the snapshot `guid` was taken. A failure is no
-    matter.
-    """
+    """Store the count of writes before the snapshot `guid` was taken. A failure is ignored."""
     path = locking.lock_file(volume.name, "writes")
     beside = path.with_suffix(f".{os.getpid()}.new")
     with suppress(OSError):
@@ -42,7 +40,7 @@ def save(volume: Dataset, guid: str, writes: int) -> None:
         os.replace(beside, path)
 
 
-def moved(volume: Dataset, guid: str) -> bool:
+def has_writes(volume: Dataset, guid: str) -> bool:
     """Whether it is certain that the volume was written to since that snapshot."""
     try:
         kept = locking.lock_file(volume.name, "writes").read_text().split()

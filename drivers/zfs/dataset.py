@@ -1,4 +1,4 @@
-"""A dataset as a volume: what is at a location, what it is, and its snapshots."""
+"""A dataset as a volume: its facts, role and snapshots."""
 
 from __future__ import annotations
 
@@ -40,62 +40,62 @@ from mirrord.drivers.zfs import (
 from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.marks import SnapshotMark
 from mirrord.drivers.zfs.place import Dataset, Place
-from mirrord.drivers.zfs.sight import Sight
+from mirrord.drivers.zfs.sight import DatasetCache
 from mirrord.system import clock, locks
 
 _NONE: Pins = {}
 
 
 class ZfsDataset(Driver, Clones, Pool):
-    """One dataset, or the place where one is mirrored to. location: `pool/dataset`."""
+    """One dataset, or the place that it is mirrored to. location: `pool/dataset`."""
 
     def __init__(self, location: str) -> None:
         super().__init__(names.check_dataset(location, f"zfs:{location}"))
-        self._sight = Sight(location, str(self))
-        #: What is left of a commit to do when the volume is given back.
-        self._due: commit.Due | None = None
+        self._cache = DatasetCache(location, str(self))
+        #: The rest of a commit, to be done before the volume is unlocked.
+        self._pending: commit.PendingCommit | None = None
         self._sent: list[str] = []
 
     def detach(self) -> None:
         """See `Driver.detach`."""
         with contextlib.suppress(MirrordError, OSError):
-            self._settle()
+            self._finish_commit()
 
     # Facts
 
     def _look(self, *, fresh: bool = False) -> Place:
-        # The record of the mirror at work comes along with all else.
+        # The relationship record of the current mirror is read by the same command.
         record = [relating.property_of(self.fence.mirror_id)] if self.fence else []
-        return self._sight.place(*record, fresh=fresh)
+        return self._cache.place(*record, fresh=fresh)
 
     def _list(self, place: Place) -> Listing:
-        return self._sight.listing(place)
+        return self._cache.listing(place)
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """Around what changes more than a snapshot: nothing that was seen is true any more."""
-        self._settle()
+        """For changes to more than a snapshot: what was read before is not used afterwards."""
+        self._finish_commit()
         try:
             yield
         finally:
-            self._sight.forget()
+            self._cache.forget()
 
-    def _settle(self) -> None:
-        """Do what is left of a commit."""
+    def _finish_commit(self) -> None:
+        """Finish a commit."""
         sent, self._sent = self._sent, []
-        if sent:  # each is the next base (and should one be gone, there is its bookmark)
+        if sent:  # each is the next base (if one no longer exists, its bookmark does)
             command.together([holding.hold("ZFS:SEND:HOLD", full) for full in sent], str(self))
-        due, self._due = self._due, None
-        if due is not None:
-            self._sight.added(commit.settle(due, str(self)))
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._cache.added(commit.finish_commit(pending, str(self)))
 
-    def _heal(self, place: Place) -> Place:
-        """Do what a process that ended left of a commit."""
-        self._settle()
-        due = commit.left(place, self._list(place)) if place.mark.role == "mirror" else None
-        if due is None:
+    def _recover(self, place: Place) -> Place:
+        """Finish the commit of a process that ended."""
+        self._finish_commit()
+        pending = commit.left(place, self._list(place)) if place.mark.role == "mirror" else None
+        if pending is None:
             return place
-        commit.settle(due, str(self))
+        commit.finish_commit(pending, str(self))
         return self._look(fresh=True)
 
     def _role(self, place: Place) -> tuple[Role, tuple[str, ...]]:
@@ -110,18 +110,18 @@ class ZfsDataset(Driver, Clones, Pool):
 
     @contextlib.contextmanager
     def _exclusive(self, purpose: str) -> Iterator[bool]:
-        """By name: so a place that is not there yet can be locked as well."""
+        """The lock is by name, so that a place that does not exist yet can also be locked."""
         path = locking.lock_file(self.location, "lock")
         with locks.exclusive(path, purpose, what=str(self)):
-            self._settle()
-            self._sight.trust(True)
+            self._finish_commit()
+            self._cache.trust(True)
             try:
                 yield True
             finally:
-                # (Should it fail, whoever comes next does it.)
+                # (If this fails, the next operation does it.)
                 with contextlib.suppress(MirrordError, OSError):
-                    self._settle()
-                self._sight.trust(False)
+                    self._finish_commit()
+                self._cache.trust(False)
 
     # The relationship
 
@@ -184,7 +184,7 @@ class ZfsDataset(Driver, Clones, Pool):
             return []
         return [
             self._snapshot(one, place)
-            for one in self._sight.listing(place, certain=True).own()
+            for one in self._cache.listing(place, certain=True).own()
             if one.mark is None
             and not one.name.startswith(proof.PREFIX)
             and listing.matches(one, patterns)
@@ -200,18 +200,18 @@ class ZfsDataset(Driver, Clones, Pool):
         return place
 
     def take_snapshot(self, name: str) -> Snapshot:
-        """See `Driver.take_snapshot`. It is held from when it is sent until mirrord deletes it."""
+        """See `Driver.take_snapshot`. It is held from its first send until mirrord deletes it."""
         where = str(self)
         names.check_snapshot(name, where)
         mark = SnapshotMark(SnapshotKind.REFERENCE, "", clock.now_ns())
-        place = self._sight.hinted_place()
+        place = self._cache.hinted_place()
         taken = None
         if place is not None and self._role(place)[0] is Role.LIVE and mounting.there(place.here):
             taken = taking.at_once(place, name, mark)
         if place is None or taken is None:
             return self._take_together(name, [self])[0]
-        self._sight.added(taken.entry)
-        self._sight.follows(taken.entry, taken.before, taken.written)
+        self._cache.added(taken.entry)
+        self._cache.follows(taken.entry, taken.before, taken.written)
         return self._snapshot(taken.entry, place)
 
     def _take_together(self, name: str, volumes: Sequence[Pool]) -> list[Snapshot]:
@@ -226,37 +226,37 @@ class ZfsDataset(Driver, Clones, Pool):
             mark = SnapshotMark(SnapshotKind.REFERENCE, "", clock.now_ns())
             taken = taking.by_commands([places[one] for one in some], name, mark, str(self))
             for one, each in zip(some, taken, strict=True):
-                one._sight.added(each.entry)
-                one._sight.follows(each.entry, each.before, each.written)
+                one._cache.added(each.entry)
+                one._cache.follows(each.entry, each.before, each.written)
                 found[one] = one._snapshot(each.entry, places[one])
         return [found[one] for one in drivers]
 
     def delete_snapshot(self, guid: str) -> None:
         """See `Driver.delete_snapshot`."""
-        self._settle()
-        seen = self._sight.hinted_place()
+        self._finish_commit()
+        seen = self._cache.hinted_place()
         live = seen is not None and self._role(seen)[0] is Role.LIVE
-        where, (place, found) = str(self), self._sight.keeping(guid, live=live)
+        where, (place, found) = str(self), self._cache.for_deletion(guid, live=live)
         one = found.find(guid)
         if one is None:
             return
         if one.mark is None:
-            raise Refused("the snapshot is its owner's", where=where, why=one.full)
-        seen = self._look()  # under the lock, nobody pins meanwhile
+            raise Refused("mirrord did not take the snapshot", where=where, why=one.full)
+        seen = self._look()  # under the lock, so that no pin is added meanwhile
         demand_free(seen.volume.pins if seen.volume else _NONE, [guid], one.name, where)
         if place.mark.role == "mirror" and failover.shown(place, found) == guid:
             raise Refused(
                 "the snapshot is what the destination shows",
                 where=where,
                 why=one.name,
-                hint="It goes when a newer one is shown.",
+                hint="It can be deleted when the destination shows a newer one.",
             )
         change = cache.Change(place)
         deleting.delete(place, found, one, where)
         change.done(gone=guid)
-        self._sight.gone(guid)
+        self._cache.gone(guid)
         if place.mark.kept:
-            self._sight.forget()
+            self._cache.forget()
 
     def pin(self, mirror_id: str, guids: Sequence[str]) -> None:
         """See `Driver.pin`."""
@@ -264,16 +264,16 @@ class ZfsDataset(Driver, Clones, Pool):
         if here is not None:
             now = pinning.pin(here, mirror_id, guids, str(self))
             if now.name == self.location:
-                self._sight.pinned(now)
+                self._cache.pinned(now)
             else:
-                self._sight.forget()
+                self._cache.forget()
 
     def changed_since(self, guid: str) -> bool:
         """See `Driver.changed_since`."""
-        where, one, seen = str(self), self._sight.hint(guid), self._sight.hinted_place()
+        where, one, seen = str(self), self._cache.hint(guid), self._cache.hinted_place()
         if one is not None and seen is not None and seen.here is not None:
             live = self._role(seen)[0] is Role.LIVE and mounting.there(seen.here)
-            if live and counters.moved(seen.here, guid):
+            if live and counters.has_writes(seen.here, guid):
                 return True
             answer = compare.changed(seen.here, one, where) if live else None
             if answer is not None:
@@ -285,14 +285,14 @@ class ZfsDataset(Driver, Clones, Pool):
         if one is None:
             raise texts.snapshot_missing(where, guid)
         if one.dataset != self.location:
-            return True  # it was set aside: the volume went back to before it
+            return True  # it was set aside: the volume was rolled back to an older one
         compare.sync([place.here], where)
         return compare.written(self.location, one, where) != 0
 
     def base_left(self, guid: str) -> Snapshot | None:
         """See `Driver.base_left`: a bookmark."""
         place = self._look(fresh=True)
-        one = self._sight.listing(place, certain=True).bookmark(guid)
+        one = self._cache.listing(place, certain=True).bookmark(guid)
         if one is None or self._role(place)[0] is not Role.LIVE:
             return None
         return listing.snapshot_of(one, "")._replace(kind=SnapshotKind.REFERENCE)

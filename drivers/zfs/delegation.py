@@ -1,7 +1,7 @@
-"""What a user who is not root lacks to mirror a dataset (permissions.py says what is needed).
+"""The permissions that a user other than root lacks to mirror a dataset (see permissions.py).
 
-On Linux nobody but root mounts and unmounts, whatever is delegated: a destination that belongs to
-another user is received and committed, but its files are to be seen only once root has mounted it.
+On Linux only root can mount and unmount, even with delegated permissions: a destination of another
+user is received and committed, but its files are accessible only after root has mounted it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ _NEEDED = {"source": SOURCE, "destination": DESTINATION}
 
 
 def missing(dataset: str, role: str, *, user: str = "", failover: bool = False) -> list[str]:
-    """The permissions that a user lacks; [] for root, who needs none.
+    """The permissions that a user lacks; [] for root.
 
-    dataset: the volume at the source; at the destination the place of the mirror, which may not
-    be there yet. role: "source" or "destination". user: "" for whoever runs this. failover: with
-    what break, resync and reverse need. Raises `NotFound` when there is no such dataset.
+    dataset: the volume at the source; at the destination the place of the mirror, which need not
+    exist yet. role: "source" or "destination". user: "" for the user of this process. failover:
+    include the permissions for break, resync and reverse. Raises `NotFound` when there is no such
+    dataset.
     """
     if role not in _NEEDED:
         raise UsageError(f"'{role}' is neither 'source' nor 'destination'")
@@ -38,7 +39,7 @@ def missing(dataset: str, role: str, *, user: str = "", failover: bool = False) 
 
 
 def require(dataset: str, role: str, where: str, *, failover: bool = False) -> None:
-    """Refuse when whoever runs this lacks a permission: `PermissionMissing` names each."""
+    """Raise `PermissionMissing`, which lists them, when the user of this process lacks any."""
     lacking = missing(dataset, role, failover=failover)
     if not lacking:
         return
@@ -47,20 +48,20 @@ def require(dataset: str, role: str, where: str, *, failover: bool = False) -> N
     raise PermissionMissing(
         f"the user {name} lacks {' and '.join(repr(each) for each in lacking)} on '{place}'",
         where=where,
-        why="ZFS would refuse it in the middle, or leave the copy writable",
+        why="ZFS would fail during the transfer, or leave the copy writable",
         hint=f"As root: {allow_command(dataset, role, name, failover=failover)}",
     )
 
 
 def allow_command(dataset: str, role: str, user: str, *, failover: bool = False) -> str:
-    """What root types so that a user may mirror: one line."""
+    """The command with which root lets a user mirror: one line."""
     needed = (*_NEEDED[role], *(FAILOVER if failover else ()))
     place = _place(dataset, role, failover=failover)
     return f"zfs allow -u {user} {','.join(needed)} {place}"
 
 
 def _place(dataset: str, role: str, *, failover: bool) -> str:
-    """Where permissions are set: at a destination above it, as it is not there at first."""
+    """Where permissions are set: for a destination on its parent, as it does not exist at first."""
     if role == "source" and not failover:
         return dataset
     return names.parent_of(dataset) or dataset

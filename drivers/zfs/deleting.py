@@ -1,4 +1,4 @@
-"""Deleting snapshots: mirrord's hold is given up first; who else holds one is named."""
+"""Deleting snapshots: mirrord's hold is released first; other holds are reported."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mirrord.drivers.zfs.marks import Mark
 from mirrord.drivers.zfs.place import Place
 from mirrord.system import steps
 
-#: Snapshots in one command: their names must fit into its arguments.
+#: Snapshots in one command: the length of its arguments is limited.
 _AT_ONCE = 500
 _THREADS = 8
 
 
 def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
-    """Delete a snapshot, and what was set aside for its sake alone."""
+    """Delete a snapshot, and set-aside datasets that have no other snapshots."""
     copy = place.mark.copy
     clones = [name for name in one.clones.split(",") if name and names.MARKER not in name]
     theirs = [name for name in clones if name != copy]
@@ -29,12 +29,12 @@ def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
         _refuse_later_work(found, one, where)
     words = ["zfs", "release", marks.HOLD, one.full]
     gone = ("no such tag", "does not exist")
-    wishes = [command.Wish("ZFS:DELETE:RELEASE", words, gone)]
+    tasks = [command.Task("ZFS:DELETE:RELEASE", words, gone)]
     if place.mark.role != "mirror" or found.bookmark(one.guid) is not None:
         words = ["zfs", "destroy", f"{one.dataset}#{one.name}"]
-        wishes.append(command.Wish("ZFS:DELETE:BOOKMARK", words, None))
-    command.together(wishes, where)
-    # One that what was set aside began as goes with that.
+        tasks.append(command.Task("ZFS:DELETE:BOOKMARK", words, None))
+    command.together(tasks, where)
+    # The origin of a set-aside clone is destroyed together with the clone.
     later = ["-d"] if one.clones else []
     arguments = ["zfs", "destroy", *later, one.full]
     steps.reached("ZFS:DELETE:SNAPSHOT")
@@ -47,23 +47,26 @@ def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
 
 
 def _refuse_later_work(found: Listing, one: Entry, where: str) -> None:
-    """With the last snapshot of what was set aside that goes, too: it must hold no more than it."""
+    """Refuse when `one` is the last snapshot of a set-aside dataset, which is destroyed with it,
+    and the dataset was written to after it.
+    """
     own = [each for each in found.snapshots() if each.dataset == one.dataset]
     if own[-1].guid != one.guid or one.dataset == found.dataset:
         return
-    # What was acknowledged is counted when its transaction group is on disk.
+    # Acknowledged writes are counted when their transaction group is on disk.
     command.run(["zpool", "sync", names.pool_of(one.dataset)], where)
     if compare.written(one.dataset, one, where) and compare.differs(one.dataset, one):
         raise Refused(
             f"{one.dataset} was written to after it was set aside",
             where=where,
             why=f"it would be destroyed with its last snapshot {one.name}",
-            hint=f"Keep what is in it, or destroy it: zfs destroy -r {one.dataset}",
+            hint="Keep the snapshot; or copy what you need and destroy the dataset: zfs destroy -r "
+            f"{one.dataset}",
         )
 
 
 def delete_all(entries: Sequence[Entry], copy: str, where: str) -> None:
-    """Delete a tree's snapshot: those of all its members, the last one last. copy: see `Mark`."""
+    """Delete a tree's snapshot: those of all its members, the last entry last. copy: see `Mark`."""
     for one in entries:
         clones = [name for name in one.clones.split(",") if name and names.MARKER not in name]
         theirs = [name for name in clones if not (copy and f"{name}/".startswith(f"{copy}/"))]
@@ -79,7 +82,7 @@ def delete_all(entries: Sequence[Entry], copy: str, where: str) -> None:
     plain = not any(one.clones for one in entries)
     if plain and len(full) > 1 and programs.destroy_all(full):
         return
-    with ThreadPoolExecutor(_THREADS) as pool:  # each waits for the pool: they wait together
+    with ThreadPoolExecutor(_THREADS) as pool:  # each waits for the pool, so they wait together
         list(pool.map(lambda one: _destroy(one, where), entries[:-1]))
     _destroy(entries[-1], where)
 
@@ -104,7 +107,7 @@ def _cloned(one: Entry, theirs: Sequence[str], where: str) -> Refused:
 
 
 def release_all(found: Listing, where: str) -> None:
-    """Give up all of mirrord's holds: the snapshots are their owner's from now on."""
+    """Release all holds of mirrord: it no longer manages these snapshots."""
     held = [one.full for one in found.ours() if one.holds]
     for start in range(0, len(held), _AT_ONCE):
         words = ["zfs", "release", marks.HOLD, *held[start : start + _AT_ONCE]]
@@ -123,12 +126,13 @@ def _held(one: Entry, where: str) -> MirrordError:
         f"the snapshot {one.name} is held",
         where=where,
         why=f"by {', '.join(tags)}" if tags else "it is in use, perhaps by a running 'zfs send'",
-        hint=f"When whoever holds it is done: zfs release {tags[0] if tags else 'TAG'} {one.full}",
+        hint="When the program that set the hold no longer needs it: zfs release "
+        f"{tags[0] if tags else 'TAG'} {one.full}",
     )
 
 
 def sweep(place: Place, found: Listing, gone: set[str], where: str) -> None:
-    """Destroy what was set aside and holds no snapshot any more."""
+    """Destroy set-aside datasets that have no snapshots any more."""
     kept = place.mark.kept
     holding = {one.dataset for one in found.snapshots() if one.guid not in gone}
     empty = [name for name in kept if name not in holding]
@@ -139,7 +143,7 @@ def sweep(place: Place, found: Listing, gone: set[str], where: str) -> None:
         steps.reached("ZFS:DELETE:ASIDE")
         done = command.result(["zfs", "destroy", name])
         if done.status != 0 and "does not exist" not in done.errors:
-            left.append(name)  # somebody has files of it open: next time
+            left.append(name)  # in use: it is destroyed the next time
     mark = place.mark._replace(kept=tuple(one for one in kept if one in holding or one in left))
     if mark != place.mark:
         words = ["zfs", "set", f"{marks.MARK}={mark.text()}", place.location]
@@ -147,7 +151,7 @@ def sweep(place: Place, found: Listing, gone: set[str], where: str) -> None:
 
 
 def forget(place: Place, found: Listing, where: str, *, live: bool) -> None:
-    """See `Driver.forget`: what is left of the mirror when no transfer is."""
+    """See `Driver.forget`: removes what is left of the mirror when there is no transfer."""
     if place.prepared:
         above = names.parent_of(place.location)
         words = ["zfs", "inherit", names.prepared_property(place.location), above]

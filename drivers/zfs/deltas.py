@@ -1,4 +1,4 @@
-"""What lies between two snapshots of a volume, in the contract's words."""
+"""The difference between two snapshots of a volume, as a `Delta` of the contract."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from mirrord.drivers.zfs.listing import Entry
 from mirrord.drivers.zfs.place import Place
 from mirrord.drivers.zfs.stream import Sending
 
-#: Of a smaller change, what it takes in the pool is near enough to what will be sent.
+#: Below this, the space that a change uses in the pool is a sufficient estimate of the stream.
 _ESTIMATE_BYTES = 1 << 20
-#: A change up to this is looked through for `mirrord delta`: that reads all of it.
+#: Up to this, a change is read completely for `mirrord delta`.
 _EXACT_BYTES = 256 << 20
 
 
 def small(base: str | None, incremental: str, written: int) -> Delta | None:
-    """The delta of two snapshots when no more is asked than what will be sent; None when that has
-    to be estimated. written: bytes between them by the pool's books.
+    """The delta of two snapshots when only the size of the stream is needed; None when that has to
+    be estimated. written: bytes between them by the pool's accounting.
     """
     if base is None or written > _ESTIMATE_BYTES:
         return None
@@ -34,15 +34,15 @@ def between(
     states: bool,
     files: bool,
 ) -> Delta:
-    """See `Driver.delta`. accounts: what the pool's books say of the pair."""
+    """See `Driver.delta`. accounts: of the pair, by the pool's accounting."""
     forward = older is None or older.order < newer.order
     folder = mounting.folder_of(place.volume)
     listed = files and older is not None and not older.bookmark and bool(folder)
     send_bytes, exact, seen = accounts.added, False, None
     if forward and (listed or (states and older and accounts.added <= _EXACT_BYTES)):
-        seen = survey.look_through(sending(place, older, newer), where)
+        seen = survey.parse_stream(sending(place, older, newer), where)
         send_bytes, exact = seen.stream_bytes, True
-        if not seen.objects:  # only the dataset's own header was written anew: no content
+        if not seen.objects:  # only the dataset's header was written again: no content
             accounts = accounts._replace(newer=accounts.base, added=0)
     elif forward and (older is None or accounts.added > _ESTIMATE_BYTES):
         send_bytes = stream.estimate(sending(place, older, newer), where)
@@ -64,7 +64,7 @@ def between(
 
 
 def sending(place: Place, older: Entry | None, newer: Entry) -> Sending:
-    """What `zfs send` is asked for; encrypted blocks go as they are."""
+    """The parameters of `zfs send`; encrypted blocks are sent raw."""
     raw = place.volume is not None and place.volume.encrypted
     return Sending(
         older.full if older else None, older.guid if older else None, newer.full, newer.guid, raw
@@ -72,7 +72,7 @@ def sending(place: Place, older: Entry | None, newer: Entry) -> Sending:
 
 
 def _pool_bytes(place: Place) -> int:
-    """What the pool can hold for datasets."""
+    """The capacity of the pool for datasets."""
     if place.pool is None:
         return 0
     return int(place.pool.get("used") or 0) + int(place.pool.get("available") or 0)

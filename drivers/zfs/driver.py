@@ -1,8 +1,8 @@
 """The OpenZFS driver: the contract of drivers/contract.py over datasets.
 
-dataset.py has the facts and snapshots, switching.py what makes a volume live or turns it back, and
-this module what is sent and received. marks.py says what is remembered where, running.py how an
-update becomes visible in one step, failover.py how a volume goes back without losing anything.
+dataset.py has facts and snapshots, switching.py makes a volume live or rolls it back, and this
+module sends and receives. marks.py describes what is stored where, running.py how an update becomes
+visible in one step, and failover.py how a volume is rolled back without losing anything.
 """
 
 from __future__ import annotations
@@ -59,25 +59,25 @@ class ZfsDriver(ZfsFailover):
     ) -> Delta:
         """See `Driver.delta`."""
         where = str(self)
-        place, older, newer = self._sight.pair(base, incremental)
-        written = None if states or files else self._sight.gap(base, incremental)
+        place, older, newer = self._cache.pair(base, incremental)
+        written = None if states or files else self._cache.gap(base, incremental)
         known = deltas.small(base, incremental, written) if written is not None else None
         if known is not None:
             return known
         accounts = compare.accounts(older, newer, where)
-        if accounts is None:  # not what they were
-            place, older, newer = self._sight.found_pair(base, incremental)
+        if accounts is None:  # they have changed
+            place, older, newer = self._cache.found_pair(base, incremental)
             accounts = compare.accounts(older, newer, where)
             if accounts is None:
                 raise texts.snapshot_missing(where, incremental)
         return deltas.between(place, older, newer, accounts, where, states=states, files=files)
 
     def changes(self, base: str, incremental: str) -> Changes:
-        """See `Driver.changes`. The stream is made for it, and thrown away."""
-        place, older, newer = self._sight.pair(base, incremental)
+        """See `Driver.changes`. A stream is generated for it, and discarded."""
+        place, older, newer = self._cache.pair(base, incremental)
         if base == incremental:
-            return Changes(b"", b"")  # of that ZFS makes no stream
-        found = survey.look_through(deltas.sending(place, older, newer), str(self))
+            return Changes(b"", b"")  # ZFS has no stream for that
+        found = survey.parse_stream(deltas.sending(place, older, newer), str(self))
         return survey.changes(found)
 
     def send(
@@ -87,8 +87,8 @@ class ZfsDriver(ZfsFailover):
         *,
         checkpoint: dict[str, int | str] | None = None,
     ) -> ZfsSendStream:
-        """See `Driver.send`. The stream's own beginning says whether it is the right one."""
-        place, older, newer = self._sight.pair(base, incremental)
+        """See `Driver.send`. The first record of the stream shows whether it is the right one."""
+        place, older, newer = self._cache.pair(base, incremental)
         sending = deltas.sending(place, older, newer)
         token = stream.check_token(checkpoint, sending, str(self))
         hold = newer.mark is not None and not newer.holds
@@ -98,7 +98,7 @@ class ZfsDriver(ZfsFailover):
     # Destination
 
     def prepare(self, mirror_id: str, *, in_place: bool = False) -> None:
-        """See `Driver.prepare`. The dataset is made by the first receive, as ZFS wants it."""
+        """See `Driver.prepare`. The dataset is created by the first receive, as ZFS requires."""
         where, place = str(self), self._look()
         role, notes = self._role(place)
         if role in (Role.LIVE, Role.FOREIGN):
@@ -113,13 +113,13 @@ class ZfsDriver(ZfsFailover):
         if notes:
             above = names.parent_of(self.location)
             raise Refused(
-                "the dataset above the destination is not there",
+                "the parent of the destination does not exist",
                 where=where,
                 why=notes[0],
-                hint=f"Make it with: zfs create -p {above}",
+                hint=f"Create it with: zfs create -p {above}",
             )
         features.require(names.pool_of(self.location), where)
-        # 'zfs recv' itself would only warn of a property, and leave the copy writable.
+        # 'zfs recv' itself would only warn about a property, and leave the copy writable.
         delegation.require(self.location, "destination", where)
         words = [
             f"{names.prepared_property(self.location)}={mirror_id}",
@@ -136,16 +136,16 @@ class ZfsDriver(ZfsFailover):
 
     def receive(self, request: ReceiveRequest) -> receive.ZfsReceiver:
         """See `Driver.receive`."""
-        self._settle()
+        self._finish_commit()
         where, place = str(self), self._mirror()
         owner = place.mark.mirror_id or place.prepared
         if owner != request.mirror_id:
             raise texts.other_mirror(where, owner)
         left = running.kept(self.location) is not None
         running.drop(self.location)
-        lock, waited = running.alone(self.location, where)
+        lock, waited = running.receive_lock(self.location, where)
         try:
-            # What was received may just have been saved.
+            # Received data may just have been saved.
             place, found = self._ready(self._look(fresh=left or waited), request)
             target = receive.target_name(found, self.location, request.snapshot, where)
             present = found.find(request.snapshot.guid) is not None
@@ -156,20 +156,20 @@ class ZfsDriver(ZfsFailover):
             os.close(lock)
             raise
         try:
-            made.ahead()
+            made.start_early()
         except BaseException:
             made.close()
             raise
         return made
 
     def _ready(self, place: Place, request: ReceiveRequest) -> tuple[Place, Listing]:
-        """Make the base the newest snapshot: nothing else can be received upon."""
+        """Make the base the newest snapshot: ZFS receives only on top of that."""
         where = str(self)
         if place.here is None and place.fresh is not None:
             with self._changing():
                 failover.finish_swap(place, where)
             place = self._look()
-        place = self._heal(place)
+        place = self._recover(place)
         found = self._list(place)
         if request.base is None:
             if found.own():
@@ -181,12 +181,12 @@ class ZfsDriver(ZfsFailover):
         own = found.own()
         if own[-1].guid == base.guid or found.find(request.snapshot.guid) is not None:
             return place, found
-        refusal = receive.refuse_foreign(found, base.guid, where)
+        refusal = receive.later_snapshots_error(found, base.guid, where)
         if refusal is not None:
             raise refusal
-        pin = failover.shown(place, found)  # until the commit that stays
+        pin = failover.shown(place, found)  # it is shown until the commit
         with self._changing():
-            failover.make_anew(place, found, base, place.mark, None, where, pin=pin)
+            failover.rebuild_by_clone(place, found, base, place.mark, None, where, pin=pin)
         place = self._look()
         return place, self._list(place)
 
@@ -194,26 +194,26 @@ class ZfsDriver(ZfsFailover):
         """See `Driver.stagings`."""
         place = self._look()
         if receive.begun(place) is not None and running.kept(self.location) is None:
-            place = self._look(fresh=True)  # what another process left may just have been saved
+            place = self._look(fresh=True)  # another process may just have saved received data
         return receive.stagings(place, self._list(place))
 
     def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
         """See `Driver.commit`."""
-        self._settle()
+        self._finish_commit()
         place = self._mirror()
         try:
             done = commit.commit(place, self._list(place), transfer_id, show=show, where=str(self))
         except BaseException:
-            self._sight.forget()
+            self._cache.forget()
             raise
-        entry, self._due = done.entry, done.due
+        entry, self._pending = done.entry, done.pending
         if done.fresh:
-            self._sight.forget()
+            self._cache.forget()
         else:
-            self._sight.added(entry)
-        if done.due is not None and not self.locked:
-            self._settle()
-            entry = self._sight.hint(entry.guid) or entry
+            self._cache.added(entry)
+        if done.pending is not None and not self.locked:
+            self._finish_commit()
+            entry = self._cache.hint(entry.guid) or entry
         return self._snapshot(entry, done.place)
 
     def discard(self, transfer_id: str) -> None:
@@ -224,7 +224,7 @@ class ZfsDriver(ZfsFailover):
             if request is None or request.transfer_id != transfer_id:
                 return
             if self._list(place).find(request.snapshot.guid) is not None:
-                return  # it is no staging any more
+                return  # it is no longer a staging
         with self._changing():
             receive.discard(place, str(self))
 
@@ -234,7 +234,7 @@ class ZfsDriver(ZfsFailover):
             self._forget()
 
     def _forget(self) -> None:
-        where, place = str(self), self._heal(self._look(fresh=True))
+        where, place = str(self), self._recover(self._look(fresh=True))
         request = receive.begun(place)
         running.drop(self.location)
         if request is not None and not self._list(place).find(request.snapshot.guid):

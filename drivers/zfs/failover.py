@@ -1,10 +1,10 @@
-"""Failing over and back: a mirror becomes a live volume, and a live one a mirror again.
+"""Failover and failback: a mirror becomes a live volume, and a live one a mirror again.
 
-ZFS can turn a dataset back only by destroying what is newer. So the dataset is made anew instead,
-as a clone of the snapshot that it goes back to; the clone is promoted, which makes it the owner of
-all older snapshots, and takes the name. What was there goes aside under a name of its own with
-all that was newer, read-only. Each step can be seen from what is there, so that a crash anywhere is
-ended by doing it again:
+ZFS can roll a dataset back only by destroying what is newer. So the dataset is rebuilt instead, as
+a clone of the snapshot to go back to; the clone is promoted, which gives it all older snapshots,
+and takes the name. The old dataset is set aside, read-only, under another name with all that is
+newer. The completed steps can be derived from the existing datasets, so that after a crash at any
+point the same call completes the rest:
 
 | at the location | beside it | what is left to do |
 |---|---|---|
@@ -41,8 +41,8 @@ from mirrord.drivers.zfs.marks import Mark, SnapshotMark
 from mirrord.drivers.zfs.place import Dataset, Place, look
 from mirrord.system import clock
 
-#: The owner's settings that the dataset which takes the place gets, too. What is not in here is
-#: given by the snapshot, is counted by ZFS itself, or is set anew.
+#: Properties that are copied to the dataset that takes the place. All others come from the
+#: snapshot, are statistics of ZFS, or are set to new values.
 _COPIED = [
     "aclinherit",
     "aclmode",
@@ -105,20 +105,20 @@ def promote(place: Place, found: Listing, guid: str | None, where: str) -> None:
     """See `Driver.promote`: a mirror becomes writable where it is."""
     volume = place.here
     assert volume is not None
-    target = beginning(place, found, guid)
+    target = promotion_base(place, found, guid)
     if target is None:
         raise Refused(
-            "there is nothing to make live",
+            "there is no snapshot to make live",
             where=where,
-            why="no snapshot is here" if guid is None else f"none has the identity {guid}",
-            hint="'mirrord snapshots NAME' lists those that are; the first comes with "
-            "'mirrord initialize NAME'.",
+            why="it has no snapshot" if guid is None else f"no snapshot has the guid {guid}",
+            hint="'mirrord snapshots NAME' lists them; 'mirrord initialize NAME' transfers the "
+            "first one.",
         )
     if volume.token:
         command.effect("ZFS:PROMOTE:ABORT", ["zfs", "recv", "-A", place.location], where)
     own = found.own()
-    if not own or own[-1].guid != target.guid:  # newer ones stay, beside it
-        make_anew(place, found, target, place.mark, None, where)
+    if not own or own[-1].guid != target.guid:  # newer ones are set aside
+        rebuild_by_clone(place, found, target, place.mark, None, where)
         place = look(place.location, where)
         volume = place.here
         assert volume is not None
@@ -138,8 +138,8 @@ def make_writable(volume: Dataset, mark: Mark, where: str) -> None:
     mounting.mount("ZFS:PROMOTE:MOUNT", volume)
 
 
-def beginning(place: Place, found: Listing, guid: str | None) -> Entry | None:
-    """The snapshot that a promoted volume begins as; None: there is none."""
+def promotion_base(place: Place, found: Listing, guid: str | None) -> Entry | None:
+    """The snapshot whose content a promoted volume gets; None when there is none."""
     if guid is not None:
         return found.find(guid)
     seen = shown(place, found)
@@ -168,14 +168,14 @@ def rollback(
         if place.here is not None and place.fresh is not None:
             drop_fresh(place, where)
             place = look(place.location, where)
-        # (An earlier try may not have shown what it set aside.)
+        # (An earlier attempt may not have mounted what it set aside.)
         finish_swap(place, where, certain=True)
         kept = kept_as(found, keep_as)
         return kept.name if kept is not None else None
     refuse_descendants(place.location, where)
     mark = Mark(role="mirror", mirror_id=mirror_id, pin=target.guid, kept=old.kept, copy=old.copy)
     freezing.for_rollback([place.here], where)
-    # Nobody writes any more. Only now it can be said whether anything was written.
+    # Nothing is written any more. Only now it is known whether anything was written.
     place = look(place.location, where)
     assert place.here is not None
     try:
@@ -194,11 +194,11 @@ def rollback(
         freezing.thaw([place.location], where)
         raise
     keep = old.role != "mirror" or not same
-    return make_anew(place, found, target, mark, keep_as if keep else None, where)
+    return rebuild_by_clone(place, found, target, mark, keep_as if keep else None, where)
 
 
 def refuse_descendants(location: str, where: str) -> None:
-    """Datasets below a volume would go aside with it."""
+    """Refuse a volume with descendants, which would be set aside with it."""
     words = ["zfs", "list", "-H", "-d", "1", "-t", "filesystem,volume", "-o", "name", location]
     below_it = [
         name for name in command.run(words, where).split("\n") if name not in ("", location)
@@ -214,13 +214,13 @@ def refuse_descendants(location: str, where: str) -> None:
 
 
 def unchanged(volume: Dataset, one: Entry, where: str) -> bool:
-    """Whether a volume that nobody can write to holds what its snapshot does."""
+    """Whether a frozen volume has the same content as its snapshot."""
     command.run(["zpool", "sync", names.pool_of(volume.name)], where)
     return compare.written(volume.name, one, where) == 0
 
 
 def kept_as(found: Listing, keep_as: str) -> Entry | None:
-    """The DIVERGED snapshot by which a rollback kept a volume: of that name, or with a number."""
+    """The DIVERGED snapshot by which a rollback kept a volume: its name may end in a number."""
     fits = [
         one
         for one in found.snapshots()
@@ -231,7 +231,7 @@ def kept_as(found: Listing, keep_as: str) -> Entry | None:
     return fits[-1] if fits else None
 
 
-def make_anew(
+def rebuild_by_clone(
     place: Place,
     found: Listing,
     target: Entry,
@@ -241,14 +241,14 @@ def make_anew(
     *,
     pin: str | None = None,
 ) -> str | None:
-    """Let a clone of `target` with that mark take the volume's place; what was there goes aside,
-    kept by a DIVERGED snapshot if `keep_as` names one; returns its name.
-    pin: the snapshot that is to be shown then; None: `target`.
+    """Replace the volume with a clone of `target` that has that mark; the old volume is set aside,
+    kept by a DIVERGED snapshot if `keep_as` is given; returns the name of that snapshot.
+    pin: the snapshot to be shown then; None: `target`.
     """
     here = place.here
     assert here is not None
     pin = pin or target.guid
-    # What shows another one was perhaps made from another one: it does not last.
+    # A clone that shows another snapshot may have been made from another one: it is destroyed.
     if place.fresh is not None and (
         place.fresh.mark is None or not place.fresh.mark.pin == pin == target.guid
     ):
@@ -270,7 +270,7 @@ def make_anew(
         command.effect("ZFS:SWAP:CLONE", ["zfs", "clone", *words, target.full, fresh], where)
     if place.fresh is None or place.fresh.get("origin"):
         command.effect("ZFS:SWAP:PROMOTE", ["zfs", "promote", fresh], where)
-    if here.is_zvol and pin != target.guid:  # what is shown is a device of what goes aside
+    if here.is_zvol and pin != target.guid:  # the shown device belongs to the old volume
         command.effect("ZFS:SWAP:DEVICES", ["zfs", "set", "snapdev=visible", here.name], where)
     rename("ZFS:SWAP:ASIDE", here, aside, where)
     finish_swap(look(place.location, where), where, certain=here.mounted)
@@ -278,8 +278,8 @@ def make_anew(
 
 
 def finish_swap(place: Place, where: str, *, certain: bool = False) -> None:
-    """The old volume is aside: the new one takes its name and its place. certain: that it cannot be
-    mounted is an error (`mounting.mount_certainly`).
+    """Give the new volume the name and place of the old one, which is set aside. certain: it is an
+    error when it cannot be mounted (`mounting.require_mounted`).
     """
     if place.here is None and place.fresh is not None:
         rename("ZFS:SWAP:RENAME", place.fresh, place.location, where)
@@ -288,7 +288,7 @@ def finish_swap(place: Place, where: str, *, certain: bool = False) -> None:
     assert volume is not None
     try:
         if certain:
-            mounting.mount_certainly("ZFS:SWAP:MOUNT", volume, where)
+            mounting.require_mounted("ZFS:SWAP:MOUNT", volume, where)
         else:
             mounting.mount("ZFS:SWAP:MOUNT", volume)
     finally:
@@ -297,7 +297,7 @@ def finish_swap(place: Place, where: str, *, certain: bool = False) -> None:
 
 
 def _show_aside(place: Place, name: str, where: str) -> None:
-    """What was set aside can be read under a path beside the volume's."""
+    """Mount what was set aside at a path beside the volume's."""
     volume = place.here
     if volume is None or volume.is_zvol or not volume.mountpoint:
         return
@@ -315,13 +315,13 @@ def _show_aside(place: Place, name: str, where: str) -> None:
 
 
 def look_aside(name: str, where: str) -> Dataset | None:
-    """A dataset that was set aside, or None when it is gone."""
+    """A dataset that was set aside, or None when it no longer exists."""
     return look(name, where).here
 
 
 def _keep(volume: Dataset, found: Listing, keep_as: str, where: str) -> str:
-    """Keep the volume as it is by a DIVERGED snapshot. One of that name that holds just that is of
-    an earlier try; another one stays, and this one gets a number.
+    """Keep the volume as it is by a DIVERGED snapshot. One of that name with this content is from
+    an earlier attempt; if another one exists, the new one gets a number.
     """
     name = names.check_snapshot(keep_as, where)
     taken = {one.name for one in found.snapshots()}  # those of volumes set aside before, too
@@ -343,7 +343,7 @@ def _keep(volume: Dataset, found: Listing, keep_as: str, where: str) -> str:
 
 
 def copied(volume: Dataset, mark: Mark, where: str) -> list[str]:
-    """What the new volume is set to: the old one's own settings, and those of a mirror."""
+    """The properties of the new volume: those of the old one, and those of a mirror."""
     asked = ["zfs", "get", "-Hp", "-s", "local", "-o", "property,value", "all", volume.name]
     pairs = []
     for line in command.run(asked, where).splitlines():

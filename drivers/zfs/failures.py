@@ -1,6 +1,6 @@
-"""What `zfs` and `zpool` complain of, in mirrord's words: what, where, why, and what to do.
+"""The errors of `zfs` and `zpool` as mirrord errors: what, where, why, and what to do.
 
-complaints.py has the table. What no rule there knows is passed on as it is said, in one line.
+complaints.py has the table. A message that matches no rule there is passed on in one line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mirrord.drivers.zfs.complaints import RULES
 from mirrord.drivers.zfs.permissions import granted, needed_by
 
 _SHOWN_MAX = 400
-#: Asks `zfs` something more for a message: what it prints, or "".
+#: Runs another `zfs` command for an error message: returns its output, or "".
 Ask = Callable[[Sequence[str]], str]
 
 
@@ -25,7 +25,7 @@ _DENIED = re.compile(
     r"needed|must be superuser|requires root"
 )
 _MOUNTING = re.compile(r"cannot (?:un)?mount ")
-#: Subcommands that make a dataset: the one above it is where permissions are set.
+#: Subcommands that create a dataset: the permissions are set on its parent.
 _MAKING = frozenset({"receive", "recv", "create", "clone", "rename"})
 _QUOTED = re.compile(r"'([^'\s]+)'")
 _DATASET = re.compile(
@@ -42,12 +42,12 @@ def translate(
     ask: Ask | None = None,
     user: str = "",
 ) -> MirrordError:
-    """The error behind what a command said on its standard error output.
+    """The error for what a command wrote to its standard error.
 
-    arguments: of the command, its name first. ask: runs a command for a better message (who holds
-    a snapshot). user: who ran it, "": whoever runs this.
+    arguments: of the command, its name first. ask: runs a command for more details (the holds of a
+    snapshot). user: that ran it; "" for the user of this process.
     """
-    said = _said(stderr)
+    said = _one_line(stderr)
     user = user or _user()
     name = _name(said, arguments)
     if _DENIED.search(stderr):
@@ -78,23 +78,23 @@ def translate(
     return IoFailed(
         f"'{' '.join(arguments[:2])}' failed",
         where=where,
-        why=said or f"it ended with the status {returncode} and said nothing",
-        hint="Run it by hand to see more: " + " ".join(arguments)[:_SHOWN_MAX],
+        why=said or f"it ended with status {returncode} and without a message",
+        hint="Run it by hand for more details: " + " ".join(arguments)[:_SHOWN_MAX],
     )
 
 
 def _denied(
     where: str, arguments: Sequence[str], stderr: str, name: str, user: str, ask: Ask | None
 ) -> MirrordError:
-    said, needed = _said(stderr), needed_by(arguments)
+    said, needed = _one_line(stderr), needed_by(arguments)
     dataset = re.split(r"[@#]", name)[0]
     if not needed or _MOUNTING.search(stderr):
         return PermissionMissing(
             f"the user {user} may not mount or unmount '{dataset}'",
             where=where,
-            why=f"{said} (on Linux only root mounts, whatever is delegated)",
-            hint="Run it as root; or as root unmount it once and 'zfs set canmount=noauto' on it, "
-            "and the mirror goes on without being mounted.",
+            why=f"{said} (on Linux only root can mount, even with delegated permissions)",
+            hint="Run it as root; or as root unmount the dataset once and run 'zfs set "
+            f"canmount=noauto {dataset}': then the mirror is updated without being mounted.",
         )
     if arguments[1] in _MAKING:
         dataset = _destination(arguments, dataset)
@@ -104,20 +104,20 @@ def _denied(
         f"the user {user} lacks {' and '.join(repr(each) for each in missing)} on '{dataset}'",
         where=where,
         why=said,
-        hint=f"As root: zfs allow -u {user} {','.join(missing)} {dataset}. What a mirror needs in "
-        "all is in docs/operator-guide.md ('ZFS without root').",
+        hint=f"As root: zfs allow -u {user} {','.join(missing)} {dataset}. All permissions that a "
+        "mirror needs are listed in docs/operator-guide.md ('ZFS without root').",
     )
 
 
 def _destination(arguments: Sequence[str], otherwise: str) -> str:
-    """The dataset that must exist for a permission to be set: the one above a new one."""
+    """The dataset on which a permission can be set: the parent of a new one."""
     last = re.split(r"[@#]", arguments[-1])[0]
     above = last.rpartition("/")[0]
     return above or last or otherwise
 
 
-def _said(stderr: str) -> str:
-    """The message in one line: without the help that `zfs` prints, and its own advice to force."""
+def _one_line(stderr: str) -> str:
+    """The message in one line, without the usage text of `zfs` and its advice to force."""
     lines = []
     for line in stderr.splitlines():
         text = line.strip()
@@ -140,7 +140,7 @@ def _below(stderr: str) -> str:
 
 
 def _name(said: str, arguments: Sequence[str]) -> str:
-    """What a message is about: what it quotes, or names, or else the command's last argument."""
+    """The subject of a message: what it quotes or names, or else the command's last argument."""
     for found in (*_QUOTED.finditer(said), *_DATASET.finditer(said)):
         if name := _dataset_of(found[1]):
             return name
@@ -148,7 +148,7 @@ def _name(said: str, arguments: Sequence[str]) -> str:
 
 
 def _dataset_of(text: str) -> str:
-    """A dataset's name, if that is one; ("receive -s" and paths are not)."""
+    """The name of a dataset, or "" ("receive -s" and paths are none)."""
     text = text.rstrip(".:,")
     return text if text and not text.startswith(("-", "/")) and "=" not in text else ""
 

@@ -1,7 +1,6 @@
-"""What the OpenZFS here can do: by its version, and by asking the pool.
+"""What this OpenZFS supports: by its version, and by the features of the pool.
 
-Both are asked once in a process: neither changes while it runs (a pool may be upgraded meanwhile:
-then the next process knows).
+Both are read once in a process. (A pool that is upgraded meanwhile is noticed by the next process.)
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _VERSION = re.compile(r"zfs(?P<kernel>-kmod)?-(\d+)\.(\d+)(?:\.(\d+))?")
 
 
 class Version(NamedTuple):
-    """Of OpenZFS, as `zfs version` says it."""
+    """The version of OpenZFS, as `zfs version` prints it."""
 
     major: int
     minor: int
@@ -28,7 +27,7 @@ class Version(NamedTuple):
 
     @classmethod
     def parse(cls, line: str) -> Self | None:
-        """From a line as `zfs-kmod-2.3.9-0+deb13u1`."""
+        """From a line like `zfs-kmod-2.3.9-0+deb13u1`."""
         found = _VERSION.match(line.strip())
         return cls(int(found[2]), int(found[3]), int(found[4] or 0)) if found else None
 
@@ -38,24 +37,24 @@ OLDEST = Version(0, 8, 0)
 
 
 class Features(NamedTuple):
-    """What this OpenZFS can do. kernel: of the module, which decides; userland: of the programs."""
+    """What this OpenZFS supports. userland: version of the programs; kernel: of the module."""
 
     userland: Version
     kernel: Version
 
     @property
     def rename_unmounted(self) -> bool:
-        """`zfs rename -u`: without unmounting, so that nobody notices."""
+        """`zfs rename -u`: without unmounting, so that users are not interrupted."""
         return min(self) >= Version(2, 1, 0)
 
     @property
     def raw_permission(self) -> bool:
-        """The permission `send:raw`: a user who may send only what stays encrypted."""
+        """The permission `send:raw`: the user may only send data that stays encrypted."""
         return min(self) >= Version(2, 4, 0)
 
     @property
     def mixed(self) -> bool:
-        """Programs and module are of different series: some things may not work."""
+        """Whether programs and module are of different release series, which may cause errors."""
         return self.userland[:2] != self.kernel[:2]
 
 
@@ -69,10 +68,10 @@ def parse(output: str, where: str) -> Features:
             userland = Version.parse(line)
     if userland is None:
         raise Unsupported(
-            "the version of OpenZFS cannot be told",
+            "the version of OpenZFS cannot be determined",
             where=where,
-            why=f"'zfs version' says {' / '.join(output.split())!r}",
-            hint=f"OpenZFS {OLDEST} or newer is needed.",
+            why=f"'zfs version' printed {' / '.join(output.split())!r}",
+            hint=f"OpenZFS {OLDEST} or newer is required.",
         )
     found = Features(userland, kernel or userland)
     if min(found) < OLDEST:
@@ -80,20 +79,20 @@ def parse(output: str, where: str) -> Features:
             f"OpenZFS {min(found)} is too old",
             where=where,
             why=f"programs {found.userland}, module {found.kernel}",
-            hint=f"Upgrade it to {OLDEST} or newer, programs and module.",
+            hint=f"Upgrade programs and module to {OLDEST} or newer.",
         )
     return found
 
 
 @functools.cache
 def detect(where: str = "zfs") -> Features:
-    """What is installed and loaded here. `Unsupported` when there is none, or none loaded."""
+    """The OpenZFS that is installed and loaded here; raises `Unsupported` when there is none."""
     return parse(command.run(["zfs", "version"], where), where)
 
 
 @functools.cache
 def pool_features(pool: str, where: str) -> frozenset[str]:
-    """The features that a pool has enabled, by OpenZFS' names of them."""
+    """The enabled features of a pool, by their OpenZFS names."""
     asked = ["zpool", "get", "-Hp", "-o", "property,value", "all", pool]
     found = set()
     for line in command.run(asked, where).splitlines():
@@ -103,8 +102,8 @@ def pool_features(pool: str, where: str) -> frozenset[str]:
     return frozenset(found)
 
 
-#: Without these a mirror is none: a receive that broke off could not go on; a base that was
-#: deleted could not be remembered.
+#: Required by a mirror: to resume an interrupted receive, and to send from the bookmark of a
+#: deleted base.
 _NEEDED = ("extensible_dataset", "bookmarks", "hole_birth")
 
 
@@ -117,6 +116,7 @@ def require(pool: str, where: str) -> None:
         raise Unsupported(
             f"the pool '{pool}' lacks the feature {' and '.join(lacking)}",
             where=where,
-            why="it was made by an older OpenZFS, or without features",
-            hint=f"'zpool upgrade {pool}' enables them. An older OpenZFS can then not import it.",
+            why="it was created by an older OpenZFS, or without features",
+            hint=f"'zpool upgrade {pool}' enables all features. An older OpenZFS can then no "
+            "longer import the pool.",
         )

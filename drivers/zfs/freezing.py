@@ -1,8 +1,8 @@
-"""Freezing a live volume: read-only, with what it was before remembered in the same `zfs set`.
+"""Freezing a live volume: `readonly=on`, with its previous state stored in the same `zfs set`.
 
-`readonly=on` also stops whoever holds a file or a device open: a write fails with EROFS. The
-property `mirrord:frozen` says who froze it and how to undo that, so that recovery can, also after a
-power cut. As a program (`python -m`) this module thaws what a process that was killed had frozen.
+`readonly=on` also stops processes that hold a file or a device open: a write fails with EROFS. The
+property `mirrord:frozen` records the owner of the freeze and how to undo it, for recovery after a
+crash or power failure. As a program (`python -m`) this module thaws what a killed process froze.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from mirrord.drivers.zfs.marks import FROZEN
 from mirrord.drivers.zfs.place import Dataset, look
 from mirrord.system.deadman import Deadman
 
-#: Who froze it, when that is to last: a rollback, which is finished or undone later.
+#: The owner of a freeze that outlasts its process: a rollback, which is finished or undone later.
 _ROLLBACK = "rollback"
 
 
 class Frozen(NamedTuple):
-    """owner: who froze it, "" if nobody. before: what each property was, None: inherited."""
+    """owner: of the freeze, "" when it is not frozen. before: the previous value of each property,
+    None: inherited.
+    """
 
     owner: str
     before: dict[str, str | None]
@@ -36,7 +38,7 @@ class Frozen(NamedTuple):
         return json.dumps([self.owner, self.before], separators=(",", ":"))
 
 
-#: What stands there when a freeze has become a rollback that is done.
+#: The value after a completed rollback.
 THAWED = Frozen("", {})
 
 
@@ -50,11 +52,11 @@ def of(volume: Dataset) -> Frozen | None:
 
 
 class Freeze:
-    """A freeze of some datasets of a pool, which ends with this process at the latest."""
+    """A freeze of some datasets of a pool, which ends at the latest when this process ends."""
 
     def __init__(self, volumes: Sequence[Dataset], where: str) -> None:
-        """Freeze them, and bring what was acknowledged to disk. One that is frozen already is
-        frozen by this freeze from now on.
+        """Freeze them, and write acknowledged data to disk. A dataset that is already frozen is
+        owned by this freeze from now on.
         """
         every = [one.name for one in volumes]
         owner = secrets.token_hex(8)
@@ -72,28 +74,28 @@ class Freeze:
             raise
 
     def release(self) -> None:
-        """The datasets stay as they are now; it was thawed, or a rollback goes on from here."""
+        """End the watch; the datasets stay as they are: they were thawed, or a rollback follows."""
         self._deadman.release()
 
 
 def for_rollback(volumes: Sequence[Dataset], where: str) -> None:
-    """Freeze them until the rollback is done or undone, whatever becomes of this process; nor are
-    they mounted at the next start of the host.
+    """Freeze them until the rollback is done or undone, also when this process ends before that;
+    they are not mounted at the next boot of the host.
     """
     loose = [one for one in volumes if not _done(one)]
     _set("ZFS:ROLLBACK:FREEZE", _ROLLBACK, loose, where)
 
 
 def _done(volume: Dataset) -> bool:
-    """So it was received, or an earlier try has done it."""
+    """Whether it was received like that, or an earlier attempt has frozen it."""
     now = of(volume)
     frozen = volume.local("readonly") == "on" and (now is None or now.owner == _ROLLBACK)
     return frozen and (volume.is_zvol or volume.local("canmount") == "noauto")
 
 
 def _set(label: str, owner: str, volumes: Sequence[Dataset], where: str) -> None:
-    """Make them read-only. While somebody has a file open for writing the mount cannot be made so,
-    and ZFS complains of that; but then ZFS itself refuses every write.
+    """Make them read-only. While a file is open for writing the mount cannot be made read-only,
+    which ZFS reports as an error; but then ZFS itself refuses every write.
     """
     alike: dict[tuple[str, ...], list[str]] = {}
     for one in volumes:
@@ -113,12 +115,12 @@ def _set(label: str, owner: str, volumes: Sequence[Dataset], where: str) -> None
                 "the volume cannot be made read-only",
                 where=where,
                 why=", ".join(datasets),
-                hint=f"Look at it with: zfs get all {datasets[0]}",
+                hint=f"Check its properties: zfs get all {datasets[0]}",
             )
 
 
 def thaw(datasets: Iterable[str], where: str, *, owner: str = "") -> None:
-    """Make them what they were; one that is not frozen, or not by `owner`, stays as it is."""
+    """Restore their previous state; a dataset not frozen, or not by `owner`, is not changed."""
     for dataset in datasets:
         here = look(dataset, where).here
         state = of(here) if here is not None else None
@@ -131,7 +133,7 @@ def thaw(datasets: Iterable[str], where: str, *, owner: str = "") -> None:
 
 
 def _before(volume: Dataset, names: Sequence[str]) -> dict[str, str | None]:
-    """What these properties were before any freeze; None: they were not set here."""
+    """The values of these properties before any freeze; None: it was not set here."""
     now = of(volume)
     known = now.before if now is not None else {}
     every = dict.fromkeys((*names, *known))

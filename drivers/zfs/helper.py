@@ -1,7 +1,7 @@
-"""The helper process of worker.py, from this side: started when it pays, asked, and given up.
+"""The client of the helper process worker.py: starts it when that pays, uses it, abandons it.
 
-Nothing depends on it. Where there is none (no such library, another's Python, a user who may not)
-or it says that it cannot, `zfs` is run as if it did not exist.
+Nothing depends on it. Where it cannot run (no such library, another Python, missing permissions)
+or cannot do a command, `zfs` is run instead.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from mirrord.core.errors import IoFailed
 from mirrord.system import command
 from mirrord.system.command import Result
 
-#: It takes as long to start as some of these programs do: a process that has asked for so many
-#: will ask for more.
+#: The helper takes as long to start as several `zfs` programs: it is started in a process that has
+#: run this many commands, as more will follow.
 _PAYS_AFTER = 24
 _DOES = frozenset(("hold", "release", "destroy", "set", "inherit", "program", "get", "list"))
 _SCRIPT = Path(__file__).with_name("worker.py")
 
 
 class Helper:
-    """One process, and what was asked of it."""
+    """One helper process, and its pending commands."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
         self._guard = threading.Lock()
         self._asked: dict[int, Future[list[object]]] = {}
         self._number = 0
-        #: Whether it ever answered, and whether it never will again.
+        #: Whether it has ever answered, and whether it no longer will.
         self.able = self.over = False
         self._process = command.start(
             [sys.executable, "-I", "-S", str(_SCRIPT)], stdin=command.PIPE, stdout=command.PIPE,
@@ -61,9 +61,9 @@ class Helper:
         self._process.wait()
 
     def ask(self, words: Sequence[str], given: str | None, *, timeout_s: float) -> Result | None:
-        """What `zfs` would have said; None: it has to be asked (also when the helper ended in the
-        middle: each step bears to be done twice, as a crash may want it). `IoFailed` when it takes
-        longer than that.
+        """The result that `zfs` would have had; None: run `zfs` (also when the helper ended during
+        the command: each step may be repeated, as after a crash). `IoFailed` when it takes longer
+        than `timeout_s`.
         """
         waiting: Future[list[object]] = Future()
         with self._guard:
@@ -88,7 +88,7 @@ class Helper:
         return Result(*said) if said else None  # type: ignore[arg-type]
 
     def give_up(self) -> None:
-        """It hangs in the kernel: leave it there. The next process is another one."""
+        """Abandon a process that hangs in the kernel; the next command may start another one."""
         self.over = True
         self._process.kill()
 
@@ -113,9 +113,9 @@ def _current() -> Helper | None:
     with _guard:
         _wished += 1
         if _helper is not None and _helper.owner != os.getpid():
-            _helper, _wished = None, 0  # that is its parent's
+            _helper, _wished = None, 0  # it belongs to the parent process
         if _helper is not None and _helper.over and _helper.able:
-            _helper, _wished = None, 0  # (one that never was able: it would not be the next time)
+            _helper, _wished = None, 0  # (one that never worked is not replaced)
         if _helper is None and _wished > _PAYS_AFTER:
             _helper = Helper()
         return _helper

@@ -1,13 +1,13 @@
-"""Holds: what mirrord needs nobody destroys by mistake."""
+"""Holds: they prevent that a snapshot which mirrord needs is destroyed by mistake."""
 
 from __future__ import annotations
 
 from mirrord.drivers.zfs import command, marks
 
-#: It is so already; or what was to be held is gone, and holding nothing is no failure.
-_FINE = "tag already exists", "does not exist"
+#: Errors that are ignored: the hold exists already, or the snapshot no longer exists.
+_IGNORED = "tag already exists", "does not exist"
 
 
-def hold(label: str, snapshot: str) -> command.Wish:
-    """Keep others from destroying a snapshot that mirrord needs."""
-    return command.Wish(label, ["zfs", "hold", marks.HOLD, snapshot], _FINE)
+def hold(label: str, snapshot: str) -> command.Task:
+    """The command that holds a snapshot."""
+    return command.Task(label, ["zfs", "hold", marks.HOLD, snapshot], _IGNORED)

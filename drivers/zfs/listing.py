@@ -17,9 +17,9 @@ _NANO = 1_000_000_000
 class Entry(NamedTuple):
     """A snapshot (`pool/ds@name`) or a bookmark (`pool/ds#name`) as ZFS knows it.
 
-    order: the transaction group that made it here. created_ns: by the source's clock, in whole
-    seconds. going: it is deleted, and goes when the last that needs it does. holds: how many.
-    mark: whose it is; marked: the snapshot says so itself.
+    order: the transaction group that created it here. created_ns: by the source's clock, in full
+    seconds. going: its destroy is deferred until the last clone or hold is gone. holds: how many.
+    mark: that of mirrord; marked: the mark is a property of the snapshot itself.
     """
 
     dataset: str
@@ -56,7 +56,7 @@ class Listing(NamedTuple):
     entries: tuple[Entry, ...]
 
     def snapshots(self) -> list[Entry]:
-        """Those that hold content, and are not about to go."""
+        """The snapshots, without bookmarks and deferred destroys."""
         return [one for one in self.entries if not one.bookmark and not one.going]
 
     def own(self) -> list[Entry]:
@@ -68,7 +68,9 @@ class Listing(NamedTuple):
         return [one for one in self.snapshots() if one.mark is not None]
 
     def with_one(self, old: Entry, now: Entry | None) -> Listing:
-        """The same with one snapshot as it is now; None, or another of that name: it is gone."""
+        """The same with one snapshot as it is now; it is removed if None, or if another has its
+        name.
+        """
         entries = [one for one in self.entries if one.full != old.full]
         if now is not None and now.guid == old.guid:
             entries.append(now._replace(mark=now.mark or old.mark))
@@ -76,8 +78,8 @@ class Listing(NamedTuple):
         return Listing(self.dataset, tuple(entries))
 
     def history(self) -> dict[str, int]:
-        """The datasets in which the volume's past lies, each with the newest `order` of it that is
-        there: itself, and what it is a clone of.
+        """The datasets with the volume's history (itself, and those it is a clone of), each with
+        the newest `order` that belongs to that history.
         """
         found = {self.dataset: 1 << 64}
         name = self.dataset
@@ -90,12 +92,12 @@ class Listing(NamedTuple):
             found[name] = origin.order
 
     def find(self, guid: str) -> Entry | None:
-        """The snapshot with that identity; the volume's own rather than another copy."""
+        """The snapshot with that guid; the volume's own rather than another copy."""
         found = [one for one in self.snapshots() if one.guid == guid]
         return next((one for one in found if one.dataset == self.dataset), next(iter(found), None))
 
     def bookmark(self, guid: str) -> Entry | None:
-        """The bookmark of the snapshot with that identity."""
+        """The bookmark of the snapshot with that guid."""
         return next((one for one in self.entries if one.bookmark and one.guid == guid), None)
 
     def named(self, name: str) -> Entry | None:
@@ -104,8 +106,8 @@ class Listing(NamedTuple):
 
 
 def load(dataset: str, kept: Iterable[str], staging: ReceiveRequest | None, where: str) -> Listing:
-    """List them. staging: the transfer that was begun last: its snapshot is mirrord's from the
-    moment on that it is there, marked or not. A set-aside dataset that is gone is no error.
+    """List them. staging: the last transfer: its snapshot belongs to mirrord as soon as it exists,
+    marked or not. A missing set-aside dataset is no error.
     """
     others = list(kept)
     arguments = [
@@ -125,7 +127,7 @@ def made(dataset: str, entries: Iterable[Entry], staging: ReceiveRequest | None)
 
 
 def load_one(full: str, where: str) -> Entry | None:
-    """One snapshot by its whole name, as it is now; None when it is gone."""
+    """One snapshot by its full name, as it is now; None when it does not exist."""
     arguments = ["zfs", "list", "-Hp", "-t", "snapshot", "-o", COLUMNS, full]
     done = command.result(arguments)
     if done.status != 0:
@@ -144,7 +146,7 @@ def _only_gone(errors: str, others: Sequence[str]) -> bool:
 
 
 def parse(output: str) -> list[Entry]:
-    """The lines of `zfs list -Hp` with our columns."""
+    """The entries in the output of `zfs list -Hp` with `COLUMNS`."""
     found = []
     for line in output.splitlines():
         full, guid, order, created, going, holds, clones, mark = line.split("\t")
@@ -170,7 +172,7 @@ def parse(output: str) -> list[Entry]:
 
 
 def reread(one: Entry) -> Entry:
-    """An entry as it comes back from its line."""
+    """An entry as it is parsed from its line."""
     whole = one.created_ns % _NANO == 0
     return one if one.mark is None and not one.marked and whole else parse(one.line())[0]
 
@@ -201,5 +203,5 @@ def snapshot_of(one: Entry, folder: str) -> Snapshot:
 
 
 def matches(one: Entry, patterns: Sequence[str]) -> bool:
-    """Whether its name is one of those that a definition takes along."""
+    """Whether its name matches one of the patterns of a definition."""
     return any(fnmatchcase(one.name, pattern) for pattern in patterns)

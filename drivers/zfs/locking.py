@@ -1,4 +1,4 @@
-"""Where the locks of datasets are: files in a folder of this host, by the dataset's name."""
+"""The lock files of datasets: in a folder of this host, by the dataset's name."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def _folder() -> Path:
 
 
 def lock_file(location: str, use: str) -> Path:
-    """The file to lock for a use of a dataset; its folder is made."""
+    """The file to lock for a use of a dataset; its folder is created."""
     folder = _folder()
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     found = folder.lstat()
     if found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise PermissionMissing(
-            "the folder of the locks is somebody else's",
+            "the folder of the locks belongs to another user, or others can write to it",
             where=str(folder),
-            hint="Remove it, or set XDG_RUNTIME_DIR to a folder of your own.",
+            hint="Remove it, or set XDG_RUNTIME_DIR to a folder that only you can write to.",
         )
     return folder / f"{file_name(location)}.{use}"
 
 
 def file_name(location: str) -> str:
-    """What the files of a dataset are called: its own name could be too long for one."""
+    """The file name for a dataset: the dataset's own name could be too long."""
     return hashlib.sha256(location.encode()).hexdigest()[:24]

@@ -1,16 +1,16 @@
-"""What mirrord remembers of a volume, in user properties of its dataset and snapshots.
+"""What mirrord stores about a volume, in user properties of its dataset and snapshots.
 
-| property | of | holds |
+| property | of | content |
 |---|---|---|
 | mirrord:mark | the dataset, locally | role, mirror, what is shown, what was set aside (`Mark`) |
-| mirrord:staging | the dataset, locally | the transfer that was begun last (`ReceiveRequest`) |
-| mirrord:frozen | the dataset, locally | who froze it, and what it was before (`Frozen`) |
+| mirrord:staging | the dataset, locally | the last transfer (`ReceiveRequest`) |
+| mirrord:frozen | the dataset, locally | owner of a freeze, state before it (`Frozen`) |
 | mirrord:pins | the dataset, locally | which snapshots each mirror needs (drivers/pins.py) |
-| mirrord:prepared:… | the dataset above | the mirror that a dataset is going to be made for |
+| mirrord:prepared:… | the parent | the mirror for which a dataset is going to be created |
 | mirrord:snapshot | a snapshot | kind, transfer, when it was taken (`SnapshotMark`) |
 
-Properties of datasets are inherited by those below, so a mark counts only where `zfs get` says
-that it is local. None travels with a stream: streams carry no properties here.
+Properties are inherited by descendants, so a mark counts only where `zfs get` shows it as local.
+They are not part of streams: mirrord sends streams without properties.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Mark(NamedTuple):
     """role: "mirror", "live" (promoted), "forgotten" (its mirror was deleted), "kept" (set aside),
     "copy" (a writable one).
 
-    pin: guid of the snapshot that is shown when it is not the newest received; "": nothing is.
-    None: the newest. origin: guid that a promoted volume began as. kept: datasets that were set
-    aside for this one, which still hold snapshots. keep_as: name of the snapshot by which a
-    rollback that was begun keeps what was there; of: of a kept one: the volume it was. copy: the
+    pin: guid of the shown snapshot when it is not the newest received; "": none is shown. None: the
+    newest. origin: guid of the snapshot that a promoted volume was made from. kept: datasets that
+    were set aside for this one and still have snapshots. keep_as: name of the snapshot by which an
+    unfinished rollback keeps the old volume. of: the original of a kept dataset or copy. copy: the
     dataset that is a writable copy of it.
     """
 
@@ -66,7 +66,7 @@ class Mark(NamedTuple):
 
 
 def parse_mark(value: str | None) -> Mark | None:
-    """The mark, or None when there is none that makes sense."""
+    """The mark, or None when it is missing or malformed."""
     found = _read(value)
     if found is None or found.get("v") != _VERSION:
         return None
@@ -87,13 +87,13 @@ def parse_mark(value: str | None) -> Mark | None:
 
 
 def pins_text(pins: Pins) -> str | None:
-    """All pins of a volume as the property's value; None: it has no room for them."""
+    """All pins of a volume as the property's value; None: they do not fit."""
     text = json.dumps({"v": _VERSION, "pins": dict(pins)}, separators=(",", ":"))
     return text if len(text) <= _VALUE_BYTES_MAX else None
 
 
 def parse_pins(value: str | None) -> Pins:
-    """The pins; none when there are none that make sense."""
+    """The pins; empty when they are missing or malformed."""
     found = _read(value)
     pins = found.get("pins") if found is not None and found.get("v") == _VERSION else None
     if not isinstance(pins, dict):
@@ -106,7 +106,7 @@ def parse_pins(value: str | None) -> Pins:
 
 
 def staging_text(request: ReceiveRequest) -> str:
-    """A transfer that is begun, as a property's value."""
+    """A started transfer, as a property's value."""
     snapshot = request.snapshot
     return _text(
         {
@@ -124,7 +124,7 @@ def staging_text(request: ReceiveRequest) -> str:
 
 
 def parse_staging(value: str | None) -> ReceiveRequest | None:
-    """The transfer, or None when there is none that makes sense."""
+    """The transfer, or None when it is missing or malformed."""
     found = _read(value)
     if found is None or found.get("v") != _VERSION:
         return None
@@ -149,7 +149,7 @@ def parse_staging(value: str | None) -> ReceiveRequest | None:
 
 
 class SnapshotMark(NamedTuple):
-    """transfer: the transfer that brought it, "" when it was taken here."""
+    """transfer: the one by which it was received, "" when it was taken here."""
 
     kind: SnapshotKind
     transfer: str
@@ -161,7 +161,7 @@ class SnapshotMark(NamedTuple):
 
 
 def parse_snapshot(value: str) -> SnapshotMark | None:
-    """The mark of a snapshot; None: it is not mirrord's."""
+    """The mark of a snapshot; None: it has no valid mark of mirrord."""
     try:
         kind, _, rest = value.partition(" ")
         transfer, _, taken = rest.rpartition(" ")

@@ -1,4 +1,4 @@
-"""Mounting what mirrord receives: read-only, where its properties say, and never over anything."""
+"""Mounting what mirrord receives: read-only, where its properties say, and never over files."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from mirrord.drivers.zfs import below, command, names
 from mirrord.drivers.zfs.place import Dataset
 from mirrord.system import clock, files, steps
 
-#: How often a file system is unmounted before somebody is said to use it.
+#: How often unmounting is tried before the file system is reported as in use.
 _TRIES = 8
 _PAUSE_S = 0.1
 
 
 def not_meant(volume: Dataset) -> str:
-    """Why a file system is not meant to be mounted here by us, as a clause; "" when it is."""
+    """Why mirrord should not mount a file system here, as a clause; "" when it should."""
     if volume.get("keystatus") == "unavailable":
         return f"its encryption key is not loaded ('zfs load-key {volume.name}')"
     if not volume.mountpoint:
@@ -30,7 +30,7 @@ def not_meant(volume: Dataset) -> str:
 
 
 def obstacle(volume: Dataset) -> str:
-    """Why a file system that is not mounted cannot be, as a clause; "" when nothing is known."""
+    """Why a file system cannot be mounted, as a clause; "" when no reason is known."""
     why = not_meant(volume)
     if why:
         return why
@@ -38,29 +38,29 @@ def obstacle(volume: Dataset) -> str:
     if os.path.ismount(folder):
         return f"something else is mounted at {folder}"
     if os.path.lexists(folder) and not os.path.isdir(folder):
-        return f"{folder} is not a folder"
+        return f"{folder} is not a directory"
     try:
         over = volume.local("overlay") == "on"
         if os.path.isdir(folder) and os.listdir(folder) and not over:
-            return f"the folder {folder} is not empty"
+            return f"the directory {folder} is not empty"
     except OSError as error:
         return f"{folder} cannot be read: {error.strerror}"
     return ""
 
 
 def mount(label: str, volume: Dataset) -> None:
-    """Mount it when nothing is in the way; that it is not mounted is a fact, not an error."""
+    """Mount it when nothing prevents that; if it is not mounted, that is a fact, not an error."""
     if volume.is_zvol or volume.mounted or obstacle(volume):
         return
     steps.reached(label)
-    # Should it fail, `facts` says that it is not mounted, and what is known of why.
+    # If this fails, `facts` reports that it is not mounted, and why if that is known.
     command.result(["zfs", "mount", volume.name])
 
 
-def mount_certainly(label: str, volume: Dataset, where: str) -> None:
-    """Mount what has taken a volume's place, where it is meant to be; its mountpoint is then as it
-    was before `below.guard`. Raises `Refused` when it cannot be mounted, or when files
-    landed in the directory below meanwhile; called again, it goes on.
+def require_mounted(label: str, volume: Dataset, where: str) -> None:
+    """Mount what has taken a volume's place, if mirrord should mount it; its mountpoint is then as
+    it was before `below.guard`. Raises `Refused` when it cannot be mounted, or when files were
+    created in the directory below meanwhile; may be called again.
     """
     if volume.is_zvol or not_meant(volume):
         return
@@ -73,7 +73,7 @@ def mount_certainly(label: str, volume: Dataset, where: str) -> None:
             f"{volume.name} cannot be mounted",
             where=where,
             why=obstacle(volume) + (f" ({format_few(hidden)})" if hidden else ""),
-            hint=f"Move what is in {folder} elsewhere, then run the same command again; "
+            hint=f"Move the contents of {folder} elsewhere, then run the same command again; "
             f"'zfs mount {volume.name}' mounts it.",
         )
     below.release(folder)
@@ -81,8 +81,8 @@ def mount_certainly(label: str, volume: Dataset, where: str) -> None:
         raise Refused(
             f"files were created in {folder} while nothing was mounted there",
             where=where,
-            why=f"{format_few(hidden)}: in the file system below the mountpoint, not in "
-            f"{volume.name}, which hides them now",
+            why=f"{format_few(hidden)}: in the file system below the mountpoint, hidden now by "
+            f"{volume.name}",
             hint=f"To move them: mount --bind {os.path.dirname(folder)} /mnt; they are in "
             f"/mnt/{os.path.basename(folder)}. Then run the same command again.",
         )
@@ -104,18 +104,16 @@ def missing(volume: Dataset | None) -> MirrordError | None:
 
 
 def there(volume: Dataset | None) -> bool:
-    """Whether a volume that was seen is still where its users write to it, as far as a look at the
-    folder tells.
-    """
+    """Whether a known volume is still where its users write to it, judging by its mountpoint."""
     if volume is None or missing(volume) is not None:
         return False
     return volume.is_zvol or not volume.mounted or os.path.ismount(volume.mountpoint)
 
 
 def clear(volume: Dataset, where: str, *, force: bool) -> None:
-    """Take a file system out of its place before another one comes: until that is mounted nobody
-    creates anything there (`below`). force: also while somebody has files of it open, which stay
-    as they are to him. `Busy` otherwise.
+    """Unmount a file system before another one takes its place: until that is mounted, no files can
+    be created there (`below`). force: also while files in it are open, which stay accessible to
+    the processes that opened them. `Busy` otherwise.
     """
     if volume.is_zvol or not volume.mounted:
         return
@@ -125,7 +123,7 @@ def clear(volume: Dataset, where: str, *, force: bool) -> None:
             unmount("ZFS:SWAP:UNMOUNT", volume, where)
             return
         except Busy:
-            # Who looks for a file in it just now is out of it in a moment.
+            # A path lookup in it may be in progress, which ends soon.
             clock.sleep_s(_PAUSE_S)
             if not left and not force:
                 below.release(volume.mountpoint)
@@ -135,25 +133,25 @@ def clear(volume: Dataset, where: str, *, force: bool) -> None:
 
 
 def places(volume: Dataset) -> list[str]:
-    """Where a file system is mounted, those mounted last first."""
+    """Where a file system is mounted, the last mount first."""
     with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
         found = [line.split(" ")[:3] for line in file]
     return [
-        plain(path)
+        unescaped(path)
         for name, path, kind in reversed(found)
-        if kind == "zfs" and plain(name) == volume.name
+        if kind == "zfs" and unescaped(name) == volume.name
     ]
 
 
-def plain(escaped: str) -> str:
-    """A word of a table of mounts without the `\\040` that a space is there."""
+def unescaped(escaped: str) -> str:
+    """Decode octal escapes of a table of mounts (`\\040` for a space)."""
     parts = escaped.split("\\")
     octal = [chr(int(part[:3], 8)) + part[3:] for part in parts[1:]]
     return "".join((parts[0], *octal))
 
 
 def unmount(label: str, volume: Dataset, where: str) -> None:
-    """Take a file system out of its place; `Busy` when somebody is in it."""
+    """Unmount a file system; `Busy` when it is in use."""
     if volume.is_zvol or not volume.mounted:
         return
     arguments = ["zfs", "unmount", volume.name]
@@ -165,34 +163,35 @@ def unmount(label: str, volume: Dataset, where: str) -> None:
         raise Busy(
             "the volume is in use",
             where=where,
-            why=f"files or folders in {volume.mountpoint} are open",
-            hint=f"See who uses it: fuser -vm {volume.mountpoint}. Nothing was changed.",
+            why=f"files or directories in {volume.mountpoint} are open",
+            hint="List the processes that use it: fuser -vm "
+            f"{volume.mountpoint}. Nothing was changed.",
         )
     raise command.failure(where, arguments, done.errors)
 
 
 def flush(label: str, volume: Dataset) -> None:
-    """Bring what users have written, but the kernel has not passed on to ZFS, there: pages that are
-    mapped into memory; the cache of a volume's device. Where this user may open it.
+    """Pass to ZFS what users have written and the kernel still holds: pages of mapped files, the
+    cache of a volume's device. Does nothing where this user may not open it.
     """
     folder = folder_of(volume)
     with suppress(FileNotFoundError, PermissionError):
         if folder:
             files.sync_filesystem(label, folder)
         elif volume.is_zvol and volume.get("readonly") != "on":
-            # (Nobody writes to a device that is read-only, and it answers a flush by EIO.)
+            # (Nothing is written to a read-only device, and a flush of it fails with EIO.)
             files.sync_device(label, view(volume))
 
 
 def folder_of(volume: Dataset | None) -> str:
-    """Where a dataset's files are now, or ""."""
+    """Where a dataset is mounted now, or ""."""
     if volume is None or volume.is_zvol or not volume.mounted:
         return ""
     return volume.mountpoint
 
 
 def folder_aside(volume: Dataset | None, aside: str) -> str:
-    """Where the files are of a dataset that was set aside for a volume, or ""."""
+    """Where a dataset that was set aside for a volume is mounted, or ""."""
     if volume is None or volume.is_zvol or not volume.mountpoint:
         return ""
     folder = volume.mountpoint.rstrip("/") + aside[aside.index(names.MARKER) :]
@@ -200,7 +199,7 @@ def folder_aside(volume: Dataset | None, aside: str) -> str:
 
 
 def view(volume: Dataset) -> str:
-    """The path at which users see a volume; "" where they do not."""
+    """The path at which users access a volume; "" when there is none."""
     if volume.is_zvol:
         return f"/dev/zvol/{volume.name}"
     return folder_of(volume)

@@ -1,6 +1,6 @@
-"""Delegated permissions (`zfs allow`): which a mirror needs, which a command needs, who has which.
+"""Delegated permissions (`zfs allow`): those that a mirror or a command needs, and those granted.
 
-tests/zfs/test_delegation.py takes a mirror through its life as a user who has these and no others.
+tests/zfs/test_delegation.py runs all operations of a mirror as a user with only these permissions.
 """
 
 from __future__ import annotations
@@ -8,21 +8,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Sequence
 
-#: At the source, set on the volume itself: `destroy` is for reference snapshots that were pruned
-#: (ZFS wants `mount` with it), `diff` for `mirrord delta --files`.
+#: At the source, set on the volume itself: `destroy` is for pruning reference snapshots (ZFS
+#: requires `mount` with it), `diff` for `mirrord delta --files`.
 SOURCE = (
     "snapshot", "send", "hold", "release", "bookmark", "destroy", "mount", "userprop", "diff",
 )  # fmt: skip
-#: At the destination, set on the dataset above it: the first transfer makes the destination.
+#: At the destination, set on its parent: the first transfer creates the destination.
 DESTINATION = (
     "receive", "create", "mount", "destroy", "hold", "release", "userprop", "readonly",
     "canmount", "overlay",
 )  # fmt: skip
-#: For failing over and back, at both ends, set on the datasets above, beside those of both.
+#: For failover and failback, at both ends, set on the parents, in addition to those of both roles.
 FAILOVER = ("clone", "promote", "rename", "rollback", "mountpoint")
 
-#: By subcommand. Where `mount` is among them ZFS demands it, although on Linux nobody but root can
-#: mount: without it these commands are refused.
+#: By subcommand. ZFS requires `mount` where it is listed, although on Linux only root can mount:
+#: without it these commands are refused.
 _NEEDED = {
     "bookmark": ("bookmark",),
     "clone": ("clone", "create", "mount"),
@@ -44,7 +44,7 @@ _NEEDED = {
 
 
 def needed_by(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The permissions that a command line needs; () when none that can be delegated on Linux."""
+    """The permissions that a command line needs; () when none can be delegated on Linux."""
     if len(arguments) < 2 or not arguments[0].endswith("zfs"):
         return ()
     verb = arguments[1]
@@ -59,19 +59,19 @@ def needed_by(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def _properties(settings: Sequence[str]) -> tuple[str, ...]:
-    """Setting a property needs a permission of its name; a user's own, `userprop`."""
+    """Setting a property needs the permission of its name; a user property needs `userprop`."""
     names = [setting.partition("=")[0] for setting in settings if not setting.startswith("-")]
     return tuple(dict.fromkeys("userprop" if ":" in name else name for name in names))
 
 
 _SECTION = "---- Permissions on "
-#: Which headings of `zfs allow` count at the dataset itself, and which at those below it.
+#: The headings of `zfs allow` that apply to the dataset itself, and those for its descendants.
 _HERE = frozenset({"Local permissions", "Local+Descendent permissions"})
 _BELOW = frozenset({"Descendent permissions", "Local+Descendent permissions"})
 
 
 def granted(output: str, dataset: str, user: str, groups: Collection[str] = ()) -> frozenset[str]:
-    """What a user has at a dataset by `zfs allow DATASET`, which prints those above it, too."""
+    """A user's permissions on a dataset from `zfs allow DATASET`, which also prints its parents."""
     sets: dict[str, set[str]] = {}
     found: set[str] = set()
     section = heading = ""

@@ -1,7 +1,7 @@
-"""The pins of a volume: one user property of its dataset, set by one command, and read with all
-else that is asked of it.
+"""The pins of a volume: one user property of its dataset, which is set by one command and read
+together with all other properties.
 
-(A hold for each would be two commands an update at each end, and a third to read them.)
+(Holds would need two commands per update at each end, and a third to read them.)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mirrord.drivers.zfs.place import Dataset
 
 
 def pin(here: Dataset, mirror_id: str, guids: Sequence[str], where: str) -> Dataset:
-    """See `Driver.pin`; returns the dataset as it is then."""
+    """See `Driver.pin`; returns the dataset with the new pins."""
     before = here.pins
     after = pins.replaced(before, mirror_id, guids, where)
     if after == before:

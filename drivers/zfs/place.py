@@ -1,4 +1,4 @@
-"""What is at a location: one `zfs get` for the dataset, the one above it, and the pool."""
+"""What is at a location: one `zfs get` for the dataset, its parent, and the pool."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Dataset(NamedTuple):
         return "" if value == "-" else value
 
     def local(self, name: str) -> str | None:
-        """A property's value where it was set for this very dataset, else None."""
+        """A property's value where it is set on this dataset itself, else None."""
         value, source = self.properties.get(name, ("-", "-"))
         return value if source == "local" and value != "-" else None
 
@@ -57,7 +57,7 @@ class Dataset(NamedTuple):
 
     @property
     def is_zvol(self) -> bool:
-        """A block device, not a file system."""
+        """Whether it is a block device, not a file system."""
         return self.get("type") == "volume"
 
     @property
@@ -67,7 +67,7 @@ class Dataset(NamedTuple):
 
     @property
     def mountpoint(self) -> str:
-        """Where it is, or would be, mounted; "" when it has no such place of its own."""
+        """Where it is, or would be, mounted; "" for `none` and `legacy`."""
         found = self.get("mountpoint")
         return found if found.startswith("/") else ""
 
@@ -78,18 +78,18 @@ class Dataset(NamedTuple):
 
     @property
     def token(self) -> str:
-        """Where a receive that broke off can go on, or ""."""
+        """The resume token of an interrupted receive, or ""."""
         return self.get("receive_resume_token")
 
     @property
     def pins(self) -> Pins:
-        """The snapshots that mirrors need."""
+        """The pins of the mirrors."""
         return marks.parse_pins(self.local(marks.PINS))
 
     @property
     def mark(self) -> Mark | None:
-        """What mirrord wrote on it. Where that is gone or damaged, but what was written when the
-        dataset was received is still there, it is the mirror that it was received for.
+        """The mark that mirrord set on it. If that is missing or damaged, but the record of the
+        first receive exists, the mark of the mirror that it was received for.
         """
         found = marks.parse_mark(self.local(marks.MARK))
         if found is not None or self.local("readonly") != "on" or self.local(marks.FROZEN):
@@ -99,10 +99,10 @@ class Dataset(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A location. here: the dataset at it; fresh: one that is about to take its place; above: the
-    one in which it lies; pool: the pool's root. None: not there.
+    """A location. here: the dataset at it; fresh: one that is about to take its place; above: its
+    parent; pool: the pool's root. None: it does not exist.
 
-    prepared: the mirror for which a dataset that is not there is going to be made, or "".
+    prepared: the mirror for which a missing dataset is going to be created, or "".
     """
 
     location: str
@@ -114,19 +114,19 @@ class Place(NamedTuple):
 
     @property
     def volume(self) -> Dataset | None:
-        """What the location stands for: also what a swap that was interrupted left beside it."""
+        """The volume of the location: also the one that an interrupted swap left beside it."""
         return self.here or self.fresh
 
     @property
     def mark(self) -> Mark:
-        """The mark of the volume; an empty one where there is none."""
+        """The mark of the volume; an empty one when there is none."""
         found = self.volume.mark if self.volume else None
         return found or Mark()
 
 
 def look(location: str, where: str, *more: str) -> Place:
-    """Ask once for all that is known of a location; more: further properties to ask for. A dataset
-    that is not there is a fact.
+    """Read all facts of a location by one command; more: additional properties. A missing dataset
+    is no error.
     """
     parent, pool = names.parent_of(location), names.pool_of(location)
     fresh, prepared = names.fresh(location), names.prepared_property(location)
@@ -136,8 +136,8 @@ def look(location: str, where: str, *more: str) -> Place:
     arguments = ["zfs", "get", "-Hp", "-o", "name,property,value,source", wanted, *asked]
     done = command.result(arguments)
     if done.status != 0:
-        complaints = [line for line in done.errors.splitlines() if line.strip()]
-        if not complaints or any(not _is_absence(line) for line in complaints):
+        errors = [line for line in done.errors.splitlines() if line.strip()]
+        if not errors or any(not _is_absence(line) for line in errors):
             raise command.failure(where, arguments, done.errors)
     found = parse(done.output)
     above = found.get(parent)
@@ -156,7 +156,7 @@ def _is_absence(line: str) -> bool:
 
 
 def _usable(fresh: Dataset | None) -> Dataset | None:
-    """A dataset that was made to take the volume's place is one once it is whole."""
+    """A dataset that is to take the volume's place counts only when it has its mark."""
     return fresh if fresh is not None and fresh.mark is not None else None
 
 

@@ -1,9 +1,9 @@
-"""Channel programs (`zfs program`): several effects in one transaction group, by one command.
+"""Channel programs (`zfs program`): several changes in one transaction group, by one command.
 
-Each effect by itself waits until the pool has written a transaction group; a program's all come
-with one, and either all are there after a power cut or none. Only root may run them: for others,
-and where a program cannot do it, the same is done command by command, so that whatever is in the
-way is complained of in the usual words.
+Each single change waits until the pool has written a transaction group; the changes of a program
+are in one, and after a power failure either all of them exist or none. Only root may run programs:
+for other users, and where a program fails, the same is done command by command, so that errors are
+reported in the usual way.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from mirrord.drivers.zfs.place import Dataset
 from mirrord.system import steps
 
 _NANO = 1_000_000_000
-#: A program has whole numbers with a sign.
+#: The integers of a program are signed.
 _WHOLE = (1 << 64) - 1
 
-#: Takes a snapshot, marks it and makes its bookmark, if the volume is the one that was seen.
+#: Takes a snapshot, marks it and creates its bookmark, if the volume is the expected one.
 _TAKE = """
 local volume, guid, seen, name, mark = table.unpack((...)["argv"])
 local function get(of, what)
@@ -52,7 +52,7 @@ return found
 """.replace("MARK", marks.MARK, 1).replace("SNAPSHOT", marks.SNAPSHOT, 1)
 
 
-#: Marks all snapshots, as far as they are there.
+#: Marks all snapshots that exist.
 _MARK = """
 local words, failed = (...)["argv"], 0
 for number = 3, #words do
@@ -61,7 +61,7 @@ end
 return {failed = failed}
 """.replace("SNAPSHOT", marks.SNAPSHOT, 1)
 
-#: Destroys all snapshots, as far as nothing is in the way.
+#: Destroys all snapshots that can be destroyed.
 _DESTROY = """
 local words, failed = (...)["argv"], 0
 for number = 1, #words do
@@ -71,7 +71,7 @@ return {failed = failed}
 """
 
 
-#: Makes a bookmark of each dataset as it is now, all in one transaction group.
+#: Creates a bookmark of the current state of each dataset, all in one transaction group.
 _BOOKMARK = """
 local words, failed = (...)["argv"], 0
 for number = 3, #words do
@@ -89,8 +89,8 @@ return {failed = failed}
 
 
 class Taken(NamedTuple):
-    """A snapshot that was taken. before: guid of the one before it, "": it is the first, None: not
-    known; written: bytes that it has and that one has not.
+    """A snapshot that was taken. before: guid of the previous one; "": it is the first; None: not
+    known. written: bytes that were written between the two.
     """
 
     entry: Entry
@@ -104,8 +104,8 @@ def possible() -> bool:
 
 
 def take(volume: Dataset, name: str, mark: SnapshotMark) -> Taken | None:
-    """Take a snapshot of a volume that is as it was seen, with its mark and its bookmark; None:
-    nothing was done. A step of the name `ZFS:SNAPSHOT:TAKE`.
+    """Take a snapshot, with mark and bookmark, of a volume that has not changed its identity and
+    mark; None: nothing was done. A step with the name `ZFS:SNAPSHOT:TAKE`.
     """
     steps.reached("ZFS:SNAPSHOT:TAKE")
     seen = volume.local(marks.MARK) or ""
@@ -137,8 +137,8 @@ def mark_all(snapshots: Sequence[str], mark: SnapshotMark) -> bool:
 
 
 def bookmark_now(datasets: Sequence[str], name: str) -> bool:
-    """Make a bookmark of each dataset as it is now; False: not all have one. A step of the name
-    `ZFS:MARK:SNAPSHOT`.
+    """Create a bookmark of the current state of each dataset; False: not all have one. A step with
+    the name `ZFS:MARK:SNAPSHOT`.
     """
     if not possible():
         return False
@@ -148,7 +148,7 @@ def bookmark_now(datasets: Sequence[str], name: str) -> bool:
 
 
 def destroy_all(snapshots: Sequence[str]) -> bool:
-    """Destroy several snapshots of a pool that nobody needs; False: some may be left."""
+    """Destroy several snapshots of a pool that are not needed; False: some may be left."""
     if not possible() or not snapshots:
         return not snapshots
     said = _run(_DESTROY, snapshots[0], *snapshots[1:])
@@ -170,7 +170,7 @@ def _run(program: str, dataset: str, *words: str) -> dict[str, Any] | None:
 
 def _signed(guid: str) -> str:
     number = int(guid)
-    return f"guid{number - (1 << 64) if number >> 63 else number}"  # (no option begins so)
+    return f"guid{number - (1 << 64) if number >> 63 else number}"  # (does not look like an option)
 
 
 def _unsigned(number: Any) -> str:

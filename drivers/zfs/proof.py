@@ -1,9 +1,9 @@
-"""Proving that a place is what it was: `Driver.mark` and `Driver.is_marked`.
+"""Proving that a place has not changed: `Driver.mark` and `Driver.is_marked`.
 
 The total of `written` may be the same after a block was overwritten. So a live volume gets a
-bookmark of this very moment: `written#BOOKMARK` is 0 exactly when no block was written since. A
-bookmark holds no space, and is in the way of no transfer, rollback or deletion. A bookmark is made
-of a snapshot, which is destroyed in the same breath.
+bookmark of its current state: `written#BOOKMARK` is 0 exactly when no block was written since. A
+bookmark uses no space, and does not prevent any transfer, rollback or deletion. It is created from
+a snapshot, which is destroyed immediately.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from mirrord.core.model import Role
 from mirrord.drivers.zfs import command, compare, programs
 from mirrord.drivers.zfs.place import Dataset
 
-#: Begins the name of the bookmark, and of the snapshot that it is made of.
+#: The prefix of the names of the bookmark and of the snapshot that it is created from.
 PREFIX = "mirrord-mark-"
 
 
 def text(role: Role, state: object) -> str:
-    """A mark. state: what must be the same, as far as JSON can say it."""
+    """A mark. state: what must not change; JSON values."""
     return json.dumps([role.value, state])
 
 
 def parse(mark: str) -> tuple[Role | None, object]:
-    """The role and the state of a mark; no role when it is none of ours."""
+    """The role and the state of a mark; None for both when it is malformed."""
     try:
         role, state = json.loads(mark)
         return Role(role), state
@@ -36,7 +36,7 @@ def parse(mark: str) -> tuple[Role | None, object]:
 
 
 def live(volumes: Sequence[Dataset], where: str) -> list[str]:
-    """The state of live volumes now; the bookmarks of an earlier one go."""
+    """The current state of live volumes; the bookmarks of earlier marks are destroyed."""
     name = f"{PREFIX}{secrets.token_hex(8)}"
     every = [one.name for one in volumes]
     compare.sync(volumes, where)
@@ -45,13 +45,13 @@ def live(volumes: Sequence[Dataset], where: str) -> list[str]:
             remove(every, "", where)
             _one_by_one(every, name, where)
     except NoSpace:
-        name = ""  # nothing proves anything: `is_marked` says no
+        name = ""  # without a proof `is_marked` returns False
     remove(every, name, where)
     return [name, *(one.guid for one in volumes)]
 
 
 def holds(state: object, volumes: Sequence[Dataset], where: str) -> bool:
-    """Whether live volumes are in that state still."""
+    """Whether live volumes are still in that state."""
     if not isinstance(state, list) or state[1:] != [one.guid for one in volumes] or not state[0]:
         return False
     compare.sync(volumes, where)
@@ -61,7 +61,7 @@ def holds(state: object, volumes: Sequence[Dataset], where: str) -> bool:
 
 
 def remove(datasets: Sequence[str], but: str, where: str) -> None:
-    """Destroy the bookmarks of all marks but that one, and what an interrupted one left."""
+    """Destroy the bookmarks of all marks but `but`, and what an interrupted mark left."""
     listed = ["zfs", "list", "-H", "-d", "1", "-t", "bookmark,snapshot", "-o", "name", *datasets]
     for full in command.run(listed, where).splitlines():
         name = full.replace("#", "@").partition("@")[2]
@@ -71,7 +71,7 @@ def remove(datasets: Sequence[str], but: str, where: str) -> None:
 
 
 def _one_by_one(datasets: Sequence[str], name: str, where: str) -> None:
-    """Command by command. What is written meanwhile counts as written since."""
+    """Command by command. What is written meanwhile counts as written after the mark."""
     taken = [f"{dataset}@{name}" for dataset in datasets]
     command.effect("ZFS:MARK:SNAPSHOT", ["zfs", "snapshot", *taken], where)
     for dataset, full in zip(datasets, taken, strict=True):

@@ -1,5 +1,5 @@
-"""The receiving side: `zfs recv` straight into the dataset, its END record held back until the
-commit, and the checkpoint that ZFS itself keeps of what broke off.
+"""The receiving side: `zfs recv` directly into the dataset, with the END record held back until the
+commit, and the checkpoint that ZFS itself keeps of an interrupted receive.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mirrord.drivers.zfs.listing import Listing
 from mirrord.drivers.zfs.marks import Mark
 from mirrord.drivers.zfs.place import Place, look
 from mirrord.drivers.zfs.records import Begin, ZfsScanner
-from mirrord.drivers.zfs.running import Running
+from mirrord.drivers.zfs.running import HeldReceive
 from mirrord.drivers.zfs.stream import TOKEN
 from mirrord.system import command as programs
 from mirrord.system import steps
@@ -27,9 +27,9 @@ _PIPE_BYTES = 1 << 20
 
 
 class ZfsReceiver(Receiver):
-    """Starts `zfs recv` when the stream's first record has come, and says whose it is.
+    """Starts `zfs recv` when the stream's first record has arrived and identifies the snapshot.
 
-    present: the snapshot is here already; what comes is looked at and dropped.
+    present: the snapshot already exists here; the stream is checked and discarded.
     """
 
     def __init__(
@@ -50,17 +50,17 @@ class ZfsReceiver(Receiver):
         self._where = where
         self._mirror_id = mirror_id
         self._present = present
-        self._alone = lock
+        self._lock = lock
         self._scanner = ZfsScanner()
-        self._running: Running | None = None
-        self._early: Running | None = None
+        self._running: HeldReceive | None = None
+        self._early: HeldReceive | None = None
         self._waiting: list[bytes] = []
         self._staging: Staging | None = None
         self._closed = False
 
-    def ahead(self) -> None:
-        """Start `zfs recv` already, where nothing of the stream decides how: it does nothing until
-        the first record comes, and that is looked at before it is passed on.
+    def start_early(self) -> None:
+        """Start `zfs recv` early, where its arguments do not depend on the stream: it does nothing
+        until the first record arrives, and that is checked before it is passed on.
         """
         volume = self._place.here
         if self._present or self._request.base is None or volume is None:
@@ -86,31 +86,32 @@ class ZfsReceiver(Receiver):
             for piece in passed:
                 self._running.write(piece, self.waiting)
 
-    def _begin(self, begin: Begin) -> Running:
-        """The stream is the announced one: make ready for it and start `zfs recv`."""
+    def _begin(self, begin: Begin) -> HeldReceive:
+        """Check that the stream is the announced one, prepare for it and start `zfs recv`."""
         request = self._request
         if str(begin.toguid) != request.snapshot.guid:
             raise refusals.stream_damaged(
                 self._where,
-                f"it holds the snapshot {begin.toguid}, not the announced {request.snapshot.guid}",
+                f"it has the snapshot {begin.toguid}, not the announced {request.snapshot.guid}",
             )
         if (str(begin.fromguid) if begin.fromguid else None) != request.base:
             raise refusals.stream_damaged(
-                self._where, f"it starts from {begin.fromguid or 'nothing'}, not from the base"
+                self._where,
+                f"its base is {begin.fromguid or 'none'}, not {request.base or 'none'}",
             )
         if not self._present:
-            self._make_way(begin)
+            self._clear_leftovers(begin)
         return self._start(begin)
 
-    def _make_way(self, begin: Begin) -> None:
-        """What an earlier transfer left is gone on from, or dropped."""
+    def _clear_leftovers(self, begin: Begin) -> None:
+        """Resume from what an earlier transfer left, or discard it."""
         volume = self._place.here
         token = volume.token if volume else ""
         if begin.resuming and not token:
             raise CheckpointUseless(
-                "there is nothing to go on from",
+                "there is no checkpoint to resume from",
                 where=self._where,
-                why="what was received of this snapshot is gone",
+                why="the partially received state of this snapshot no longer exists",
             )
         if begin.resuming:
             return
@@ -123,31 +124,31 @@ class ZfsReceiver(Receiver):
                 "ZFS:RECEIVE:LEFTOVER", ["zfs", "destroy", self._place.location], self._where
             )
 
-    def _start(self, begin: Begin) -> Running:
+    def _start(self, begin: Begin) -> HeldReceive:
         record.write(self._place.location, self._request)
         early, self._early = self._early, None
         return early or self._launch(self._arguments(begin))
 
-    def _launch(self, arguments: list[str]) -> Running:
+    def _launch(self, arguments: list[str]) -> HeldReceive:
         steps.reached("ZFS:RECEIVE:START")
         errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         if self._present:
-            made = Running(self._where, arguments, None, errors, -1, self._alone)
-            self._alone = -1
+            made = HeldReceive(self._where, arguments, None, errors, -1, self._lock)
+            self._lock = -1
             return made
         reading, writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(writing, False)
         try:
             fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         except PermissionError:
-            pass  # over the user's limit: the usual size will do
+            pass  # over the user's limit: the default size is sufficient
         try:
             child = command.start(
                 arguments,
                 stdin=reading,
                 stdout=programs.NO_INPUT,
                 stderr=errors.fileno(),
-                keep=(self._alone,),
+                keep=(self._lock,),
             )
         except BaseException:
             os.close(writing)
@@ -155,13 +156,13 @@ class ZfsReceiver(Receiver):
             raise
         finally:
             os.close(reading)
-        made = Running(self._where, arguments, child, errors, writing, self._alone)
-        self._alone = -1
+        made = HeldReceive(self._where, arguments, child, errors, writing, self._lock)
+        self._lock = -1
         return made
 
     def _arguments(self, begin: Begin | None) -> list[str]:
-        """`zfs recv` with what is to be set: for a new dataset also that it stays out of the way:
-        read-only, mounted by nobody but us, and never over something else.
+        """`zfs recv` with the properties to set: a new dataset is read-only, is not mounted
+        automatically, and never over files.
         """
         setting = {}
         if begin is not None and self._request.base is None and not begin.resuming:
@@ -178,7 +179,7 @@ class ZfsReceiver(Receiver):
         if self._staging is not None:
             return self._staging
         if not self._scanner.ended:
-            raise refusals.stream_damaged(self._where, "it ends early")
+            raise refusals.stream_damaged(self._where, "it is incomplete")
         assert self._running is not None
         if not self._running.drained(self.waiting):
             raise self._running.failure()
@@ -207,13 +208,13 @@ class ZfsReceiver(Receiver):
             self._running.close()
         if self._early is not None:
             self._early.close()
-        if self._alone >= 0:
-            os.close(self._alone)
-            self._alone = -1
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
 
 def target_name(listing: Listing | None, location: str, snapshot: Snapshot, where: str) -> str:
-    """The full name a snapshot gets here: its own, unless another has that already."""
+    """The full name a snapshot gets here: its own, unless another one already has that."""
     name = names.check_snapshot(snapshot.name, where)
     there = listing.named(name) if listing else None
     if there is not None and there.guid != snapshot.guid:
@@ -222,10 +223,10 @@ def target_name(listing: Listing | None, location: str, snapshot: Snapshot, wher
 
 
 def stagings(place: Place, listing: Listing) -> list[Staging]:
-    """What the last transfer left, if its snapshot is not here. ZFS keeps one for a dataset."""
-    whole = running.kept(place.location)
-    if whole is not None and whole.staging is not None:
-        return [whole.staging]
+    """The staging of the last transfer, if its snapshot is not here. ZFS keeps one per dataset."""
+    held = running.kept(place.location)
+    if held is not None and held.staging is not None:
+        return [held.staging]
     request = begun(place)
     if request is None or listing.find(request.snapshot.guid):
         return []
@@ -248,18 +249,18 @@ def stagings(place: Place, listing: Listing) -> list[Staging]:
 
 
 def begun(place: Place) -> ReceiveRequest | None:
-    """The transfer into a MIRROR that was begun last and perhaps not ended, or None."""
+    """The last transfer into a MIRROR, which may be unfinished, or None."""
     if place.here is None or place.mark.role != "mirror":
         return None
     found = record.read(place.location)
     if found is None and place.here.get("inconsistent") == "1":
-        return last(place)  # the first one: what it set is still there
+        return last(place)  # the first transfer: its properties still exist
     return found
 
 
 def last(place: Place) -> ReceiveRequest | None:
-    """The transfer that brought the newest snapshot of a MIRROR, when that is not marked yet: by
-    its record, or by what the first one set with it.
+    """The transfer of the newest snapshot of a MIRROR, when that is not marked yet: by its record,
+    or by the property that the first transfer set.
     """
     if place.here is None or place.mark.role != "mirror":
         return None
@@ -270,7 +271,7 @@ def last(place: Place) -> ReceiveRequest | None:
 
 
 def decoded(token: str) -> tokens.Token | None:
-    """What a resume token says, or None when it is damaged."""
+    """The content of a resume token, or None when it is damaged."""
     try:
         return tokens.decode(token)
     except ValueError:
@@ -278,9 +279,9 @@ def decoded(token: str) -> tokens.Token | None:
 
 
 def discard(place: Place, where: str) -> None:
-    """Remove what a transfer left: the process, what it saved, and the record of it."""
+    """Remove what a transfer left: the process, the received data, and the record."""
     running.drop(place.location)
-    lock, _waited = running.alone(place.location, where)
+    lock, _waited = running.receive_lock(place.location, where)
     try:
         place = look(place.location, where)
         volume = place.here
@@ -293,9 +294,9 @@ def discard(place: Place, where: str) -> None:
         os.close(lock)
 
 
-def refuse_foreign(listing: Listing, base_guid: str, where: str) -> MirrordError | None:
-    """Why a stream from that base cannot be received here as it is: somebody else took snapshots
-    of the copy after it. None: nothing is in the way, or only what mirrord received.
+def later_snapshots_error(listing: Listing, base_guid: str, where: str) -> MirrordError | None:
+    """The error when a stream from that base cannot be received: another program took snapshots of
+    the copy after it. None: there are no later snapshots, or only received ones.
     """
     found = listing.find(base_guid)
     later = [one for one in listing.own() if found is None or one.order > found.order]
@@ -303,10 +304,10 @@ def refuse_foreign(listing: Listing, base_guid: str, where: str) -> MirrordError
     if not theirs:
         return None
     error = refusals.base_missing(where, base_guid)
-    error.what = "snapshots were taken of the copy by somebody else"
-    error.why = f"{format_few(theirs)}: a stream can only follow the newest snapshot"
+    error.what = "another program or user took snapshots of the destination"
+    error.why = f"{format_few(theirs)}: ZFS receives only on top of the newest snapshot"
     error.hint = (
-        f"Keep other tools from taking snapshots of {listing.dataset}, and destroy those: "
+        f"Stop other tools from taking snapshots of {listing.dataset}, and destroy these: "
         f"zfs destroy {listing.dataset}@{theirs[0]}"
     )
     return error

@@ -1,8 +1,8 @@
-"""The record of a transfer that was begun: what a checkpoint in the pool belongs to.
+"""The record of a started transfer: it identifies the checkpoint in the pool.
 
-ZFS keeps what was received of a stream that broke off, but takes back the properties that the
-`zfs recv` had set. So what is to be known of it lies in a file of this host's. When that is lost,
-with the host perhaps, the transfer begins anew: the checkpoint alone is nobody's.
+ZFS keeps what was received of an interrupted stream, but reverts the properties that the `zfs recv`
+had set. So the facts of the transfer are stored in a file on this host. When that file is lost, for
+example with the host, the transfer starts from the beginning: the checkpoint alone is not used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mirrord.system import files
 
 
 def file_of(location: str, use: str = "transfer") -> Path:
-    """Where what is to be remembered of a dataset lies; durable, unlike locks."""
+    """The file for the records of a dataset; durable, unlike locks."""
     if os.geteuid() == 0:
         folder = Path("/var/lib/mirrord/zfs")
     else:
@@ -27,7 +27,7 @@ def file_of(location: str, use: str = "transfer") -> Path:
 
 
 def read(location: str) -> ReceiveRequest | None:
-    """The transfer that was begun last and not committed, or None."""
+    """The last transfer, if it is not committed, or None."""
     try:
         return marks.parse_staging(file_of(location).read_text())
     except (OSError, UnicodeDecodeError):
@@ -42,7 +42,7 @@ def write(location: str, request: ReceiveRequest) -> None:
 
 
 def remove(label: str, location: str) -> None:
-    """Forget the transfer: it is committed, or given up."""
+    """Remove the record: the transfer is committed or discarded."""
     path = file_of(location)
     if path.exists():
         files.remove_file(label, path)

@@ -1,12 +1,12 @@
-"""What passes in a ZFS send stream: whose it is, where it ends, which blocks it brings.
+"""Parsing a ZFS send stream: which snapshot it has, where it ends, which blocks it contains.
 
-`zfs recv` shows all that it received in the moment in which it reads the stream's END record. So a
-receiver looks at every record, and holds that one back until the update may be seen. The work is
-done by native code (native/core/src/zfs_stream.rs): it verifies the checksum that runs through the
-whole stream, and believes no length that cannot be.
+`zfs recv` makes what it received visible at the moment when it reads the stream's END record. So a
+receiver parses every record, and holds that one back until the update may become visible. The work
+is done by native code (native/core/src/zfs_stream.rs): it verifies the running checksum of the
+stream, and rejects impossible lengths.
 
-What is accepted is one stream of one dataset, as `zfs send` makes it with or without `-i`. A
-package (`-R`, `-I`, `-p`) is not: receiving one may rename, destroy and set properties.
+One stream of one dataset is accepted, as `zfs send` generates it with or without `-i`. A package
+(`-R`, `-I`, `-p`) is not: receiving one may rename, destroy and set properties.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RECORD_BYTES = 312
 
 
 class Feature(enum.IntFlag):
-    """What a receiver must understand: the features in a BEGIN record, by OpenZFS' numbers."""
+    """What a receiver must support: the features in a BEGIN record, by OpenZFS' numbers."""
 
     DEDUP = 1 << 0
     DEDUPPROPS = 1 << 1
@@ -58,16 +58,16 @@ class RecordType(enum.IntEnum):
 
 
 class Begin(NamedTuple):
-    """What a stream's first record says.
+    """The content of a stream's first record.
 
-    toguid, fromguid: of the snapshot that is sent and of its base, as `zfs get guid` shows them;
-        fromguid 0: a whole stream.
+    toguid, fromguid: of the sent snapshot and of its base, as `zfs get guid` shows them; fromguid
+        0: a full stream.
     toname: the snapshot's name at the sender, for people only.
     creation_s: when it was taken, by the sender's clock.
-    features: see `Feature`; bits that are unknown here stay in it.
+    features: see `Feature`; unknown bits are kept.
     flags: OpenZFS' DRR_FLAG_* bits.
     object_type: 2: a file system, 3: a volume.
-    swapped: the sender is a machine of the other byte order.
+    swapped: the sender has the other byte order.
     """
 
     toguid: int
@@ -81,28 +81,28 @@ class Begin(NamedTuple):
 
     @property
     def resuming(self) -> bool:
-        """It goes on where an earlier stream of the same snapshot broke off."""
+        """Whether it resumes an interrupted stream of the same snapshot."""
         return bool(self.features & Feature.RESUMING)
 
     @property
     def raw(self) -> bool:
-        """Blocks as they are on disk: of an encrypted dataset, still encrypted."""
+        """Whether blocks are sent as on disk: of an encrypted dataset, still encrypted."""
         return bool(self.features & Feature.RAW)
 
     @property
     def volume(self) -> bool:
-        """Of a volume, not of a file system."""
+        """Whether it is of a volume, not of a file system."""
         return self.object_type == 3
 
 
 class ObjectChange(NamedTuple):
-    """What a stream does to one object (in a file system: a file, a folder or something inner; in
-    a volume object 1 is the content).
+    """What a stream does to one object (in a file system: a file, a directory or an internal
+    object; in a volume object 1 is the content).
 
-    kind: OpenZFS' type of the object: 19 a file, 20 a folder, 23 a volume's content; 0: not said.
-    block_bytes: its block size; 0: not said.
+    kind: OpenZFS' type of the object: 19 a file, 20 a directory, 23 a volume's content; 0: unknown.
+    block_bytes: its block size; 0: unknown.
     added: disjoint, ordered (start, end) in bytes: blocks that are in the incremental only.
-    freed: the same: where nothing is any more, or never was. An end of 2**64 - 1: to the end.
+    freed: the same: ranges without data now, or always. An end of 2**64 - 1: to the end.
     payload_bytes: new content as it is sent, compressed where the stream is.
     """
 
@@ -120,9 +120,9 @@ class ObjectChange(NamedTuple):
 
 
 class ZfsScanner:
-    """Looks at a stream that comes in chunks of any size.
+    """Parses a stream that is passed in chunks of any size.
 
-    collect: keep what is changed, for `objects`: about 16 bytes for each run of blocks.
+    collect: record the changes, for `objects`: about 16 bytes for each run of blocks.
     """
 
     def __init__(self, *, collect: bool = False) -> None:
@@ -132,11 +132,11 @@ class ZfsScanner:
 
     def feed(self, chunk: bytes | memoryview) -> list[bytes | memoryview]:
         """Take the next chunk. Returns what may be passed on now, in order: all that is verified
-        to be before the END record. Less than a record (312 bytes) is kept here until it is whole.
+        to be before the END record. A partial record (312 bytes) is kept here until it is complete.
 
-        ValueError: it is no stream, or damaged, or goes on after its end; nothing of the chunk is
-        to be passed on then, and nothing after it is accepted. A payload is passed on before its
-        checksum comes: that is in the header of the next record.
+        ValueError: it is no stream, or damaged, or continues after its end; then nothing of the
+        chunk may be passed on, and nothing after it is accepted. A payload is passed on before its
+        checksum arrives, which is in the header of the next record.
         """
         before = self._native.stream_bytes - len(self._held)
         self._native.feed(chunk)
@@ -153,7 +153,7 @@ class ZfsScanner:
 
     @property
     def begin(self) -> Begin | None:
-        """What the first record says; None until all of it came."""
+        """The content of the first record; None until it has arrived completely."""
         if self._begin is None and (found := self._native.begin) is not None:
             guids, name, facts = found[:2], os.fsdecode(found[2]), found[3:7]
             self._begin = Begin(*guids, name, *facts, swapped=found[7])
@@ -161,7 +161,7 @@ class ZfsScanner:
 
     @property
     def ended(self) -> bool:
-        """The END record came, and its checksums say that all before it is as it was sent."""
+        """Whether the END record has arrived, and its checksums match all that precedes it."""
         return self._native.ended
 
     @property
@@ -171,24 +171,24 @@ class ZfsScanner:
 
     @property
     def stream_bytes(self) -> int:
-        """How long the stream is, as far as it came, with what is held back."""
+        """The length of the stream so far, including what is held back."""
         return self._native.stream_bytes
 
     @property
     def data_bytes(self) -> int:
-        """How much of it is content: payloads, compressed where they are."""
+        """The length of its payloads, compressed where they are."""
         return self._native.data_bytes
 
     @property
     def records(self) -> dict[RecordType, int]:
-        """How many records of each type came."""
+        """How many records of each type have arrived."""
         counts = zip(RecordType, self._native.records, strict=True)
         return {kind: count for kind, count in counts if count}
 
     def objects(self) -> list[ObjectChange]:
-        """What becomes of each object, by number; empties the collection."""
+        """The change of each object, by number; empties the collection."""
         return [ObjectChange(*found) for found in self._native.objects()]
 
     def freed_objects(self) -> list[tuple[int, int]]:
-        """Disjoint, ordered (first, end): numbers of objects that are not there (any more)."""
+        """Disjoint, ordered (first, end): numbers of objects that do not exist (any more)."""
         return self._native.freed_objects()

@@ -1,4 +1,4 @@
-"""The way back is taken back: what was set aside takes its place again."""
+"""Undoing a rollback: what was set aside takes its place again."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def reinstate(place: Place, found: Listing, keep_as: str, where: str) -> None:
 
 
 def _thaw_in_place(place: Place, where: str) -> None:
-    """The volume that was live is at its location: what was to take its place goes, and it is what
-    it was.
+    """The volume that was live is at its location again: destroy what was to take its place, thaw
+    and mount it.
     """
     here = place.here
     assert here is not None
@@ -52,4 +52,4 @@ def _thaw_in_place(place: Place, where: str) -> None:
         words = ["zfs", "set", f"mountpoint={folder.removesuffix(ending)}", here.name]
         command.effect("ZFS:REINSTATE:FOLDER", words, where)
     freezing.thaw([here.name], where)
-    mounting.mount_certainly("ZFS:REINSTATE:MOUNT", look(place.location, where).here or here, where)
+    mounting.require_mounted("ZFS:REINSTATE:MOUNT", look(place.location, where).here or here, where)

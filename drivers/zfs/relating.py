@@ -31,13 +31,13 @@ def write(dataset: str, record: Relationship, where: str) -> None:
 
 
 def remove(dataset: str, mirror_id: str, where: str) -> None:
-    """The property is not set any more."""
+    """Remove the property."""
     words = ["zfs", "inherit", property_of(mirror_id), dataset]
     command.effect("ZFS:UNRELATE:INHERIT", words, where)
 
 
 def property_of(mirror_id: str) -> str:
-    """The name of the property that has a mirror's record; such a name may have no capitals."""
+    """The name of the property with a mirror's record; it may not have capital letters."""
     if re.fullmatch(r"[a-z0-9._-]{1,64}", mirror_id):
         return PREFIX + mirror_id
     return PREFIX + hashlib.sha256(mirror_id.encode()).hexdigest()[:32]

@@ -1,9 +1,9 @@
-"""The `zfs recv` of a transfer that is whole but not committed.
+"""The `zfs recv` of a transfer that is complete but not committed.
 
 It has read all but the stream's END record, and waits for that: then all becomes visible in one
-step. It is this process's child, kept here by its dataset, so that whichever driver object comes
-to commit finds it. When the process ends, however it does, the end of the pipe ends the `zfs recv`,
-and what it had received stays as a checkpoint.
+step. It is a child of this process, stored here by dataset, so that the driver object that commits
+finds it. When this process ends, also when it is killed, the end of the pipe ends the `zfs recv`,
+and what it has received is kept as a checkpoint.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _POLL_S = 0.02
 
 
 @dataclass(slots=True)
-class Running:
-    """child: None when there is nothing to receive, as the snapshot is there already. writing: its
-    input. alone: the lock that it holds as long as it lives. target: the snapshot's name here.
+class HeldReceive:
+    """child: None when there is nothing to receive, as the snapshot exists already. writing: its
+    input. lock: the lock that it holds while it runs. target: the snapshot's name here.
     """
 
     where: str
@@ -42,25 +42,25 @@ class Running:
     child: programs.Process | None
     errors: IO[bytes]
     writing: int
-    alone: int
+    lock: int
     target: str = ""
     request: ReceiveRequest | None = None
     staging: Staging | None = None
     end_record: bytes = b""
 
     def write(self, data: bytes | memoryview, waiting: Waiting) -> None:
-        """Pass something on to it; raises what it complains of when it has ended."""
+        """Pass data to it; raises its error when it has ended."""
         try:
             waiting.write_all(self.writing, data)
         except BrokenPipeError as error:
             raise self.failure() from error
 
     def alive(self) -> bool:
-        """Whether it still takes something."""
+        """Whether it still accepts data."""
         return self.child is None or self.child.poll() is None
 
     def drained(self, waiting: Waiting) -> bool:
-        """Whether it has read all that was written; waits for that. False when it ended."""
+        """Wait until it has read all that was written; False when it ended before."""
         unread = bytearray(4)
         while self.child is not None:
             if self.child.poll() is not None:
@@ -73,7 +73,7 @@ class Running:
         return True
 
     def finish(self) -> None:
-        """Let it read the END record, and wait until all is visible and durable."""
+        """Pass the END record to it, and wait until all is visible and durable."""
         if self.child is None:
             return
         self.write(self.end_record, Waiting())
@@ -82,7 +82,7 @@ class Running:
             raise self.failure()
 
     def failure(self) -> MirrordError:
-        """Why it ended, in mirrord's words."""
+        """The error with which it ended."""
         status = self.child.wait() if self.child is not None else 0
         self.errors.seek(0)
         said = self.errors.read(_ERROR_BYTES_MAX).decode(errors="replace")
@@ -96,24 +96,24 @@ class Running:
             self.writing = -1
 
     def close(self) -> None:
-        """End it. Without the END record it keeps what it received, with a resume token."""
+        """End it. Without the END record ZFS keeps what it received, with a resume token."""
         self._shut()
         if self.child is not None:
             if programs.ended(self.child, timeout_s=_END_S) is None:
                 programs.end_session(self.child)
             self.child.wait()
-        if self.alone >= 0:
-            os.close(self.alone)
-            self.alone = -1
+        if self.lock >= 0:
+            os.close(self.lock)
+            self.lock = -1
         self.errors.close()
 
 
 _guard = threading.Lock()
-_kept: dict[str, Running] = {}
+_kept: dict[str, HeldReceive] = {}
 
 
-def keep(location: str, running: Running) -> None:
-    """Keep a whole transfer until it is committed or discarded."""
+def keep(location: str, running: HeldReceive) -> None:
+    """Keep a complete transfer until it is committed or discarded."""
     with _guard:
         before = _kept.pop(location, None)
         _kept[location] = running
@@ -121,8 +121,8 @@ def keep(location: str, running: Running) -> None:
         before.close()
 
 
-def kept(location: str, transfer_id: str | None = None) -> Running | None:
-    """The whole transfer that is kept for a dataset (if it is that one), and still alive."""
+def kept(location: str, transfer_id: str | None = None) -> HeldReceive | None:
+    """The complete transfer that is kept for a dataset, if it still runs and has that id."""
     with _guard:
         found = _kept.get(location)
     if found is None or found.staging is None:
@@ -134,17 +134,17 @@ def kept(location: str, transfer_id: str | None = None) -> Running | None:
 
 
 def drop(location: str) -> None:
-    """End what is kept for a dataset."""
+    """End the transfer that is kept for a dataset."""
     with _guard:
         found = _kept.pop(location, None)
     if found is not None:
         found.close()
 
 
-def alone(location: str, where: str) -> tuple[int, bool]:
-    """A descriptor with a lock that `zfs recv` holds as long as it lives: the one of a process that
-    was killed may still be saving what it received. `Busy` when that takes too long. And whether
-    it had to be waited for.
+def receive_lock(location: str, where: str) -> tuple[int, bool]:
+    """Take the lock that `zfs recv` holds while it runs: that of a killed process may still be
+    saving what it received. Returns its descriptor, and whether the lock had to be waited for.
+    Raises `Busy` when that takes too long.
     """
     descriptor = os.open(lock_file(location, "recv"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     until_s, waited = clock.monotonic_s() + _WAIT_S, False
@@ -175,11 +175,11 @@ def _busy(where: str, descriptor: int) -> MirrordError:
     return Busy(
         "another transfer is being received there",
         where=where,
-        why=f"a 'zfs recv' that process {owner or '?'} started has not ended",
-        hint="Wait for it to end; look for it with 'pgrep -af \"zfs recv\"'.",
+        why=f"a 'zfs recv' that process {owner or '?'} started is still running",
+        hint="Wait until it has ended; 'pgrep -af \"zfs recv\"' shows it.",
     )
 
 
 def close_lock(descriptor: int) -> None:
-    """Give back what `alone` gave."""
+    """Release the lock of `receive_lock`."""
     os.close(descriptor)

@@ -1,4 +1,4 @@
-"""What a place is to a mirror, and what a person should know about it."""
+"""The role and the facts of a place, with notes for the user."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ def role_of(place: Place) -> tuple[Role, tuple[str, ...]]:
         if place.fresh is not None or place.prepared:
             return Role.MIRROR, ()
         if place.pool is None:
-            return Role.ABSENT, (f"the pool '{names.pool_of(place.location)}' is not there",)
+            return Role.ABSENT, (f"the pool '{names.pool_of(place.location)}' is not imported",)
         if place.above is None:
-            return Role.ABSENT, (f"the dataset {names.parent_of(place.location)} is not there",)
+            return Role.ABSENT, (f"the dataset {names.parent_of(place.location)} does not exist",)
         return Role.ABSENT, ()
     role = place.mark.role
     if role == "mirror":
         return Role.MIRROR, ()
     if role == "forgotten":
-        return Role.FOREIGN, ("it is the view of a mirror that was deleted",)
-    if nobodys(volume) and volume.local("overlay") == "off":  # (a zvol has nothing that tells)
-        return Role.MIRROR, ("Its record of the mirror it belongs to is missing or damaged.",)
+        return Role.FOREIGN, ("it is the view of a deleted mirror",)
+    if lost_mark(volume) and volume.local("overlay") == "off":  # (a zvol cannot be recognized)
+        return Role.MIRROR, ("The record of the mirror that it belongs to is missing or damaged.",)
     if volume.get("inconsistent") == "1":
-        return Role.FOREIGN, ("it is a dataset that another program has half received",)
+        return Role.FOREIGN, ("it is a dataset that another program has partially received",)
     return Role.LIVE, ()
 
 
-def nobodys(volume: Dataset) -> bool:
-    """Whether a volume that has no record of mirrord's is set as one that was received: somebody
-    removed the record of a mirror.
+def lost_mark(volume: Dataset) -> bool:
+    """Whether a volume without a mark of mirrord has the properties of a received one: the mark of
+    a mirror was removed.
     """
     if volume.mark is not None or volume.local(marks.FROZEN):
         return False
@@ -83,12 +83,13 @@ def _live_notes(volume: Dataset) -> tuple[str, ...]:
     if missing is not None:
         return (f"The dataset is not mounted: {missing.why} ('zfs mount {volume.name}').",)
     if volume.get("canmount") == "noauto" or volume.get("keystatus") == "unavailable":
-        return (f"It is not mounted: {mounting.obstacle(volume) or 'nobody has done so'}.",)
+        why = mounting.obstacle(volume) or f"mount it with 'zfs mount {volume.name}'"
+        return (f"It is not mounted: {why}.",)
     return ()
 
 
 def _mirror_view(volume: Dataset, found: Listing, shown: str | None) -> tuple[str, tuple[str, ...]]:
-    """Where the snapshot that is shown can be read."""
+    """The path of the shown snapshot, and notes on it."""
     view = mounting.view(volume)
     if shown is None:
         return view, ()
@@ -100,11 +101,11 @@ def _mirror_view(volume: Dataset, found: Listing, shown: str | None) -> tuple[st
         behind = bool(newest) and newest[0].guid != shown
         return f"/dev/zvol/{one.full}" if behind else view, ()
     if not volume.mounted:
-        why = mounting.obstacle(volume) or f"'zfs mount {volume.name}' does it"
+        why = mounting.obstacle(volume) or f"mount it with 'zfs mount {volume.name}'"
         return "", (f"It cannot be read here, as it is not mounted: {why}.",)
-    if one.dataset != volume.name:  # a newer one is on its way, from before this one
+    if one.dataset != volume.name:  # the volume was rebuilt from an older one for the next update
         folder = mounting.folder_aside(volume, one.dataset)
-        note = () if folder else (f"It can be read when {one.dataset} is mounted.",)
+        note = () if folder else (f"It can be read after {one.dataset} is mounted.",)
         return listing.snapshot_of(one, folder).path, note
     own = found.own()
     if own and own[-1].guid != shown:
@@ -113,7 +114,7 @@ def _mirror_view(volume: Dataset, found: Listing, shown: str | None) -> tuple[st
 
 
 def not_empty(where: str, found: str) -> MirrordError:
-    """The place of a mirror is taken."""
+    """The place for a mirror is in use."""
     error = texts.not_empty(where, found)
     error.hint = "Give the name of a dataset that does not exist yet."
     return error
@@ -122,8 +123,8 @@ def not_empty(where: str, found: str) -> MirrordError:
 def nothing_shown(where: str) -> MirrordError:
     """Nothing was received yet."""
     return Refused(
-        "there is nothing to make live",
+        "there is no snapshot to make live",
         where=where,
-        why="no snapshot is shown here",
-        hint="The first transfer must have ended: 'mirrord initialize NAME'.",
+        why="the destination shows no snapshot",
+        hint="Complete the first transfer: 'mirrord initialize NAME'.",
     )

@@ -1,4 +1,4 @@
-"""The sending side: `zfs send`, and what a resume token may make it send."""
+"""The sending side: `zfs send`, and the check of resume tokens."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mirrord.system import command as programs
 
 _CHUNK_BYTES = 1 << 20
 _ERROR_BYTES_MAX = 16 << 10
-#: Large blocks, compressed and embedded ones go as they are: nothing is unpacked on the way.
+#: Large, compressed and embedded blocks are sent as they are: nothing is decompressed.
 _FLAGS = ("-L", "-c", "-e")
-#: What a checkpoint is called in `Staging.checkpoint`.
+#: The name of the token in `Staging.checkpoint`.
 TOKEN = "token"  # noqa: S105 - no secret: a place in a stream
 
 
 class Sending(NamedTuple):
-    """What to send. base: a snapshot or bookmark, or None; full names. raw: as it is encrypted."""
+    """What to send. base: a snapshot or bookmark, or None; full names. raw: still encrypted."""
 
     base: str | None
     base_guid: str | None
@@ -31,7 +31,7 @@ class Sending(NamedTuple):
     raw: bool
 
     def arguments(self, token: str | None) -> list[str]:
-        """Of `zfs`."""
+        """The arguments of `zfs`."""
         if token is not None:
             return ["zfs", "send", "-t", token]
         base = ["-i", self.base] if self.base is not None else []
@@ -39,49 +39,49 @@ class Sending(NamedTuple):
 
 
 def estimate(sending: Sending, where: str) -> int:
-    """Bytes that the stream will have, as ZFS estimates them."""
+    """The size of the stream in bytes, as ZFS estimates it."""
     arguments = sending.arguments(None)
     arguments[2:2] = ["-n", "-v", "-P"]
     for line in command.run(arguments, where).splitlines():
         name, _, value = line.partition("\t")
         if name == "size" and value.isdigit():
             return int(value)
-    raise TransferFailed("'zfs send' gave no estimate", where=where)
+    raise TransferFailed("'zfs send' printed no estimate", where=where)
 
 
 def check_token(
     checkpoint: Mapping[str, int | str] | None, sending: Sending, where: str
 ) -> str | None:
-    """The resume token of a checkpoint, when it stands for this very transfer.
+    """The resume token of a checkpoint, after a check that it belongs to this transfer.
 
     It comes from the other end, and `zfs send -t` sends whatever a token names (openzfs 14153): so
-    the snapshot in it must be the one that is asked for, and so must its base.
+    its snapshot and its base must be the requested ones.
     """
     if not checkpoint:
         return None
     token = checkpoint.get(TOKEN)
     try:
         if not isinstance(token, str):
-            raise ValueError("it holds no resume token")
+            raise ValueError("it has no resume token")
         found = tokens.decode(token)
         if str(found.toguid) != sending.guid or found.toname != sending.incremental:
             raise ValueError(f"it is for {found.toname} ({found.toguid})")
         if (str(found.fromguid) if found.fromguid else None) != sending.base_guid:
-            raise ValueError(f"it starts from another base ({found.fromguid})")
+            raise ValueError(f"it has another base ({found.fromguid})")
         if found.raw != sending.raw:
-            raise ValueError("it was encrypted then and is not now, or the other way round")
+            raise ValueError("one of the two is a raw send of encrypted data, the other is not")
     except ValueError as error:
         raise CheckpointUseless(
-            "the checkpoint is not one of this transfer", where=where, why=str(error)
+            "the checkpoint does not belong to this transfer", where=where, why=str(error)
         ) from error
     return token
 
 
 class ZfsSendStream(SendStream):
-    """The output of one `zfs send`. Its first record must name what was asked for: names of
-    snapshots are only names.
+    """The output of one `zfs send`. The guids in its first record must be the requested ones, as
+    another snapshot may have been given the name.
 
-    ended: is called when all was sent. As long as it is sent nobody can destroy the snapshot.
+    ended: called when all was sent. During the send the snapshot cannot be destroyed.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class ZfsSendStream(SendStream):
             if child.wait() != 0:
                 raise self._failure()
             if self._scanner is not None:
-                raise TransferFailed("'zfs send' sent nothing", where=self._where)
+                raise TransferFailed("'zfs send' wrote no stream", where=self._where)
             ended, self._ended = self._ended, None
             if ended is not None:
                 ended()
@@ -133,7 +133,7 @@ class ZfsSendStream(SendStream):
             self._scanner.feed(chunk)
         except ValueError as error:
             raise TransferFailed(
-                "'zfs send' sent no stream", where=self._where, why=str(error)
+                "'zfs send' wrote an invalid stream", where=self._where, why=str(error)
             ) from error
         begin = self._scanner.begin
         if begin is None:
@@ -142,10 +142,10 @@ class ZfsSendStream(SendStream):
         wanted = int(self._sending.guid), int(self._sending.base_guid or 0)
         if (begin.toguid, begin.fromguid) != wanted:
             raise TransferFailed(
-                "another snapshot has that name now",
+                "another snapshot now has the name of the requested one",
                 where=self._where,
-                why=f"{begin.toname} is {begin.toguid} from {begin.fromguid}, not "
-                f"{wanted[0]} from {wanted[1]}",
+                why=f"{begin.toname} has the guid {begin.toguid} and the base {begin.fromguid}, "
+                f"not {wanted[0]} and {wanted[1]}",
             )
 
     def _failure(self) -> MirrordError:
@@ -155,7 +155,7 @@ class ZfsSendStream(SendStream):
         if self._token is None:
             return error
         return CheckpointUseless(
-            "the source cannot go on from the checkpoint", where=self._where, why=error.why
+            "the source cannot resume from the checkpoint", where=self._where, why=error.why
         )
 
     def close(self) -> None:

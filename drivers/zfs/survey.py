@@ -1,27 +1,27 @@
-"""What lies between two snapshots, exactly: by the records of the stream itself.
+"""The exact difference between two snapshots, by the records of the stream itself.
 
-The pool's own books (compare.py) say how much space each of the four block states takes (FAST'02,
-3.2.2), at once and exactly, but not where. The stream says where: which blocks of which objects are
-`added`, and which are `deleted`. To know it the stream is made and thrown away, so it takes as long
-as reading what is to be sent.
+The pool's accounting (compare.py) has the space of each of the four block states (FAST'02, 3.2.2),
+immediately and exactly, but not the location. The stream has the location: which blocks of which
+objects are `added`, and which are `deleted`. The stream is generated for that and discarded, which
+takes as long as reading the data to be sent.
 
-What the figures mean, on ZFS as on btrfs:
+Definition of the figures, on ZFS as on btrfs:
 
--   `added`: space on disk (after compression, with the metadata that ZFS writes anew) of blocks
-    that are in the incremental and not in the base: `written@base` of the incremental. A record
-    of the dataset's `recordsize` is written anew as a whole when one byte of it changes.
--   `unchanged`: space that both name: `referenced` of the incremental less `added`.
--   `deleted`: space that only the base names: `referenced` of the base less `unchanged`. What was
-    overwritten counts here, and in `added` with its new content.
--   `unused`: all that the pool can hold for datasets less the union of both, so it has in it what
-    other datasets use.
+-   `added`: space on disk (after compression, with the metadata that ZFS rewrites) of blocks that
+    are in the incremental and not in the base: `written@base` of the incremental. A record of the
+    dataset's `recordsize` is rewritten completely when one byte of it changes.
+-   `unchanged`: space that both reference: `referenced` of the incremental less `added`.
+-   `deleted`: space that only the base references: `referenced` of the base less `unchanged`.
+    Overwritten blocks count here, and in `added` with their new content.
+-   `unused`: the pool's capacity for datasets less the union of both; it includes what other
+    datasets use.
 
-They are counted in sectors of 512 bytes, in which the pool accounts; on RAID-Z, where ZFS itself
-reckons with an average for parity, rounded down. On btrfs a block is 4 KiB of an extent's length on
-disk, without the metadata: there ends what can be compared.
+They are counted in sectors of 512 bytes, the unit of the pool's accounting; on RAID-Z, where ZFS
+itself uses an average for parity, rounded down. On btrfs a block is 4 KiB of an extent's length on
+disk, without metadata: in that the figures of the two cannot be compared.
 
 In a volume the runs are exact ranges of blocks: added ones have new content, deleted ones are holes
-now. In a file system they are exact by object, and an object's number is its files' inode number.
+now. In a file system they are exact by object; an object's number is the inode number of its file.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from mirrord.drivers.zfs.stream import Sending, ZfsSendStream
 _CONTENT = 1
 #: Object, offset, length: see `Changes`.
 _CHANGE = struct.Struct("<QQQ")
-#: "To its end" is 2**64 - 1 in a stream.
+#: In a stream 2**64 - 1 means "to the end".
 _OFFSET_MAX = (1 << 63) - 1
 
 
 class Survey(NamedTuple):
-    """A stream that was looked through.
+    """The result of parsing a stream.
 
     stream_bytes: its exact length. data_bytes: how much of that is content, as it is sent.
-    objects: what becomes of each, by number. freed_objects: (first, end) of those that are gone.
+    objects: the change of each, by number. freed_objects: (first, end) of deleted ones.
     volume: of a volume, not of a file system.
     """
 
@@ -59,12 +59,12 @@ class Survey(NamedTuple):
     volume: bool = False
 
     def added_blocks(self, block_bytes: int) -> list[tuple[int, int]]:
-        """Of a volume: the runs (first, end) of blocks that have new content."""
+        """In a volume: the runs (first, end) of blocks that have new content."""
         return _blocks(self._content().added, block_bytes, None)
 
     def deleted_blocks(self, block_bytes: int, volume_bytes: int) -> list[tuple[int, int]]:
-        """Of a volume of that size: the runs of blocks that are holes now. Some may have been
-        holes before, too: a stream also says where nothing ever was.
+        """In a volume of that size: the runs of blocks that are holes now. Some may have been
+        holes before: a stream also lists ranges that never had data.
         """
         return _blocks(self._content().freed, block_bytes, volume_bytes // block_bytes)
 
@@ -73,8 +73,8 @@ class Survey(NamedTuple):
         return self.objects.get(_CONTENT, nothing)
 
 
-def look_through(sending: Sending, where: str) -> Survey:
-    """Make the stream and look at all of it. Raises what `zfs send` fails with."""
+def parse_stream(sending: Sending, where: str) -> Survey:
+    """Generate the stream and parse all of it. Raises the error of `zfs send`."""
     scanner = ZfsScanner(collect=True)
     with ZfsSendStream(sending, where, None) as stream:
         while chunk := stream.read():
@@ -89,8 +89,8 @@ def look_through(sending: Sending, where: str) -> Survey:
 
 
 def changes(found: Survey) -> Changes:
-    """The records of a stream as what was allocated and freed. In a volume these are addresses of
-    it; in a file system of its objects: the inodes of files and folders.
+    """The allocated and freed ranges of a stream. The addresses are those in a volume; in a file
+    system, those in its objects: the inodes of files and directories.
     """
     if found.volume:
         content = found._content()
@@ -115,8 +115,8 @@ def with_sizes(
     changes: Iterable[FileChange], found: Survey, folder: str, base: str, incremental: str
 ) -> tuple[FileChange, ...]:
     """The changed files with the bytes that each adds to the stream. folder: where the dataset is
-    mounted; base, incremental: the names of the snapshots. A file whose content stayed has only
-    its metadata changed.
+    mounted; base, incremental: the names of the snapshots. A file with the same content is listed
+    as a change of metadata.
     """
     snapshots = Path(folder, ".zfs", "snapshot")
     return tuple(
@@ -130,7 +130,7 @@ def _with_size(change: FileChange, found: Survey, older: Path, newer: Path) -> F
     try:
         now = os.lstat(newer / change.path)
     except OSError:
-        return change  # not to be seen by this user: then it has no size
+        return change  # not accessible to this user: it gets no size
     moved = found.objects.get(now.st_ino)
     data_bytes = moved.payload_bytes if moved is not None else 0
     kind = change.change
@@ -140,7 +140,7 @@ def _with_size(change: FileChange, found: Survey, older: Path, newer: Path) -> F
 
 
 def _resized(older: Path, now: os.stat_result, moved: ObjectChange | None) -> bool:
-    """Whether content went without any coming: it was cut short, or a hole was made in it."""
+    """Whether content was only removed: the file was truncated, or a hole was punched."""
     try:
         before = os.lstat(older)
     except OSError:

@@ -1,4 +1,4 @@
-"""A dataset is made live, frozen, tested and turned back (failover.py does the work)."""
+"""Making a dataset live, freezing it, testing it and rolling it back (see failover.py)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from mirrord.drivers.zfs.place import Place
 
 
 class ZfsFailover(ZfsDataset):
-    """What the contract calls failing over and back, of one dataset."""
+    """The role `Failover` of the contract, for one dataset."""
 
     def __init__(self, location: str) -> None:
         super().__init__(location)
@@ -47,9 +47,9 @@ class ZfsFailover(ZfsDataset):
 
     def promote(self, guid: str | None = None) -> None:
         """See `Driver.promote`."""
-        # (A pool without room may refuse to note what a commit left to be noted.)
+        # (In a full pool the records of a commit cannot be written.)
         with contextlib.suppress(NoSpace):
-            self._settle()
+            self._finish_commit()
         with self._changing():
             self._promote(guid)
 
@@ -60,7 +60,7 @@ class ZfsFailover(ZfsDataset):
             assert here is not None
             if place.mark.role == "live":
                 mounting.mount("ZFS:PROMOTE:MOUNT", here)
-            elif standing.nobodys(here):
+            elif standing.lost_mark(here):
                 failover.promote(place, self._list(place), guid, where)
             return
         if role is not Role.MIRROR:
@@ -70,13 +70,13 @@ class ZfsFailover(ZfsDataset):
             failover.finish_swap(place, where)
             place = self._look(fresh=True)
         with contextlib.suppress(NoSpace):
-            place = self._heal(place)
+            place = self._recover(place)
         if place.here is None:
             raise standing.nothing_shown(where)
         failover.promote(place, self._list(place), guid, where)
 
     def writers(self, kept: str = "", *, limit: int = 20) -> list[OpenWriter]:
-        """See `Driver.writers`. What is kept is read-only: nobody can go on writing to it."""
+        """See `Driver.writers`. A kept volume is read-only: no process can write to it."""
         place = self._look()
         if kept or self._role(place)[0] is not Role.LIVE or place.here is None:
             return []
@@ -98,7 +98,7 @@ class ZfsFailover(ZfsDataset):
         self._unfreeze()
 
     def _unfreeze(self) -> None:
-        """What this object froze is thawed, or a rollback's."""
+        """Release the freeze of this object: it was thawed, or a rollback has taken it over."""
         freeze, self._freeze = self._freeze, None
         if freeze is not None:
             freeze.release()
@@ -124,7 +124,7 @@ class ZfsFailover(ZfsDataset):
         return proof.holds(state, [place.here], where)
 
     def _state(self, place: Place) -> list[str]:
-        """What a place that is not LIVE is. (One that somebody wrote to is never the same.)"""
+        """The state of a place that is not LIVE. (After a write it never compares equal.)"""
         if place.volume is None:
             return [place.prepared]
         found = self._list(place)
@@ -174,7 +174,7 @@ class ZfsFailover(ZfsDataset):
         if role is Role.FOREIGN:
             raise texts.not_a_mirror(where)
         running.drop(self.location)
-        place = self._heal(place)
+        place = self._recover(place)
         found = self._list(place)
         target = found.find(guid)
         if target is None:

@@ -1,4 +1,4 @@
-"""Taking reference snapshots: by one program, or command by command."""
+"""Taking reference snapshots: by one channel program, or command by command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mirrord.drivers.zfs.programs import Taken
 
 
 def at_once(place: Place, name: str, mark: SnapshotMark) -> Taken | None:
-    """By one program, if the volume is what was seen of it last. None: it was not taken so."""
+    """By one channel program, if the volume is as it was last seen. None: none was taken."""
     volume = place.here
     if volume is None or not programs.possible():
         return None
@@ -39,8 +39,8 @@ def at_once(place: Place, name: str, mark: SnapshotMark) -> Taken | None:
 
 
 def by_commands(places: Sequence[Place], name: str, mark: SnapshotMark, where: str) -> list[Taken]:
-    """Command by command; of all volumes, which are in one pool, at one moment. What an earlier try
-    took is taken for it.
+    """Command by command; atomic for all volumes, which are in one pool. Snapshots of an earlier
+    attempt are used.
     """
     volumes = [place.here for place in places if place.here is not None]
     fulls = [f"{volume.name}@{name}" for volume in volumes]
@@ -54,14 +54,14 @@ def by_commands(places: Sequence[Place], name: str, mark: SnapshotMark, where: s
     if missing:
         command.effect("ZFS:SNAPSHOT:TAKE", [*words, *missing], where)
     taken = [_own(listing.load_one(full, where), full, where) for full in fulls]
-    # Should somebody force a snapshot away, the next update goes on from the bookmark.
+    # If a snapshot is destroyed by force, the next update continues from the bookmark.
     insured = [
-        wish
+        task
         for one in taken
         if not one.holds
-        for wish in (
+        for task in (
             holding.hold("ZFS:SNAPSHOT:HOLD", one.full),
-            command.Wish(
+            command.Task(
                 "ZFS:SNAPSHOT:BOOKMARK",
                 ["zfs", "bookmark", one.full, f"{one.dataset}#{name}"],
                 None,
@@ -83,7 +83,7 @@ def _own(one: Entry | None, full: str, where: str) -> Entry:
         raise snapshot_missing(where, full)
     if one.mark is None or one.mark.transfer or one.mark.kind is not SnapshotKind.REFERENCE:
         raise Refused(
-            f"a snapshot of the name {one.name} is there",
+            f"another snapshot with the name {one.name} exists",
             where=where,
             why="mirrord did not take it",
         )

@@ -1,9 +1,9 @@
-"""Resume tokens (`receive_resume_token`): what the receiving end says about where to go on.
+"""Resume tokens (`receive_resume_token`): where the receiving end wants the stream resumed.
 
-A token comes from the other end, which may be another version, damaged or hostile: it is read here,
-and compared with what the catalogue knows, before `zfs send -t` is let at it. Its form is
+A token comes from the other end, which may be of another version, damaged or hostile: it is decoded
+here and compared with the requested transfer before it is passed to `zfs send -t`. Its form is
 `VERSION-CHECKSUM-LENGTH-PAYLOAD`, all hexadecimal but the version; the payload is a compressed list
-of names and values (an nvlist of OpenZFS').
+of names and values (an OpenZFS nvlist).
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ _BOOLEAN, _UINT64, _STRING = 1, 8, 9
 
 
 class Token(NamedTuple):
-    """Where a receive broke off.
+    """Where a receive was interrupted.
 
-    toguid, fromguid: of the snapshot that is being received and of its base; fromguid 0: whole.
+    toguid, fromguid: of the snapshot that is being received and of its base; fromguid 0: a full
+        stream.
     toname: the snapshot's name at the sender.
-    object, offset: the place in the dataset from which on it is to be sent again.
+    object, offset: the place in the dataset from which the stream continues.
     bytes: of the stream that were received: an estimate by OpenZFS, for progress only.
-    large_blocks, embedded, compressed, raw: how it was sent, and must be again.
+    large_blocks, embedded, compressed, raw: the send flags, which must be the same again.
     """
 
     toguid: int
@@ -47,7 +48,7 @@ class Token(NamedTuple):
         def number(name: str, otherwise: int | None = None) -> int:
             value = values.get(name, otherwise)
             if not isinstance(value, int) or isinstance(value, bool):
-                raise ValueError(f"it does not say '{name}'")
+                raise ValueError(f"it has no number '{name}'")
             return value
 
         name = values.get("toname")
@@ -68,18 +69,18 @@ class Token(NamedTuple):
 
 
 def decode(token: str) -> Token:
-    """What a token says; ValueError (why) when it is damaged, forged or of another version.
+    """The content of a token; ValueError (why) when it is damaged or of another version.
 
-    The checksum is none that keeps a forger out: what the token says must be compared with what
-    is known of the transfer.
+    The checksum does not protect against forgery: the content must be compared with what is known
+    about the transfer.
     """
     if len(token) > _TOKEN_CHARS_MAX or not token.isascii():
-        raise ValueError("it is no resume token")
+        raise ValueError("it is not a resume token")
     parts = token.split("-")
     if len(parts) != 4:
-        raise ValueError("it is no resume token")
+        raise ValueError("it is not a resume token")
     if parts[0] != _VERSION:
-        raise ValueError(f"it is of the unknown version '{parts[0][:20]}'")
+        raise ValueError(f"it has the unknown version '{parts[0][:20]}'")
     try:
         checksum, length = int(parts[1], 16), int(parts[2], 16)
         compressed = bytes.fromhex(parts[3])
@@ -88,32 +89,33 @@ def decode(token: str) -> Token:
     if _checksum(compressed) != checksum:
         raise ValueError("its checksum is wrong")
     if length > _PACKED_BYTES_MAX:
-        raise ValueError(f"it claims to hold {length} bytes")
+        raise ValueError(f"its stated length of {length} bytes is too large")
     unpacking = zlib.decompressobj()
     try:
         packed = unpacking.decompress(compressed, length + 1)
     except zlib.error:
         raise ValueError("it cannot be decompressed") from None
     if len(packed) != length or not unpacking.eof:
-        raise ValueError("it is not as long as it says")
+        raise ValueError("its length is not the stated one")
     return Token.of(_values(packed))
 
 
 def _checksum(data: bytes) -> int:
-    """The first word of Fletcher-4 of whole 32-bit words; what is over does not count."""
+    """The first word of Fletcher-4 over complete 32-bit words; remaining bytes do not count."""
     whole = len(data) & ~3
     words: tuple[int, ...] = struct.unpack(f"<{whole // 4}I", data[:whole])
     return sum(words) & (1 << 64) - 1
 
 
 def _values(packed: bytes) -> dict[str, int | str | bool]:
-    """The names and values of a packed nvlist; those of other types are passed over.
+    """The names and values of a packed nvlist; values of other types are ignored.
 
-    It is as the other machine has it in memory: encoding and byte order (a byte each), version and
-    flags, then items of a length, the name's length, a count, a type, name and value (padded to 8).
+    It has the form that the sender has in memory: encoding and byte order (a byte each), version
+    and flags, then items with a length, the name's length, a count, a type, name and value (padded
+    to 8).
     """
     if packed[:1] != b"\0":
-        raise ValueError("its content is of an unknown encoding")
+        raise ValueError("its content has an unknown encoding")
     order = "<" if packed[1:2] == b"\1" else ">"
     values: dict[str, int | str | bool] = {}
     at = 12
@@ -123,13 +125,13 @@ def _values(packed: bytes) -> dict[str, int | str | bool]:
             if size == 0:
                 return values
             if size < _ITEM_BYTES_MIN or at + size > len(packed):
-                raise ValueError("an item is longer than it")
+                raise ValueError("the length of an item is not valid")
             name, value = _item(packed[at : at + size], order)
             if value is not None:
                 values[name] = value
             at += size
     except (struct.error, UnicodeDecodeError):
-        raise ValueError("its content makes no sense") from None
+        raise ValueError("its content is malformed") from None
 
 
 def _item(item: bytes, order: str) -> tuple[str, int | str | bool | None]:

@@ -1,19 +1,19 @@
-"""A dataset with all below it as one volume: `mirrord create --recursive`.
+"""A dataset and its descendants as one volume: `mirrord create --recursive`.
 
 One atomic snapshot of all, one stream with a part for each member, one commit, one view. Each
-member is sent and received like a single dataset (driver.py); what is said of the tree is said by
-its root: the identity of a snapshot, the role, the mirror. The modules `tree_*` do the rest:
+member is sent and received like a single dataset (driver.py); the root represents the tree: it has
+the guid of a snapshot, the role and the mirror. The modules `tree_*` do the rest:
 
-| module | does |
+| module | task |
 |---|---|
-| tree_volume | facts and snapshots, and ends what was begun |
-| tree_switching | makes the tree live, freezes it, turns it back |
-| tree_look | what is there, and which snapshots belong together |
+| tree_volume | facts and snapshots, and finishing interrupted operations |
+| tree_switching | makes the tree live, freezes it, rolls it back |
+| tree_look | the existing datasets, and which snapshots belong together |
 | tree_stream, tree_receive | the one stream, and its members' receivers |
-| tree_commit | all ENDs together, the root's at last; and giving up |
-| tree_moves, tree_arrange | renames: children that moved, came, or went at the source |
-| tree_failover | going live, and going back |
-| tree_record | what was begun, so that a crash is ended by doing it again |
+| tree_commit | all ENDs together, the root's last; and discarding |
+| tree_moves, tree_arrange | renames: children that were moved, added or removed at the source |
+| tree_failover | making a tree live, and rolling it back |
+| tree_record | records of started operations, to finish them after a crash |
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class TreeDriver(TreeFailover):
     def _members(
         self, tree: Tree, base: str | None, incremental: str
     ) -> list[tuple[str, Entry | None, Entry]]:
-        """(dataset, its snapshot in the base, its snapshot) of each member, the root first."""
+        """For each member (dataset, its snapshot in the base, its snapshot), the root first."""
         where, newer = str(self), tree.root_entry(incremental)
         if newer is None:
             raise texts.snapshot_missing(where, incremental)
@@ -124,7 +124,7 @@ class TreeDriver(TreeFailover):
         tree, where = self._look(), str(self)
         states = checkpoint or {}
         members = [
-            (name, None if states.get(newer.guid) == tree_receive.WHOLE else older, newer)
+            (name, None if states.get(newer.guid) == tree_receive.FULL else older, newer)
             for name, older, newer in self._members(tree, base, incremental)
         ]
         done = {guid for guid, state in states.items() if state == tree_receive.DONE}
@@ -157,7 +157,7 @@ class TreeDriver(TreeFailover):
     # Destination
 
     def prepare(self, mirror_id: str, *, in_place: bool = False) -> None:
-        """See `Driver.prepare`. New members are renamed into their places."""
+        """See `Driver.prepare`. Needs the failover permissions, as new members are renamed."""
         if self._root.facts().role is Role.ABSENT:
             parent = names.parent_of(self.location)
             if command.result(["zfs", "list", "-H", "-o", "name", parent]).status == 0:
@@ -171,9 +171,9 @@ class TreeDriver(TreeFailover):
             raise texts.not_a_mirror(where)
         if facts.mirror_id != request.mirror_id:
             raise texts.other_mirror(where, facts.mirror_id)
-        turn = tree_record.turn(self.location)
-        if turn is not None:
-            tree_failover.finish(self._look(beside=True), turn, None, where)
+        rollback = tree_record.rollback(self.location)
+        if rollback is not None:
+            tree_failover.finish(self._look(beside=True), rollback, None, where)
         tree = self._look(beside=True)
         entry = tree.root_entry(request.base) if request.base is not None else None
         if request.base is not None and entry is None:
@@ -186,7 +186,7 @@ class TreeDriver(TreeFailover):
         return tree_receive.TreeReceiver(request, self.location, where, ready)
 
     def _ready(self, request: ReceiveRequest, manifest: Manifest) -> Tree:
-        """Nothing else can be received upon than the newest snapshot: each base is made that."""
+        """Make each base the newest snapshot: ZFS receives only on top of that."""
         tree, back = self._look(beside=True), False
         for one in manifest.members:
             location = tree_receive.location_of(tree, one)
@@ -195,12 +195,12 @@ class TreeDriver(TreeFailover):
             newest = tree.own(location)[-1].guid
             if newest in (one.base, one.guid):
                 continue
-            refusal = receive.refuse_foreign(tree.listings[location], one.base, str(self))
+            refusal = receive.later_snapshots_error(tree.listings[location], one.base, str(self))
             if refusal is not None:
                 raise refusal
             back = True
         if back and request.base is not None:
-            tree_failover.turn_back(
+            tree_failover.roll_back(
                 tree,
                 request.base,
                 mirror_id=request.mirror_id,
@@ -217,10 +217,10 @@ class TreeDriver(TreeFailover):
         if begun is None:
             return []
         tree, late = self._look(beside=True), False
-        for one in begun.manifest.members:  # what another process left may just be saved
+        for one in begun.manifest.members:  # an ended process may still be saving received data
             location = tree_receive.location_of(tree, one)
             if location is not None and running.kept(location) is None:
-                lock, waited = running.alone(location, f"zfs:{location}")
+                lock, waited = running.receive_lock(location, f"zfs:{location}")
                 running.close_lock(lock)
                 late |= waited
         tree = self._look(beside=True) if late else tree
@@ -242,7 +242,7 @@ class TreeDriver(TreeFailover):
 
     def forget(self) -> None:
         """See `Driver.forget`."""
-        self._settle()
+        self._finish_pending()
         where, tree = str(self), self._look()
         mirror = self._root.facts().role is Role.MIRROR
         for name in tree.inside()[1:]:

@@ -1,4 +1,4 @@
-"""Doing the renames that a tree needs (tree_moves.py plans them), and mounting what is in it."""
+"""Renaming the datasets of a tree (tree_moves.py plans that), and mounting them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ AT_ONCE = 200
 
 
 def arrange(tree: Tree, paths: Mapping[str, str], ours: Collection[str], where: str) -> list[Move]:
-    """Bring each member to its place; what has none any more is set aside, with its snapshots.
+    """Rename each member to its path; a dataset without one is set aside, with its snapshots.
 
     paths: by the guids of the members' snapshots. ours: names of the datasets that may be set
-    aside. Returns what was moved.
+    aside. Returns the renames.
     """
     holders = {guid: tree.holder(guid) for guid in paths}
     wanted = {
@@ -54,7 +54,7 @@ def _waiting(root: str, snapshots: Mapping[str, str], guid: str) -> str:
 
 
 def _move(tree: Tree, move: Move, where: str) -> None:
-    """One rename. What is below goes along, and nothing of it may be mounted meanwhile."""
+    """One rename. It includes the descendants, and none of them may be mounted during it."""
     unmount(tree, move.old, where)
     quiet = [] if tree.datasets[move.old].is_zvol else ["-u"]
     label = "ZFS:TREE:ASIDE" if move.aside else "ZFS:TREE:RENAME"
@@ -62,7 +62,7 @@ def _move(tree: Tree, move: Move, where: str) -> None:
 
 
 def _set_aside(tree: Tree, move: Move, where: str) -> None:
-    """What was set aside says what it was, and its owner may destroy it when he likes."""
+    """Mark what was set aside with its original name, and release the holds of mirrord on it."""
     mark = Mark(role="kept", of=move.old)
     words = ["zfs", "set", f"{marks.MARK}={mark.text()}", move.new]
     command.effect("ZFS:TREE:KEPT", words, where)
@@ -72,14 +72,14 @@ def _set_aside(tree: Tree, move: Move, where: str) -> None:
 
 
 def unmount(tree: Tree, top: str, where: str) -> None:
-    """Unmount a dataset with all below it; `Busy` when somebody is in it."""
+    """Unmount a dataset and its descendants; `Busy` when one is in use."""
     below = [name for name in tree.datasets if f"{name}/".startswith(f"{top}/")]
     for name in sorted(below, key=lambda name: -name.count("/")):
         mounting.unmount("ZFS:TREE:UNMOUNT", tree.datasets[name], where)
 
 
 def mount(tree: Tree) -> None:
-    """Mount what is not: those above before those below."""
+    """Mount the members that are not mounted, parents first."""
     for name in tree.mirrored():
         there = tree.datasets[name]
         mounting.mount("ZFS:TREE:MOUNT", there)
@@ -88,7 +88,7 @@ def mount(tree: Tree) -> None:
 
 
 def show_aside(tree: Tree) -> None:
-    """Let what was set aside be read, beside the tree."""
+    """Mount what was set aside beside the tree."""
     for name in sorted(tree.beside()):
         if not tree_look.is_waiting(name):
             mounting.mount("ZFS:TREE:SHOW", tree.datasets[name])

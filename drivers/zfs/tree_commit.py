@@ -1,13 +1,13 @@
-"""Making what was received a tree's new state: the members' ENDs together, the root's at last.
+"""Committing what was received for a tree: the members' ENDs together, the root's last.
 
 | found | what a repeated commit does |
 |---|---|
-| some members are committed, the others wait | commits these |
+| some members are committed, the others wait | commits the others |
 | all but the root, some not in their places | arranges, commits the root |
-| the root too | arranges, mounts, forgets the record |
+| the root too | arranges, mounts, removes the record |
 
-Until the root has its snapshot the tree shows the one before, by its guid; a file system that is
-mounted shows its own newest, so for a moment the tree is in between (`TreeDriver.facts` says so).
+Until the root has its snapshot the tree shows the previous one, by its guid; a mounted file system
+shows its own newest, so for a moment the members differ (`TreeDriver.facts` has a note of that).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def commit(root: ZfsDriver, begun: Transfer, *, show: bool, where: str) -> Snaps
     for one in begun.manifest.members[1:]:
         location = locations[one.guid]
         if location is None or not _has(tree, location, one.guid):
-            raise stream_damaged(where, f"it made no snapshot that is {one.guid}")
+            raise stream_damaged(where, f"it created no snapshot with the guid {one.guid}")
     _mark(tree, begun, where)
     if not first:
         _arrange(tree, begun, where)
@@ -77,8 +77,8 @@ def commit(root: ZfsDriver, begun: Transfer, *, show: bool, where: str) -> Snaps
 
 
 def _clear(tree: Tree, begun: Transfer, where: str) -> None:
-    """Unmount what is going to move. The folders that are mountpoints now are others after the END
-    of what they lie in, and the kernel keeps the old ones in mind while something is mounted there.
+    """Unmount what is going to be renamed. After the END of a parent the directories that are
+    mountpoints are replaced, and the kernel keeps the old ones while something is mounted there.
     """
     members = {location_of(tree, one): one.path for one in begun.manifest.members}
     mirror_id = begun.request.mirror_id
@@ -94,14 +94,14 @@ def _has(tree: Tree, location: str, guid: str) -> bool:
 
 
 def _end(locations: list[str], where: str) -> None:
-    """Let them all read their END records: each waits for the pool, and so they wait together."""
+    """Pass the END records to all: each waits for the pool, and so they wait together."""
 
     def finish(location: str) -> None:
-        whole = running.kept(location)
-        if whole is None:
+        held = running.kept(location)
+        if held is None:
             raise staging_missing(where, location)
         try:
-            whole.finish()
+            held.finish()
         finally:
             running.drop(location)
 
@@ -113,7 +113,7 @@ def _end(locations: list[str], where: str) -> None:
 
 
 def _mark(tree: Tree, begun: Transfer, where: str) -> None:
-    """The snapshots' own records, and mirrord's holds on them."""
+    """Mark and hold the snapshots of the members."""
     request = begun.request
     entries = [
         one
@@ -124,7 +124,7 @@ def _mark(tree: Tree, begun: Transfer, where: str) -> None:
     ]
     snapshot = request.snapshot
     mark = SnapshotMark(snapshot.kind, request.transfer_id, snapshot.taken_at_ns)
-    for some in pieces([one.full for one in entries if not one.marked]):
+    for some in batches([one.full for one in entries if not one.marked]):
         steps.reached("ZFS:TREE:MARK")
         if not programs.mark_all(some, mark):
             command.run(["zfs", "set", f"{marks.SNAPSHOT}={mark.text()}", *some], where)
@@ -132,14 +132,14 @@ def _mark(tree: Tree, begun: Transfer, where: str) -> None:
 
 
 def hold(entries: Iterable[Entry], where: str) -> None:
-    """Keep others from destroying snapshots that mirrord needs."""
-    for some in pieces([one.full for one in entries]):
+    """Hold snapshots that mirrord needs."""
+    for some in batches([one.full for one in entries]):
         words = ["zfs", "hold", marks.HOLD, *some]
         command.lenient("ZFS:TREE:HOLD", words, where, "tag already exists")
 
 
-def pieces(every: list[str]) -> Iterator[list[str]]:
-    """So many names at once as a command takes."""
+def batches(every: list[str]) -> Iterator[list[str]]:
+    """The names in groups that fit into one command."""
     for start in range(0, len(every), _AT_ONCE):
         yield every[start : start + _AT_ONCE]
 
@@ -149,7 +149,7 @@ def _arrange(tree: Tree, begun: Transfer, where: str) -> None:
     paths = {one.guid: one.path for one in begun.manifest.members}
     ours = [name for name in tree.inside() if name != tree.root and is_ours(tree, name, mirror_id)]
     if tree.root in tree.datasets and tree.holder(begun.manifest.members[0].guid) is None:
-        del paths[begun.manifest.members[0].guid]  # the root's own comes at last
+        del paths[begun.manifest.members[0].guid]  # the root is committed last
         paths = {guid: path for guid, path in paths.items() if path}
     tree_arrange.arrange(tree, paths, ours, where)
 
@@ -161,8 +161,8 @@ def is_ours(tree: Tree, name: str, mirror_id: str) -> bool:
 
 
 def discard(root: ZfsDriver, begun: Transfer, where: str) -> None:
-    """Remove what a transfer left. A member that was committed goes back to what the tree shows:
-    its snapshot was never shown as the tree's.
+    """Remove what a transfer left. A committed member is rolled back to what the tree shows: its
+    snapshot was never shown as part of the tree.
     """
     request = begun.request
     tree = tree_look.load(root.location, where, beside=True)
@@ -172,7 +172,7 @@ def discard(root: ZfsDriver, begun: Transfer, where: str) -> None:
             running.drop(location)
     tree = tree_look.load(root.location, where, beside=True)
     if tree.holder(request.snapshot.guid) is None:
-        for one in reversed(begun.manifest.members):  # those below first
+        for one in reversed(begun.manifest.members):  # children first
             location = location_of(tree, one)
             if location is not None and location in tree.datasets:
                 _undo(tree, location, one.guid, one.base, request.transfer_id, where)
@@ -184,7 +184,7 @@ def discard(root: ZfsDriver, begun: Transfer, where: str) -> None:
 def _undo(
     tree: Tree, location: str, guid: str, base: str | None, transfer_id: str, where: str
 ) -> None:
-    lock, _waited = running.alone(location, where)
+    lock, _waited = running.receive_lock(location, where)
     try:
         there = look(location, where).here or tree.datasets[location]
         if there.token:
@@ -194,20 +194,20 @@ def _undo(
     finally:
         running.close_lock(lock)
     there, own = tree.datasets[location], tree.own(location)
-    came = [one for one in own if one.guid == guid and one.mark is not None]
+    received = [one for one in own if one.guid == guid and one.mark is not None]
     if base is not None and own and own[-1].guid == base and there.get("readonly") == "on":
-        if there.get("written") not in ("", "0"):  # an earlier try ended between the two
+        if there.get("written") not in ("", "0"):  # an earlier attempt ended before it
             command.effect("ZFS:TREE:BACK", ["zfs", "rollback", own[-1].full], where)
         return
-    if not came or came[0].mark is None or came[0].mark.transfer != transfer_id:
+    if not received or received[0].mark is None or received[0].mark.transfer != transfer_id:
         return
-    if base is None and own != came:
-        return  # somebody has taken a snapshot of it: it is not ours alone any more
+    if base is None and own != received:
+        return  # another program has taken a snapshot of it: it is kept
     if base is not None and (own[-1].guid != guid or len(own) < 2 or own[-2].guid != base):
-        return  # the next transfer goes back by a clone, and keeps this
-    words = ["zfs", "release", marks.HOLD, came[0].full]
+        return  # the next transfer goes back by a clone, and keeps this dataset
+    words = ["zfs", "release", marks.HOLD, received[0].full]
     command.lenient("ZFS:TREE:BACK", words, where, "no such tag")
-    command.effect("ZFS:TREE:BACK", ["zfs", "destroy", came[0].full], where)
+    command.effect("ZFS:TREE:BACK", ["zfs", "destroy", received[0].full], where)
     if base is None:
         command.effect("ZFS:TREE:BACK", ["zfs", "destroy", location], where)
         return

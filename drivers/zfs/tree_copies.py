@@ -1,4 +1,4 @@
-"""A writable copy of a tree: a clone of each member, in a tree of their own (copies.py)."""
+"""A writable copy of a tree: a clone of each member, in a separate tree (copies.py)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def begin(tree: Tree, root: ZfsDriver, wanted: str, where: str) -> str:
     members = tree.together(entry)
     for one in sorted(members, key=lambda one: (one.count("/"), one)):
         copy = name + one[len(tree.root) :]
-        if copy not in there.datasets:  # an earlier try may have made some
+        if copy not in there.datasets:  # an earlier attempt may have created some
             zvol = tree.datasets[one].is_zvol
             copies.clone(members[one].full, copy, one, zvol=zvol, where=where)
         else:
@@ -49,9 +49,9 @@ def end(tree: Tree, where: str) -> bool:
         own = copy.own(one)
         if not ours or own:
             raise Refused(
-                f"the copy has {own[0].full if own else one} of its own",
+                f"the copy has its own snapshots or descendants: {own[0].full if own else one}",
                 where=where,
-                hint="Destroy it first, or keep the copies: zfs promote, one by one.",
+                hint="Destroy them first, or keep the copies: run 'zfs promote' for each.",
             )
     for one in reversed(copy.inside()):
         mounting.unmount("ZFS:COPY:UNMOUNT", copy.datasets[one], where)

@@ -1,10 +1,10 @@
-"""A tree that becomes live, and one that goes back to a snapshot.
+"""Making a tree live, and rolling it back to a snapshot.
 
-Going back is what failover.py does with one dataset, for all of a tree: what differs from the
-snapshot is frozen and kept by one atomic DIVERGED snapshot; a clone of each member's own is made
-beside the tree and promoted, so that it has all older snapshots; then the renames of
-tree_arrange.py put the clones where the members were. What was there lies beside, as a tree.
-Where each member belongs is recorded first, so that a crash anywhere is ended by doing it again.
+A rollback does for a tree what failover.py does for one dataset: the datasets that differ from the
+snapshot are frozen and kept by one atomic DIVERGED snapshot; each of them is cloned from its own
+snapshot beside the tree, and the clone is promoted, so that it has all older snapshots; then the
+renames of tree_arrange.py replace the members by the clones. The old datasets are beside the tree.
+The path of each member is recorded first, so that the same call completes the rest after a crash.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from mirrord.drivers.zfs.driver import ZfsDriver
 from mirrord.drivers.zfs.listing import Entry
 from mirrord.drivers.zfs.marks import Mark, SnapshotMark
 from mirrord.drivers.zfs.tree_look import Tree
-from mirrord.drivers.zfs.tree_record import Turn
+from mirrord.drivers.zfs.tree_record import PendingRollback
 from mirrord.system import clock
 
 
 def promote(root: ZfsDriver, mirror_id: str, where: str) -> None:
-    """Make all members writable, the root at last: it says what the tree is."""
+    """Make all members writable, the root last: its role is that of the tree."""
     tree = tree_look.load(root.location, where)
     mine = [name for name in tree.mirrored() if name != root.location]
     members = [
         name
         for name in mine
-        if standing.nobodys(tree.datasets[name])
+        if standing.lost_mark(tree.datasets[name])
         or (
             (mark := tree.datasets[name].mark) is not None
             and mark.mirror_id == mirror_id
@@ -65,7 +65,7 @@ def promote(root: ZfsDriver, mirror_id: str, where: str) -> None:
 
 
 def changed(tree: Tree, target: dict[str, Entry], where: str) -> list[str]:
-    """The datasets of a tree that are not what they were in the snapshot, the new ones too."""
+    """The datasets of a tree that differ from its snapshot, including new ones."""
     mine = tree.mirrored()
     compare.sync([tree.datasets[name] for name in mine], where)
     found = []
@@ -76,13 +76,13 @@ def changed(tree: Tree, target: dict[str, Entry], where: str) -> list[str]:
     return found
 
 
-def turn_back(
+def roll_back(
     tree: Tree, guid: str, *, mirror_id: str, keep_as: str | None, live: bool, where: str
 ) -> str | None:
-    """Let the tree be what it was in its snapshot `guid`, as a MIRROR. live: it was written to.
-    Returns the name of the DIVERGED snapshot by which that is kept, None: nothing is.
+    """Roll the tree back to its snapshot `guid`, as a MIRROR. live: it was LIVE. Returns the name
+    of the DIVERGED snapshot by which the old state is kept; None: nothing is kept.
     """
-    begun = tree_record.turn(tree.root)
+    begun = tree_record.rollback(tree.root)
     if begun is None or begun.guid != guid:
         entry = tree.root_entry(guid)
         if entry is None or entry.dataset != tree.root:
@@ -95,17 +95,17 @@ def turn_back(
         paths = {one.guid: tree.path(name) for name, one in target.items()}
         tree = _frozen(tree, where)
         writing = _writing(tree)
-        begun = Turn(guid, mirror_id, live, paths, writing)
+        begun = PendingRollback(guid, mirror_id, live, paths, writing)
         _unmount(tree, changed(tree, target, where), where, force=bool(writing))
         if live and keep_as is not None:
             tree_reinstate.remember(tree, keep_as)
-        tree_record.begin_turn(tree.root, begun)
+        tree_record.begin_rollback(tree.root, begun)
         tree = tree_look.load(tree.root, where, beside=True)
     return finish(tree, begun, keep_as, where)
 
 
 def _frozen(tree: Tree, where: str) -> Tree:
-    """Freeze the members. Only then it can be said whether they are what they were."""
+    """Freeze the members. Only then it can be determined whether they have changed."""
     freezing.for_rollback([tree.datasets[name] for name in tree.mirrored()], where)
     return tree_look.load(tree.root, where, beside=True)
 
@@ -117,8 +117,8 @@ def _writing(tree: Tree) -> tuple[str, ...]:
     return tuple(one.guid for one in members if writers.of([one], 1))
 
 
-def finish(tree: Tree, begun: Turn, keep_as: str | None, where: str) -> str | None:
-    """Do what is left of a way back."""
+def finish(tree: Tree, begun: PendingRollback, keep_as: str | None, where: str) -> str | None:
+    """Finish a rollback."""
     kept = None
     if tree.root in tree.datasets:
         target = {
@@ -142,16 +142,16 @@ def finish(tree: Tree, begun: Turn, keep_as: str | None, where: str) -> str | No
     tree_arrange.arrange(tree, begun.paths, ours, where)
     tree = tree_look.load(tree.root, where, beside=True)
     if begun.live:
-        mounting.mount_certainly("ZFS:TREE:MOUNT", tree.datasets[tree.root], where)
+        mounting.require_mounted("ZFS:TREE:MOUNT", tree.datasets[tree.root], where)
     tree_arrange.mount(tree)
-    tree_arrange.show_aside(tree)  # also what an earlier try has moved
+    tree_arrange.show_aside(tree)  # also what an earlier attempt has renamed
     tree_record.end("ZFS:TREE:TURNED", tree.root)
     return kept
 
 
 def _kept_and_cloned(
     tree: Tree,
-    begun: Turn,
+    begun: PendingRollback,
     target: dict[str, Entry],
     different: Sequence[str],
     keep_as: str | None,
@@ -164,7 +164,7 @@ def _kept_and_cloned(
     for name in turned:
         one = target.get(name)
         if one is None:
-            continue  # it is not in the snapshot: it is set aside as it is
+            continue  # not in the snapshot: it is set aside without a clone
         beside = tree_look.waiting(tree.root, one.guid)
         waits = tree.datasets.get(beside)
         if waits is None:
@@ -181,7 +181,7 @@ def _kept_and_cloned(
 
 
 def _keep(tree: Tree, turned: Sequence[str], keep_as: str, where: str) -> str:
-    """Keep what is there by one snapshot of all that differs; an earlier try may have done so."""
+    """Keep what differs by one atomic snapshot, unless an earlier attempt has taken that."""
     for number in itertools.count(1):
         name = names.check_snapshot(keep_as if number == 1 else f"{keep_as}_{number}", where)
         there = [
@@ -203,8 +203,8 @@ def _keep(tree: Tree, turned: Sequence[str], keep_as: str, where: str) -> str:
     return name
 
 
-def _adopt(tree: Tree, begun: Turn, where: str) -> None:
-    """The members that stayed as they are become the mirror's, like the clones."""
+def _adopt(tree: Tree, begun: PendingRollback, where: str) -> None:
+    """Mark the unchanged members as those of the mirror, like the clones."""
     plain = Mark(role="mirror", mirror_id=begun.mirror_id)
     members = []
     for guid in begun.paths:
@@ -227,8 +227,8 @@ def _adopt(tree: Tree, begun: Turn, where: str) -> None:
 
 
 def _unmount(tree: Tree, members: Collection[str], where: str, *, force: bool) -> None:
-    """Take what is going to be moved out of its place first, with all below it: `Busy` when
-    somebody is in it, and then all is what it was. force: see `mounting.clear`.
+    """Unmount the tree before members are renamed: `Busy` when it is in use; then it is thawed and
+    mounted again. force: see `mounting.clear`.
     """
     if not members and not force:
         return
@@ -268,6 +268,6 @@ def divergence(tree: Tree, guid: str, *, limit: int, where: str) -> Divergence:
 
 
 def refuse_diverged(entry: Entry, where: str) -> None:
-    """A snapshot that keeps what was lost is no place to go back to."""
+    """Refuse a DIVERGED snapshot as the target of a rollback."""
     if entry.mark is not None and entry.mark.kind is SnapshotKind.DIVERGED:
         raise Refused("a diverged snapshot cannot be the base of a mirror", where=where)

@@ -1,7 +1,7 @@
-"""What a tree is: a dataset, all below it, their snapshots, and what lies beside it for its sake.
+"""The datasets of a tree, their snapshots, and the datasets beside it that belong to it.
 
-A snapshot of a tree is the root's, by whose guid it goes, with those of the other members that
-belong to it: taken in the same transaction group under the same name, or brought by one transfer.
+A snapshot of a tree consists of the root's, whose guid it has, and those of the other members that
+belong to it: taken in the same transaction group with the same name, or received by one transfer.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from mirrord.drivers.zfs import command, listing, marks, names, place
 from mirrord.drivers.zfs.listing import Entry, Listing
 from mirrord.drivers.zfs.place import Dataset, Place
 
-#: "off" on a dataset below the root: it and all below it stay out of the mirror.
+#: "off" on a descendant of the root: it and its descendants are not mirrored.
 EXCLUDE = "mirrord:mirror"
 #: On the root's snapshot: which datasets were in the tree when it was taken (`Tree.digest`).
 CONTENTS = "mirrord:tree"
-#: Datasets that wait to take their place lie beside the root under names with this in them.
+#: Datasets that wait to take their place are beside the root, with this in their names.
 _WAITING = f"{names.MARKER}tree-"
 _PROPERTIES = (
     "type", "guid", "written", "mountpoint", "mounted", "readonly", "canmount", "overlay",
@@ -29,37 +29,37 @@ _PROPERTIES = (
 
 
 class Tree(NamedTuple):
-    """datasets: by their names, those beside the root too; listings: their snapshots."""
+    """datasets: by name, including those beside the root; listings: their snapshots."""
 
     root: str
     datasets: Mapping[str, Dataset]
     listings: Mapping[str, Listing]
 
     def inside(self) -> list[str]:
-        """The datasets of the tree, those above before those below."""
+        """The datasets of the tree, parents first."""
         found = [name for name in self.datasets if is_inside(self.root, name)]
         return sorted(found, key=lambda name: (name.count("/"), name))
 
     def beside(self) -> list[str]:
-        """What waits, or was set aside."""
+        """The datasets that wait or were set aside."""
         return [name for name in self.datasets if not is_inside(self.root, name)]
 
     def mirrored(self) -> list[str]:
-        """The datasets of the tree that go along: none that was excluded, nor what is below it."""
+        """The mirrored datasets of the tree: without excluded ones and their descendants."""
         taken: list[str] = []
         for name in self.inside():
-            there = self.datasets[name]  # (one that is half received has nothing yet)
+            there = self.datasets[name]  # (a partially received one has no snapshot yet)
             out = there.get(EXCLUDE) == "off" or there.get("inconsistent") == "1"
             if name == self.root or (not out and names.parent_of(name) in taken):
                 taken.append(name)
         return taken
 
     def path(self, name: str) -> str:
-        """The name of a dataset inside the tree; "" of the root."""
+        """The path of a dataset in the tree; "" for the root."""
         return name[len(self.root) + 1 :]
 
     def place(self, name: str) -> Place:
-        """A dataset as the modules for single ones want it."""
+        """A dataset for the modules that work on single ones."""
         return Place(name, self.datasets.get(name), None, None, None, "")
 
     def own(self, name: str) -> list[Entry]:
@@ -67,7 +67,7 @@ class Tree(NamedTuple):
         return self.listings[name].own() if name in self.listings else []
 
     def root_entry(self, guid: str) -> Entry | None:
-        """The root's snapshot with that identity, inside or beside."""
+        """The root's snapshot with that guid, inside or beside."""
         for name in (self.root, *self.beside()):
             for one in self.own(name):
                 if one.guid == guid:
@@ -75,7 +75,7 @@ class Tree(NamedTuple):
         return None
 
     def together(self, root: Entry) -> dict[str, Entry]:
-        """The snapshots of a tree's snapshot by their datasets, the root's first."""
+        """The members' snapshots in a snapshot of the tree, by dataset, the root's first."""
         found = {root.dataset: root}
         for name, listed in self.listings.items():
             for one in listed.own():
@@ -84,21 +84,23 @@ class Tree(NamedTuple):
         return found
 
     def holder(self, guid: str) -> str | None:
-        """The dataset that has the snapshot with that identity; inside rather than beside."""
+        """The dataset that has the snapshot with that guid; inside rather than beside."""
         for name in (*self.inside(), *self.beside()):
             if any(one.guid == guid for one in self.own(name)):
                 return name
         return None
 
     def digest(self) -> str:
-        """Of which datasets are in the tree, and where: a child that came or went changes it."""
+        """A digest of the mirrored datasets and their paths: it changes when a child is added,
+        removed or renamed.
+        """
         lines = [f"{self.path(name)}\t{self.datasets[name].guid}\n" for name in self.mirrored()]
-        whole = hashlib.sha256("".join(lines).encode()).hexdigest()[:32]
-        return f"{len(lines)} {whole}"
+        digest = hashlib.sha256("".join(lines).encode()).hexdigest()[:32]
+        return f"{len(lines)} {digest}"
 
 
 def is_inside(root: str, name: str) -> bool:
-    """Whether a dataset is the root or below it, and no other thing of mirrord's."""
+    """Whether a dataset is the root or a descendant, and not internal to mirrord."""
     return name == root or (name.startswith(f"{root}/") and names.MARKER not in name)
 
 
@@ -111,17 +113,17 @@ def _belong(root: Entry, one: Entry) -> bool:
 
 
 def waiting(root: str, guid: str) -> str:
-    """Where the dataset with that snapshot waits to take its place in the tree."""
+    """The name under which the dataset with that snapshot waits to take its place in the tree."""
     return f"{root}{_WAITING}{int(guid):x}"
 
 
 def is_waiting(name: str) -> bool:
-    """Whether it waits, or lies in something that does."""
+    """Whether it waits, or is a descendant of one that does."""
     return _WAITING in name
 
 
 def load(root: str, where: str, *, beside: bool = False) -> Tree:
-    """Look at all of a tree. beside: and at what lies beside it."""
+    """Read all of a tree. beside: including the datasets beside it."""
     roots = [root, *(_beside(root) if beside else ())]
     words = ["zfs", "get", "-r", "-Hp", "-t", "filesystem,volume", "-o"]
     said = _answer([*words, "name,property,value,source", ",".join(_PROPERTIES), *roots], where)
@@ -147,10 +149,10 @@ def _beside(root: str) -> list[str]:
 
 
 def _answer(words: list[str], where: str) -> str:
-    """What is there of what was asked for: that something is not is a fact."""
+    """The output of a command; missing datasets are no error."""
     done = command.result(words)
-    complaints = [line for line in done.errors.splitlines() if line.strip()]
-    absent = complaints and all(_is_absence(line) for line in complaints)
+    errors = [line for line in done.errors.splitlines() if line.strip()]
+    absent = errors and all(_is_absence(line) for line in errors)
     if done.status != 0 and not absent:
         raise command.failure(where, words, done.errors)
     return done.output
@@ -161,7 +163,7 @@ def _is_absence(line: str) -> bool:
 
 
 def filesystems(tree: Tree, wanted: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Those of the datasets that are file systems, and those that are volumes."""
+    """The datasets that are file systems, and those that are volumes."""
     every = list(wanted)
     volumes = [name for name in every if tree.datasets[name].is_zvol]
     return [name for name in every if name not in volumes], volumes

@@ -1,7 +1,7 @@
-"""Where the members of a tree have to go: renames only, planned from what is there.
+"""Planning the renames that bring the members of a tree to their paths.
 
-Each rename is one step that ZFS does whole or not at all, and the plan is made anew from what is
-there: an arrangement that was interrupted goes on where it was.
+Each rename is atomic, and the plan is made from the existing datasets: after an interruption, the
+next plan continues.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mirrord.drivers.zfs import names, tree_look
 
 
 class Move(NamedTuple):
-    """A rename of a dataset with all below it. aside: it is in the tree no more."""
+    """A rename of a dataset and its descendants. aside: out of the tree."""
 
     old: str
     new: str
@@ -22,7 +22,7 @@ class Move(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What the tree is to be.
+    """The wanted tree.
 
     paths: of each member, by its dataset's guid. ours: guids of the datasets that may be set
     aside. waiting: the name under which a member waits beside the root.
@@ -34,9 +34,10 @@ class Wanted(NamedTuple):
 
 
 def plan(root: str, here: Mapping[str, str], wanted: Wanted) -> list[Move]:
-    """The renames that make a tree of it. here: the datasets' guids by name, beside the root too.
+    """The renames that result in the wanted tree. here: the datasets' guids by name, including
+    those beside the root.
 
-    Raises `Refused` when a dataset that is not ours is where a member has to go.
+    Raises `Refused` when a dataset not in `ours` is at the path of a member.
     """
     now, moves = dict(here), list[Move]()
 
@@ -70,8 +71,8 @@ def _depth(path: str) -> int:
 
 def _in_the_way(root: str, place: str) -> Refused:
     return Refused(
-        f"a dataset of somebody else's is at {place}",
+        f"a dataset that mirrord did not create is at {place}",
         where=f"zfs:{root}",
-        why="the source has one there, and mirrord did not make this",
+        why="a dataset of the source must be received there",
         hint=f"Move it out of the tree: zfs rename {place} NEW",
     )

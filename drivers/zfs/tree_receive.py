@@ -1,4 +1,4 @@
-"""Receiving a tree: each member by a `zfs recv` of its own, all held back before their END."""
+"""Receiving a tree: each member by a separate `zfs recv`, all held back before their END."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from mirrord.drivers.zfs.tree_look import Tree
 from mirrord.drivers.zfs.tree_record import Transfer
 from mirrord.drivers.zfs.tree_stream import Manifest, Member, TreeParser, parse_manifest
 
-#: In a checkpoint: all of a member is there.
+#: In a checkpoint: a member is complete.
 DONE = "done"
-#: A member's base is gone: it must be sent from nothing.
-WHOLE = "whole"
+#: A member's base no longer exists: it needs a full stream.
+FULL = "whole"
 
 
 def location_of(tree: Tree, member: Member) -> str | None:
-    """The dataset that a member is received into: the one that has its base, wherever that is now.
-    A new one waits beside the root. None: the base is not here.
+    """The dataset that a member is received into: the one that has its base, at any path. A new
+    one waits beside the root. None: the base does not exist here.
     """
     there = tree.holder(member.guid)
     if there is not None:
@@ -35,13 +35,13 @@ def location_of(tree: Tree, member: Member) -> str | None:
 
 
 def request_of(request: ReceiveRequest, member: Member) -> ReceiveRequest:
-    """What a member is announced as."""
+    """The request for a member."""
     snapshot = request.snapshot._replace(guid=member.guid, name=member.name)
     return request._replace(base=member.base, snapshot=snapshot)
 
 
 class TreeReceiver(Receiver):
-    """ready: makes the bases the newest snapshots of their datasets, and looks anew."""
+    """ready: makes the bases the newest snapshots of their datasets, and reads the tree again."""
 
     def __init__(
         self, request: ReceiveRequest, root: str, where: str, ready: Callable[[Manifest], Tree]
@@ -51,7 +51,7 @@ class TreeReceiver(Receiver):
         self._tree: Tree | None = None
         self._left: list[Member] = []
         self._current: ZfsReceiver | None = None
-        self._whole: list[str] = []
+        self._complete: list[str] = []
         self._received_bytes = 0
         self._staging: Staging | None = None
         self._closed = False
@@ -76,13 +76,14 @@ class TreeReceiver(Receiver):
     def _begin(self, manifest: Manifest) -> None:
         request, first = self._request, manifest.members[0]
         if (first.guid, first.base) != (request.snapshot.guid, request.base):
-            raise ValueError("it is not the announced snapshot, or not from its base")
+            raise ValueError("its snapshot or its base is not the announced one")
         self._tree = self._ready(manifest)
         tree_record.begin_transfer(self._root, Transfer(request, manifest))
         lost = [one.path for one in manifest.members if location_of(self._tree, one) is None]
         if lost:
             error = PartLost(
-                f"the destination lost {format_few(lost)}, which is sent whole", where=self._where
+                f"the destination lost {format_few(lost)}: a full transfer is needed",
+                where=self._where,
             )
             error.data["shortened"] = True
             raise error
@@ -91,7 +92,7 @@ class TreeReceiver(Receiver):
     def _member(self) -> ZfsReceiver:
         if self._current is None:
             if self._tree is None or not self._left:
-                raise refusals.stream_damaged(self._where, "it has more than its members")
+                raise refusals.stream_damaged(self._where, "it has more parts than members")
             self._current = self._open(self._tree, self._left[0])
             self._current.waiting = self.waiting
         return self._current
@@ -103,8 +104,8 @@ class TreeReceiver(Receiver):
         request, listed = request_of(self._request, member), tree.listings.get(location)
         where = f"zfs:{location}"
         running.drop(location)
-        lock, waited = running.alone(location, where)
-        if waited:  # what was received may just have been saved
+        lock, waited = running.receive_lock(location, where)
+        if waited:  # received data may just have been saved
             self._tree = tree = tree_look.load(self._root, self._where, beside=True)
             listed = tree.listings.get(location)
         return ZfsReceiver(
@@ -123,7 +124,7 @@ class TreeReceiver(Receiver):
         location = location_of(self._tree, self._left[0])
         receiver.finish()
         receiver.close()
-        self._whole.append(str(location))
+        self._complete.append(str(location))
         self._current = None
         self._left.pop(0)
 
@@ -131,7 +132,7 @@ class TreeReceiver(Receiver):
         """See `Receiver.finish`."""
         if self._staging is None:
             if not self._parser.ended or self._left or self._current is not None:
-                raise refusals.stream_damaged(self._where, "it ends early")
+                raise refusals.stream_damaged(self._where, "it is incomplete")
             self._staging = Staging(
                 self._request.transfer_id,
                 self._request.base,
@@ -149,17 +150,17 @@ class TreeReceiver(Receiver):
         if self._current is not None:
             self._current.close()
         if self._staging is None:
-            for location in self._whole:
+            for location in self._complete:
                 running.drop(location)
 
 
 def staging(tree: Tree, begun: Transfer) -> Staging:
-    """How far a transfer came."""
+    """The staging of a transfer, with the checkpoints of its members."""
     request, checkpoint, received, complete = begun.request, dict[str, int | str](), 0, True
     for one in begun.manifest.members:
         location = location_of(tree, one)
         if location is None:
-            complete, checkpoint[one.guid] = False, WHOLE
+            complete, checkpoint[one.guid] = False, FULL
             continue
         listed = tree.listings.get(location)
         if listed is not None and listed.find(one.guid) is not None:
@@ -184,6 +185,6 @@ def staging(tree: Tree, begun: Transfer) -> Staging:
 
 
 def checkpoint_of(checkpoint: dict[str, int | str] | None, guid: str) -> dict[str, int | str]:
-    """What a tree's checkpoint says of a member, as its own stream takes it."""
+    """The checkpoint of a member, from that of the tree."""
     found = (checkpoint or {}).get(guid)
-    return {TOKEN: found} if found not in (None, DONE, WHOLE) else {}
+    return {TOKEN: found} if found not in (None, DONE, FULL) else {}

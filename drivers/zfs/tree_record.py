@@ -1,6 +1,6 @@
-"""What was begun with a tree and is not ended: a transfer, or a turn back to a snapshot.
+"""The record of an unfinished operation on a tree: a transfer, or a rollback to a snapshot.
 
-It lies in a file of this host's, as the record of a single dataset's transfer does (record.py).
+It is stored in a file on this host, like the record of a single dataset's transfer (record.py).
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _USE = "tree"
 
 
 class Transfer(NamedTuple):
-    """A transfer, with the members it is to bring."""
+    """A transfer, with its members."""
 
     request: ReceiveRequest
     manifest: Manifest
 
 
-class Turn(NamedTuple):
-    """A way back to a snapshot: where each of its members belongs, by the guids of their snapshots.
+class PendingRollback(NamedTuple):
+    """A rollback to a snapshot: the path of each member, by the guid of its snapshot.
 
     live: the tree was live, so all that is not in the snapshot is set aside. writing: guids of the
-    datasets of which somebody had files open for writing.
+    datasets with files that were open for writing.
     """
 
     guid: str
@@ -38,7 +38,7 @@ class Turn(NamedTuple):
 
 
 def transfer(root: str) -> Transfer | None:
-    """The transfer that was begun last and not ended, or None."""
+    """The unfinished transfer, or None."""
     found = _read(root)
     try:
         request = marks.parse_staging(found["request"])
@@ -47,12 +47,12 @@ def transfer(root: str) -> Transfer | None:
         return None
 
 
-def turn(root: str) -> Turn | None:
-    """The way back that was begun and not ended, or None."""
+def rollback(root: str) -> PendingRollback | None:
+    """The unfinished rollback, or None."""
     found: Any = _read(root).get("turn")
     try:
         guid, mirror_id, live, paths, *more = found
-        return Turn(str(guid), str(mirror_id), bool(live), dict(paths), tuple(*more))
+        return PendingRollback(str(guid), str(mirror_id), bool(live), dict(paths), tuple(*more))
     except (TypeError, ValueError):
         return None
 
@@ -63,13 +63,13 @@ def begin_transfer(root: str, begun: Transfer) -> None:
     _write("ZFS:TREE:RECORD", root, text)
 
 
-def begin_turn(root: str, begun: Turn) -> None:
-    """Record it before anything moves."""
+def begin_rollback(root: str, begun: PendingRollback) -> None:
+    """Record it before anything is renamed."""
     _write("ZFS:TREE:INTENT", root, {"turn": list(begun)})
 
 
 def end(label: str, root: str) -> None:
-    """It is done, or given up."""
+    """Remove the record of an operation that is finished or discarded."""
     path = record.file_of(root, _USE)
     if path.exists():
         files.remove_file(label, path)

@@ -1,7 +1,7 @@
-"""Putting a tree back that a rollback has set aside, in part or as a whole (`Driver.reinstate`).
+"""Undoing the rollback of a tree, which may be partial or complete (`Driver.reinstate`).
 
-What the tree was is recorded before anything of it moves: its datasets by their guids, with their
-places and marks. To put it back is the same renames that turned it, to those places.
+Before a rollback renames anything, the tree is recorded: its datasets by guid, with their paths and
+marks. The datasets are then renamed back to these paths.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _USE = "tree-before"
 
 
 class Before(NamedTuple):
-    """name: by which the rollback keeps it. datasets: path and mark (or None) by their guids."""
+    """name: under which the rollback keeps it. datasets: path and mark (or None) by guid."""
 
     name: str
     datasets: dict[str, tuple[str, str | None]]
 
 
 def remember(tree: Tree, keep_as: str) -> None:
-    """Record what a live tree is, before it is turned back."""
+    """Record a live tree before it is rolled back."""
     found = {
         tree.datasets[name].guid: (tree.path(name), tree.datasets[name].local(marks.MARK))
         for name in tree.inside()
@@ -57,8 +57,8 @@ def _remembered(root: str, keep_as: str) -> Before | None:
 
 
 def reinstate(root: str, keep_as: str, where: str, *, live: bool) -> None:
-    """The tree is what it was before that rollback; the clones that took its place go. live: the
-    root is LIVE.
+    """Restore the tree as it was before that rollback; the clones that took its place are
+    destroyed. live: the root is LIVE.
     """
     before = _remembered(root, keep_as)
     tree = tree_look.load(root, where, beside=True)
@@ -71,10 +71,10 @@ def reinstate(root: str, keep_as: str, where: str, *, live: bool) -> None:
     lost = [path for guid, (path, _mark) in before.datasets.items() if guid not in here.values()]
     if lost:
         raise Refused(
-            "a dataset that was set aside is gone",
+            "a dataset that was set aside no longer exists",
             where=where,
             why=", ".join(lost) or root,
-            hint="Nothing was changed. 'zfs list -r' shows what is left.",
+            hint="Nothing was changed. 'zfs list -r' shows the datasets that exist.",
         )
     places = {guid: path for guid, (path, _mark) in before.datasets.items()}
     clones = [guid for guid in here.values() if guid not in places and _is_clone(tree, guid)]
@@ -94,21 +94,21 @@ def reinstate(root: str, keep_as: str, where: str, *, live: bool) -> None:
     for name in sorted(tree.beside(), reverse=True):
         if tree.datasets[name].guid in clones and not tree.own(name):
             tree_arrange.unmount(tree, name, where)
-            # (One that has datasets below it stays: it is read-only, and nobody's.)
+            # (One that has children is kept, read-only.)
             command.lenient("ZFS:REINSTATE:CLONE", ["zfs", "destroy", name], where, "has children")
     _as_it_was(tree_look.load(root, where, beside=True), before, where)
     tree_record.end("ZFS:REINSTATE:DONE", root)
 
 
 def _is_clone(tree: Tree, guid: str) -> bool:
-    """Whether it was made by a rollback: it is a mirror's, and nobody has written to it."""
+    """Whether a rollback created it: it is marked as a mirror, and was not written to."""
     [one] = [each for each in tree.datasets.values() if each.guid == guid]
     mark = one.mark
     return mark is not None and mark.role == "mirror" and one.get("written") in ("", "0")
 
 
 def _take_back(tree: Tree, before: Before, where: str) -> None:
-    """The older snapshots belong to the old datasets again."""
+    """Give the older snapshots back to the old datasets."""
     for name, one in tree.datasets.items():
         origin = one.get("origin").partition("@")[0]
         there = tree.datasets.get(origin)
@@ -127,5 +127,5 @@ def _as_it_was(tree: Tree, before: Before, where: str) -> None:
             command.effect("ZFS:REINSTATE:MARK", ["zfs", *words, name], where)
     freezing.thaw(tree.inside(), where)
     tree = tree_look.load(tree.root, where)
-    mounting.mount_certainly("ZFS:REINSTATE:MOUNT", tree.datasets[tree.root], where)
+    mounting.require_mounted("ZFS:REINSTATE:MOUNT", tree.datasets[tree.root], where)
     tree_arrange.mount(tree)

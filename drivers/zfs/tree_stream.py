@@ -1,11 +1,11 @@
-"""The stream of a tree: one after the other the streams of its members, in frames.
+"""The stream of a tree: the streams of its members, one after the other, in frames.
 
     magic                       16 bytes
     length, manifest            u32, JSON: which members follow, in their order
-    length, piece … 0           of each member that is to be sent: its own stream, cut as it came
+    length, piece … 0           for each member that is to be sent: its stream in pieces
     ff ff ff ff                 the end
 
-Numbers are little-endian. What is in a member's stream is checked like any other (records.py).
+Numbers are little-endian. A member's stream is checked like any other (records.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mirrord.drivers.zfs import names
 from mirrord.drivers.zfs.stream import ZfsSendStream
 
 MAGIC = b"mirrord tree 1\r\n"
-#: Each that is received is a process until all are committed.
+#: Each received member is a process until all are committed.
 MEMBERS_MAX = 400
 _LENGTH = struct.Struct("<I")
 _MEMBER_END = _LENGTH.pack(0)
@@ -32,8 +32,8 @@ _PIECE_BYTES_MAX = 16 << 20
 
 
 class Member(NamedTuple):
-    """path: in the tree, "" of the root. name: of its snapshot. base: guid of the snapshot that its
-    stream begins from, None: from nothing. done: it is at the other end already.
+    """path: in the tree, "" for the root. name: of its snapshot. base: guid of the base of its
+    stream, None: a full stream. done: the other end already has it.
     """
 
     path: str
@@ -44,17 +44,17 @@ class Member(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """A tree's snapshot: `members`, those above before those below, the root first."""
+    """A tree's snapshot: `members`, parents before children, the root first."""
 
     members: tuple[Member, ...]
 
     def text(self) -> str:
-        """As it is sent and kept."""
+        """As it is sent and stored."""
         return json.dumps({"v": 1, "members": [list(one) for one in self.members]})
 
 
 def parse_manifest(text: str, root: str) -> Manifest:
-    """The manifest; `ValueError` when it is none, or has what cannot be below `root`."""
+    """The manifest; `ValueError` when it is malformed, or has a path that is invalid in `root`."""
     try:
         found: Any = json.loads(text)
         rows: Any = found["members"] if found["v"] == 1 else None
@@ -65,21 +65,21 @@ def parse_manifest(text: str, root: str) -> Manifest:
         raise ValueError("its list of members does not begin with the root, or is too long")
     above: set[str] = set()
     for one in members:
-        whole = f"{root}/{one.path}" if one.path else root
-        if not is_dataset(whole) or names.MARKER in one.path or whole in above:
-            raise ValueError(f"{one.path[:100]!r} cannot be a member's path")
-        if one.path and names.parent_of(whole) not in above:
-            raise ValueError(f"{one.path[:100]!r} comes before what is above it")
-        above.add(whole)
+        full_name = f"{root}/{one.path}" if one.path else root
+        if not is_dataset(full_name) or names.MARKER in one.path or full_name in above:
+            raise ValueError(f"{one.path[:100]!r} is not a valid path of a member")
+        if one.path and names.parent_of(full_name) not in above:
+            raise ValueError(f"the member {one.path[:100]!r} comes before its parent")
+        above.add(full_name)
     if len({one.guid for one in members}) != len(members):
-        raise ValueError("two members have one identity")
+        raise ValueError("two members have the same guid")
     return Manifest(members)
 
 
 def _member(path: Any, guid: Any, name: Any, base: Any, done: Any) -> Member:
     texts = isinstance(path, str) and isinstance(name, str) and isinstance(done, bool)
     if not texts or not _is_guid(guid) or not (base is None or _is_guid(base)):
-        raise ValueError("a member is not described as one")
+        raise ValueError("a member in its list is malformed")
     return Member(path, guid, name, base, done)
 
 
@@ -88,8 +88,8 @@ def _is_guid(value: Any) -> bool:
 
 
 def paths(every: Iterable[str]) -> dict[str, str]:
-    """Where each member goes, by its path here, those above first. One that was moved below a
-    dataset which is newer than the snapshot goes as near to there as there is a place.
+    """The path of each member at the destination, by its path here, parents first. A member whose
+    parent is newer than the snapshot gets a path below its nearest older ancestor.
     """
     found: dict[str, str] = {}
     for path in every:
@@ -105,7 +105,7 @@ def paths(every: Iterable[str]) -> dict[str, str]:
 
 
 class TreeSendStream(SendStream):
-    """The streams of the members, each begun when the one before it has ended."""
+    """The streams of the members, each started when the previous one has ended."""
 
     def __init__(self, manifest: Manifest, begin: Callable[[Member], ZfsSendStream]) -> None:
         super().__init__()
@@ -150,14 +150,14 @@ class TreeSendStream(SendStream):
 
 
 class Parts(NamedTuple):
-    """What of a chunk belongs to whom: manifest first, then pieces, None for a member's end."""
+    """The parts of a chunk: manifest first, then pieces of members, None for a member's end."""
 
     manifest: str | None
     pieces: list[memoryview | None]
 
 
 class TreeParser:
-    """Takes the stream in chunks of any size apart. `ended`: all of it has come."""
+    """Parses the stream in chunks of any size. `ended`: all of it has arrived."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -167,11 +167,11 @@ class TreeParser:
         self._piece_left = 0
 
     def feed(self, chunk: bytes | memoryview) -> Parts:
-        """What has come; `ValueError` says what is wrong with it."""
+        """The parts of the next chunk; `ValueError` (why) when it is malformed."""
         view, manifest, pieces = memoryview(chunk), None, list[memoryview | None]()
         while view:
             if self.ended:
-                raise ValueError("something comes behind its end")
+                raise ValueError("it has data after its end")
             if self._piece_left:
                 piece, view = view[: self._piece_left], view[self._piece_left :]
                 self._piece_left -= len(piece)

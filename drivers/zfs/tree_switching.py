@@ -1,4 +1,4 @@
-"""A tree is made live, frozen, tested and turned back (tree_failover.py does the work)."""
+"""Making a tree live, freezing it, testing it and rolling it back (see tree_failover.py)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from mirrord.drivers.zfs.tree_volume import TreeVolume
 
 
 class TreeFailover(TreeVolume):
-    """What the contract calls failing over and back, of a tree."""
+    """The role `Failover` of the contract, for a tree."""
 
     def __init__(self, location: str) -> None:
         super().__init__(location)
@@ -48,16 +48,16 @@ class TreeFailover(TreeVolume):
         """See `Driver.promote`."""
         where, facts = str(self), self.facts()
         here = self._look().datasets.get(self.location)
-        damaged = here is not None and standing.nobodys(here)
+        damaged = here is not None and standing.lost_mark(here)
         if facts.role is Role.LIVE and facts.mirror_id == "" and not damaged:
             return
         if facts.role not in (Role.LIVE, Role.MIRROR):
             raise texts.not_a_mirror(where)
-        self._settle()
+        self._finish_pending()
         facts = self._root.facts()
         if facts.role is Role.MIRROR or damaged:
             tree = self._look(beside=True)
-            first = failover.beginning(
+            first = failover.promotion_base(
                 tree.place(self.location), tree.listings[self.location], guid
             )
             late = first is not None and any(
@@ -68,7 +68,7 @@ class TreeFailover(TreeVolume):
             if guid is not None and first is None:
                 raise texts.snapshot_missing(where, guid)
             if first is not None and late:
-                tree_failover.turn_back(
+                tree_failover.roll_back(
                     tree,
                     first.guid,
                     mirror_id=facts.mirror_id,
@@ -82,7 +82,7 @@ class TreeFailover(TreeVolume):
         return [tree.datasets[name] for name in tree.mirrored()]
 
     def writers(self, kept: str = "", *, limit: int = 20) -> list[OpenWriter]:
-        """See `Driver.writers`. What is kept is read-only: nobody can go on writing to it."""
+        """See `Driver.writers`. A kept tree is read-only: no process can write to it."""
         if kept or self._root.facts().role is not Role.LIVE:
             return []
         return writers.of(self._datasets(self._look()), limit)
@@ -112,7 +112,7 @@ class TreeFailover(TreeVolume):
         return proof.text(role, [tree.digest(), proof.live(self._datasets(tree), str(self))])
 
     def is_marked(self, mark: str) -> bool:
-        """See `Driver.is_marked`. A dataset that came, went or moved is a change, too."""
+        """See `Driver.is_marked`. An added, removed or renamed dataset is also a change."""
         role, (marked, state) = self.facts().role, proof.parse(mark)
         if marked is not role or role is Role.FOREIGN:
             return False
@@ -124,7 +124,7 @@ class TreeFailover(TreeVolume):
         return proof.holds(state[1], self._datasets(tree), str(self))
 
     def _state(self, tree: Tree) -> list[object]:
-        """What a place that is not LIVE is: the root, and what each member has."""
+        """The state of a place that is not LIVE: of the root, and of each member."""
         state: list[object] = [self._root.mark(), tree.digest()]
         for name in tree.inside():
             written = tree.datasets[name].get("written")
@@ -160,8 +160,8 @@ class TreeFailover(TreeVolume):
             raise texts.not_a_mirror(where)
         if facts.role is Role.MIRROR and facts.mirror_id not in ("", mirror_id):
             raise texts.other_mirror(where, facts.mirror_id)
-        if tree_record.turn(self.location) is None:
-            self._settle()
+        if tree_record.rollback(self.location) is None:
+            self._finish_pending()
             if facts.role is Role.MIRROR and facts.shown == guid:
                 tree_arrange.mount(self._look())
                 return self._kept(keep_as)
@@ -170,7 +170,7 @@ class TreeFailover(TreeVolume):
         if entry is None:
             raise texts.base_missing(where, guid)
         tree_failover.refuse_diverged(entry, where)
-        kept = tree_failover.turn_back(
+        kept = tree_failover.roll_back(
             tree,
             guid,
             mirror_id=mirror_id,
@@ -181,7 +181,7 @@ class TreeFailover(TreeVolume):
         return kept or self._kept(keep_as)
 
     def _kept(self, keep_as: str) -> str | None:
-        """The name by which a way back, this one or an earlier try, has kept the tree."""
+        """The name under which this rollback, or an earlier attempt, has kept the tree."""
         place = look(self.location, str(self))
         listed = listing.load(self.location, place.mark.kept, None, str(self))
         kept = failover.kept_as(listed, keep_as)

@@ -1,4 +1,4 @@
-"""A tree as a volume: what it is, and its snapshots."""
+"""A tree as a volume: its facts and snapshots."""
 
 from __future__ import annotations
 
@@ -42,36 +42,36 @@ _TRIES = 3
 
 
 class TreeVolume(Driver, Clones):
-    """A dataset and all below it. location: `pool/dataset`, the root of the tree."""
+    """A dataset and its descendants. location: `pool/dataset`, the root of the tree."""
 
     def __init__(self, location: str) -> None:
         super().__init__(names.check_dataset(location, f"zfs-tree:{location}"))
 
     @property
     def _root(self) -> ZfsDriver:
-        """The root as a dataset by itself; a new one each time, as what it saw may have changed."""
+        """The root as a single dataset; a new object each time, without cached facts."""
         return ZfsDriver(self.location)
 
     def _look(self, *, beside: bool = False) -> Tree:
         return tree_look.load(self.location, str(self), beside=beside)
 
     def facts(self) -> VolumeFacts:
-        """See `Driver.facts`. What is true of the root is true of the tree."""
+        """See `Driver.facts`. The facts of the root are those of the tree."""
         facts = self._root.facts()._replace(kind=self.kind)
-        turn, begun = tree_record.turn(self.location), tree_record.transfer(self.location)
+        rollback, begun = tree_record.rollback(self.location), tree_record.transfer(self.location)
         notes = facts.notes + self._unseen(facts.role)
-        if turn is not None:
-            notes += ("It was being turned back to an older snapshot; the next command ends that.",)
-            facts = facts._replace(role=Role.MIRROR, mirror_id=turn.mirror_id)
+        if rollback is not None:
+            notes += ("A rollback to an older snapshot is unfinished; the next command ends it.",)
+            facts = facts._replace(role=Role.MIRROR, mirror_id=rollback.mirror_id)
         if begun is not None and self._in_between(begun):
-            notes += ("It is in between two updates: some of its datasets show the newer one.",)
+            notes += ("An update is partially committed: some of its datasets show the new state.",)
         aside = self._set_aside() if facts.role in (Role.MIRROR, Role.LIVE) else []
         if aside:
-            notes += (f"Datasets that left the tree are kept as {format_few(aside)}.",)
+            notes += (f"Datasets that were removed from the tree are kept as {format_few(aside)}.",)
         return facts._replace(notes=notes)
 
     def _unseen(self, role: Role) -> tuple[str, ...]:
-        """A note of the members that cannot be seen for want of a key."""
+        """A note on members that cannot be read because their key is not loaded."""
         if role not in (Role.MIRROR, Role.LIVE):
             return ()
         words = ["zfs", "list", "-Hr", "-t", "filesystem", "-o", "keystatus,name", self.location]
@@ -83,12 +83,12 @@ class TreeVolume(Driver, Clones):
         ]
         if not closed:
             return ()
-        return (f"The key of {format_few(closed)} is not loaded: 'zfs load-key'.",)
+        return (f"The encryption key of {format_few(closed)} is not loaded ('zfs load-key').",)
 
     def _in_between(self, begun: tree_record.Transfer) -> bool:
         tree = self._look()
-        came = sum(tree.holder(one.guid) is not None for one in begun.manifest.members)
-        return came > 0 and tree.holder(begun.request.snapshot.guid) is None
+        received = sum(tree.holder(one.guid) is not None for one in begun.manifest.members)
+        return received > 0 and tree.holder(begun.request.snapshot.guid) is None
 
     def _set_aside(self) -> list[str]:
         parent, start = names.parent_of(self.location), self.location + names.MARKER
@@ -126,7 +126,7 @@ class TreeVolume(Driver, Clones):
         return self._root.snapshots()
 
     def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
-        """See `Driver.own_snapshots`: those of the whole tree (`zfs snapshot -r`)."""
+        """See `Driver.own_snapshots`: those of the root, from `zfs snapshot -r`."""
         return self._root.own_snapshots(patterns)
 
     def _live(self) -> Tree:
@@ -140,7 +140,7 @@ class TreeVolume(Driver, Clones):
         return tree
 
     def take_snapshot(self, name: str) -> Snapshot:
-        """See `Driver.take_snapshot`: of all members at one moment. All are held."""
+        """See `Driver.take_snapshot`: atomic for all members. All are held."""
         where = str(self)
         names.check_snapshot(name, where)
         mark = SnapshotMark(SnapshotKind.REFERENCE, "", clock.now_ns()).text()
@@ -161,12 +161,12 @@ class TreeVolume(Driver, Clones):
                 break
             except MirrordError:
                 if number + 1 == _TRIES or self._look().mirrored() == members:
-                    raise  # otherwise a child came or went in that moment
+                    raise  # otherwise a child was added or removed at that moment
         tree = self._look()
         entry = next((one for one in tree.own(self.location) if one.name == name), None)
         if entry is None or entry.mark is None or entry.mark.transfer:
             raise Refused(
-                f"a snapshot of the name {name} is there",
+                f"another snapshot with the name {name} exists",
                 where=where,
                 why="mirrord did not take it",
             )
@@ -176,19 +176,19 @@ class TreeVolume(Driver, Clones):
         return listing.snapshot_of(entry, "")
 
     def delete_snapshot(self, guid: str) -> None:
-        """See `Driver.delete_snapshot`: of all members, the root's at last."""
+        """See `Driver.delete_snapshot`: of all members, the root's last."""
         where, tree = str(self), self._look(beside=True)
         entry = tree.root_entry(guid)
         if entry is None:
             return
         if entry.mark is None:
-            raise Refused("the snapshot is its owner's", where=where, why=entry.full)
+            raise Refused("mirrord did not take the snapshot", where=where, why=entry.full)
         if self._root.facts().shown == guid:
             raise Refused(
                 "the snapshot is what the destination shows",
                 where=where,
                 why=entry.name,
-                hint="It goes when a newer one is shown.",
+                hint="It can be deleted when the destination shows a newer one.",
             )
         found = list(tree.together(entry).values())
         root = tree.datasets.get(self.location)
@@ -198,7 +198,7 @@ class TreeVolume(Driver, Clones):
         deleting.delete_all([*found[1:], found[0]], mark.copy if mark else "", where)
 
     def pin(self, mirror_id: str, guids: Sequence[str]) -> None:
-        """See `Driver.pin`: the root's snapshot stands for all of them."""
+        """See `Driver.pin`: the root's snapshot represents all of them."""
         self._root.pin(mirror_id, guids)
 
     def members(self, guid: str) -> dict[str, str]:
@@ -211,7 +211,7 @@ class TreeVolume(Driver, Clones):
         return {one.guid: tree.path(name) for name, one in found.items()}
 
     def changed_since(self, guid: str) -> bool:
-        """See `Driver.changed_since`. A dataset that came, went or moved is a change, too."""
+        """See `Driver.changed_since`. An added, removed or renamed dataset is also a change."""
         where, tree = str(self), self._live()
         entry = next((one for one in tree.own(self.location) if one.guid == guid), None)
         if entry is None:
@@ -223,21 +223,21 @@ class TreeVolume(Driver, Clones):
             return True
         return bool(tree_failover.changed(tree, tree.together(entry), where))
 
-    def _settle(self) -> None:
-        """End what was begun: a way back goes on, a transfer is given up."""
-        turn, begun = tree_record.turn(self.location), tree_record.transfer(self.location)
-        if turn is not None:
-            tree_failover.finish(self._look(beside=True), turn, None, str(self))
+    def _finish_pending(self) -> None:
+        """End an unfinished operation: a rollback is finished, a transfer is discarded."""
+        rollback, begun = tree_record.rollback(self.location), tree_record.transfer(self.location)
+        if rollback is not None:
+            tree_failover.finish(self._look(beside=True), rollback, None, str(self))
         if begun is not None:
             tree_commit.discard(self._root, begun, str(self))
 
 
 def check_count(members: list[str], where: str) -> None:
-    """Refuse a tree of more datasets than one stream can have."""
+    """Refuse a tree with more datasets than a stream can have."""
     if len(members) > tree_stream.MEMBERS_MAX:
         raise Refused(
             f"the tree has {len(members)} datasets",
             where=where,
-            why=f"up to {tree_stream.MEMBERS_MAX} can be mirrored as one",
-            hint=f"Mirror parts of it, or leave some out: zfs set {tree_look.EXCLUDE}=off DATASET",
+            why=f"at most {tree_stream.MEMBERS_MAX} can be mirrored as one volume",
+            hint=f"Mirror parts of it, or exclude some: zfs set {tree_look.EXCLUDE}=off DATASET",
         )

@@ -1,13 +1,13 @@
-"""A process that does the commonest of what `zfs` does, without a program's start for each.
+"""A process that runs the most frequent `zfs` commands without starting a program for each.
 
-It is a script of its own that needs nothing but Python and OpenZFS's library libzfs_core, whose
-interface is stable by promise. What it takes are the same words as `zfs` does and what it gives is
-what `zfs` would print; where it cannot, or ZFS refuses, it says so, and `zfs` is run to do it, or
-to complain. (Of several snapshots some may be held or released by then.) A process beside mirrord,
-not a part of it: a pool that hangs in the kernel then hangs this one, and mirrord's own can end.
+It is a separate script that needs only Python and OpenZFS's library libzfs_core, whose interface is
+guaranteed to be stable. It takes the same arguments as `zfs` and returns what `zfs` would print;
+where it cannot, or ZFS refuses, it reports that, and `zfs` is run to do the work or to print the
+error. (Of several snapshots some may be held or released by then.) It is a separate process because
+of pools that hang in the kernel: then this process hangs, and that of mirrord can end.
 
-Each line it reads is `[number, words, input]` in JSON, each that it writes `[number, status,
-output, errors]`, or `[number]` for what `zfs` has to do. It ends with its input.
+Each line of its input is `[number, words, input]` in JSON, each line of its output `[number,
+status, output, errors]`, or `[number]` for a command that `zfs` has to run. It ends with its input.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-#: How `zfs` ends and what it prints: status, output, errors. None: let `zfs` do it.
+#: The exit status of `zfs` and what it prints: status, output, errors. None: run `zfs` instead.
 Answer = tuple[int, str, str] | None
 
 _NULL = ctypes.c_void_p
 _UNIQUE_NAMES = 1
-#: What a channel program may use: the library's own defaults are those of `zfs program`.
+#: The limits of a channel program: the defaults of `zfs program`.
 _INSTRUCTIONS, _MEMORY_BYTES = 10_000_000, 10 << 20
 _WHOLE = (1 << 64) - 1
 _INT64, _STRING, _NVLIST, _BOOLEAN = 7, 9, 19, 21
-#: What is read exactly as `zfs` prints it (tests/zfs/test_worker.py compares).
+#: Properties that are read exactly as `zfs` prints them (tests/zfs/test_worker.py compares).
 _READ = frozenset((
     "type", "guid", "objsetid", "mountpoint", "mounted", "readonly", "canmount", "overlay",
     "used", "available", "referenced", "origin", "inconsistent", "volblocksize",
@@ -38,7 +38,7 @@ _READ = frozenset((
 ))  # fmt: skip
 _FIELDS = frozenset(("name", "property", "value", "source"))
 
-#: Prints all as one text: to ask the library for each value of a list takes longer than all else.
+#: Returns all as one text: getting each value of a list from the library would be the slowest part.
 _GET = """
 local asked, found = ..., {}
 for _, name in ipairs(asked["names"]) do
@@ -71,8 +71,8 @@ return {failed = zfs.sync.inherit(asked["names"][1], asked["properties"][1])}
 
 
 class Library:
-    """libzfs_core, with lists of named values as Python's own. Raises `OSError` where there is no
-    such library, or no ZFS.
+    """libzfs_core, with nvlists as Python dictionaries. Raises `OSError` where the library or ZFS
+    is missing.
     """
 
     def __init__(self) -> None:
@@ -81,10 +81,10 @@ class Library:
         self._pairs.nvlist_next_nvpair.restype = _NULL
         self._pairs.nvpair_name.restype = ctypes.c_char_p
         if self._core.libzfs_core_init() != 0:
-            raise OSError("ZFS is not there")
+            raise OSError("ZFS is not available")
 
     def _made(self, values: Mapping[str, Any]) -> ctypes.c_void_p:
-        """An nvlist, to be freed. Values: True (there), text, lists of text, further lists."""
+        """An nvlist, to be freed. Values: True (present), text, lists of text, mappings."""
         made = _NULL()
         self._check(self._pairs.nvlist_alloc(ctypes.byref(made), _UNIQUE_NAMES, 0))
         for key, value in values.items():
@@ -108,7 +108,7 @@ class Library:
             raise OSError(status, os.strerror(status))
 
     def _found(self, pairs: ctypes.c_void_p) -> dict[str, Any]:
-        """An nvlist's content. Raises `ValueError` for a kind of value that nobody expects."""
+        """An nvlist's content. Raises `ValueError` for a value of an unexpected type."""
         found: dict[str, Any] = {}
         pair = self._pairs.nvlist_next_nvpair(pairs, None)
         while pair:
@@ -138,8 +138,8 @@ class Library:
         raise ValueError(f"a value of kind {kind}")
 
     def program(self, text: str, pool: str, asked: Mapping[str, Any], *, waits: bool) -> Any:
-        """What a channel program returns; None: it failed. waits: it may change something, and is
-        over when that is on the disk.
+        """What a channel program returns; None: it failed. waits: it may change something, and
+        returns when that is on disk.
         """
         call = self._core.lzc_channel_program if waits else self._core.lzc_channel_program_nosync
         given, said = self._made(asked), _NULL()
@@ -154,16 +154,16 @@ class Library:
     def hold(self, tag: str, snapshots: Sequence[str]) -> bool:
         """Hold them; False: not all are held."""
         given, said = self._made(dict.fromkeys(snapshots, tag)), _NULL()
-        return self._well(self._core.lzc_hold(given, -1, ctypes.byref(said)), given, said)
+        return self._succeeded(self._core.lzc_hold(given, -1, ctypes.byref(said)), given, said)
 
     def release(self, tag: str, snapshots: Sequence[str]) -> bool:
-        """Give holds up; False: not all of them."""
+        """Release them; False: not all are released."""
         given, said = self._made({each: {tag: True} for each in snapshots}), _NULL()
-        return self._well(self._core.lzc_release(given, ctypes.byref(said)), given, said)
+        return self._succeeded(self._core.lzc_release(given, ctypes.byref(said)), given, said)
 
     def destroy(self, full: str) -> bool:
-        """Destroy a snapshot or a bookmark; False: it is there as before, or was not. (Of a
-        bookmark that was not there the library says that all is well, and so it is.)
+        """Destroy a snapshot or a bookmark; False: it still exists, or did not exist. (For a
+        bookmark that did not exist the library reports success.)
         """
         if "@" in full and not self._core.lzc_exists(full.encode()):
             return False
@@ -172,18 +172,18 @@ class Library:
             status = self._core.lzc_destroy_snaps(given, 0, ctypes.byref(said))
         else:
             status = self._core.lzc_destroy_bookmarks(given, ctypes.byref(said))
-        return self._well(status, given, said)
+        return self._succeeded(status, given, said)
 
-    def _well(self, status: int, given: ctypes.c_void_p, said: ctypes.c_void_p) -> bool:
-        # (Of some that are not there the library tells in its list alone.)
-        well = status == 0 and not self._found(said)
+    def _succeeded(self, status: int, given: ctypes.c_void_p, said: ctypes.c_void_p) -> bool:
+        # (Missing ones among several are reported only in the list.)
+        succeeded = status == 0 and not self._found(said)
         self._pairs.nvlist_free(given)
         self._pairs.nvlist_free(said)
-        return well
+        return succeeded
 
 
 def answer(library: Library, words: Sequence[str], given: str) -> Answer:
-    """Do what these words tell `zfs` to do."""
+    """Run the `zfs` command line `words`."""
     match words:
         case ["zfs", "hold", tag, *names] if _plain(tag, *names):
             return (0, "", "") if library.hold(tag, names) else None
@@ -211,7 +211,7 @@ def _plain(*words: str) -> bool:
 
 
 def _one(full: str) -> bool:
-    """Whether that is one snapshot or bookmark, and not several in one word."""
+    """Whether this is the name of one snapshot or bookmark, and not of several."""
     return full.count("@") + full.count("#") == 1 and not set(full) & set("%,") and _plain(full)
 
 
@@ -224,7 +224,7 @@ def _changed(said: Any) -> Answer:
 
 
 def _set(library: Library, settings: Iterable[str], of: str) -> Answer:
-    """Properties of a user's own alone: the others have effects that are more than their value."""
+    """Set user properties only: others have more effects than their value."""
     pairs = [setting.partition("=")[::2] for setting in settings]
     if not all(":" in name for name, _ in pairs):
         return None
@@ -272,11 +272,11 @@ def _line(columns: Iterable[str], full: str, of: Mapping[str, tuple[str, str]]) 
 def _read(
     library: Library, properties: Sequence[str], names: Sequence[str]
 ) -> dict[str, dict[str, tuple[str, str]]] | None:
-    """Of each name that is there: property -> (value, source), without those that it has not."""
+    """For each dataset that exists: property -> (value, source), without missing properties."""
     known = all(what in _READ or ":" in what or what.startswith("written@") for what in properties)
     if not known or len({_pool(name) for name in names}) != 1:
         return None
-    # (Twice the same would be printed twice.)
+    # (A name given twice would be printed twice.)
     asked = {"names": list(dict.fromkeys(names)), "properties": [*properties, "type"]}
     said = library.program(_GET, _pool(names[0]), asked, waits=False)
     if said is None:
@@ -285,7 +285,7 @@ def _read(
     for line in said.split("\x1e") if said else ():
         name, what, value, source = line.split("\x1f")
         if source == "temporary":
-            return None  # it was remounted: `zfs` knows what is set, and what holds now
+            return None  # it was remounted: `zfs` knows the set and the effective value
         found.setdefault(name, {})[what] = value, _source(source, name)
     mounts = dict(_mounts()) if "mounted" in properties or "mountpoint" in properties else {}
     for name, of in found.items():
@@ -294,7 +294,7 @@ def _read(
 
 
 def _print(of: dict[str, tuple[str, str]], mounted: tuple[str, set[str]] | None) -> None:
-    """Make of a dataset's properties what `zfs` prints of them."""
+    """Convert a dataset's properties to what `zfs` prints."""
     if of["type"][0] == "filesystem":
         of["mounted"] = ("no" if mounted is None else "yes"), "-"
     for what, (value, source) in of.items():
@@ -305,7 +305,7 @@ def _print(of: dict[str, tuple[str, str]], mounted: tuple[str, set[str]] | None)
         elif what == "encryption" and value == "off":
             of[what] = value, "default"
         elif what == "mountpoint" and mounted is not None:
-            of[what] = mounted[0], source  # (a pool may have been imported below another root)
+            of[what] = mounted[0], source  # (a pool may have been imported with an altroot)
         elif what == "readonly" and mounted is not None:
             now = "on" if "ro" in mounted[1] else "off"
             of[what] = now, source if now == value else "temporary"
@@ -320,23 +320,23 @@ def _source(said: str, name: str) -> str:
 
 
 def _mounts() -> Iterator[tuple[str, tuple[str, set[str]]]]:
-    """What is mounted: dataset -> (where, its options)."""
-    # (To load pathlib takes as long as all the rest.)
+    """The mounted datasets: dataset -> (mountpoint, options)."""
+    # (Loading pathlib takes as long as everything else here.)
     with open("/proc/self/mounts", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
         for line in file:
             device, where, kind, options = line.split(" ")[:4]
             if kind == "zfs":
-                yield _plainly(device), (_plainly(where), set(options.split(",")))
+                yield _unescaped(device), (_unescaped(where), set(options.split(",")))
 
 
-def _plainly(escaped: str) -> str:
-    """Without the `\\040` that a space is in that table, and its like."""
+def _unescaped(escaped: str) -> str:
+    """Decode octal escapes of that table (`\\040` for a space)."""
     first, *others = escaped.split("\\")
     return first + "".join(chr(int(each[:3], 8)) + each[3:] for each in others)
 
 
 def serve() -> None:
-    """Answer until the input ends; what waits for the pool holds nothing else up."""
+    """Answer until the input ends; a command that waits for the pool does not delay others."""
     library, guard = Library(), threading.Lock()
 
     def reply(number: int, words: Sequence[str], given: str | None) -> None:
@@ -352,7 +352,7 @@ def serve() -> None:
     print(json.dumps(["ready"]), flush=True)
     for line in sys.stdin:
         threading.Thread(target=reply, args=json.loads(line), daemon=True).start()
-    os._exit(0)  # whatever waits for a pool that hangs
+    os._exit(0)  # even if a command waits for a pool that hangs
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Who has files of a dataset open for writing, or a zvol."""
+"""The processes that have files of a dataset, or a zvol, open for writing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def of(volumes: Sequence[Dataset], limit: int) -> list[OpenWriter]:
 
 
 def _mounts() -> Iterator[tuple[str, int, str]]:
-    """(what, its device number, where) of all mounts, in all mount namespaces."""
+    """(source, device number, mountpoint) of all mounts, in all mount namespaces."""
     seen = set()
     for process in sorted(_PROC.glob("[0-9]*"), key=lambda path: path.name != str(os.getpid())):
         try:
@@ -38,21 +38,21 @@ def _mounts() -> Iterator[tuple[str, int, str]]:
                 continue
             lines = (process / "mountinfo").read_text(errors="surrogateescape").splitlines()
         except OSError:
-            continue  # it ended, or this user may not
+            continue  # it ended, or this user may not read it
         seen.add(namespace)
         for line in lines:
             fields, _, rest = line.partition(" - ")
             _id, _parent, device, _root, path, *_ = fields.split(" ")
             major, _, minor = device.partition(":")
             yield (
-                mounting.plain(rest.split(" ")[1]),
+                mounting.unescaped(rest.split(" ")[1]),
                 os.makedev(int(major), int(minor)),
-                mounting.plain(path),
+                mounting.unescaped(path),
             )
 
 
 def _of_device(path: str) -> Iterator[OpenWriter]:
-    """Processes with the device or one of its partitions open, and what holds it in the kernel."""
+    """Processes with the device or one of its partitions open, and its holders in the kernel."""
     try:
         number = os.stat(path).st_rdev
     except OSError:
@@ -78,7 +78,7 @@ def _of_device(path: str) -> Iterator[OpenWriter]:
 
 
 def _claimed(path: str) -> bool:
-    """Whether somebody has the device for himself (an iSCSI target, a swap area …)."""
+    """Whether the device is open exclusively (by an iSCSI target, as a swap area …)."""
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
     except OSError:

@@ -71,7 +71,7 @@ def test_every_complaint_that_the_table_knows_was_heard_or_is_in_the_sources() -
 def test_a_module_that_is_not_loaded_is_named(said: str) -> None:
     error = failures.translate("zfs:X", ["zfs", "list"], said)
     assert isinstance(error, Unsupported)
-    assert error.what == "the kernel has no ZFS loaded" and "modprobe zfs" in error.hint
+    assert error.what == "the ZFS kernel module is not loaded" and "modprobe zfs" in error.hint
 
 
 def test_a_held_snapshot_says_who_holds_it() -> None:

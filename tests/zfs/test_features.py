@@ -22,8 +22,8 @@ def test_the_module_decides_what_can_be_done() -> None:
     [
         ("zfs-0.7.13-1\nzfs-kmod-0.7.13-1\n", "0.7.13 is too old"),
         ("zfs-2.3.0\nzfs-kmod-0.7.9\n", "0.7.9 is too old"),
-        ("", "cannot be told"),
-        ("something else\n", "cannot be told"),
+        ("", "cannot be determined"),
+        ("something else\n", "cannot be determined"),
     ],
 )
 def test_an_old_or_unknown_one_is_refused(said: str, why: str) -> None:

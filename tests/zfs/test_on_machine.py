@@ -156,9 +156,9 @@ def test_a_delta_means_what_it_means_on_btrfs(zfs_guest: Guest, name: str) -> No
         ("zfs destroy {home}@held", "is held by 'somebody'"),
         ("zfs recv -s -u {home} < /bin/true", "the stream is damaged"),
         ("zfs send -t 1-2-3-4", "resume token"),
-        ("zfs snapshot {home}@held", "exists already"),
-        ("zfs create here/nothing/x", "the dataset above 'here/nothing/x' is not there"),
-        ("zfs send {home}@held | zfs recv -s -u {there}/none/x", "dataset above|does not exist"),
+        ("zfs snapshot {home}@held", "already exists"),
+        ("zfs create here/nothing/x", "the parent of 'here/nothing/x' does not exist"),
+        ("zfs send {home}@held | zfs recv -s -u {there}/none/x", "the parent of|does not exist"),
         ("zfs send {home}@held | zfs recv -s -u {there}/small/x", "quota of"),
     ],
 )

@@ -54,20 +54,23 @@ def test_a_real_token_is_understood() -> None:
 @pytest.mark.parametrize(
     ("token", "why"),
     [
-        ("", "no resume token"),
-        ("hello", "no resume token"),
+        ("", "not a resume token"),
+        ("hello", "not a resume token"),
         ("2" + REAL[1:], "unknown version '2'"),
         (REAL[:-8] + "00000000", "checksum"),
         (REAL[:-1] + "x", "hexadecimal"),
-        (made_up(packed_of(REAL), length=5), "not as long"),
-        (made_up(packed_of(REAL), length=2**40), "claims to hold"),
+        (made_up(packed_of(REAL), length=5), "not the stated one"),
+        (made_up(packed_of(REAL), length=2**40), "stated length of .* is too large"),
         (made_up(packed_of(REAL), checksum=1), "checksum"),
         (made_up(b"\1" + packed_of(REAL)[1:]), "unknown encoding"),
-        (made_up(packed_of(REAL)[:40]), "longer than it"),
-        (made_up(packed_of(REAL)[:-2]), "makes no sense"),
-        (made_up(packed_of(REAL).replace(b"toguid", b"toguix")), "does not say 'toguid'"),
+        (made_up(packed_of(REAL)[:40]), "length of an item is not valid"),
+        (made_up(packed_of(REAL)[:-2]), "content is malformed"),
+        (made_up(packed_of(REAL).replace(b"toguid", b"toguix")), "has no number 'toguid'"),
         (made_up(packed_of(REAL).replace(b"fs@one", b"fs_one")), "names no snapshot"),
-        (made_up(b"\0\1" + bytes(10) + struct.pack("<i", 2**30) + bytes(60)), "longer than it"),
+        (
+            made_up(b"\0\1" + bytes(10) + struct.pack("<i", 2**30) + bytes(60)),
+            "length of an item is not valid",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_token_is_said(token: str, why: str) -> None:

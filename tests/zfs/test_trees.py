@@ -194,7 +194,7 @@ def test_a_writable_copy_of_a_tree(trees: Trees) -> None:
     assert trees.read("b/file", copy) == "only a try"
     assert trees.service.begin_test(NAME).status == "already_there"
     trees.run("zfs", "snapshot", f"{copy}/a@mine")
-    with pytest.raises(MirrordError, match="of its own"):
+    with pytest.raises(MirrordError, match="has its own snapshots or descendants"):
         trees.service.end_test(NAME)
     trees.run("zfs", "destroy", f"{copy}/a@mine")
     assert trees.service.end_test(NAME).status == "done"

@@ -83,7 +83,7 @@ def test_a_child_that_the_destination_lost_is_sent_whole(trees: Trees) -> None:
     assert trees.update().status == "done"
     trees.the_same()
     said = [one["text"] for one in trees.service.history(NAME, limit=20)["events"]]
-    assert any("destination lost b, which is sent whole" in text for text in said), said
+    assert any("destination lost b: a full transfer is needed" in text for text in said), said
 
 
 def test_a_tree_that_is_lost_is_made_anew(trees: Trees) -> None:

@@ -121,7 +121,7 @@ def test_a_source_that_was_made_anew_under_its_name_is_not_taken_for_the_old_one
     trouble.run("zfs", "create", trouble.source)
     trouble.lab.guest.user("fill", f"/{trouble.source}", 77)
     text = said(trouble.update)
-    assert "in common" in text or "not there" in text or "another" in text, text
+    assert "in common" in text or "does not exist" in text or "another" in text, text
     assert trouble.shown() == before, "nothing was sent silently"
 
 

@@ -98,7 +98,7 @@ def test_a_machine_whose_kernel_has_no_zfs_says_so_and_goes_on_later(pair: Pair)
         with pytest.raises(MirrordError) as caught:
             service.update(NAME)
         text = f"{caught.value} {caught.value.hint}"
-        assert "no ZFS loaded" in text and "modprobe zfs" in text, text
+        assert "ZFS kernel module is not loaded" in text and "modprobe zfs" in text, text
         assert "two" in str(caught.value), "it says which host"
     finally:
         second.run("rm", "/etc/modprobe.d/none.conf")
