@@ -76,8 +76,8 @@ def parse_cron(text: str) -> Cron:
     if not fires:
         raise UsageError(
             f"the cron expression '{text}' never fires",
-            why="no such day comes in the months that it names",
-            hint="Change the day or the month; L as the day is the last day of each month.",
+            why="no such day occurs in the months that it names",
+            hint="Change the day or the month; L as the day means the last day of a month.",
         )
     fixed = not fields[0].startswith("*") and not fields[1].startswith("*")
     return Cron(text, expression, fixed)
@@ -142,7 +142,7 @@ def _wrong_field(text: str, fields: list[str], message: str) -> UsageError:
         if message.endswith(f" {name}"):
             plain = name.replace("-of-", " of the ")
             return UsageError(
-                f"the cron expression '{text}' has a wrong {plain}: '{fields[place]}'",
+                f"the cron expression '{text}' has an invalid {plain}: '{fields[place]}'",
                 hint=f"The {plain} is {allowed}, a list such as 1,3, a range such as 1-5, "
                 "or steps such as */2.",
             )

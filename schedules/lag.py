@@ -83,7 +83,7 @@ def plan_lag(target_s: float, runs: Sequence[Run]) -> LagPlan:
     ]
     if not used:
         wait_s = max(target_s * _FIRST, _WAIT_MIN_S)
-        why = f"no run yet to learn from: the first comes after {format_duration(wait_s)}"
+        why = f"no history yet: the first run starts after {format_duration(wait_s)}"
         return LagPlan(wait_s, 0.0, 0.0, True, why)
     lines, best_s = _fit(used)
     feasible = best_s <= target_s
@@ -99,10 +99,10 @@ def plan_lag(target_s: float, runs: Sequence[Run]) -> LagPlan:
             f"{format_duration(expected_s)}, as {_seen(used)}"
         )
     elif math.isinf(best_s):
-        why = f"{_seen(used)}; changes are made faster than this link carries them"
+        why = f"{_seen(used)}; data changes faster than this link can transfer it"
     else:
         why = (
-            f"{_seen(used)}; the smallest lag that this link can hold is about "
+            f"{_seen(used)}; the smallest lag that this link can sustain is about "
             f"{format_duration(best_s)}"
         )
     return LagPlan(wait_s, expected_s, best_s, feasible, why)

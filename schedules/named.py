@@ -77,7 +77,7 @@ def parse_named(name: str, raw: Mapping[str, object], where: str) -> NamedSchedu
 def _text(raw: Mapping[str, object], key: str, where: str) -> str:
     value = raw.get(key, "")
     if not isinstance(value, str):
-        raise ConfigError(f"'{key}' is not a text", where=where, hint=f'Write {key} = "...".')
+        raise ConfigError(f"'{key}' is not a string", where=where, hint=f'Write {key} = "...".')
     return value
 
 
@@ -88,5 +88,5 @@ def _texts(raw: Mapping[str, object], key: str, where: str) -> tuple[str, ...]:
         if len(texts) == len(value):
             return texts
     raise ConfigError(
-        f"'{key}' is not a list of texts", where=where, hint=f'Write {key} = ["...", "..."].'
+        f"'{key}' is not a list of strings", where=where, hint=f'Write {key} = ["...", "..."].'
     )

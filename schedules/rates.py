@@ -96,14 +96,14 @@ def parse_rates(text: str, *, zone: str = "UTC") -> Rates:
                 f"'{piece}' is not the last"
                 if has_else
                 else f"'{piece}' names no hours and is not the last",
-                "Only the last clause is without hours: it is for all other hours.",
+                "Only the last clause has no hours: it is for all other hours.",
             )
     twice = overlap([span for _, span in clauses])
     if twice is not None:
         raise _no_rates(
             text,
             f"the hours '{twice[0]}' and '{twice[1]}' overlap",
-            "Write hours that have no time in common; 'else' is for all other hours.",
+            "Write hours that do not overlap; 'else' is for all other hours.",
         )
     return Rates(tuple(clauses), otherwise, zone)
 
@@ -154,8 +154,8 @@ def _parse_rate(word: str, text: str) -> float | None:
         hint = "Write for example 20MiB/s, 100Mbit/s or unlimited."
         raise _no_rates(text, f"'{word}' is not a rate", hint) from None
     if not rate:
-        hint = "'mirrord quiesce NAME' stops transfers; 'mirrord resume NAME' goes on."
-        raise _no_rates(text, "a rate of 0 would never end a transfer", hint)
+        hint = "'mirrord quiesce NAME' stops transfers; 'mirrord resume NAME' allows them again."
+        raise _no_rates(text, "at a rate of 0 a transfer would never end", hint)
     if rate < RATE_MIN:
         raise _no_rates(text, f"'{word}' is less than 1 KiB/s", "Write at least 1KiB/s.")
     return rate

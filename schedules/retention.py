@@ -101,7 +101,7 @@ def parse_keep(value: str | int) -> Keep:
             hint = f"Did you mean '{near[0]}'?" if near else f"Units are {', '.join(UNITS)}."
             raise _no_keep(value, f"'{unit}' is not a unit", hint)
         if unit in rules or (unit == "newest" and newest is not None):
-            raise _no_keep(value, f"'{unit}' is there twice", "Write each unit once.")
+            raise _no_keep(value, f"'{unit}' is given twice", "Write each unit once.")
         if unit == "newest":
             newest = count
         else:
@@ -156,8 +156,8 @@ def doubts(
         found.append(
             Doubt(
                 "share",
-                f"{dropped} of {len(verdicts)} snapshots would go, more than {share:.0%} of them: "
-                "'mirrord prune NAME --accept' after checking the rules",
+                f"{dropped} of {len(verdicts)} snapshots would be deleted, more than {share:.0%}: "
+                "check the rules, then run 'mirrord prune NAME --accept'",
             )
         )
     unseen = [v.item for v in verdicts if v.item.order > accepted_order]
@@ -181,7 +181,7 @@ def _clock_doubt(items: Sequence[Item], now_ns: int) -> Doubt | None:
         what = f"the newest snapshot, {items[-1].name}, is {ahead} in the future"
     if not what:
         return None
-    return Doubt("clock", f"{what}: 'mirrord prune NAME --accept' after checking the clock")
+    return Doubt("clock", f"{what}: check the clock, then run 'mirrord prune NAME --accept'")
 
 
 def _count(count: int, text: str) -> int:
@@ -191,4 +191,4 @@ def _count(count: int, text: str) -> int:
 
 
 def _no_keep(text: str, why: str, hint: str = _HINT) -> UsageError:
-    return UsageError(f"'{text}' does not say what to keep", why=why, hint=hint)
+    return UsageError(f"'{text}' is not a retention rule", why=why, hint=hint)

@@ -216,9 +216,9 @@ def parse_schedule(
     lags = [rule for rule in parsed if isinstance(rule, float)]
     if lags and len(parsed) > 1:
         raise UsageError(
-            "a lag target stands alone",
-            why=f"it is beside other rules: {', '.join(texts)}",
-            hint="Leave out either the lag target or the others: it decides itself when to run.",
+            "a lag target cannot be combined with other rules",
+            why=f"the rules are: {', '.join(texts)}",
+            hint="Remove the lag target or the other rules: a lag target decides when to run.",
         )
     window_spans, blackout_spans, open_week = _parse_spans(windows, blackouts)
     schedule = Schedule(
@@ -271,7 +271,7 @@ def _parse_rule(text: str) -> _Every | Cron | float:
     if not 1 <= length_s <= _PERIOD_MAX_S:
         raise UsageError(
             f"'{text}' is out of range",
-            hint="Write something from 1 s to 366 d, for example 'every 15m' or 'lag 5m'.",
+            hint="Write a duration from 1 s to 366 d, for example 'every 15m' or 'lag 5m'.",
         )
     return length_s if word.lower() == "lag" else _Every(text, round(length_s * NS))
 
@@ -285,7 +285,7 @@ def _parse_spans(
     if twice is not None:
         raise UsageError(
             f"the windows '{twice[0]}' and '{twice[1]}' overlap",
-            hint="Write windows that have no time in common, or one that spans both.",
+            hint="Write windows that do not overlap, or one that spans both.",
         )
     open_week = week_of(spans) if spans else ((0, WEEK_MIN),)
     open_week = intersect(open_week, invert(week_of(closed)))
@@ -302,7 +302,7 @@ def _check_jitter(schedule: Schedule, jitter: str) -> None:
         return
     if schedule.lag_s is not None:
         raise UsageError(
-            "a lag target takes no jitter", hint="Leave out the jitter: such runs spread anyway."
+            "a lag target takes no jitter", hint="Remove the jitter: such runs are spread anyway."
         )
     for rule in schedule._parsed:
         if isinstance(rule, _Every):
@@ -326,7 +326,7 @@ def _check_fires(schedule: Schedule) -> None:
         if first is None or first.at_ns > _REFERENCE_NS + _MUST_FIRE_NS:
             raise UsageError(
                 f"'{rule.text}' never fires inside its windows",
-                why="no time that it names in five years is one at which a run is allowed",
+                why="in five years none of its times is one at which a run is allowed",
                 hint="Change the rule, the windows or the blackouts; 'every 1h' runs when a "
                 "window opens.",
             )

@@ -56,7 +56,7 @@ def parse_span(text: str) -> Span:
     hours = [word for word in words if ":" in word]
     days = [word for word in words if ":" not in word]
     if len(hours) > 1 or len(days) > 1:
-        raise _no_span(text, "it takes days and hours once each")
+        raise _no_span(text, "days and hours can be given once each")
     start, end = _parse_hours(hours[0], text) if hours else (0, DAY_MIN)
     return Span(_parse_days(days[0], text) if days else ALL_DAYS, start, end)
 
@@ -152,17 +152,17 @@ def _week_second(shown_s: int) -> int:
 def _parse_hours(word: str, text: str) -> tuple[int, int]:
     match = _HOURS.fullmatch(word)
     if match is None:
-        raise _no_span(text, f"'{word}' are no hours")
+        raise _no_span(text, f"'{word}' is not a time range")
     start, end = _minute(match[1], match[2], text), _minute(match[3], match[4], text)
     if start == DAY_MIN:
-        raise _no_span(text, "a span cannot start at 24:00; it starts at 00:00 of the next day")
+        raise _no_span(text, "a span cannot start at 24:00; use 00:00 of the next day")
     return start, end or DAY_MIN
 
 
 def _minute(hour: str, minute: str, text: str) -> int:
     found = int(hour) * 60 + int(minute)
     if int(minute) > 59 or found > DAY_MIN:
-        raise _no_span(text, f"there is no {hour}:{minute}")
+        raise _no_span(text, f"{hour}:{minute} is not a time of day")
     return found
 
 

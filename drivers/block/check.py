@@ -101,7 +101,7 @@ class _Image:
         for one in self.root.segments:
             self._tree(one.root, one.height, payload_is_data=False)
         if self.twice:
-            self._find(f"{self.twice} blocks have two owners; restore from the other end")
+            self._find(f"{self.twice} blocks are referenced twice; restore from the other end")
         if self.damaged > _LISTED_MAX:
             self._find(f"… {self.damaged - _LISTED_MAX} more damaged blocks")
         if not self.damaged:
@@ -171,7 +171,7 @@ class _Image:
         if leaked:
             self._find(
                 f"{len(leaked)} blocks are marked in the active map but not in use (first: "
-                f"{describe(leaked.min())}); nothing is lost but their space"
+                f"{describe(leaked.min())}); only their space is lost"
             )
         if self.root.allocated != len(marked):
             self._find(

@@ -82,7 +82,7 @@ def _copy(source: Path, target: Path, where: str) -> None:
             free = shutil.disk_usage(target.parent).free
             if used > free:
                 raise refusals.no_space(
-                    where, f"the copy takes {used} bytes, {free} are free"
+                    where, f"the copy needs {used} bytes, {free} are free"
                 ) from None
             _copy_blocks(old.fileno(), new.fileno(), size)
         os.fsync(new.fileno())
@@ -111,9 +111,9 @@ def end(path: Path) -> bool:
         own = [one.name for one in rootrecord.load(copy).snapshots[1:]]
         if own:
             raise Refused(
-                f"the copy has the snapshot '{own[0]}' of its own",
+                f"the copy has its own snapshot '{own[0]}'",
                 where=str(copy),
-                hint="Delete it first, or keep the copy: it is a volume like any other.",
+                hint="Delete the snapshot first, or keep the copy: it is an ordinary volume.",
             )
         _remove(copy)
     if (path / NAME).exists():

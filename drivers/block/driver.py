@@ -159,7 +159,9 @@ class BlockDriver(FileRecords, Driver, Clones):
         with self._managed("deleting a snapshot") as volume:
             entry = volume.record.entry(guid)
             if entry is not None and entry.owners:
-                raise Refused("the snapshot is the owner's own", where=str(self), why=entry.name)
+                raise Refused(
+                    "mirrord does not delete user snapshots", where=str(self), why=entry.name
+                )
             if volume.record.role is Role.MIRROR and volume.record.shown == guid:
                 raise Refused(
                     "the destination shows this snapshot",
@@ -420,7 +422,7 @@ class BlockDriver(FileRecords, Driver, Clones):
             raise not_a_mirror(str(self))
         if self._record().role is Role.LIVE:
             return
-        with self._managed("putting back what was live") as volume:
+        with self._managed("reinstating the live volume") as volume:
             kept = roles.kept_as(volume.record, name)
             if kept is None or not kept.intact:
                 raise NotFound("nothing was kept under that name", where=str(self), why=name)
@@ -493,7 +495,7 @@ class BlockDriver(FileRecords, Driver, Clones):
 
 def _not_intact(where: str, entry: Entry) -> MirrordError:
     return Damaged(
-        f"the snapshot '{entry.name}' is not what it was",
+        f"the snapshot '{entry.name}' is not intact",
         where=where,
         why="its root does not match its identity",
         hint="Take a new one: 'mirrord update NAME'.",

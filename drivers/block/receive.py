@@ -99,7 +99,7 @@ class BlockReceiver(Receiver):
         if self._closed or self._failed:
             raise TransferFailed("the receiver was closed", where=self._where)
         if not self._ended or self._pending:
-            raise stream_damaged(self._where, "it ended before it was whole")
+            raise stream_damaged(self._where, "it ended before it was complete")
         entry = self._state.entry
         assert entry is not None
         self._store.sync("BLOCK:RECEIVE:SYNC")
@@ -111,7 +111,7 @@ class BlockReceiver(Receiver):
             self._failed = True
             self._keep(replace(self._state, next_address=0, received_bytes=0))
             raise stream_damaged(
-                self._where, f"what arrived is not what was announced: {error}"
+                self._where, f"the received data is not what was announced: {error}"
             ) from error
         self._keep(
             replace(
@@ -148,9 +148,9 @@ class BlockReceiver(Receiver):
             return None
         magic, runs, blocks, text, _ = HEADER.unpack_from(view)
         if magic not in (HEAD, RUNS, DONE) or text > TEXT_BYTES_MAX:
-            raise stream_damaged(self._where, "a frame has no known header")
+            raise stream_damaged(self._where, "a frame has an unknown header")
         if runs > BLOCKS_PER_FRAME or blocks > BLOCKS_PER_FRAME:
-            raise stream_damaged(self._where, "a frame is larger than any can be")
+            raise stream_damaged(self._where, "a frame exceeds the maximum size")
         return int(HEADER.size + runs * RUN.size + blocks * BLOCK_BYTES + text)
 
     def _frame(self, frame: memoryview) -> None:
@@ -159,7 +159,7 @@ class BlockReceiver(Receiver):
         if not body or sum_of(body) != checksum:
             raise stream_damaged(self._where, "a frame's checksum does not match")
         if self._ended or self._begun == (magic == HEAD):
-            raise stream_damaged(self._where, "its frames are not in order")
+            raise stream_damaged(self._where, "its frames are out of order")
         if magic == DONE:
             self._done(body)
             return
@@ -175,9 +175,9 @@ class BlockReceiver(Receiver):
         if entry.guid != self._state.snapshot.guid or base != self._state.base:
             raise stream_damaged(self._where, "it is not the snapshot that was announced")
         if not entry.intact:
-            raise stream_damaged(self._where, "the snapshot's root is not the one it was taken as")
+            raise stream_damaged(self._where, "the snapshot's root does not match its digest")
         if start > self._state.next_address:
-            raise stream_damaged(self._where, "it begins behind what is here")
+            raise stream_damaged(self._where, "it begins after the end of the data that is here")
         self._begun = True
         if start != self._state.next_address:
             self._stream_bytes = 0
@@ -196,7 +196,7 @@ class BlockReceiver(Receiver):
         table = list(RUN.iter_unpack(body[: runs * RUN.size]))
         data = body[runs * RUN.size :]
         if sum(count for _, count in table) != blocks or len(data) != blocks * BLOCK_BYTES:
-            raise stream_damaged(self._where, "a frame's table does not fit its blocks")
+            raise stream_damaged(self._where, "a frame's table does not match its blocks")
         entry = self._state.entry
         assert entry is not None
         at = 0
@@ -204,10 +204,10 @@ class BlockReceiver(Receiver):
             if not entry.root.names(address, count):
                 raise stream_damaged(
                     self._where,
-                    f"it has block {describe(address)}, which the snapshot does not contain",
+                    f"it has block {describe(address)}, which is not part of the snapshot",
                 )
             if address < self._next_address or not number_of(address) or not count:
-                raise stream_damaged(self._where, "its blocks are not in order")
+                raise stream_damaged(self._where, "its blocks are out of order")
             if self._collisions.clear_the_way(address, count):
                 piece = data[at * BLOCK_BYTES : (at + count) * BLOCK_BYTES]
                 self._store.write("BLOCK:RECEIVE:WRITE", address, piece)
@@ -222,7 +222,7 @@ class BlockReceiver(Receiver):
     def _done(self, body: memoryview) -> None:
         words = parse_text(self._where, bytes(body))
         if words != {"blocks": f"{self._blocks:016x}", "checksum": self._checksum.hexdigest()}:
-            raise stream_damaged(self._where, "its end does not fit what came before")
+            raise stream_damaged(self._where, "its trailer does not match the frames before it")
         self._ended = True
         self._stream_bytes += HEADER.size + len(body)
 
@@ -327,8 +327,8 @@ def _in_the_way(where: str, run: Run, holder: str) -> Refused:
         "the transfer needs blocks that are in use here",
         where=where,
         why=f"block {describe(run[0])} belongs to {holder}",
-        hint="Export what you need of it and delete that snapshot, or initialize the mirror anew "
-        "at another place; nothing was overwritten.",
+        hint="Export what you need from that snapshot and delete it, or initialize the mirror "
+        "again at another location. Nothing was overwritten.",
     )
 
 

@@ -167,13 +167,13 @@ def decode(data: bytes, where: str) -> RootRecord:
     first, _, body = data.partition(b"\n")
     words = first.decode(errors="replace").split(" ")
     if len(words) != 4 or words[0] != MAGIC or not words[1].isdigit():
-        raise record_damaged(where, "its first line makes no sense")
+        raise record_damaged(where, "its first line is malformed")
     if int(words[1]) != VERSION:
         raise Unsupported(
             f"the volume has the format version {words[1]}",
             where=where,
-            why=f"this mirrord knows version {VERSION}",
-            hint="Use the mirrord that made it, or a newer one.",
+            why=f"this version of mirrord supports version {VERSION}",
+            hint="Use the version of mirrord that created it, or a newer one.",
         )
     if str(len(body)) != words[3]:
         raise record_damaged(where, f"it has {len(body)} bytes instead of {words[3]}")
@@ -197,7 +197,7 @@ def decode(data: bytes, where: str) -> RootRecord:
             snapshots=entries,
         )
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise record_damaged(where, f"it makes no sense ({error})") from error
+        raise record_damaged(where, f"it is malformed ({error})") from error
 
 
 def record_damaged(where: str, why: str) -> Damaged:
@@ -206,8 +206,8 @@ def record_damaged(where: str, why: str) -> Damaged:
         "the root record is damaged",
         where=where,
         why=why,
-        hint=f"A destination: move '{where}' away and run 'mirrord initialize NAME' again. A "
-        "source: put 'root' and the data files back from one backup, or make the destination of "
+        hint=f"On a destination, move '{where}' away and run 'mirrord initialize NAME' again. On "
+        "a source, restore 'root' and the data files from one backup, or make the destination of "
         "its mirror live with 'mirrord break NAME'.",
     )
 
@@ -238,7 +238,7 @@ def _load(file: Path) -> RootRecord:
             raise NotFound(
                 "there is no block volume",
                 where=str(path),
-                hint=f"Make one with 'mirrord volume create {path} 10G'.",
+                hint=f"Create one with 'mirrord volume create {path} 10G'.",
             ) from None
         raise
     return decode(data, str(path))

@@ -52,7 +52,7 @@ class StagingRecord:
 def folder(path: Path, transfer_id: str) -> Path:
     """The staging place of a transfer."""
     if _TRANSFER_ID.fullmatch(transfer_id) is None:
-        raise UsageError(f"'{transfer_id}' cannot name a transfer")
+        raise UsageError(f"'{transfer_id}' is not a valid transfer id")
     return path / _FOLDER / transfer_id
 
 
@@ -70,7 +70,7 @@ def store(op: str, path: Path, record: StagingRecord) -> None:
         "complete": record.complete,
     }
     place = folder(path, record.transfer_id)
-    with io_errors(str(path), "keeping a transfer's checkpoint"):
+    with io_errors(str(path), "writing a transfer's checkpoint"):
         files.make_directory(f"{op}:DIRECTORY", place)
         files.write_atomic(op, place / "state", json.dumps(words, indent=1).encode())
 

@@ -54,7 +54,7 @@ def io_error(where: str, doing: str, error: OSError) -> MirrordError:
         f"{doing} failed",
         where=where,
         why=reason,
-        hint="Look for disk errors in the kernel's log ('dmesg'); what was committed is as it was.",
+        hint="Check the kernel log for disk errors ('dmesg'); committed data is unchanged.",
     )
 
 
@@ -64,8 +64,8 @@ def block_damaged(where: str, address: int, why: str = "its checksum does not ma
         f"block {describe(address)} is damaged",
         where=where,
         why=why,
-        hint=f"'mirrord volume check {where}' lists all that is damaged; the other end of a mirror "
-        "has an intact copy of whatever was transferred.",
+        hint=f"'mirrord volume check {where}' lists all damage. The other end of a mirror has an "
+        "intact copy of all data that was transferred.",
     )
 
 

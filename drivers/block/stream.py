@@ -188,9 +188,9 @@ def parse_text(where: str, text: bytes) -> dict[str, Any]:
     try:
         words = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise stream_damaged(where, f"a header makes no sense ({error})") from error
+        raise stream_damaged(where, f"a header is malformed ({error})") from error
     if not isinstance(words, dict):
-        raise stream_damaged(where, "a header makes no sense")
+        raise stream_damaged(where, "a header is malformed")
     return words
 
 
@@ -199,13 +199,13 @@ def parse_head(where: str, words: dict[str, Any]) -> tuple[str | None, Entry, in
     `Damaged`.
     """
     if words.get("version") != VERSION or words.get("block_bytes") != BLOCK_BYTES:
-        raise stream_damaged(where, f"its version {words.get('version')} is not known here")
+        raise stream_damaged(where, f"its version {words.get('version')} is not supported")
     try:
         entry = Entry.from_dict(words["entry"])
         entry.root.check()
         return words["base"], entry, int(words["start"], 16)
     except (ArithmeticError, ValueError, KeyError, TypeError, MirrordError) as error:
-        raise stream_damaged(where, f"its first header makes no sense ({error})") from error
+        raise stream_damaged(where, f"its first header is malformed ({error})") from error
 
 
 def _capacity(old: Root | None, new: Root) -> int:

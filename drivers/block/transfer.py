@@ -32,7 +32,7 @@ def import_stream(volume: Volume, stream: BinaryIO, offset: int = 0) -> int:
         if at + len(piece) > volume.size_bytes:
             raise UsageError(
                 f"the content is larger than the volume of {volume.size_bytes} bytes",
-                hint="Make a larger volume with 'mirrord volume create'.",
+                hint="Create a larger volume with 'mirrord volume create'.",
             )
         volume.write(at, piece)
         at += len(piece)
@@ -46,7 +46,7 @@ def import_image(volume: Volume, path: Path) -> int:
         if size > volume.size_bytes:
             raise UsageError(
                 f"'{path}' has {size} bytes, the volume only {volume.size_bytes}",
-                hint="Make a larger volume with 'mirrord volume create'.",
+                hint="Create a larger volume with 'mirrord volume create'.",
             )
         end = 0
         for begin, stop in _data_extents(file.fileno(), size):
@@ -191,9 +191,9 @@ def _unpack(stream: _TarReader, target: Path) -> None:
             errors.seek(0)
             said = errors.read().decode(errors="replace").strip().splitlines()
             raise IoFailed(
-                "the tar stream was not unpacked",
+                "the tar stream could not be unpacked",
                 where=str(target),
-                why=said[0] if said else f"tar ended with status {child.returncode}",
+                why=said[0] if said else f"tar exited with status {child.returncode}",
             )
 
 

@@ -48,7 +48,7 @@ def _check_total(store: BlockStore, root: Root, total: int, waiting: Waiting) ->
     waiting.look()
     if total > root.allocated:
         raise Damaged(
-            "its trees name more blocks than it has",
+            "its trees refer to more blocks than it has",
             where=store.where,
             why=f"{root.allocated} are in use",
         )

@@ -75,11 +75,11 @@ class Volume:
         """
         path = Path(path)
         if not 0 < size_bytes <= SIZE_BYTES_MAX:
-            raise UsageError(f"a volume of {size_bytes} bytes cannot be made", why="at most 16 TiB")
+            raise UsageError(f"cannot create a volume of {size_bytes} bytes", why="at most 16 TiB")
         found = foreign_content(path)
         if found is not None:
             raise Refused(
-                "no volume can be made here",
+                "no volume can be created here",
                 where=str(path),
                 why=f"it holds {found}",
                 hint="Give a path that does not exist yet, or an empty directory.",
@@ -318,7 +318,7 @@ class Volume:
                     "this snapshot belongs to a mirror",
                     where=str(self.path),
                     hint="'mirrord snapshots NAME --delete' deletes a diverged one; the mirror "
-                    "prunes the others as its definition says.",
+                    "prunes the others by the rules of its definition.",
                 )
             self.drop_snapshots({guid})
 
@@ -451,12 +451,12 @@ class Volume:
         if self.frozen:
             raise writerlock.frozen(self.path)
         if not self.writable:
-            raise Refused("the volume is open for reading only", where=str(self.path))
+            raise Refused("the volume is open read-only", where=str(self.path))
 
     def _check_range(self, offset: int, length: int, size_bytes: int) -> None:
         if offset < 0 or length < 0 or offset + length > size_bytes:
             raise UsageError(
-                f"{length} bytes from {offset} on are outside of the volume",
+                f"{length} bytes at offset {offset} are outside the volume",
                 where=str(self.path),
                 why=f"it has {size_bytes} bytes",
             )
@@ -464,7 +464,7 @@ class Volume:
 
 def write_first_record(path: Path, record: RootRecord) -> None:
     """Make the directory of a new volume, which exists once the record is there."""
-    with io_errors(str(path), "making the volume's directory"):
+    with io_errors(str(path), "creating the volume's directory"):
         files.make_directory("BLOCK:CREATE:DIRECTORY", path)
     rootrecord.store("BLOCK:CREATE:ROOT", path, record, urgent=True)
 

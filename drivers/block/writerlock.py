@@ -56,7 +56,7 @@ def frozen(path: Path) -> Busy:
     return Busy(
         "the volume is frozen",
         where=str(path),
-        why="mirrord is about to switch it to another role, or back to a snapshot",
+        why="mirrord is about to switch its role or roll it back to a snapshot",
         hint="Wait for the operation to end ('mirrord status' shows it), then write to the volume "
         "that is live. Nothing was written.",
     )

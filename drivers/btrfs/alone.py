@@ -30,9 +30,9 @@ def alone(place: Layout, where: str) -> int:
                 if error.errno != errno.EWOULDBLOCK:
                     raise
                 raise Busy(
-                    "the 'btrfs receive' of an earlier transfer has not ended yet",
+                    "the 'btrfs receive' process of an earlier transfer is still running",
                     where=where,
-                    why="it was left alone, and its disk is slow or hangs",
-                    hint="Look for it with 'pgrep -af btrfs', and run the same command again.",
+                    why="its mirrord process was killed, and the disk is slow or hangs",
+                    hint="Run the same command again when it has ended ('pgrep -af btrfs').",
                 ) from None
             clock.sleep_s(_POLL_S)

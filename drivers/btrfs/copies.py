@@ -29,10 +29,10 @@ def begin(place: Layout, wanted: str, where: str) -> Path:
         raise refusals.nothing_shown(where)
     path = Path(wanted) if wanted else place.view.with_name(f"{place.view.name}-test")
     if os.path.lexists(path):
-        raise refusals.not_empty(str(path), "something is there already")
+        raise refusals.not_empty(str(path), "it exists already")
     if not path.parent.is_dir():
         raise Refused(
-            "there is no folder for the copy", where=str(path), why=f"{path.parent} is not there"
+            "no parent folder for the copy", where=str(path), why=f"{path.parent} does not exist"
         )
     layout.write_copy("BTRFS:COPY:RECORD", place, str(path), shown.info.uuid)
     try:
@@ -55,7 +55,7 @@ def end(place: Layout) -> bool:
         nested = store.nested_names(path, limit=1)
         if nested:
             raise Refused(
-                f"the copy holds the subvolume '{nested[0]}'",
+                f"the copy contains the subvolume '{nested[0]}'",
                 where=str(path),
                 hint=f"Move it away, or delete it: btrfs subvolume delete {path / nested[0]}",
             )

@@ -105,7 +105,7 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
                 "this is not on a btrfs file system",
                 where=str(self),
                 why=f"{layout.nearest_existing(path)} is on {kind}",
-                hint="Check that its file system is mounted, or give a path on a btrfs one.",
+                hint="Check that its file system is mounted, or give a path on btrfs.",
             )
         return layout.resolve(self.location, self._known)
 
@@ -185,10 +185,10 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
             return
         if one.wrapper is not None and one.wrapper.name == place.shown_wrapper():
             raise Refused(
-                "the snapshot is what the destination shows",
+                "the destination shows this snapshot",
                 where=str(self),
                 why=one.snapshot.name,
-                hint="It goes when a newer one is shown.",
+                hint="It can be deleted once a newer one is shown.",
             )
         reserve.use(place, lambda: store.delete(place, one, str(self)))
 
@@ -232,7 +232,7 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
                 "the snapshot was changed after it was taken",
                 where=str(self),
                 why=f"{newer.path} was made writable",
-                hint="The next update takes a new one.",
+                hint="The next update takes a new snapshot.",
             )
         older = store.require_base(place, guid, str(self)) if guid is not None else None
         return place, older, newer
@@ -301,10 +301,10 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
             raise refusals.other_mirror(str(self), owner)
         if not place.location.parent.is_dir():
             raise Refused(
-                "the folder above the destination is not there",
+                "the parent folder of the destination does not exist",
                 where=str(self),
                 why=str(place.location.parent),
-                hint=f"Make it with: mkdir -p {place.location.parent}",
+                hint=f"Create it with: mkdir -p {place.location.parent}",
             )
         files.make_directory("BTRFS:PREPARE:FOLDER", place.view.parent)
         layout.make_store("BTRFS:PREPARE", place, public=True)
@@ -369,7 +369,7 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
         if start is None and standing.role(place)[0] is not Role.MIRROR:
             raise refusals.not_a_mirror(str(self))
         if os.path.lexists(place.view) and place.shown_wrapper() is None:
-            raise refusals.not_empty(str(place.view), "it is not a view of mirrord's")
+            raise refusals.not_empty(str(place.view), "it is not a mirrord view")
         reserve.use(place, lambda: failover.promote(place, start, str(self)))
 
     @guarded

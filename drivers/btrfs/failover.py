@@ -38,8 +38,8 @@ def promote(place: Layout, start: Kept | None, where: str) -> None:
             raise Refused(
                 "there is nothing to make live",
                 where=where,
-                why="no intact snapshot is here",
-                hint="The first transfer must have ended: 'mirrord initialize NAME'.",
+                why="no intact snapshot exists here",
+                hint="Complete the first transfer: 'mirrord initialize NAME'.",
             )
         _refuse_mounted(place, where)
         layout.make_store("BTRFS:PROMOTE", place, public=True)
@@ -319,8 +319,8 @@ def fixed(place: Layout) -> str:
     """Why the view cannot change places with another one, or ""."""
     if place.mounted or layout.is_mount_point(place.view):
         return (
-            "it is mounted at this very path, and a mount point cannot be renamed; mount the "
-            "folder above it (the whole file system) and name the volume by its path there"
+            "it is mounted at exactly this path, and a mount point cannot be renamed; mount the "
+            "parent folder (the top level of the file system) and give the volume's path there"
         )
     return ""
 
@@ -329,8 +329,8 @@ def _refuse_mounted(place: Layout, where: str) -> None:
     why = fixed(place)
     if why:
         raise Refused(
-            "the volume cannot change places with its mirror's view",
+            "the volume cannot be exchanged with its mirror's view",
             where=where,
             why=why,
-            hint="Mount the whole file system elsewhere, for example: mount -o subvolid=5.",
+            hint="Mount the top level of the file system elsewhere: mount -o subvolid=5.",
         )

@@ -343,7 +343,7 @@ def as_mirrord_error(error: OSError, where: str) -> MirrordError:
             "the file system is mounted read-only",
             where=where,
             why=why,
-            hint="Remount it writable; after errors btrfs goes read-only by itself: see dmesg.",
+            hint="Remount it read-write. After errors btrfs becomes read-only: see dmesg.",
         )
     return IoFailed("an operation on the file system failed", where=where, why=why)
 

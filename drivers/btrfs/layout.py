@@ -215,7 +215,7 @@ def component(name: str, where: str) -> str:
         or any(c in name for c in "/\0\n")
         or (len(os.fsencode(name)) > _NAME_BYTES_MAX)
     ):
-        raise Refused(f"{name!r} cannot name a snapshot or a transfer", where=where)
+        raise Refused(f"{name!r} is not a valid name of a snapshot or a transfer", where=where)
     return name
 
 
@@ -274,7 +274,7 @@ def read_mirror_id(layout: Layout) -> str:
         return ""
     mirror_id = document.get("mirror_id")
     if not isinstance(mirror_id, str) or not mirror_id or set(document) != {"format", "mirror_id"}:
-        raise _damaged(layout.mirror_file, "it has other fields than it should")
+        raise _damaged(layout.mirror_file, "it has unexpected fields")
     return mirror_id
 
 
@@ -331,7 +331,7 @@ def read_record(wrapper: Path) -> Record | None:
             ctransid=_number(document["ctransid"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(path, f"it makes no sense ({error!r})") from error
+        raise _damaged(path, f"it is malformed ({error!r})") from error
 
 
 def known_record(known: Known, wrapper: Path) -> Record | None:
@@ -400,28 +400,28 @@ def _read(path: Path) -> dict[str, Any] | None:
     except ValueError as error:
         raise _damaged(path, str(error)) from error
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
-        raise _damaged(path, f"it is not of the format {_FORMAT}")
+        raise _damaged(path, f"its format is not {_FORMAT}")
     return document
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not a string")
     return value
 
 
 def _number(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{value!r} is not a number")
     return value
 
 
 def _damaged(path: Path, why: str) -> Damaged:
     return Damaged(
-        "a file of mirrord's own is damaged",
+        "a mirrord metadata file is damaged",
         where=str(path),
         why=why,
-        hint="Move it away to look at it; the snapshots beside it are not touched.",
+        hint="Move it elsewhere to examine it. The snapshots next to it are not affected.",
     )
 
 

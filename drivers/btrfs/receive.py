@@ -235,7 +235,7 @@ class BtrfsReceiver(Receiver):
                 f"{self._request.snapshot.guid}",
             )
         if (parent is None) != (self._base is None):
-            kind = "a whole snapshot" if parent is None else "changes to another snapshot"
+            kind = "a full snapshot" if parent is None else "changes to another snapshot"
             raise refusals.stream_damaged(self._where, f"it holds {kind}, which was not announced")
 
     def _pass_on(self, chunk: bytes | memoryview, waiting: Waiting) -> None:
@@ -269,7 +269,7 @@ class BtrfsReceiver(Receiver):
     def _finish(self) -> None:
         self._catch_up(None)
         if not self._scanner.ended:
-            raise refusals.stream_damaged(self._where, "it ends early")
+            raise refusals.stream_damaged(self._where, "it is truncated")
         os.close(self._writing)
         self._writing = -1
         child = self._child
@@ -288,11 +288,11 @@ class BtrfsReceiver(Receiver):
 
     def _verified(self) -> subvolume.Info:
         if os.listdir(self._wrapper) != [self._wrapper.name]:
-            raise refusals.stream_damaged(self._where, "it did not make the announced snapshot")
+            raise refusals.stream_damaged(self._where, "it did not create the announced snapshot")
         try:
             info = subvolume.info(self._subvolume)
         except OSError as error:
-            raise refusals.stream_damaged(self._where, "it made no snapshot") from error
+            raise refusals.stream_damaged(self._where, "it created no snapshot") from error
         if info.guid != self._request.snapshot.guid or not info.read_only:
             raise refusals.stream_damaged(
                 self._where, f"what arrived is {info.guid}, not {self._request.snapshot.guid}"
@@ -303,10 +303,10 @@ class BtrfsReceiver(Receiver):
             and info.parent_uuid != store.taken_for(self._place, self._base, self._where).uuid
         ):
             raise Damaged(
-                "the update was applied to another snapshot than its base",
+                "the update was applied to a snapshot other than its base",
                 where=self._where,
                 why=f"it started from {info.parent_uuid}, not from {self._base.path}",
-                hint="Nothing was shown; run the same command again.",
+                hint="The view is unchanged; run the same command again.",
             )
         return info
 
@@ -357,8 +357,8 @@ class BtrfsReceiver(Receiver):
 
 def _ending(status: int) -> str:
     if status < 0:
-        return f"'btrfs receive' was ended by signal {-status}"
-    return f"'btrfs receive' ended with status {status}"
+        return f"'btrfs receive' was killed by signal {-status}"
+    return f"'btrfs receive' exited with status {status}"
 
 
 def explain(why: str, where: str, base_guid: str | None) -> MirrordError:
@@ -374,7 +374,9 @@ def explain(why: str, where: str, base_guid: str | None) -> MirrordError:
         error.why = f"'btrfs receive' cannot reach it ({why})"
         if unreachable:
             error.why += "; the file system is mounted at a subvolume that does not contain it"
-            error.hint = "Mount the file system (or the folder above the destination) whole."
+            error.hint = (
+                "Mount the top level of the file system (or the destination's parent folder)."
+            )
         return error
     if "cross-device link" in lower:
         return Unsupported(
@@ -394,8 +396,8 @@ def explain(why: str, where: str, base_guid: str | None) -> MirrordError:
         return Unsupported(
             "a path in the volume is too long for 'btrfs receive'",
             where=where,
-            why=f"with the path of the copy before it, it may have {_PATH_BYTES_MAX} bytes: {why}",
-            hint="Shorten the path at the source (rename a folder above it), or give the mirror a "
+            why=f"with the path of the copy in front, the limit is {_PATH_BYTES_MAX} bytes: {why}",
+            hint="Shorten the path at the source (rename a parent folder), or give the mirror a "
             "destination with a shorter path.",
         )
     if "crc32 mismatch" in lower or "unexpected eof" in lower or "invalid" in lower:

@@ -229,11 +229,11 @@ class Spool:
         self._place.known.spools.pop(self._path, None)
         self._writing = False
         error = CheckpointUseless(
-            "what an earlier try had received cannot be read any more",
+            "the data that an earlier attempt received can no longer be read",
             where=self._where,
-            why=f"{self._path} is damaged in its chunk {number}",
-            hint="Run the same command again: it goes on from before that. If it happens again, "
-            "look for disk errors ('dmesg').",
+            why=f"chunk {number} of {self._path} is damaged",
+            hint="Run the same command again: it resumes before the damaged chunk. If it happens "
+            "again, check for disk errors ('dmesg').",
         )
         error.data["shortened"] = True
         return error

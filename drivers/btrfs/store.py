@@ -133,17 +133,17 @@ def shown(place: Layout) -> Kept | None:
 def delete(place: Layout, one: Kept, where: str) -> None:
     """Delete a snapshot of the store and its folder; durable."""
     if one.wrapper is None:
-        raise Refused("the snapshot is its owner's", where=where, why=str(one.path))
+        raise Refused("mirrord does not delete user snapshots", where=where, why=str(one.path))
     # (One that was changed since has another identity than it was pinned by.)
     guids = {one.snapshot.guid, one.info.guid}
     demand_free(pinfiles.load(place.pins), guids, one.snapshot.name, where)
     nested = nested_names(one.path, limit=1)
     if nested:
         raise Refused(
-            f"'{one.snapshot.name}' holds the nested subvolume '{nested[0]}'",
+            f"'{one.snapshot.name}' contains the nested subvolume '{nested[0]}'",
             where=where,
-            why="it came there with a volume that was set aside, and has data of its own",
-            hint=f"Move {one.path / nested[0]} away (or delete it) and try again.",
+            why="it was part of a volume that was set aside, and contains data of its own",
+            hint=f"Move {one.path / nested[0]} elsewhere (or delete it) and try again.",
         )
     subvolume.delete("BTRFS:DELETE:SUBVOLUME", one.path)
     sweep(place)
@@ -269,8 +269,8 @@ def _unsound(copy: str, where: str) -> Diverged:
     return Diverged(
         "another copy of the base snapshot is in the way",
         where=where,
-        why=f"{copy} was received from the same snapshot, and 'btrfs receive' would take data "
-        "from it, though it may have been changed since",
+        why=f"{copy} was received from the same snapshot, and 'btrfs receive' would use its "
+        "data, although it may have been changed since",
         hint=f"Delete it (btrfs subvolume delete) if it is not needed: {copy}",
     )
 

@@ -59,17 +59,17 @@ class Checkpoint(NamedTuple):
             return None
         stream_bytes, digest = said.get("bytes"), said.get("digest")
         if not isinstance(stream_bytes, int) or not isinstance(digest, str) or stream_bytes < 1:
-            raise useless(where, f"{dict(said)} is no place in a btrfs stream")
+            raise useless(where, f"{dict(said)} is not a position in a btrfs stream")
         return cls(stream_bytes, digest)
 
 
 def useless(where: str, why: str) -> CheckpointUseless:
     """The other end holds something else than what is sent now."""
     return CheckpointUseless(
-        "the transfer cannot go on where it was interrupted",
+        "the transfer cannot be resumed where it was interrupted",
         where=where,
         why=why,
-        hint="Run the same command again: it begins anew.",
+        hint="Run the same command again: it starts from the beginning.",
     )
 
 
@@ -144,7 +144,7 @@ class BtrfsSendStream(SendStream):
         assert self._going_on is not None
         chunk = self._read()
         if not chunk:
-            raise useless(self._where, "the stream is shorter than what was received of it")
+            raise useless(self._where, "the stream is shorter than the part already received")
         known = memoryview(chunk)[: self._left_bytes]
         self._digest.update(known)
         self._left_bytes -= len(known)
@@ -153,8 +153,8 @@ class BtrfsSendStream(SendStream):
         if self._digest.hexdigest() != self._going_on.digest:
             raise useless(
                 self._where,
-                f"the first {self._going_on.stream_bytes} bytes of the stream are not what was "
-                "received",
+                f"the first {self._going_on.stream_bytes} bytes of the stream differ from what "
+                "was received",
             )
         self._behind = memoryview(chunk)[len(known) :]
 
@@ -203,7 +203,7 @@ class BtrfsSendStream(SendStream):
 
     def _restarted(self, why: str) -> MirrordError:
         return TransferFailed(
-            "the kernel's stream makes no sense",
+            "the kernel's send stream is malformed",
             where=self._where,
             why=why,
             hint="Nothing was applied; run the same command again.",
@@ -214,7 +214,7 @@ class BtrfsSendStream(SendStream):
         if self._error is not None:
             raise self._explained(self._error) from self._error
         if not self._scanner.ended:
-            raise self._restarted("it ends in its middle")
+            raise self._restarted("it is truncated")
         self._ended = True
 
     def _explained(self, error: OSError) -> MirrordError:

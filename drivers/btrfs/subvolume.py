@@ -83,7 +83,9 @@ def _require_kernel() -> None:
     with Path("/proc/filesystems").open(encoding="utf-8") as file:
         if any(line.endswith("\tbtrfs\n") for line in file):
             return
-    raise Unsupported("this kernel has no btrfs", hint="Load it as root with: modprobe btrfs")
+    raise Unsupported(
+        "btrfs is not available in this kernel", hint="Load the module as root: modprobe btrfs"
+    )
 
 
 def is_subvolume(path: str | Path) -> bool:

@@ -16,9 +16,9 @@ def refused(volume: Path, where: str) -> MirrordError:
     return Refused(
         "no snapshot can be taken while a swap file in the volume is active",
         where=where,
-        why=f"btrfs takes none of a subvolume with an active swap file: {named}",
-        hint=f"Run 'swapoff {named}', and make the swap file in a subvolume of its own, which is "
-        "not mirrored; then run the same command again.",
+        why=f"btrfs cannot snapshot a subvolume with an active swap file: {named}",
+        hint=f"Run 'swapoff {named}', and create the swap file in a separate subvolume that is "
+        "not mirrored. Then run the same command again.",
     )
 
 

@@ -63,14 +63,14 @@ class Store:
             raise Damaged(
                 "this is not a mirrord catalogue",
                 where=str(self.path),
-                hint="Move the file away; mirrord then finds the mirrors' state anew.",
+                hint="Move the file away; mirrord then rebuilds the state of the mirrors.",
             )
         if version > len(MIGRATIONS):
             raise Damaged(
                 "the catalogue was written by a newer mirrord",
                 where=str(self.path),
-                why=f"its version is {version}, this mirrord knows {len(MIGRATIONS)}",
-                hint="Install that newer mirrord again.",
+                why=f"its version is {version}, this mirrord supports {len(MIGRATIONS)}",
+                hint="Install the newer mirrord again.",
             )
         if str(db.execute("PRAGMA journal_mode").fetchone()[0]) != "wal":
             db.execute("PRAGMA journal_mode = WAL")
@@ -106,15 +106,15 @@ class Store:
                 "the catalogue cannot be used",
                 where=where,
                 why=text,
-                hint="Check that the folder is there and writable, and that its disk is not full.",
+                hint="Check that the folder exists and is writable, and that its disk is not full.",
             ) from error
         except sqlite3.DatabaseError as error:
             raise Damaged(
                 "the catalogue is damaged",
                 where=where,
                 why=str(error),
-                hint="Move the file away: mirrord then finds the state of each mirror anew from "
-                "its two ends. Only history is lost.",
+                hint="Move the file away: mirrord then rebuilds the state of each mirror from its "
+                "two ends. Only history is lost.",
             ) from error
 
     @contextmanager

@@ -51,16 +51,16 @@ class Definitions:
                 raise ConfigError(
                     "the definition cannot be read",
                     where=str(path),
-                    why=f"it is a link to {path.readlink()}, which is not there",
+                    why=f"it is a link to {path.readlink()}, which does not exist",
                 ) from None
             near = nearest(name, self.names())
             known = ", ".join(self.names()[:8])
             if near:
                 hint = f"Did you mean '{near[0]}'?"
             elif known:
-                hint = f"There are: {known}."
+                hint = f"Known mirrors: {known}."
             else:
-                hint = "Make one with 'mirrord create NAME SOURCE DESTINATION'."
+                hint = "Create one with 'mirrord create NAME SOURCE DESTINATION'."
             raise NotFound(f"no mirror is called '{name}'", hint=hint) from None
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(
@@ -79,10 +79,10 @@ class Definitions:
             return both.get(self._source_of(first.id), first)
         if source_site not in both:
             raise ConfigError(
-                f"the definition names no site '{source_site}'",
+                f"the definition has no site '{source_site}'",
                 where=str(self.file(name)),
-                why=f"it names {' and '.join(both)}",
-                hint="It was edited meanwhile: try again.",
+                why=f"its sites are {' and '.join(both)}",
+                hint="It was edited in the meantime: run the same command again.",
             )
         return both[source_site]
 
@@ -113,7 +113,7 @@ class Definitions:
             raise Refused(
                 f"a mirror called '{name}' exists already",
                 where=str(path),
-                hint=f"Choose another name, or 'mirrord delete {name}' first.",
+                hint=f"Choose another name, or run 'mirrord delete {name}' first.",
             )
         return path
 

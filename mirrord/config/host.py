@@ -54,7 +54,7 @@ class Host(NamedTuple):
 def _webhook(value: Any) -> str:
     address = strict.text(value)
     if not address.startswith(("https://", "http://")):
-        raise ValueError("an address that begins with https:// or http:// is needed")
+        raise ValueError("expected an address that begins with https:// or http://")
     return address
 
 
@@ -62,13 +62,13 @@ def _listen(value: Any) -> str:
     address = strict.text(value)
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError('an address and a port are needed, for example "127.0.0.1:9744"')
+        raise ValueError('expected an address and a port, for example "127.0.0.1:9744"')
     return address
 
 
 def _yes(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ValueError("true or false is needed")
+        raise ValueError("expected true or false")
     return value
 
 
@@ -146,7 +146,7 @@ def _check_zone(zone: str, where: str) -> None:
     except (KeyError, ValueError, OSError):
         near = nearest(zone, available_timezones())
         raise ConfigError(
-            f"the time zone '{zone}' is not known",
+            f"unknown time zone '{zone}'",
             where=where,
             hint=f"Did you mean '{near[0]}'?" if near else "Write it as Europe/Berlin or UTC.",
         ) from None

@@ -24,7 +24,7 @@ SOCKETS_MAX = 64
 def fingerprint(value: Any) -> str:
     """A host key's fingerprint, as `ssh-keygen -l` shows it."""
     if not re.fullmatch(r"SHA256:[A-Za-z0-9+/]{43}", strict.text(value)):
-        raise ValueError("a fingerprint as 'ssh-keygen -l' shows it is needed: SHA256:…")
+        raise ValueError("expected a fingerprint as 'ssh-keygen -l' shows it: SHA256:…")
     return str(value)
 
 
@@ -32,20 +32,20 @@ def address(value: Any) -> str:
     """A host's name or IP address, or the path of a socket."""
     found = strict.text(value).strip("[]")
     if re.search(r"[\s\0@]", found) or found.startswith("-"):
-        raise ValueError("the name or the IP address of a host is needed, alone")
+        raise ValueError("expected the name or the IP address of a host, and nothing else")
     return found
 
 
 def user(value: Any) -> str:
     """A user's name."""
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+@-]*", strict.text(value)):
-        raise ValueError("the name of a user is needed")
+        raise ValueError("expected the name of a user")
     return str(value)
 
 
 def _key(value: Any) -> str:
     if not strict.text(value).startswith(("/", "~")):
-        raise ValueError("the whole path of a private key's file is needed")
+        raise ValueError("expected the absolute path of a private key file")
     return str(value)
 
 
@@ -55,14 +55,14 @@ def _command(value: Any) -> tuple[str, ...]:
         or not value
         or not all(isinstance(word, str) and word and "\0" not in word for word in value)
     ):
-        raise ValueError('a list of words is needed, for example ["/opt/bin/mirrord", "agent"]')
+        raise ValueError('expected a list of words, for example ["/opt/bin/mirrord", "agent"]')
     return tuple(value)
 
 
 def _compress(value: Any) -> str:
     text = str(value)
     if isinstance(value, bool) or (text not in ("auto", "off") and not _is_level(text)):
-        raise ValueError('"auto", "off", or a zstd level from 1 to 19 is needed')
+        raise ValueError('expected "auto", "off", or a zstd level from 1 to 19')
     return text
 
 
@@ -92,7 +92,7 @@ def checked(key: str, value: Any) -> Any:
     try:
         return check(value)
     except ValueError as error:
-        raise UsageError(f"'{value}' is no {key}", why=str(error)) from None
+        raise UsageError(f"'{value}' is not a valid {key}", why=str(error)) from None
 
 
 def check_host_name(name: str) -> str:
@@ -108,9 +108,9 @@ def parse(name: str, text: str, file: str) -> RemoteHost:
         values["connect_s"] = values.pop("connect")
     if values.get("transport") == "unix" and not values.get("address", "").startswith("/"):
         raise ConfigError(
-            "'address' is wrong",
+            "'address' is invalid",
             where=f"{file}:{strict.line_of(text, 'address')}",
-            why='transport = "unix" needs the whole path of a socket',
+            why='transport = "unix" needs the absolute path of a socket',
         )
     return RemoteHost(**{"name": name, "address": name, **values})
 
@@ -119,8 +119,7 @@ def render(host: RemoteHost) -> str:
     """A host as its file's text: what is not as usual."""
     usual = RemoteHost(host.name, "")
     lines = [
-        f"# The host '{host.name}'. Each key: docs/config.md. Try it: mirrord host check "
-        f"{host.name}"
+        f"# The host '{host.name}'. Keys: docs/config.md. Test: mirrord host check {host.name}"
     ]
     for key in _KEYS:
         field = "connect_s" if key == "connect" else key
@@ -167,7 +166,7 @@ class Hosts:
                 where=str(path),
                 hint=f"Did you mean '{near[0]}'?"
                 if near
-                else f"Make it with 'mirrord host add {name} --address …'.",
+                else f"Create it with 'mirrord host add {name} --address …'.",
             ) from None
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(
@@ -194,15 +193,15 @@ class Hosts:
             except UsageError as error:
                 file = self.folder / f"{seen[-1]}.toml"
                 raise ConfigError(
-                    f"'jump' is wrong: {error.what}", where=str(file), hint=error.hint
+                    f"'jump' is invalid: {error.what}", where=str(file), hint=error.hint
                 ) from None
             if host.name in seen:
                 file = self.folder / f"{seen[-1]}.toml"
                 raise ConfigError(
-                    "the jump hosts lead in a circle",
+                    "the jump hosts form a loop",
                     where=self._place(file, "jump"),
                     why=" → ".join([*seen, host.name]),
-                    hint="Take one 'jump' out.",
+                    hint="Remove one 'jump'.",
                 )
             if host.transport not in ("ssh", "openssh"):
                 raise ConfigError(

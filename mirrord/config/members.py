@@ -19,13 +19,13 @@ Table = tuple[str, Mapping[str, Endpoint]]
 def tables(value: Any) -> tuple[Table, ...]:
     """What the [[member]] tables say."""
     if not isinstance(value, list) or not value or not all(isinstance(one, dict) for one in value):
-        raise ValueError("at least one [[member]] table is needed")
+        raise ValueError("expected at least one [[member]] table")
     return tuple(_member(one) for one in value)
 
 
 def _member(table: dict[str, Any]) -> Table:
     if "name" not in table:
-        raise ValueError("each has a name, and an endpoint for each site")
+        raise ValueError("each needs a name, and an endpoint for each site")
     ends = {key: _endpoint(key, value) for key, value in table.items() if key != "name"}
     return check_name(strict.text(table["name"]), "a member"), ends
 
@@ -94,14 +94,14 @@ def check_tables(values: Mapping[str, Any], file: str) -> None:
 
 def _beside(key: str, where: str) -> ConfigError:
     return ConfigError(
-        f"there is '{key}' beside [[member]] tables", where=where, hint=_INSTEAD[key]
+        f"'{key}' cannot be combined with [[member]] tables", where=where, hint=_INSTEAD[key]
     )
 
 
 _INSTEAD = {
     "endpoint": "Give each volume a [[member]] table with a name, and its endpoint at each site.",
-    "recursive": "A dataset and its descendants are one member: make a mirror of them.",
-    "snapshots": "Snapshots that the owner takes of several volumes are not of one moment.",
+    "recursive": "A dataset and its descendants are one member: create a mirror of them.",
+    "snapshots": "User snapshots of several volumes are not taken at the same moment.",
 }
 
 
@@ -119,13 +119,13 @@ def _check_names(definition: Definition) -> None:
     where = definition.file or definition.name
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError("two members have one name", where=where, why=name)
+            raise ConfigError("two members have the same name", where=where, why=name)
     if len(kinds) > 1:
         raise ConfigError(
             "the members are of different kinds",
             where=where,
             why=", ".join(sorted(kinds)),
-            hint="Make a mirror for each kind of volume.",
+            hint="Create a mirror for each kind of volume.",
         )
 
 
@@ -138,7 +138,7 @@ def _check_places(definition: Definition) -> None:
             below = inner.location.startswith(outer.location.rstrip("/") + "/")
             if end.host == other.host and (end.location == other.location or below):
                 raise ConfigError(
-                    "two volumes of the members are one place, or one is inside the other",
+                    "two member volumes are the same, or one is inside the other",
                     where=definition.file or definition.name,
                     why=f"{other} and {end}",
                 )
@@ -152,7 +152,7 @@ def _check_sources(definition: Definition, others: Sequence[Definition]) -> None
         shared = [str(one) for one in sources if one in destinations]
         if shared and sources != destinations:
             raise ConfigError(
-                "only some members of another mirror would be mirrored further",
+                "only some members of another mirror's destination are sources of this one",
                 where=definition.file or definition.name,
                 why=f"{', '.join(shared)}: destination of '{other.name}'",
                 hint=f"Name all members of '{other.name}' as sources, in the same order.",
@@ -180,12 +180,14 @@ def mixed(source: Endpoint, destination: Endpoint, where: str) -> ConfigError:
     kinds = {source.kind, destination.kind}
     if kinds == {"btrfs", "zfs"}:
         error.why = (
-            "what their file systems send is not made for each other: snapshots, permissions and "
-            "shared blocks would get lost on the way"
+            "the send streams of the two file systems are incompatible: snapshots, permissions "
+            "and shared blocks would be lost"
         )
-        error.hint += " Where both are images of disks (a zvol, a block volume) that will come."
+        error.hint += (
+            " Two disk images (a zvol, a block volume): a later version will support that."
+        )
     elif kinds == {"block", "zfs"}:
-        error.why = "a dataset's stream cannot be applied to a block volume, or the other way round"
+        error.why = "a dataset's stream cannot be applied to a block volume, or vice versa"
         error.hint += (
             " Where the dataset is a zvol, an image like the block volume, a later version of "
             "mirrord will be able to; a ZFS file system will not."

@@ -33,8 +33,8 @@ def check_allowed(words: Sequence[str]) -> tuple[str, ...]:
     """Rules as `Peer.allow` has them; `UsageError` when one is none, or there is not one."""
     if not words:
         raise UsageError(
-            "a peer that may do nothing needs no certificate",
-            hint="Say what it is for: --allow receive=/FOLDER or --allow send=/FOLDER.",
+            "a peer needs at least one permission",
+            hint="Give --allow receive=/FOLDER or --allow send=/FOLDER.",
         )
     for word in words:
         verb, _, folder = word.partition("=")
@@ -42,9 +42,9 @@ def check_allowed(words: Sequence[str]) -> tuple[str, ...]:
         plain = path or ("/" in folder and is_dataset(folder))
         if verb not in ("receive", "send") or not plain or not folder.isprintable():
             raise UsageError(
-                f"'{word}' does not say what a peer may do",
-                hint="Write receive=/FOLDER or send=/FOLDER, with the whole path, or the name of a "
-                "dataset: receive=POOL/DATASET.",
+                f"'{word}' is not a permission of a peer",
+                hint="Write receive=/FOLDER or send=/FOLDER, with the absolute path, or the name "
+                "of a dataset: receive=POOL/DATASET.",
             )
     return tuple(words)
 
@@ -56,13 +56,13 @@ def _allow(value: Any) -> tuple[str, ...]:
 def _fingerprint(value: Any) -> str:
     found = strict.text(value).lower()
     if len(found) != 64 or set(found) - set("0123456789abcdef"):
-        raise ValueError("64 hexadecimal digits are needed: SHA-256 of the certificate")
+        raise ValueError("expected 64 hexadecimal digits: SHA-256 of the certificate")
     return found
 
 
 def _yes(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ValueError("true or false is needed")
+        raise ValueError("expected true or false")
     return value
 
 
@@ -116,8 +116,8 @@ class Peers:
         """Make the file of a new peer; returns its path."""
         allowed = "\n".join(f"    {_quoted(word)}," for word in peer.allow)
         text = (
-            f"# The peer '{peer.name}'. Delete this file to shut it out: its sessions end then,\n"
-            "# too. Each key: docs/config.md.\n"
+            f"# The peer '{peer.name}'. Delete this file to revoke its access; its sessions end\n"
+            "# as well. Keys: docs/config.md.\n"
             f'fingerprint = "{peer.fingerprint}"\n'
             f"allow = [\n{allowed}\n]\n"
             f"append_only = {'true' if peer.append_only else 'false'}\n"

@@ -45,10 +45,10 @@ class Authority:
         """Make keys and certificates of the authority and of this host. `Refused`: there are."""
         if self.certificate.exists():
             raise Refused(
-                "this host has an authority already",
+                "this host already has a certificate authority",
                 where=str(self.folder),
-                why="a new one would shut out every peer",
-                hint=f"To begin anew, move the folder {self.folder} away first.",
+                why="a new one would invalidate the certificates of all peers",
+                hint=f"To create a new one, move the folder {self.folder} away first.",
             )
         key, made = _made("mirrord of this host", None)
         server_key, server = _made("mirrord", (key, made), server=True)
@@ -71,7 +71,7 @@ class Authority:
         allowed, file = check_allowed(allow), peers.file(name)
         if file.exists():
             raise Refused(
-                f"there is a peer '{name}'",
+                f"the peer '{name}' already exists",
                 where=str(file),
                 hint=f"To give it a new certificate, delete {file} first.",
             )
@@ -86,9 +86,9 @@ class Authority:
             peers.write(peer)
         except FileExistsError:
             raise Refused(
-                "the file of the bundle exists",
+                "the bundle file already exists",
                 where=str(bundle),
-                hint="Name another one with --output.",
+                hint="Give another path with --output.",
             ) from None
         except OSError as error:
             raise _failed(bundle, error) from error
@@ -103,7 +103,9 @@ class Authority:
             return key, x509.load_pem_x509_certificate(self.certificate.read_bytes())
         except FileNotFoundError:
             raise NotFound(
-                "this host has no authority", where=str(self.folder), hint="Run: mirrord pki init"
+                "this host has no certificate authority",
+                where=str(self.folder),
+                hint="Run: mirrord pki init",
             ) from None
         except (OSError, ValueError) as error:
             raise _failed(self.folder, error) from error

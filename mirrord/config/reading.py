@@ -38,7 +38,7 @@ def keep(value: Any) -> int | str:
         return value
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= KEEP_MAX:
         raise ValueError(
-            f"a whole number from 1 to {KEEP_MAX} is needed, or rules such as "
+            f"expected an integer from 1 to {KEEP_MAX}, or rules such as "
             '"newest 10, 24 hourly, 7 daily"'
         )
     return value
@@ -51,24 +51,24 @@ def as_keep(value: int | str) -> int | str:
     try:
         return keep(value)
     except ValueError as error:
-        raise UsageError(f"'{value}' does not say which snapshots stay", why=str(error)) from None
+        raise UsageError(f"'{value}' is not a retention rule", why=str(error)) from None
 
 
 def _policy(value: Any) -> str:
     if value != "async":
-        raise ValueError('the only policy of this version is "async"')
+        raise ValueError('the only supported policy is "async"')
     return str(value)
 
 
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ValueError("true or false is needed")
+        raise ValueError("expected true or false")
     return value
 
 
 def _patterns(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-        raise ValueError('a list of texts is needed, for example ["daily.*"]')
+        raise ValueError('expected a list of strings, for example ["daily.*"]')
     return tuple(value)
 
 
@@ -201,24 +201,24 @@ class _Reader:
     def _check_form(self, raw: Mapping[str, Any]) -> None:
         if is_old(raw):
             raise ConfigError(
-                "the definition has the form of an older version",
+                "the definition has the format of an older version",
                 where=self._file,
                 hint=f"'mirrord config migrate {self._name}' rewrites it.",
             )
         for key in _OLD_KEYS:
             if key in raw and "site" in raw:
                 raise ConfigError(
-                    f"'{key}' is of the older form, but the file has sites",
+                    f"'{key}' belongs to the older format, but the file has sites",
                     where=self._where(key),
-                    hint=f"Take out '{key}': each site has its own settings (docs/config.md).",
+                    hint=f"Remove '{key}': each site has its own settings (docs/config.md).",
                 )
 
     def _check_sites(self) -> None:
         names = list(self._sites)
         if len(names) != 2:
-            why = f"it names {', '.join(names)}" if names else "it names none"
+            why = f"it has {', '.join(names)}" if names else "it has none"
             raise ConfigError(
-                "a definition names two sites",
+                "a definition needs exactly two sites",
                 why=why,
                 where=self._where(names[-1], "site") if names else self._file,
                 hint="Write a table for each: [site.primary] and [site.secondary].",
@@ -251,7 +251,7 @@ class _Reader:
             return
         near = nearest(name, self._sites)
         raise ConfigError(
-            f"'{table}.{name}' is of no site",
+            f"'{table}.{name}' is not a site",
             where=self._where(name, table),
             hint=f"Did you mean '{near[0]}'?" if near else f"Sites: {', '.join(self._sites)}.",
         )
@@ -314,7 +314,7 @@ class _Reader:
         elif any(timing):
             key = next(key for key in _ABOUT_TIMES if getattr(timing, key))
             raise ConfigError(
-                f"'{key}' says when to run, but there is no schedule",
+                f"'{key}' requires a schedule",
                 where=where(key),
                 hint='Add for example: schedule = "every 15m"',
             )
@@ -324,9 +324,9 @@ def recursive_end(endpoint: Endpoint, where: str) -> Endpoint:
     """The same place with all below it; `ConfigError` where there is no such thing."""
     if endpoint.kind not in ("zfs", TREE):
         raise ConfigError(
-            f"a {endpoint.kind} volume cannot be mirrored with all below it",
+            f"a {endpoint.kind} volume cannot be mirrored recursively",
             where=where,
-            hint="'recursive' is for ZFS datasets. Make a mirror for each volume.",
+            hint="'recursive' is for ZFS datasets. Create a mirror for each volume.",
         )
     return endpoint._replace(kind=TREE)
 

@@ -48,7 +48,7 @@ class Schedules:
         near = nearest(name, self.names())
         raise ConfigError(
             f"no schedule is called '{name}'",
-            hint=f"Did you mean '{near[0]}'?" if near else f"There are: {', '.join(self.names())}.",
+            hint=f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(self.names())}.",
         )
 
     def of(self, definition: Definition) -> Schedule | None:

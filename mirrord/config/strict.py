@@ -18,7 +18,7 @@ Keys = Mapping[str, "Callable[[Any], Any] | Keys"]
 def text(value: Any) -> str:
     """A text that is not empty."""
     if not isinstance(value, str) or not value.strip():
-        raise ValueError("a text in quotes is needed")
+        raise ValueError("expected a string in quotes")
     return value
 
 
@@ -26,7 +26,7 @@ def texts(value: Any) -> tuple[str, ...]:
     """A text, or a list of texts."""
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list) or not all(isinstance(item, str) and item for item in listed):
-        raise ValueError('a text or a list of texts is needed, for example ["one", "two"]')
+        raise ValueError('expected a string or a list of strings, for example ["one", "two"]')
     return tuple(listed)
 
 
@@ -39,8 +39,8 @@ def program(value: Any) -> tuple[str, ...]:
         or not value[0].startswith("/")
     ):
         raise ValueError(
-            'a program with its arguments is needed, for example ["/usr/local/bin/freeze", "db"]: '
-            "the whole path first, and no shell"
+            'expected a program with its arguments, for example ["/usr/local/bin/freeze", "db"]: '
+            "the absolute path first, no shell"
         )
     return tuple(value)
 
@@ -50,7 +50,7 @@ def whole(low: int, high: int) -> Callable[[Any], int]:
 
     def check(value: Any) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise ValueError(f"a whole number from {low} to {high} is needed")
+            raise ValueError(f"expected an integer from {low} to {high}")
         return value
 
     return check
@@ -62,7 +62,7 @@ def number(low: float, high: float) -> Callable[[Any], float]:
     def check(value: Any) -> float:
         right = isinstance(value, int | float) and not isinstance(value, bool)
         if not right or not low <= value <= high:
-            raise ValueError(f"a number from {low:g} to {high:g} is needed")
+            raise ValueError(f"expected a number from {low:g} to {high:g}")
         return float(value)
 
     return check
@@ -74,7 +74,9 @@ def duration(value: Any) -> float:
 
     seconds = parse_duration(text(value))
     if not seconds:
-        raise UsageError(f"'{value}' is no time at all", hint="Write for example 90s or 15 min.")
+        raise UsageError(
+            f"'{value}' is not longer than 0 s", hint="Write for example 90s or 15 min."
+        )
     return seconds
 
 
@@ -83,7 +85,7 @@ def one_of(*words: str) -> Callable[[Any], str]:
 
     def check(value: Any) -> str:
         if value not in words:
-            raise ValueError("it must be one of " + ", ".join(f'"{word}"' for word in words))
+            raise ValueError("expected one of " + ", ".join(f'"{word}"' for word in words))
         return str(value)
 
     return check
@@ -157,12 +159,12 @@ def _table(
             near = nearest(key, keys)
             hint = f"Did you mean '{near[0]}'?" if near else f"Known keys: {', '.join(keys)}."
             if key in top:
-                hint = f"'{key}' stands at the top of the file, above the first table."
+                hint = f"'{key}' belongs at the top of the file, above the first table."
             raise ConfigError(f"unknown key '{shown}'", where=where_of(key, table), hint=hint)
         if isinstance(check, Mapping):
             if not isinstance(value, dict):
                 raise ConfigError(
-                    f"'{shown}' is wrong", where=where_of(key, table), why="a table is needed"
+                    f"'{shown}' is invalid", where=where_of(key, table), why="expected a table"
                 )
             values[key] = _table(value, check, where_of, shown, top=top)
             continue
@@ -170,7 +172,7 @@ def _table(
             values[key] = check(value)
         except ValueError as error:
             raise ConfigError(
-                f"'{shown}' is wrong", where=where_of(key, table), why=str(error)
+                f"'{shown}' is invalid", where=where_of(key, table), why=str(error)
             ) from None
         except MirrordError as error:
             raise ConfigError(

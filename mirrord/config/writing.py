@@ -35,10 +35,10 @@ def render(definition: Definition) -> str:
     """A definition as its file's text. Hooks and overrides are for people to add."""
     recursive = definition.source.kind == definition.destination.kind == TREE
     lines = [
-        f"# The mirror '{definition.name}'. Each key: docs/config.md. "
+        f"# The mirror '{definition.name}'. Keys: docs/config.md. "
         "Check it with 'mirrord config check'.",
         f"id = {quoted(definition.id)}",
-        *(["# With all descendant datasets.", "recursive = true"] if recursive else []),
+        *(["# Includes all descendant datasets.", "recursive = true"] if recursive else []),
         f"policy = {quoted(definition.policy)}",
         "",
     ]
@@ -53,12 +53,12 @@ def render(definition: Definition) -> str:
         lines.append("")
     if definition.promise.rpo_s is not None:
         lines += [
-            "# The lag that is promised: alarms are measured by it.",
+            "# The recovery point objective: lag alarms are based on it.",
             f'rpo = "{definition.promise.rpo_s:.9f}'.rstrip("0").rstrip(".") + 's"',
             "",
         ]
     if pace.throttle:
-        lines += ["# How fast it may transfer.", f"throttle = {quoted(pace.throttle)}", ""]
+        lines += ["# The transfer rate limit.", f"throttle = {quoted(pace.throttle)}", ""]
     for site in definition.sites:
         is_source = site.name == definition.source_site
         keep = definition.keep_source if is_source else definition.keep_destination
@@ -66,12 +66,12 @@ def render(definition: Definition) -> str:
             f"[site.{site.name}]"
             + ("  # the source, until 'mirrord reverse' changes the roles" if is_source else ""),
             *_endpoint(definition, site.endpoints[0], recursive=recursive),
-            "# Which reference snapshots stay here (the base is always one of them).",
+            "# The reference snapshots to keep here (the base is always kept).",
             f"keep = {_value(keep)}",
         ]
         if is_source:
             lines += [
-                "# Its own snapshots that are replicated while it is the source: glob patterns.",
+                "# User snapshots to replicate while it is the source: glob patterns.",
                 f"snapshots = {_value(definition.snapshots)}",
             ]
         lines.append("")

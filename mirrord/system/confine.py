@@ -82,9 +82,9 @@ def _confine(writable: str, mount: str, program: str) -> None:
         _checked(_call(_MOVE_MOUNT, opened, "", _AT_FDCWD, writable, _MOVE_MOUNT_F_EMPTY_PATH))
     except OSError as error:
         raise Unsupported(
-            "what a stream may do here cannot be confined",
+            "the program that applies the stream cannot be confined",
             where=writable,
-            why=f"{error.strerror}: it needs Linux 5.14, root, and leave to make a mount namespace",
+            why=f"{error.strerror}: that needs Linux 5.14, root, and a mount namespace",
             hint="Use a newer kernel; in a container, allow CAP_SYS_ADMIN.",
         ) from error
     finally:

@@ -72,7 +72,7 @@ def exclusive(path: str | Path, purpose: str, *, what: str) -> Iterator[None]:
         if not _take(descriptor):
             raise Busy(
                 f"{what} is in use by {_read_holder(descriptor)}",
-                hint="Wait for it to end, or end it: 'mirrord abort NAME' where it is a mirror's.",
+                hint="Wait for it to end; 'mirrord abort NAME' ends the operation of a mirror.",
             )
         _sign(descriptor, purpose)
         yield

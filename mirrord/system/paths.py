@@ -75,7 +75,7 @@ class Paths(NamedTuple):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as error:
                 raise ConfigError(
-                    f"the folder {folder} cannot be made",
+                    f"the folder {folder} cannot be created",
                     why=error.strerror or str(error),
                     hint="Run it as root, or set MIRRORD_HOME to a folder of your own.",
                 ) from error

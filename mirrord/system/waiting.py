@@ -136,8 +136,8 @@ def deadline(seconds: float) -> Waiting:
         if clock.monotonic_s() > until_s:
             raise LinkLost(
                 "the other end does not answer",
-                why="nothing came in time",
-                hint="Run the same command again: it goes on where this one stopped.",
+                why="no answer within the time limit",
+                hint="Run the same command again: it resumes where this one stopped.",
             )
 
     return Waiting(check)

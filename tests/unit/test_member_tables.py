@@ -65,7 +65,7 @@ def test_in_the_other_direction_each_member_is_turned() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('name = "log"', 'name = "data"', "two members have one name"),
+        ('name = "log"', 'name = "data"', "two members have the same name"),
         ('"btrfs:/db/log"', '"btrfs:/db/data"', "one place"),
         ('"btrfs:/db/log"', '"btrfs:/db/data/log"', "inside the other"),
         ('"btrfs:/db/log"', '"btrfs:/backup/data/log"', "inside the other"),
@@ -75,7 +75,7 @@ def test_in_the_other_direction_each_member_is_turned() -> None:
             '"btrfs:/backup/data"',
             "one destination|one place",
         ),
-        ('name = "log"\n', "", "each has a name"),
+        ('name = "log"\n', "", "each needs a name"),
         ('name = "log"', 'name = "log"\nextra = 1', "text"),
         ('name = "log"', 'name = "log"\nelsewhere = "btrfs:/x"', "endpoint for each site"),
         ('here = "btrfs:/db/log"', "", "endpoint for each site"),
