@@ -1,4 +1,4 @@
-"""Waiting for the 'btrfs receive' of a process that was killed."""
+"""Waits for a 'btrfs receive' that a killed mirrord process left running."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ _POLL_S = 0.02
 
 
 def alone(place: Layout, where: str) -> int:
-    """A descriptor with a lock that 'btrfs receive' holds as long as it lives: the one of a process
-    that was killed may still write into what a new one makes under the same name. `Busy`.
+    """A locked descriptor, which 'btrfs receive' inherits and so keeps locked until it exits.
+
+    A 'btrfs receive' whose parent was killed may still write to what a new one creates under the
+    same name; `Busy` when it does not exit in time.
     """
     descriptor = os.open(place.staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     until_s = clock.monotonic_s() + _WAIT_S

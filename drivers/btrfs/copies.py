@@ -1,7 +1,7 @@
-"""A writable copy of what a destination shows, for tests of it: a snapshot beside the view.
+"""The writable copy of what a destination shows, for testing: a snapshot next to the view.
 
-`copy.json` in the store says where it is, and of which snapshot: written before the copy is made,
-so that whatever a crash leaves is found.
+`copy.json` in the store records its path and its snapshot. It is written before the copy is
+created, so that what a crash leaves can be found.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def end(place: Layout) -> bool:
 
 
 def find(place: Layout) -> Path | None:
-    """Where the copy is; None when there is none, or something else is there by now."""
+    """The path of the copy; None when there is none, or the path is used for something else now."""
     record = layout.read_copy(place)
     if record is None:
         return None

@@ -1,9 +1,10 @@
 """Failing over and back: the view changes between a live volume and a link to a snapshot.
 
 Both directions prepare the new view and exchange it with the old one in a single step (renameat2
-RENAME_EXCHANGE), so that there is never a moment without a view. A volume that becomes live is
-prepared in `swap/`; the link that takes a live volume's place, beside it (`Layout.outside`), as a
-frozen one cannot leave its folder. What a crash leaves there says how far it came.
+RENAME_EXCHANGE), so the view exists at every moment. A volume that becomes live is
+prepared in `swap/`. The link that replaces a live volume is prepared next to it
+(`Layout.outside`), because a frozen volume cannot be moved to another folder. What a crash leaves
+there shows how far the operation got.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from mirrord.system.openers import sees_all, writers_on
 
 _PROMOTING = "promoting"
 _COMPARED = "divergence"
-#: Much longer than an open() takes that had passed its checks before a volume became read-only.
+#: Much longer than an open() takes that passed its checks before the volume became read-only.
 _OPENING_S = 0.05
 
 
@@ -43,11 +44,11 @@ def promote(place: Layout, start: Kept | None, where: str) -> None:
             )
         _refuse_mounted(place, where)
         layout.make_store("BTRFS:PROMOTE", place, public=True)
-        sweep(place)  # of an earlier try, perhaps of an older snapshot
+        sweep(place)  # leftovers of an earlier attempt, perhaps from an older snapshot
         subvolume.snapshot("BTRFS:PROMOTE:SNAPSHOT", start.path, ready, read_only=False)
         if os.path.lexists(place.view):
             files.exchange("BTRFS:PROMOTE:EXCHANGE", place.view, ready)
-        else:  # somebody removed the link
+        else:  # the link was removed
             files.rename("BTRFS:PROMOTE:EXCHANGE", ready, place.view)
     if ready.is_symlink():
         files.remove_file("BTRFS:PROMOTE:LINK", ready)
@@ -57,10 +58,9 @@ def promote(place: Layout, start: Kept | None, where: str) -> None:
 
 
 def to_promote(place: Layout, guid: str | None, where: str) -> Kept | None:
-    """What a promoted volume begins as: the snapshot `guid`, or without one what is shown, else
-    the newest that is intact. A received one of which our own record is missing or damaged will do:
-    it was complete when it came here, and the kernel forgets that it was received once somebody
-    makes it writable.
+    """The snapshot that a promoted volume begins as: `guid` if given, else the one shown, else the
+    newest intact one. A received snapshot whose record is missing or damaged is acceptable: it was
+    complete when it arrived, and the kernel clears its received UUID when it is made writable.
     """
     if guid is not None:
         one = store.find(place, guid)
@@ -90,8 +90,8 @@ def rollback(
     where: str,
     set_aside: Callable[[], None],
 ) -> str | None:
-    """See `Driver.rollback`: a link to the snapshot takes the live volume's place. That is moved
-    first and made read-only then, so what users write until the very exchange is in it.
+    """See `Driver.rollback`: a link to the snapshot replaces the live volume. The volume is moved
+    first and made read-only afterwards, so it contains everything written up to the exchange.
 
     set_aside: called once the volume is no longer in its place.
     """
@@ -100,7 +100,7 @@ def rollback(
     if place.live:
         _refuse_mounted(place, where)
         layout.make_store("BTRFS:ROLLBACK", place, public=True)
-        _settle(place, None, keep_as)  # of a rollback that nobody ended: never lose it
+        _settle(place, None, keep_as)  # left by an unfinished rollback: never lose it
         layout.write_mirror_id("BTRFS:ROLLBACK:MIRROR", place, mirror_id)
         files.switch_link("BTRFS:ROLLBACK:READY", link, place.outside)
         files.exchange("BTRFS:ROLLBACK:EXCHANGE", place.view, place.outside)
@@ -117,7 +117,7 @@ def rollback(
 
 
 def _mirror_id(place: Layout) -> str:
-    """The mirror that the place belongs to; "" also when that is not legible."""
+    """The id of the mirror; "" also when the record cannot be read."""
     try:
         return layout.read_mirror_id(place)
     except Damaged:
@@ -144,8 +144,8 @@ def reinstate(place: Layout, name: str, where: str) -> None:
 
 
 def _take_in(place: Layout, name: str) -> None:
-    """Move the volume that a view's link has just changed places with into `swap/`. A frozen one
-    must be writable for that, but is no longer where its users look for it.
+    """Move the volume that was just exchanged with the view's link into `swap/`. A frozen volume
+    must be writable for that; it is no longer at the path that its users know.
     """
     if subvolume.is_subvolume(place.outside):
         name = _free_name(place, name)
@@ -158,14 +158,14 @@ def _take_in(place: Layout, name: str) -> None:
 
 
 def _aside(place: Layout) -> list[Path]:
-    """The folders of volumes that were live and wait to be kept or dropped."""
+    """The folders of formerly live volumes that have not been kept or deleted yet."""
     found = sorted(place.swap.iterdir()) if place.swap.is_dir() else []
     return [path for path in found if path.is_dir() and not subvolume.is_subvolume(path)]
 
 
 def _settle(place: Layout, target: Kept | None, keep_as: str) -> str | None:
-    """Freeze what was set aside, and keep it as a DIVERGED snapshot; drop it when it certainly
-    holds what `target` does. Returns the name by which that of `keep_as` is kept.
+    """Freeze what was set aside, and keep it as a DIVERGED snapshot; delete it when its content is
+    certainly that of `target`. Returns the name under which the volume of `keep_as` is kept.
     """
     ours = None
     _take_in(place, layout.component(keep_as, str(place.location)))
@@ -189,9 +189,9 @@ def _settle(place: Layout, target: Kept | None, keep_as: str) -> str | None:
 
 
 def tidy(place: Layout) -> None:
-    """End what nobody knows of any more, since its record was lost: what a rollback set aside is
-    kept, as no listing names what is in `swap/`; what never was live goes. What cannot be done now
-    (the disk is full, say) stays as it is, for the next time.
+    """Finish operations whose record was lost: keep what a rollback set aside (no listing shows
+    what is in `swap/`), and delete what never was live. What fails now, for example because the
+    disk is full, is left for the next call.
     """
     with contextlib.suppress(OSError):
         sweep(place)
@@ -200,7 +200,7 @@ def tidy(place: Layout) -> None:
 
 
 def _free_name(place: Layout, name: str) -> str:
-    """`name`, or with a number behind it when that is taken."""
+    """`name`, with a number appended when that is taken."""
     free = name
     for number in itertools.count(2):
         taken = place.diverged / free, place.swap / free / free
@@ -215,12 +215,12 @@ def _is_of(name: str, wanted: str) -> bool:
 
 
 def _superfluous(volume: Path, target: Kept) -> bool:
-    """Whether all that the volume holds is in the snapshot, and nobody can write to it any more.
+    """Whether the snapshot contains everything in the volume, and no process can still write to it.
 
-    Where the files of some process cannot be seen, somebody may.
+    False when the open files of some processes are not visible.
 
-    It is read-only: who does not have a file open for writing yet gets none. Who is about to get
-    one (it was opened before) has it within the pause.
+    The volume is read-only, so no file can be opened for writing any more. An open() that had
+    passed its checks before completes within the pause.
     """
     if store.nested_names(volume, limit=1) or not sees_all():
         return False
@@ -239,9 +239,9 @@ def _remove_wrapper(wrapper: Path) -> None:
 
 
 def _freeze(place: Layout, wrapper: Path) -> None:
-    """Make a volume that was set aside a snapshot, and record its identity."""
+    """Turn a volume that was set aside into a snapshot, and record its identity."""
     kept = wrapper / wrapper.name
-    # What is still in memory belongs to it, and must not count as a change later.
+    # Data still in memory belongs to it, and must not count as a change later.
     files.sync_filesystem("BTRFS:ROLLBACK:SYNC", kept)
     subvolume.set_read_only("BTRFS:ROLLBACK:READONLY", kept)
     files.sync_filesystem("BTRFS:ROLLBACK:SYNC", kept)
@@ -258,7 +258,7 @@ def _freeze(place: Layout, wrapper: Path) -> None:
 
 
 def divergence(place: Layout, start: Kept, *, limit: int, where: str) -> Divergence:
-    """See `Driver.divergence`: the live volume is compared as a snapshot of it, made for that."""
+    """See `Driver.divergence`: a temporary snapshot of the live volume is compared."""
     newer = tuple(
         one.snapshot.name
         for one in store.kept(place)
@@ -286,7 +286,7 @@ def divergence(place: Layout, start: Kept, *, limit: int, where: str) -> Diverge
 
 
 def sweep(place: Layout) -> None:
-    """Remove what an interrupted comparison or promotion left: it never was live."""
+    """Remove what an interrupted comparison or promotion left; it never was live."""
     for name in (_COMPARED, _PROMOTING):
         path = place.swap / name
         if subvolume.is_subvolume(path):
@@ -296,13 +296,13 @@ def sweep(place: Layout) -> None:
 
 
 def unchanged(volume: Path, start: Kept) -> bool:
-    """Whether a volume that is or was live certainly holds what the intact snapshot `start` holds.
+    """Whether a live or formerly live volume certainly has the content of the intact `start`.
 
-    Every change of a file passes its inode, and with it the subvolume's ctransid, unless a power
-    cut comes between (`subvolume.last_change`); a snapshot has both of its origin, and taking one
-    changes neither. What the kernel knows in memory is enough to say that it was changed; to say
-    that it was not, what is in memory is written first.
-    The volume must be what the snapshot was taken of, or have begun as the snapshot.
+    Every change of a file updates its inode and the subvolume's ctransid, except after a power
+    failure (`subvolume.last_change`). A snapshot inherits both from its origin, and taking one
+    changes neither. The kernel's state in memory is enough to detect a change; to rule one out,
+    it is written to disk first.
+    The volume must be the origin of the snapshot, or have begun as the snapshot.
     """
     if ioctl.transaction_in_memory(volume) not in (None, start.info.ctransid):
         return False
@@ -316,7 +316,7 @@ def unchanged(volume: Path, start: Kept) -> bool:
 
 
 def fixed(place: Layout) -> str:
-    """Why the view cannot change places with another one, or ""."""
+    """Why the view cannot be exchanged, or "" when it can."""
     if place.mounted or layout.is_mount_point(place.view):
         return (
             "it is mounted at exactly this path, and a mount point cannot be renamed; mount the "

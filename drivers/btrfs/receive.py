@@ -1,12 +1,12 @@
-"""Receiving: one `btrfs receive`, fed by a pipe, into a staging place that only root can see.
+"""Receiving: one `btrfs receive`, fed by a pipe, into a staging folder that only root can read.
 
-`btrfs receive` takes an end of file between two commands for a good end, makes the subvolume
-read-only and calls it received. So its word counts for nothing here: a staging is complete only
-when our own scanner saw the END command, the program ended well, and the subvolume has the very
-identity and parent that were announced; only then is its record marked complete.
+`btrfs receive` accepts an end of file between two commands as the end of the stream, makes the
+subvolume read-only and marks it received. Its result is therefore not relied on: a staging is
+complete only when our own scanner saw the END command, the program exited with status 0, and the
+subvolume has the announced identity and parent. Only then is its record marked complete.
 
-It cannot go on from its middle either. So a transfer that may break off is kept in a spool as well
-(spool.py), and applied again from there.
+It cannot resume in the middle of a stream either. A transfer that may be interrupted is therefore
+also kept in a spool (spool.py), and applied again from there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from subprocess import Popen  # noqa: TID251 - the type only
 
 _ERROR_BYTES_MAX = 4096
-#: Linux' PATH_MAX, less its end.
+#: PATH_MAX of Linux, without the terminating zero.
 _PATH_BYTES_MAX = 4095
 _CATCH_UP_S = 0.2
 _PROGS_HINT = "Install the package btrfs-progs (Debian: apt-get install btrfs-progs)."
@@ -89,13 +89,13 @@ class BtrfsReceiver(Receiver):
         steps.reached("BTRFS:RECEIVE:STAGE")
         self._folder.mkdir(mode=0o700)
         self._wrapper.mkdir(mode=0o755)
-        self._wrapper.chmod(0o755)  # users pass it on their way to the view, whatever the umask
+        self._wrapper.chmod(0o755)  # users traverse it on the way to the view, whatever the umask
         request = self._request
         record = Record(request.transfer_id, request.base, request.snapshot)
-        # Beside the folder that the program can write to: what it says there counts for nothing.
+        # Outside the folder that the program can write to: what it writes there is not trusted.
         layout.write_record("BTRFS:RECEIVE:RECORD", self._folder, record, durable=False)
         steps.reached("BTRFS:RECEIVE:START")
-        # In memory, without a name: the errors of a program are a line or two.
+        # In memory, without a name: the program prints only a line or two of errors.
         self._errors = os.fdopen(os.memfd_create("errors", os.MFD_CLOEXEC), "w+b")
         mount = str(layout.mount_of(self._wrapper))
         reading, self._writing = make_pipe()
@@ -107,15 +107,15 @@ class BtrfsReceiver(Receiver):
         finally:
             os.close(reading)
         if self._spool is not None and self._spool.stream_bytes:
-            # It is applied while the source makes the stream again.
+            # It is applied while the source produces the stream again.
             self._replaying = threading.Thread(
                 target=self._replay, args=(self._spool,), name="btrfs-replay", daemon=True
             )
             self._replaying.start()
 
     def _start(self, reading: int, mount: str) -> Popen[bytes]:
-        """The program, which applies whatever a stream says: it believes in links and '..' and
-        writes to devices. So it can change nothing but the folder that it is to fill.
+        """Start the program. It applies whatever a stream contains: it follows links and '..' and
+        writes to devices. Therefore it runs where only the staging folder can be changed.
         """
         assert self._errors is not None
         return command.start(
@@ -127,7 +127,7 @@ class BtrfsReceiver(Receiver):
         )
 
     def _open_spool(self) -> Spool | None:
-        """What an earlier try left, and where this one's stream is kept."""
+        """The spool of an earlier attempt, or a new one for this stream."""
         request = self._request
         path = spool.path_of(self._place, request.transfer_id, self._where)
         if not request.resumable and not path.exists():
@@ -138,7 +138,7 @@ class BtrfsReceiver(Receiver):
         return self._where
 
     def _replay(self, kept: Spool) -> None:
-        """The thread: apply what is in the spool. Nobody cancels it: it ends with the program."""
+        """The thread: apply what is in the spool. Not cancellable: it ends with the program."""
         patient = Waiting()
         try:
             for piece in kept.replay():
@@ -170,7 +170,7 @@ class BtrfsReceiver(Receiver):
 
     @contextlib.contextmanager
     def _judged(self) -> Iterator[None]:
-        """Whether what was received is of any use after an error: not when it will come again."""
+        """Decide whether the received data is usable after an error: not if it would recur."""
         try:
             yield
         except MirrordError as error:
@@ -208,9 +208,9 @@ class BtrfsReceiver(Receiver):
         self._pass_on(chunk, waiting)
 
     def _changed_beginning(self, data: bytes) -> bytes | None:
-        """The stream's beginning, its first command changed: the snapshot gets the name that it
-        has here, and starts from our own base by that one's own uuid. Otherwise the program would
-        take any subvolume that says it was received from the same snapshot, wherever it is.
+        """The beginning of the stream with its first command changed: the snapshot gets its local
+        name, and the base is given by the uuid of our own subvolume. Otherwise the program would
+        use any subvolume with the same received UUID, wherever it is.
         """
         try:
             whole = btrfs_rewrite_beginning(data)
@@ -245,7 +245,7 @@ class BtrfsReceiver(Receiver):
             raise self._failure() from error
 
     def _failure(self) -> MirrordError:
-        """Why the program ended, in one line."""
+        """The reason why the program ended, in one line."""
         status = self._child.wait() if self._child else 0
         said = ""
         if self._errors is not None:
@@ -279,7 +279,7 @@ class BtrfsReceiver(Receiver):
             raise self._failure()
         info = self._verified()
         files.sync_filesystem("BTRFS:FINISH:SYNC", self._wrapper)
-        # Read again: data that were still in memory have counted as changes until now.
+        # Read again: data that was still in memory counted as a change until now.
         info = subvolume.info(self._subvolume)
         request = self._request
         record = Record(request.transfer_id, request.base, request.snapshot, True, info.ctransid)
@@ -337,7 +337,7 @@ class BtrfsReceiver(Receiver):
         if self._replaying is not None:
             assert self._child is not None
             self._child.kill()
-            self._replaying.join()  # without a reader, its next write ends it
+            self._replaying.join()  # its next write fails, as nothing reads the pipe any more
             self._replaying = None
         if self._writing >= 0:
             os.close(self._writing)
@@ -362,7 +362,7 @@ def _ending(status: int) -> str:
 
 
 def explain(why: str, where: str, base_guid: str | None) -> MirrordError:
-    """The error behind what `btrfs receive` said."""
+    """The error for a message of `btrfs receive`."""
     lower = why.lower()
     if "no space left" in lower or "quota exceeded" in lower:
         return refusals.no_space(where, why)

@@ -1,4 +1,4 @@
-"""What is at a place: its role, and what a person should know of it."""
+"""What is at a location: its role, and notes for the administrator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NESTED_NOTES_MAX = 10
 
 
 def role(place: Layout) -> tuple[Role, tuple[str, ...]]:
-    """The role, and what a person should know about it."""
+    """The role, and notes for the administrator."""
     if place.live:
         return Role.LIVE, ()
     prepared = place.mirror_file.exists()
@@ -50,7 +50,7 @@ def _role_of_folder(place: Layout) -> tuple[Role, tuple[str, ...]]:
 
 
 def facts(place: Layout, location: str) -> VolumeFacts:
-    """See `Driver.facts`. A record of ours that is damaged is only a note."""
+    """See `Driver.facts`. A damaged mirrord record is only a note."""
     what, notes = role(place)
     there = layout.nearest_existing(place.location)
     size = os.statvfs(there)

@@ -1,4 +1,4 @@
-"""The snapshots in a volume's keeping, found by what the kernel says of them."""
+"""The snapshots in the store of a volume, and what the kernel reports about them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mirrord.system import files, steps
 
 
 class Kept(NamedTuple):
-    """A snapshot with what the driver needs of it. wrapper: its folder, None outside the store."""
+    """A snapshot with its driver data. wrapper: its folder, None outside the store."""
 
     snapshot: Snapshot
     info: subvolume.Info
@@ -28,7 +28,7 @@ class Kept(NamedTuple):
 
 
 def kept(place: Layout) -> list[Kept]:
-    """All that the store keeps, oldest first."""
+    """All snapshots in the store, oldest first."""
     found = [
         *_in_folder(place, place.snapshots, SnapshotKind.REFERENCE),
         *_in_folder(place, place.diverged, SnapshotKind.DIVERGED),
@@ -64,14 +64,14 @@ def _in_folder(place: Layout, folder: Path, kind: SnapshotKind) -> Iterator[Kept
 
 
 def in_wrapper(place: Layout, wrapper: Path, kind: SnapshotKind) -> Kept | None:
-    """The snapshot in a folder of the store; None when the folder holds none (any more)."""
+    """The snapshot in a folder of the store; None when the folder has none."""
     path = wrapper / wrapper.name
     if not subvolume.is_subvolume(path):
         return None
     info = subvolume.info(path)
     try:
         record = layout.known_record(place.known, wrapper)
-    except Damaged:  # the subvolume is what matters: without a record it is no base any more
+    except Damaged:  # the snapshot is still listed; without a record it is no longer a base
         record = None
     return Kept(_snapshot(path, info, kind, record), info, path, wrapper, record)
 
@@ -79,10 +79,11 @@ def in_wrapper(place: Layout, wrapper: Path, kind: SnapshotKind) -> Kept | None:
 def _snapshot(
     path: Path, info: subvolume.Info, kind: SnapshotKind, record: Record | None
 ) -> Snapshot:
-    """What mirrord calls it; `intact` is decided here.
+    """The snapshot's description; `intact` is decided here.
 
-    One that was taken here: nothing has changed it after the transaction that made it. A received
-    or kept one was written after it was made: its record says at which transaction it was whole.
+    A snapshot taken here is intact when nothing changed it after the transaction that created it.
+    A received or kept one was written to after its creation: its record has the transaction at
+    which it was complete.
     """
     if record is None:
         return Snapshot(
@@ -109,8 +110,8 @@ def _snapshot(
 
 
 def find(place: Layout, guid: str) -> Kept | None:
-    """The one with that identity; an intact one rather than another. A changed one is found by
-    the identity that its record or its beginning gave it, so that it can be called changed.
+    """The snapshot with that identity, preferably an intact one. A changed snapshot is found by the
+    identity in its record or by its original one, so that it can be reported as changed.
     """
     hints = place.known.places.get(place.store, {})
     wrapper, kind = hints.get(guid, (None, SnapshotKind.REFERENCE))
@@ -134,7 +135,7 @@ def delete(place: Layout, one: Kept, where: str) -> None:
     """Delete a snapshot of the store and its folder; durable."""
     if one.wrapper is None:
         raise Refused("mirrord does not delete user snapshots", where=where, why=str(one.path))
-    # (One that was changed since has another identity than it was pinned by.)
+    # (A snapshot that was changed since has another identity than the pinned one.)
     guids = {one.snapshot.guid, one.info.guid}
     demand_free(pinfiles.load(place.pins), guids, one.snapshot.name, where)
     nested = nested_names(one.path, limit=1)
@@ -147,14 +148,14 @@ def delete(place: Layout, one: Kept, where: str) -> None:
         )
     subvolume.delete("BTRFS:DELETE:SUBVOLUME", one.path)
     sweep(place)
-    if place.live:  # there are users' writes in memory, which are not hurried
+    if place.live:  # do not force out users' writes that are in memory
         subvolume.begin_commit(place.store, place.known.committing)
     else:
         subvolume.reclaim(place.store)
 
 
 def sweep(place: Layout) -> None:
-    """Remove the folders of snapshots that are no more, and make deletions durable."""
+    """Remove the folders of deleted snapshots, and make the deletions durable."""
     for folder in (place.snapshots, place.diverged):
         for wrapper in folder.iterdir() if folder.is_dir() else ():
             if not subvolume.is_subvolume(wrapper / wrapper.name):
@@ -165,7 +166,7 @@ def sweep(place: Layout) -> None:
 
 
 def nested_names(path: Path, *, limit: int) -> list[str]:
-    """Paths of subvolumes inside the one at `path`, our own store left out, at most `limit`."""
+    """Paths of at most `limit` subvolumes inside the one at `path`, without our own store."""
     found: list[str] = []
     for name, _number in subvolume.below(path):
         if len(found) >= limit:
@@ -176,7 +177,7 @@ def nested_names(path: Path, *, limit: int) -> list[str]:
 
 
 def owned(place: Layout, live: subvolume.Info) -> Iterator[Kept]:
-    """The read-only snapshots of the live volume outside of all stores: its owner's own."""
+    """The user snapshots: read-only snapshots of the live volume outside all stores."""
     top = topmost_mount(place.view)
     for name, info in subvolume.below_with_info(top):
         if not info.read_only or info.parent_uuid != live.uuid:
@@ -197,15 +198,15 @@ def owned(place: Layout, live: subvolume.Info) -> Iterator[Kept]:
 
 
 def _own_name(path: Path) -> str:
-    """The snapshot's name, escaped: it goes into the catalogue and names a folder of the copy.
-    Snapper calls each `snapshot`, in a folder with its number.
+    """The snapshot's name, escaped: it is stored in the catalogue and used as a folder name.
+    Snapper names each one `snapshot`, in a numbered folder.
     """
     name = f"{path.parent.name}-{path.name}" if path.name == "snapshot" else path.name
     return escaped(name)
 
 
 def matches(one: Kept, patterns: tuple[str, ...]) -> bool:
-    """Whether the snapshot's name is one of those that the definition takes along."""
+    """Whether the snapshot's name matches one of the patterns."""
     names = {one.snapshot.name, one.path.name}
     from fnmatch import fnmatchcase  # loaded only where a definition names snapshots
 
@@ -213,7 +214,7 @@ def matches(one: Kept, patterns: tuple[str, ...]) -> bool:
 
 
 def topmost_mount(path: Path) -> Path:
-    """The mount of the file system of `path` from which most of it can be reached."""
+    """The mount of the file system of `path` that is closest to its top level."""
     mounts = layout.mount_points()
     here = Path(os.path.realpath(path))
     holding = next(mounts[folder] for folder in (here, *here.parents) if folder in mounts)
@@ -226,7 +227,7 @@ def topmost_mount(path: Path) -> Path:
 
 
 def find_to_send(place: Layout, guid: str) -> Kept | None:
-    """A snapshot of the store, or one of the owner's, by its identity."""
+    """A snapshot of the store, or a user snapshot, by its identity."""
     one = find(place, guid)
     if one is None and place.live:
         owners = owned(place, subvolume.info(place.view))
@@ -235,7 +236,7 @@ def find_to_send(place: Layout, guid: str) -> Kept | None:
 
 
 def require_base(place: Layout, guid: str, where: str) -> Kept:
-    """The intact snapshot that something starts from; `Diverged` when there is none."""
+    """The intact snapshot with that identity; `Diverged` when there is none."""
     one = find_to_send(place, guid)
     if one is None or not one.snapshot.intact:
         raise refusals.base_missing(where, guid)
@@ -243,13 +244,13 @@ def require_base(place: Layout, guid: str, where: str) -> Kept:
 
 
 def taken_for(place: Layout, here: Kept, where: str) -> subvolume.Info:
-    """The subvolume that `btrfs receive` takes for this base: the base itself, or an intact copy
-    of it; `Diverged` when it would take another one.
+    """The subvolume that `btrfs receive` uses as this base: the base itself, or an intact copy of
+    it; `Diverged` when it would use any other.
 
-    It looks for what a stream starts from, and for the source of a reflink, by the identity that
-    was received, and takes the first subvolume of the file system that has it. When that is not
-    ours (both ends are on one file system, say), its record must say that it is intact: else wrong
-    data would be taken for right.
+    It finds the base of a stream, and the source of a reflink, by the received UUID, and uses the
+    first such subvolume of the file system. When that is not our own (for example because both ends
+    are on one file system), its record must confirm that it is intact. Otherwise the result could
+    contain wrong data.
     """
     copies = ioctl.received_as(here.path, here.info.received_uuid or here.info.uuid)
     if not copies or copies[0] == here.info.id:
@@ -276,5 +277,5 @@ def _unsound(copy: str, where: str) -> Diverged:
 
 
 def filesystem_generation(place: Layout) -> int:
-    """The transaction that the file system is at: what is made later has a greater one."""
+    """The current transaction of the file system; whatever is created later has a greater one."""
     return ioctl.filesystem_facts(place.store)[1]

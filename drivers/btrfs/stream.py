@@ -1,8 +1,8 @@
 """Sending: the kernel writes the stream into a pipe, in a thread of this process.
 
-No `btrfs send` is started: a process less, and its end cannot be mistaken for success. Whatever
-passes is checked command by command, because the kernel begins the stream again, in the middle of
-it, when the sending thread is stopped and continued (SIGSTOP, a debugger, a suspended container).
+`btrfs send` is not used: this saves a process, and its exit cannot be mistaken for success. The
+stream is checked command by command, because the kernel starts it again, in the middle, when the
+sending thread is stopped and continued (SIGSTOP, a debugger, a suspended container).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _SKIP_S = 0.5
 class Sending(NamedTuple):
     """What is sent.
 
-    path: of the read-only subvolume. parent_root: id of the base, 0 for a whole stream.
-    clone_sources: ids of subvolumes that the receiver has, too. rewrite_ctransid: announce this
-    transaction in place of the subvolume's own: a received snapshot passes on the identity that
-    it came with, not its local one.
+    path: of the read-only subvolume. parent_root: id of the base, 0 for a full stream.
+    clone_sources: ids of subvolumes that the receiver also has. rewrite_ctransid: announce this
+    transaction instead of the subvolume's own, because a received snapshot passes on its original
+    identity, not its local one.
     """
 
     path: Path
@@ -47,14 +47,14 @@ class Sending(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """What of a stream the other end has: so many bytes, with that BLAKE3 digest."""
+    """How much of a stream the other end has: its length in bytes and BLAKE3 digest."""
 
     stream_bytes: int
     digest: str
 
     @classmethod
     def parse(cls, said: Mapping[str, int | str] | None, where: str) -> Self | None:
-        """From a `Staging`; `CheckpointUseless` when it is none of this driver's."""
+        """From a `Staging`; `CheckpointUseless` when this driver did not write it."""
         if not said:
             return None
         stream_bytes, digest = said.get("bytes"), said.get("digest")
@@ -64,7 +64,7 @@ class Checkpoint(NamedTuple):
 
 
 def useless(where: str, why: str) -> CheckpointUseless:
-    """The other end holds something else than what is sent now."""
+    """The other end has other data than what is sent now."""
     return CheckpointUseless(
         "the transfer cannot be resumed where it was interrupted",
         where=where,
@@ -74,7 +74,7 @@ def useless(where: str, why: str) -> CheckpointUseless:
 
 
 def make_pipe() -> tuple[int, int]:
-    """A pipe, as long as may be."""
+    """A pipe with the largest possible buffer."""
     reading, writing = os.pipe()
     with contextlib.suppress(OSError):  # limited for users other than root: only slower
         fcntl.fcntl(writing, _F_SETPIPE_SZ, PIPE_BYTES)
@@ -82,7 +82,7 @@ def make_pipe() -> tuple[int, int]:
 
 
 class BtrfsSendStream(SendStream):
-    """The stream of one snapshot. going_on: from what the other end has of it."""
+    """The stream of one snapshot. going_on: resume after what the other end has."""
 
     def __init__(self, sending: Sending, where: str, going_on: Checkpoint | None = None) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class BtrfsSendStream(SendStream):
         self._thread = threading.Thread(
             target=self._send, args=(subvolume, writing), name="btrfs-send", daemon=True
         )
-        # The thread inherits the mask from its first moment on.
+        # The thread inherits the signal mask when it starts.
         before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
         try:
             self._thread.start()

@@ -1,4 +1,4 @@
-"""What the operating system says, put in words."""
+"""Operating-system errors as mirrord errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mirrord.core.errors import IoFailed, NoSpace, PermissionMissing
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn operating-system errors that nobody explained into `MirrordError`."""
+    """Turn remaining operating-system errors into `MirrordError`."""
     try:
         yield
     except OSError as error:

@@ -79,7 +79,11 @@ def test_every_command_has_help_and_answers_an_unknown_option(block: World, verb
         (("create", "x", "/a", "block:/b"), 2, ("does not say what kind",)),
         (("create", "x", "block:/nowhere/a", "block:/nowhere/b"), 1, ("no volume at the source",)),
         (("create", "a/b", "block:/a", "block:/b"), 2, ("cannot name a mirror",)),
-        (("create", "x", "block:/a", "block:/b", "--keep-source", "x"), 2, ("what to keep",)),
+        (
+            ("create", "x", "block:/a", "block:/b", "--keep-source", "x"),
+            2,
+            ("is not a retention rule",),
+        ),
         (("restore", "home"), 2, ("say what to restore",)),
         (("history", "home", "-n", "0"), 2, ("range",)),
         (("config", "chek"), 2, ("chek",)),

@@ -96,7 +96,7 @@ def test_changes_that_outrun_the_link() -> None:
 
 def test_without_history_the_first_run_comes_early() -> None:
     plan = plan_lag(300, [])
-    assert plan.wait_s == 75 and plan.feasible and "no run yet" in plan.why
+    assert plan.wait_s == 75 and plan.feasible and "no history yet" in plan.why
     assert plan_lag(2, []).wait_s == 1
 
 

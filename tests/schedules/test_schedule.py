@@ -264,7 +264,7 @@ def test_what_was_missed_is_made_up_for_once() -> None:
         ("* * * * * *", {}, "five fields", "every 30s"),
         ("@dayly", {}, "not a schedule", "@daily"),
         ("@daily", {"zone": "Europe/Berlni"}, "not a time zone", "Europe/Berlin"),
-        ("@daily", {"windows": ["Mon", "Mon 08:00-09:00"]}, "overlap", "in common"),
+        ("@daily", {"windows": ["Mon", "Mon 08:00-09:00"]}, "overlap", "do not overlap"),
         ("@daily", {"windows": ["Mon"], "blackouts": ["Sun-Tue"]}, "leave no time", "longer"),
         ("every 5m", {"jitter": "6m"}, "longer than the shortest period", "5 min"),
         ("0,5 * * * *", {"jitter": "6m"}, "longer than the shortest period", "5 min"),

@@ -157,9 +157,9 @@ def test_a_changed_host_key_is_mended_by_the_command_that_is_named(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--fingerprint", "SHA256:short"], "is no fingerprint"),
-        (["--port", "70000"], "is no port"),
-        (["--transport", "telnet"], "is no transport"),
+        (["--fingerprint", "SHA256:short"], "is not a valid fingerprint"),
+        (["--port", "70000"], "is not a valid port"),
+        (["--transport", "telnet"], "is not a valid transport"),
         (["--key", "/no/such/key"], "the key /no/such/key cannot be used"),
         (["--allow-send", "data"], "'data' is no absolute path"),
         (["--allow-receive", "/backup/../etc"], "'/backup/../etc' is no absolute path"),

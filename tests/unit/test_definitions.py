@@ -81,7 +81,7 @@ def test_a_definition_that_could_not_be_read_is_not_written(tmp_path: Path) -> N
             "a lag target cannot be combined with other rules",
             "",
         ),
-        ('zone = "UTC"', "there is no schedule", "schedule ="),
+        ('zone = "UTC"', "requires a schedule", "schedule ="),
         ('throttle = "0"', "0", "quiesce"),
         ('rpo = "soon"', "soon", ""),
         ("borrow = 0.5", "'borrow' is invalid", ""),
@@ -94,7 +94,7 @@ def test_a_definition_that_could_not_be_read_is_not_written(tmp_path: Path) -> N
         ("from.dr.polcy = 3", "unknown key 'from.dr.polcy'", ""),
         ("from.dr.keep.brlin = 3", "'from.dr.keep.brlin' is not a site", "'berlin'"),
         ("from.dr = {keep = {berlin = 0}}", "'from.dr.keep.berlin' is invalid", ""),
-        ("from.dr = {zone = 'UTC'}", "there is no schedule", "schedule ="),
+        ("from.dr = {zone = 'UTC'}", "requires a schedule", "schedule ="),
         ("from.dr.warn_percent = 300", "below 'warn_percent'", ""),
         ("from.dr.hooks.timeout = '5s'", "unknown key 'from.dr.hooks'", ""),
         (
@@ -154,11 +154,11 @@ def test_a_wrong_line_of_a_site_is_named(change: str, says: str, hints: str) -> 
             "x.toml:2",
             "cannot name a site",
         ),
-        ('id = "a"\nsite = 3\n', "x.toml:2", "a table is needed"),
-        ('id = "a"\nsite.a = "block:/a"\n', "x.toml:2", "a table is needed"),
+        ('id = "a"\nsite = 3\n', "x.toml:2", "expected a table"),
+        ('id = "a"\nsite.a = "block:/a"\n', "x.toml:2", "expected a table"),
         ('[site.a]\nendpoint = "block:/a"\n', "x.toml", "the key 'id' is missing"),
-        ('id = "a"\nsource = "block:/a"\n', "x.toml", "form of an older version"),
-        ('id = "a"\nsource = 3\nsorce = 4\n', "x.toml", "form of an older version"),
+        ('id = "a"\nsource = "block:/a"\n', "x.toml", "format of an older version"),
+        ('id = "a"\nsource = 3\nsorce = 4\n', "x.toml", "format of an older version"),
         (GOOD + '[hooks]\ntimeout = "5s"\n', "x.toml:7", "'hooks' belongs to the older format"),
         (top('source = "block:/c"'), "x.toml:3", "'source' belongs to the older format"),
         (top("", "keep_source = 3"), "x.toml:4", "'keep_source' belongs to the older format"),
@@ -302,7 +302,7 @@ def test_a_tree_is_written_as_people_mean_it_and_stays_one(tmp_path: Path) -> No
     assert "zfs-tree" not in (tmp_path / "home.toml").read_text()
     folder.set_endpoint("home", "primary", ends[0])
     folder = Definitions(tmp_path, {"ab12": "secondary"}.get)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="one destination"):
+    with pytest.raises(ConfigError, match="have the same destination"):
         folder.add(
             definition(
                 "other",
@@ -325,9 +325,9 @@ def test_siblings_with_a_common_beginning_are_fine(tmp_path: Path) -> None:
 def test_two_mirrors_share_neither_destination_nor_id(tmp_path: Path) -> None:
     folder = Definitions(tmp_path)
     folder.add(definition())
-    with pytest.raises(ConfigError, match="one destination"):
+    with pytest.raises(ConfigError, match="have the same destination"):
         folder.add(definition("other", id="cd"))
-    with pytest.raises(ConfigError, match="one id"):
+    with pytest.raises(ConfigError, match="have the same id"):
         folder.add(definition("other", destination=parse_endpoint("block:/srv/c")))
     with pytest.raises(MirrordError, match="exists already"):
         folder.add(definition())

@@ -123,7 +123,7 @@ def test_jumps_are_in_the_order_of_the_way(hosts: Hosts) -> None:
 def test_jumps_in_a_circle_are_refused(hosts: Hosts, last: str) -> None:
     put(hosts, "dr", "jump = 'inner'")
     put(hosts, "inner", f"\njump = 'x@{last}'")
-    with pytest.raises(ConfigError, match="in a circle") as caught:
+    with pytest.raises(ConfigError, match="form a loop") as caught:
         hosts.jumps(hosts.find("dr"))
     assert caught.value.where == f"{hosts.folder}/inner.toml:2"
     with pytest.raises(ConfigError):
