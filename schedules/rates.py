@@ -40,7 +40,7 @@ _EXAMPLE = "Write for example '20MiB/s 08:00-18:00 Mon-Fri, else unlimited'."
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Rates in bytes per second, None without limit: each in its span, one in all other hours."""
+    """Rates in bytes per second, None: unlimited; one per span, and one for all other hours."""
 
     clauses: tuple[tuple[float | None, Span], ...]
     otherwise: float | None
@@ -54,7 +54,7 @@ class Rates:
         return self.otherwise
 
     def next_change(self, at_ns: int) -> int | None:
-        """The first instant after `at_ns` at which the rate is another; None: never."""
+        """The first instant after `at_ns` at which the rate changes; None: never."""
         if self.constant:
             return None
         spans, before = [span for _, span in self.clauses], self.at(at_ns)
@@ -109,7 +109,7 @@ def parse_rates(text: str, *, zone: str = "UTC") -> Rates:
 
 
 def split_clauses(text: str) -> list[str]:
-    """The clauses of a text by the hour: a comma separates them and, inside a span, days."""
+    """The clauses of a text: a comma separates them and, inside a span, days."""
     clauses: list[str] = []
     for piece in (piece.strip() for piece in text.split(",")):
         if clauses and _DAY.match(piece):
@@ -120,7 +120,7 @@ def split_clauses(text: str) -> list[str]:
 
 
 def _parse_clause(piece: str, text: str) -> tuple[bool, float | None, Span | None]:
-    """Whether it says else, its rate, its span."""
+    """Whether the clause is an else, its rate, its span."""
     words = piece.split(maxsplit=1)
     has_else = bool(words) and words[0].lower() == "else"
     rest = words[1] if has_else and len(words) > 1 else "" if has_else else piece

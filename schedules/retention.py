@@ -1,10 +1,10 @@
-"""Retention: which snapshots stay, by count and by calendar, and when to doubt the plan.
+"""Retention: which snapshots to keep, by count and by calendar, and when to ask first.
 
-Nothing here depends on the present time. A rule keeps, of each of the newest N calendar periods
-that have snapshots, the last one; what is newest is decided by the sequence, never by a clock. So a
-clock that leaps ahead makes one more period, and cannot age the history out.
+The plan does not depend on the current time. A rule keeps the last snapshot of each of the newest N
+calendar periods that have snapshots; what is newest is decided by the sequence, never by a clock. A
+clock that jumps ahead therefore adds one period, and does not expire the history.
 
-Periods are those of the wall clock: an hour that comes twice (clocks set back) counts as one.
+Periods are those of the wall clock: a repeated hour (clocks set back) counts as one.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from mirrord.core.names import nearest
 from mirrord.core.units import format_duration
 from mirrord.schedules.zones import NS, wall
 
-#: How many of the newest stay at least when there are only calendar rules.
+#: How many of the newest are kept at least when there are only calendar rules.
 FLOOR = 2
 COUNT_MAX = 10_000
-#: Clocks that differ by less are not worth a doubt.
+#: Smaller clock differences are ignored.
 SKEW_NS = 60 * NS
-#: So few may always go, whatever share of all they are.
+#: This many may always be deleted, whatever their share.
 _FEW = 3
 
 
@@ -34,7 +34,7 @@ def _week(shown: datetime) -> str:
     return f"{year}-W{week:02}"
 
 
-#: The label of the period in which a wall time lies; units from the shortest to the longest.
+#: The label of the period that contains a wall time; units from the shortest to the longest.
 _PERIODS: Mapping[str, Callable[[datetime], str]] = {
     "minutely": lambda shown: f"{shown:%Y-%m-%d %H:%M}",
     "hourly": lambda shown: f"{shown:%Y-%m-%d %H}:00",
@@ -49,7 +49,7 @@ _HINT = "Write for example 'newest 10', or '24 hourly, 7 daily, 8 weekly, 12 mon
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The newest so many, and (count, unit) for each calendar rule, from the shortest unit."""
+    """The number of newest ones, and (count, unit) for each calendar rule, shortest unit first."""
 
     newest: int
     rules: tuple[tuple[int, str], ...] = ()
@@ -61,7 +61,7 @@ class Keep:
 
 
 class Item(NamedTuple):
-    """A snapshot. order: its place in the sequence, which alone says what is newer."""
+    """A snapshot. order: its position in the sequence, which alone decides what is newer."""
 
     guid: str
     name: str
@@ -70,7 +70,7 @@ class Item(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Whether a snapshot stays, and all reasons why; of one that goes, that there is none."""
+    """Whether a snapshot is kept, and all reasons for that; else that no rule keeps it."""
 
     item: Item
     kept: bool
@@ -78,7 +78,7 @@ class Verdict(NamedTuple):
 
 
 class Doubt(NamedTuple):
-    """Why somebody should look before anything is dropped. kind: `share` or `clock`."""
+    """Why confirmation is required before anything is deleted. kind: `share` or `clock`."""
 
     kind: str
     text: str
@@ -113,9 +113,9 @@ def parse_keep(value: str | int) -> Keep:
 def plan_retention(
     items: Sequence[Item], keep: Keep, *, zone: str, protected: Mapping[str, str]
 ) -> list[Verdict]:
-    """What stays and what goes, oldest first.
+    """What to keep and what to delete, oldest first.
 
-    protected: guid to the reason why that snapshot stays whatever the rules say.
+    protected: guid to the reason why that snapshot is kept regardless of the rules.
     """
     newest_first = sorted(items, key=lambda item: item.order, reverse=True)
     reasons: list[list[str]] = [[] for _ in newest_first]
@@ -143,10 +143,10 @@ def plan_retention(
 def doubts(
     verdicts: Sequence[Verdict], *, share: float = 0.5, now_ns: int, accepted_order: int = -1
 ) -> list[Doubt]:
-    """Why dropping should wait for somebody to look; empty when nothing would be dropped.
+    """Why deletion requires confirmation; empty when nothing would be deleted.
 
-    share: the part of all snapshots that may go without asking. accepted_order: times of snapshots
-    up to this place in the sequence were looked at and found right.
+    share: the part of all snapshots that may be deleted without confirmation. accepted_order: the
+    times of snapshots up to this position in the sequence were accepted as correct.
     """
     dropped = sum(not verdict.kept for verdict in verdicts)
     if not dropped:

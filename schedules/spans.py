@@ -1,8 +1,8 @@
 """Weekly spans of wall time: windows, blackouts and the hours of a rate.
 
-A span is a matter of what the clocks on the wall show, so of each instant on its own: an hour that
-comes twice (clocks set back) is inside twice, an hour that clocks leap over never comes. The day
-that is named is the day on which the span starts: `Fri 22:00-06:00` ends on Saturday morning.
+A span refers to the wall clock at each instant: a repeated hour (clocks set back) is inside twice,
+a skipped hour never occurs. The given day is the one on which the span starts: `Fri 22:00-06:00`
+ends on Saturday morning.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Week = tuple[tuple[int, int], ...]
 
 
 class Span(NamedTuple):
-    """Each week on `days` (0 is Monday), from and to a minute of the day.
+    """Each week on `days` (0 is Monday), from one minute of the day to another.
 
-    `end_min` not after `start_min` means: until then on the next day.
+    When `end_min` is not after `start_min`, the span ends on the next day.
     """
 
     days: frozenset[int]
@@ -78,7 +78,7 @@ def next_edge(spans: Sequence[Span], at_ns: int, zone: str) -> int | None:
 
 
 def overlap(spans: Sequence[Span]) -> tuple[Span, Span] | None:
-    """The first two spans that have time in common; None when all are apart."""
+    """The first two spans that overlap; None when there are none."""
     for number, second in enumerate(spans):
         for first in spans[:number]:
             if intersect(week_of((first,)), week_of((second,))):
@@ -127,7 +127,7 @@ def first_in(week: Week, at_ns: int, zone: str) -> int:
         second = _week_second(at_s + stretch.offset_s)
         place = bisect_right(week, (second // 60, WEEK_MIN + 1))
         start = week[place][0] if place < len(week) else week[0][0] + WEEK_MIN
-        # Beyond the end of the stretch clocks show something else: look again from there.
+        # The offset changes at the end of the stretch: continue from there.
         at_ns = min(at_s - second + start * 60, stretch.end_s) * NS
     return at_ns
 

@@ -2,8 +2,8 @@
 
 From the root record it walks the live image and every snapshot, verifies every block by the
 checksum that its pointer carries, and compares what can be reached with the active maps: a block
-that is reached but not marked could be overwritten; one that is marked but not reached is lost
-space; one that is reached twice in an image has two owners.
+that is reached but not marked could be overwritten; one that is marked but not reached is leaked
+space; one that is reached twice in an image is corruption.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mirrord.drivers.block.format import (
 )
 from mirrord.drivers.block.store import BlockStore
 
-#: Findings of one kind in one image that are listed one by one.
+#: How many findings of one kind in one image are listed individually.
 _LISTED_MAX = 10
 #: Blocks verified in one read: 1 MiB.
 _BLOCKS_PER_READ = 256
@@ -39,7 +39,7 @@ Progress = Callable[[int], None]
 
 @dataclass(slots=True)
 class CheckReport:
-    """What a check found. findings: one line each, with what to do; empty: all is right."""
+    """The result of a check. findings: one line each, with what to do; empty: no errors."""
 
     images: int = 0
     blocks: int = 0
@@ -49,7 +49,7 @@ class CheckReport:
 def check_volume(path: Path, *, progress: Progress | None = None) -> CheckReport:
     """Check the volume in a directory. Raises only when there is no readable root record.
 
-    progress: told the number of blocks verified so far, from time to time.
+    progress: called with the number of blocks verified so far, from time to time.
     """
     record, damage = rootrecord.load_noting_damage(path)
     report = CheckReport()

@@ -134,7 +134,7 @@ def shown(place: Layout) -> Kept | None:
 def delete(place: Layout, one: Kept, where: str) -> None:
     """Delete a snapshot of the store and its folder; durable."""
     if one.wrapper is None:
-        raise Refused("mirrord does not delete user snapshots", where=where, why=str(one.path))
+        raise Refused("cannot delete a user snapshot", where=where, why=str(one.path))
     # (A snapshot that was changed since has another identity than the pinned one.)
     guids = {one.snapshot.guid, one.info.guid}
     demand_free(pinfiles.load(place.pins), guids, one.snapshot.name, where)

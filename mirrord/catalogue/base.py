@@ -1,4 +1,4 @@
-"""A catalogue's file: opening, migrating, transactions, and what went wrong in words."""
+"""The catalogue's file: opening, migration, transactions, and error messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mirrord.catalogue.schema import APPLICATION_ID, MIGRATIONS
 from mirrord.core.errors import Busy, Damaged, IoFailed, NoSpace
 from mirrord.system import steps
 
-#: The path of a catalogue that is in no file, and gone when it is closed.
+#: The path of a catalogue in memory, which is lost when it is closed.
 IN_MEMORY = Path(":memory:")
 _CACHE_KIB = 256
 #: How long another process may take to record something.
@@ -21,14 +21,14 @@ _OTHERS_S = 30.0
 
 
 class Store:
-    """A catalogue in a file. Opening makes it or migrates it; never loses what is in it.
+    """A catalogue in a file. Opening creates or migrates it, without loss of data.
 
-    One connection: for one thread at a time.
+    It has one connection: use from one thread at a time.
     """
 
     def __init__(self, path: Path, turn: threading.Lock | None = None) -> None:
-        """turn: where those wait who write to this file in other threads of this process. SQLite
-        would have them ask again and again, and on a slow disk one might never get its turn.
+        """turn: serializes writers in other threads of this process. SQLite would make them poll,
+        and on a slow disk one might never succeed.
         """
         self.path = path
         self._turn = turn or threading.Lock()
@@ -75,7 +75,7 @@ class Store:
         if str(db.execute("PRAGMA journal_mode").fetchone()[0]) != "wal":
             db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
-        # A service has a connection for each of its threads: small caches, what they hold is hot.
+        # The daemon has a connection per thread, so caches are small; the data in them is hot.
         db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         for number in range(version, len(MIGRATIONS)):
             steps.reached("CATALOGUE:MIGRATE")

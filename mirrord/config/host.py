@@ -1,4 +1,4 @@
-"""`mirrord.toml`: what holds for this host and all of its mirrors. docs/config.md has each key."""
+"""`mirrord.toml`: settings of this host and all of its mirrors. docs/config.md has each key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mirrord.core.names import nearest
 
 
 class Limits(NamedTuple):
-    """How many transfers may run at once: in all, to one host, into one file system."""
+    """How many transfers may run at once: in total, per host, per destination file system."""
 
     transfers: int = 4
     per_host: int = 4
@@ -22,7 +22,7 @@ class Limits(NamedTuple):
 
 
 class AlarmTargets(NamedTuple):
-    """Who is told of alarms: a program, a web address, or nobody (the journal always is)."""
+    """Where alarms are sent: a program, a web address, or neither (always to the journal)."""
 
     program: tuple[str, ...] = ()
     webhook: str = ""
@@ -32,9 +32,9 @@ class AlarmTargets(NamedTuple):
 class Host(NamedTuple):
     """The settings of this host.
 
-    zone: of schedules that name none. throttle, transfer_throttle: rates of all transfers
-    together and of each. links: rates by the name of the link. group: may act through the
-    socket; readers: who may look ("owner", "group" or "everyone"). metrics: HOST:PORT for
+    zone: for schedules without one. throttle, transfer_throttle: rates of all transfers together
+    and of each. links: rates by the name of the link. group: may make changes through the socket;
+    readers: may read through it ("owner", "group" or "everyone"). metrics: HOST:PORT for
     Prometheus, or "". log_json: lines of JSON instead of text.
     """
 
@@ -93,7 +93,7 @@ _KEYS: strict.Keys = {
 
 
 def load(file: Path, *, zone: Callable[[], str] = lambda: "UTC") -> Host:
-    """The settings in `file`; the usual ones where there is none. zone: asks for this machine's."""
+    """The settings in `file`; the defaults if it does not exist. zone: returns the local zone."""
     try:
         source = file.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -124,7 +124,7 @@ def load(file: Path, *, zone: Callable[[], str] = lambda: "UTC") -> Host:
 
 
 def check_links(definitions: Iterable[Definition], host: Host, file: str) -> None:
-    """`ConfigError` when a mirror names a link without a rate: it would be unlimited unnoticed."""
+    """`ConfigError` when a mirror uses a link without a rate, which would be unlimited."""
     for definition in definitions:
         link = definition.pace.link
         if link and link not in host.links:

@@ -1,6 +1,6 @@
 """Other hosts in `hosts.d/NAME.toml`: how each is reached (docs/config.md describes each key).
 
-A host without a file is reached by its name with the usual settings.
+A host without a file is reached by its name with the default settings.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _KEYS: strict.Keys = {
 
 
 def checked(key: str, value: Any) -> Any:
-    """The value of one key of a file, given some other way; `UsageError` when it is wrong."""
+    """The value of one key, not from a file; `UsageError` when it is invalid."""
     check: Any = _KEYS[key]
     try:
         return check(value)
@@ -102,7 +102,7 @@ def check_host_name(name: str) -> str:
 
 
 def parse(name: str, text: str, file: str) -> RemoteHost:
-    """The host that `text` describes; `ConfigError` with file and line when it is wrong."""
+    """The host that `text` describes; `ConfigError` with file and line when it is invalid."""
     values = strict.read(text, file, _KEYS)
     if "connect" in values:
         values["connect_s"] = values.pop("connect")
@@ -116,7 +116,7 @@ def parse(name: str, text: str, file: str) -> RemoteHost:
 
 
 def render(host: RemoteHost) -> str:
-    """A host as its file's text: what is not as usual."""
+    """The text of a host's file: the settings that differ from the defaults."""
     usual = RemoteHost(host.name, "")
     lines = [
         f"# The host '{host.name}'. Keys: docs/config.md. Test: mirrord host check {host.name}"
@@ -142,20 +142,20 @@ class Hosts:
         self.folder = folder
 
     def file(self, name: str) -> Path:
-        """Where the settings of a host lie, or would lie."""
+        """The path of a host's file, which may not exist."""
         return self.folder / f"{check_host_name(name)}.toml"
 
     def names(self) -> list[str]:
-        """All that have a file, whether right or wrong."""
+        """The names of all hosts that have a file, valid or not."""
         found = self.folder.glob("*.toml")
         return sorted(path.stem for path in found if not path.name.startswith("."))
 
     def has(self, name: str) -> bool:
-        """Whether there is a file of that name."""
+        """Whether there is a file for that name."""
         return MIRROR_NAME.fullmatch(name) is not None and self.file(name).is_file()
 
     def load(self, name: str) -> RemoteHost:
-        """The settings in a host's file; `NotFound` with the nearest name when there is none."""
+        """The settings in a host's file; `NotFound` with the closest name otherwise."""
         path = self.file(name)
         try:
             text = path.read_text(encoding="utf-8")
@@ -175,16 +175,16 @@ class Hosts:
         return parse(name, text, str(path))
 
     def find(self, authority: str) -> RemoteHost:
-        """The host of an endpoint, `[user@]name[:port]`: its file's settings, or the usual ones.
+        """The host of an endpoint, `[user@]name[:port]`: the settings of its file, or the defaults.
 
-        User and port that are said here go before those of the file.
+        User and port that are given here override those of the file.
         """
         said_user, name, said_port = split_host(authority, what="the endpoint")
         host = self.load(name) if self.has(name) else RemoteHost(name, name.strip("[]"))
         return host._replace(user=said_user or host.user, port=said_port or host.port)
 
     def jumps(self, host: RemoteHost) -> tuple[RemoteHost, ...]:
-        """The hosts to go through, the first hop first; `ConfigError` when they form a loop."""
+        """The jump hosts, first hop first; `ConfigError` when they form a loop."""
         found: list[RemoteHost] = []
         seen = [host.name]
         while host.jump:
@@ -220,7 +220,7 @@ class Hosts:
             return str(file)
 
     def all(self) -> list[RemoteHost]:
-        """All of them, checked with their jumps; `ConfigError` at the first wrong one."""
+        """All hosts, checked with their jump hosts; `ConfigError` at the first invalid one."""
         found = []
         for name in self.names():
             try:
@@ -232,14 +232,14 @@ class Hosts:
         return found
 
     def add(self, host: RemoteHost) -> Path:
-        """Write a host's file, in place of one that was there, unless it says the same already."""
+        """Write a host's file, replacing an existing one unless the settings are the same."""
         path, text = self.file(host.name), render(host)
         try:
             if self.load(host.name) == host:
                 return path
         except MirrordError:
-            pass  # there was none, or a wrong one
-        parse(host.name, text, str(path))  # what cannot be read back must not be written
+            pass  # there was none, or an invalid one
+        parse(host.name, text, str(path))  # never write what cannot be read back
         files.make_directory("HOST:FOLDER", self.folder, mode=0o700)
         files.write_atomic("HOST:ADD", path, text.encode())
         return path

@@ -17,7 +17,7 @@ Table = tuple[str, Mapping[str, Endpoint]]
 
 
 def tables(value: Any) -> tuple[Table, ...]:
-    """What the [[member]] tables say."""
+    """The members in the [[member]] tables."""
     if not isinstance(value, list) or not value or not all(isinstance(one, dict) for one in value):
         raise ValueError("expected at least one [[member]] table")
     return tuple(_member(one) for one in value)
@@ -39,12 +39,12 @@ def directed(found: Sequence[Table], source: str, destination: str) -> tuple[Mem
     return tuple(Member(name, ends[source], ends[destination]) for name, ends in found)
 
 
-#: Between the ends of a member; a path may have "=" in it, too.
+#: Separates the ends of a member; a path may also contain "=".
 _BETWEEN = re.compile(rf"=(?=(?:{'|'.join(KINDS)}):)")
 
 
 def parse_pairs(texts: Sequence[str]) -> tuple[Member, ...]:
-    """The members that `SOURCE=DESTINATION` name, each."""
+    """The members given as `SOURCE=DESTINATION`."""
     found = []
     for text in texts:
         ends = _BETWEEN.split(text)
@@ -59,7 +59,7 @@ def parse_pairs(texts: Sequence[str]) -> tuple[Member, ...]:
 
 
 def named(pairs: Sequence[tuple[Endpoint, Endpoint]]) -> tuple[Member, ...]:
-    """Members of these volumes, each called by the last part of its source's location."""
+    """Members of these volumes, each named by the last component of its source's location."""
     found: list[Member] = []
     for source, destination in pairs:
         name = check_name(source.location.rpartition("/")[2], "a member")
@@ -70,7 +70,7 @@ def named(pairs: Sequence[tuple[Endpoint, Endpoint]]) -> tuple[Member, ...]:
 
 
 def check_tables(values: Mapping[str, Any], file: str) -> None:
-    """`ConfigError` when the tables do not fit to the rest of the file."""
+    """`ConfigError` when the tables conflict with the rest of the file."""
     found: Sequence[Table] = values.get("member", ())
     if not found:
         return
@@ -106,7 +106,7 @@ _INSTEAD = {
 
 
 def check(definitions: Sequence[Definition]) -> None:
-    """`ConfigError` when the members of a mirror cannot be meant together."""
+    """`ConfigError` when the members of a mirror conflict with each other."""
     for definition in definitions:
         _check_names(definition)
         _check_places(definition)
@@ -130,7 +130,7 @@ def _check_names(definition: Definition) -> None:
 
 
 def _check_places(definition: Definition) -> None:
-    """No volume twice, and none inside another one."""
+    """`ConfigError` when a volume is used twice, or is inside another one."""
     ends = [end for one in definition.pairs for end in (one.source, one.destination)]
     for number, end in enumerate(ends):
         for other in ends[:number]:
@@ -145,7 +145,7 @@ def _check_places(definition: Definition) -> None:
 
 
 def _check_sources(definition: Definition, others: Sequence[Definition]) -> None:
-    """What is mirrored on must be all members of the other mirror, in its order: its sets."""
+    """A cascaded mirror must use all members of the first mirror, in its order: its sets."""
     sources = [one.source for one in definition.pairs]
     for other in others:
         destinations = [one.destination for one in other.pairs]
@@ -160,7 +160,7 @@ def _check_sources(definition: Definition, others: Sequence[Definition]) -> None
 
 
 def rendered(definition: Definition, quoted: Callable[[object], str]) -> list[str]:
-    """The tables as lines of a definition; they stand at its end."""
+    """The tables as lines of a definition; they belong at its end."""
     lines = []
     for one in definition.members:
         ends = {definition.source_site: one.source, definition.destination_site: one.destination}
@@ -171,7 +171,7 @@ def rendered(definition: Definition, quoted: Callable[[object], str]) -> list[st
 
 
 def mixed(source: Endpoint, destination: Endpoint, where: str) -> ConfigError:
-    """Why two kinds of volume cannot be mirrored to each other."""
+    """The error for two kinds of volume that cannot be mirrored to each other."""
     error = ConfigError(
         f"a {source.kind} volume cannot be mirrored to a {destination.kind} volume",
         where=where,

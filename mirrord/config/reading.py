@@ -1,4 +1,4 @@
-"""Reading a definition: two sites, what is common to them, what depends on the direction.
+"""Reads a definition: two sites, common settings, and settings per direction.
 
 docs/config.md describes each key.
 """
@@ -16,9 +16,9 @@ from mirrord.core.model import Definition, Endpoint, HookCommands, Pace, Promise
 from mirrord.core.names import check_mirror_name, check_site_name, nearest
 
 KEEP_MAX = 10_000
-#: The kind of a ZFS endpoint that is meant with all below it.
+#: The kind of a ZFS endpoint with its descendants.
 TREE = "zfs-tree"
-#: How many reference snapshots stay, where the file does not say it.
+#: How many reference snapshots are kept by default.
 KEEP_AS_SOURCE = 2
 KEEP_AS_DESTINATION = 10
 
@@ -30,7 +30,7 @@ def _identity(value: Any) -> str:
 
 
 def keep(value: Any) -> int | str:
-    """How many snapshots stay, or rules that say which; as it was written."""
+    """How many snapshots to keep, or retention rules; as given."""
     if isinstance(value, str):
         from mirrord.schedules.retention import parse_keep
 
@@ -45,7 +45,7 @@ def keep(value: Any) -> int | str:
 
 
 def as_keep(value: int | str) -> int | str:
-    """`keep` for who has no file: `UsageError` when it is wrong."""
+    """`keep` for a value that is not from a file: `UsageError` when invalid."""
     if isinstance(value, str) and value.strip().isdigit():
         value = int(value)
     try:
@@ -73,7 +73,7 @@ def _patterns(value: Any) -> tuple[str, ...]:
 
 
 def rates(value: Any) -> str:
-    """Rates as they are written; only checked here."""
+    """Rates as given; only validated here."""
     from mirrord.schedules.rates import parse_rates
 
     parse_rates(strict.text(value))
@@ -81,7 +81,7 @@ def rates(value: Any) -> str:
 
 
 def as_rates(value: str) -> str:
-    """`rates` for who has no file: `UsageError` when it is wrong."""
+    """`rates` for a value that is not from a file: `UsageError` when invalid."""
     if not value.strip():
         raise UsageError(
             "the rate is empty", hint="Write for example 20MiB/s, or unlimited for no limit."
@@ -133,7 +133,7 @@ _KEYS: strict.Keys = {
 }
 _DIRECT = ("prune_share", "retries", "checkpoint_days")
 _ABOUT_TIMES = ("zone", "jitter", "windows", "blackouts")
-#: The form before there were sites.
+#: The older format, without sites.
 _OLD_KEYS: strict.Keys = {
     "source": lambda value: parse_endpoint(strict.text(value), what="source"),
     "destination": lambda value: parse_endpoint(strict.text(value), what="destination"),
@@ -152,28 +152,28 @@ OLD_FORM: strict.Keys = {
 
 
 def parse(name: str, text: str, file: str, source_site: str = "") -> Definition:
-    """The definition in `text`; `ConfigError` with file and line when it is not one.
+    """The definition in `text`; `ConfigError` with file and line when it is invalid.
 
-    source_site: which site is the source; "": the first one.
+    source_site: the site that is the source; "": the first one.
     """
     both = parse_both(name, text, file)
     return both[source_site or next(iter(both))]
 
 
 def parse_both(name: str, text: str, file: str) -> dict[str, Definition]:
-    """The definition for either direction, by the site that is the source, in the order of the
-    file; `ConfigError` with file and line when one of them is wrong.
+    """The definition for both directions, by source site, in the order of the file; `ConfigError`
+    with file and line when one of them is invalid.
     """
     return _Reader(name, text, file).both()
 
 
 def is_old(raw: Mapping[str, Any]) -> bool:
-    """Whether the values of a file have the form that it had before there were sites."""
+    """Whether the values of a file have the older format, without sites."""
     return "site" not in raw and ("source" in raw or "destination" in raw)
 
 
 class _Reader:
-    """One file: its text, for the lines that errors name, and its values."""
+    """One file: its text, for line numbers in errors, and its values."""
 
     def __init__(self, name: str, text: str, file: str) -> None:
         self._name, self._text, self._file = name, text, file
@@ -261,7 +261,7 @@ class _Reader:
         destination = second if source == first else first
         override = self._overrides.get(source, {})
         values = {**self._values, **override}
-        if override.get("schedule") == ():  # none of the common one is left
+        if override.get("schedule") == ():  # drops all of the common schedule
             values |= {key: override.get(key, ()) for key in _ABOUT_TIMES}
         kept = {
             **{name: site["keep"] for name, site in self._sites.items() if "keep" in site},
@@ -296,7 +296,7 @@ class _Reader:
         return definition
 
     def _check_directed(self, definition: Definition) -> None:
-        """What can be wrong of one direction only."""
+        """Check what may be invalid for one direction only."""
         promise, timing = definition.promise, definition.timing
         override = self._overrides.get(definition.source_site, {})
 
@@ -321,7 +321,7 @@ class _Reader:
 
 
 def recursive_end(endpoint: Endpoint, where: str) -> Endpoint:
-    """The same place with all below it; `ConfigError` where there is no such thing."""
+    """The endpoint with its descendants; `ConfigError` for kinds without descendants."""
     if endpoint.kind not in ("zfs", TREE):
         raise ConfigError(
             f"a {endpoint.kind} volume cannot be mirrored recursively",
@@ -366,7 +366,7 @@ def _hooks(values: dict[str, Any]) -> HookCommands:
 
 
 def _check_schedule(timing: Timing, where: str) -> None:
-    """What can be known of a schedule without the named ones must be right."""
+    """Validate a schedule as far as possible without resolving named ones."""
     if len(timing.rules) == 1 and is_name(timing.rules[0]):
         return  # a named schedule: mirrord.config.schedules looks it up
     from mirrord.schedules.schedule import parse_schedule

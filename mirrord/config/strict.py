@@ -1,4 +1,4 @@
-"""Reading TOML strictly: an unknown key or a wrong value is an error with file and line."""
+"""Reads TOML strictly: an unknown key or an invalid value is an error with file and line."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 from mirrord.core.errors import ConfigError, MirrordError, UsageError
 from mirrord.core.names import nearest
 
-#: key -> what turns its value into what is meant (raises ValueError with what is needed, or a
+#: key -> a function that converts its value (raises ValueError with what is expected, or a
 #: MirrordError), or the keys of a table.
 Keys = Mapping[str, "Callable[[Any], Any] | Keys"]
 
 
 def text(value: Any) -> str:
-    """A text that is not empty."""
+    """A string that is not empty."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError("expected a string in quotes")
     return value
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """A text, or a list of texts."""
+    """A string, or a list of strings."""
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list) or not all(isinstance(item, str) and item for item in listed):
         raise ValueError('expected a string or a list of strings, for example ["one", "two"]')
@@ -31,7 +31,7 @@ def texts(value: Any) -> tuple[str, ...]:
 
 
 def program(value: Any) -> tuple[str, ...]:
-    """A program with its arguments: a list, because no shell takes it apart."""
+    """A program with its arguments: a list, because no shell is used."""
     if (
         not isinstance(value, list)
         or not value
@@ -46,7 +46,7 @@ def program(value: Any) -> tuple[str, ...]:
 
 
 def whole(low: int, high: int) -> Callable[[Any], int]:
-    """A whole number from low to high."""
+    """An integer from low to high."""
 
     def check(value: Any) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
@@ -69,7 +69,7 @@ def number(low: float, high: float) -> Callable[[Any], float]:
 
 
 def duration(value: Any) -> float:
-    """A duration as people write it, in seconds; some time at least."""
+    """A duration such as `90s`, in seconds; more than zero."""
     from mirrord.core.units import parse_duration
 
     seconds = parse_duration(text(value))
@@ -98,7 +98,7 @@ _PAIR = re.compile(rf"\s*{_PATH}\s*=")
 
 
 def line_of(source: str, key: str, table: str = "") -> int:
-    """The line on which a key stands, or else its table (which may be an inline one), or 1."""
+    """The line of a key, or else of its table (which may be an inline one), or 1."""
     wanted = [*(table.split(".") if table else []), key]
     best, depth = 1, 0
     above: list[str] = []
@@ -133,8 +133,8 @@ def loads(source: str, file: str) -> dict[str, Any]:
 def read(
     source: str, file: str, keys: Keys, raw: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The values in `source`, each as `keys` makes it; tables as dicts. raw: what `loads` made of
-    it, when that is known.
+    """The values in `source`, each converted by `keys`; tables as dicts. raw: the result of
+    `loads`, if already known.
     """
 
     def where_of(key: str, table: str) -> str:

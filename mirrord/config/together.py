@@ -1,4 +1,4 @@
-"""Whether the ends of a mirror fit together, and several mirrors beside each other."""
+"""Checks whether the ends of a mirror are compatible, and several mirrors with each other."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from mirrord.core.model import Definition
 
 
 def check_together(definitions: list[Definition]) -> None:
-    """`ConfigError` when two definitions cannot both be meant."""
+    """`ConfigError` when two definitions conflict."""
     by_destination: dict[str, Definition] = {}
     by_id: dict[str, Definition] = {}
     for definition in definitions:
         for pair in definition.pairs:
             _check_ends(definition._replace(source=pair.source, destination=pair.destination))
-            # A dataset is the same place with and without what is below it.
+            # A dataset is the same location with and without its descendants.
             end = str(pair.destination).replace(f"{TREE}:", "zfs:", 1)
             other = by_destination.setdefault(end, definition)
             if other is not definition:
