@@ -96,13 +96,13 @@ def plan_lag(target_s: float, runs: Sequence[Run]) -> LagPlan:
     if feasible:
         why = (
             f"a run {format_duration(wait_s)} after the last snapshot takes about "
-            f"{format_duration(expected_s)}, as {_seen(used)}"
+            f"{format_duration(expected_s)}, as {_describe(used)}"
         )
     elif math.isinf(best_s):
-        why = f"{_seen(used)}; data changes faster than this link can transfer it"
+        why = f"{_describe(used)}; data changes faster than this link can transfer it"
     else:
         why = (
-            f"{_seen(used)}; the smallest lag that this link can sustain is about "
+            f"{_describe(used)}; the smallest lag that this link can sustain is about "
             f"{format_duration(best_s)}"
         )
     return LagPlan(wait_s, expected_s, best_s, feasible, why)
@@ -148,7 +148,7 @@ def _quantile(values: Sequence[float], weights: Sequence[float], part: float) ->
     return ordered[-1][0]
 
 
-def _seen(runs: Sequence[Run]) -> str:
+def _describe(runs: Sequence[Run]) -> str:
     """The median duration and size of the last runs, as text."""
     durations = sorted(run.duration_s for run in runs)
     sizes = sorted(run.stream_bytes for run in runs)

@@ -91,7 +91,7 @@ def parse_rates(text: str, *, zone: str = "UTC") -> Rates:
         elif number == len(pieces):
             otherwise = rate
         else:
-            raise _no_rates(
+            raise _invalid_rates(
                 text,
                 f"'{piece}' is not the last"
                 if has_else
@@ -100,7 +100,7 @@ def parse_rates(text: str, *, zone: str = "UTC") -> Rates:
             )
     twice = overlap([span for _, span in clauses])
     if twice is not None:
-        raise _no_rates(
+        raise _invalid_rates(
             text,
             f"the hours '{twice[0]}' and '{twice[1]}' overlap",
             "Write hours that do not overlap; 'else' is for all other hours.",
@@ -127,15 +127,15 @@ def _parse_clause(piece: str, text: str) -> tuple[bool, float | None, Span | Non
     match = _RATE.fullmatch(rest)
     if match is None or (match[2] or "").startswith(":"):
         why = f"'{piece}' does not begin with a rate" if piece else "a clause is empty"
-        raise _no_rates(text, why, _EXAMPLE)
+        raise _invalid_rates(text, why, _EXAMPLE)
     span = None
     if match[2]:
         if has_else:
-            raise _no_rates(text, f"'{piece}' names hours", "'else' is for all other hours.")
+            raise _invalid_rates(text, f"'{piece}' names hours", "'else' is for all other hours.")
         try:
             span = parse_span(match[2])
         except UsageError as error:
-            raise _no_rates(text, str(error), error.hint) from None
+            raise _invalid_rates(text, str(error), error.hint) from None
     return has_else, _parse_rate(match[1].strip(), text), span
 
 
@@ -152,12 +152,12 @@ def _parse_rate(word: str, text: str) -> float | None:
             raise UsageError("")
     except UsageError:
         hint = "Write for example 20MiB/s, 100Mbit/s or unlimited."
-        raise _no_rates(text, f"'{word}' is not a rate", hint) from None
+        raise _invalid_rates(text, f"'{word}' is not a rate", hint) from None
     if not rate:
         hint = "'mirrord quiesce NAME' stops transfers; 'mirrord resume NAME' allows them again."
-        raise _no_rates(text, "at a rate of 0 a transfer would never end", hint)
+        raise _invalid_rates(text, "at a rate of 0 a transfer would never end", hint)
     if rate < RATE_MIN:
-        raise _no_rates(text, f"'{word}' is less than 1 KiB/s", "Write at least 1KiB/s.")
+        raise _invalid_rates(text, f"'{word}' is less than 1 KiB/s", "Write at least 1KiB/s.")
     return rate
 
 
@@ -173,5 +173,5 @@ def _rate_text(rate: float | None) -> str:
     return min(texts, key=len)
 
 
-def _no_rates(text: str, why: str, hint: str) -> UsageError:
+def _invalid_rates(text: str, why: str, hint: str) -> UsageError:
     return UsageError(f"'{text}' is not a rate or a list of rates", why=why, hint=hint)

@@ -94,14 +94,14 @@ def parse_keep(value: str | int) -> Keep:
     for part in (part.strip().lower() for part in text.split(",")):
         match = re.fullmatch(r"(?:newest\s+)?([0-9]{1,9})(?:\s+([a-z]+))?", part)
         if match is None or (match[2] and part.startswith("newest")):
-            raise _no_keep(value, f"'{part}' is not a rule" if part else "a rule is empty")
+            raise _invalid_rule(value, f"'{part}' is not a rule" if part else "a rule is empty")
         count, unit = _count(int(match[1]), value), match[2] or "newest"
         if unit != "newest" and unit not in UNITS:
             near = nearest(unit, UNITS)
             hint = f"Did you mean '{near[0]}'?" if near else f"Units are {', '.join(UNITS)}."
-            raise _no_keep(value, f"'{unit}' is not a unit", hint)
+            raise _invalid_rule(value, f"'{unit}' is not a unit", hint)
         if unit in rules or (unit == "newest" and newest is not None):
-            raise _no_keep(value, f"'{unit}' is given twice", "Write each unit once.")
+            raise _invalid_rule(value, f"'{unit}' is given twice", "Write each unit once.")
         if unit == "newest":
             newest = count
         else:
@@ -186,9 +186,9 @@ def _clock_doubt(items: Sequence[Item], now_ns: int) -> Doubt | None:
 
 def _count(count: int, text: str) -> int:
     if isinstance(count, bool) or not 1 <= count <= COUNT_MAX:
-        raise _no_keep(text, f"{count} is not from 1 to {COUNT_MAX}")
+        raise _invalid_rule(text, f"{count} is not from 1 to {COUNT_MAX}")
     return count
 
 
-def _no_keep(text: str, why: str, hint: str = _HINT) -> UsageError:
+def _invalid_rule(text: str, why: str, hint: str = _HINT) -> UsageError:
     return UsageError(f"'{text}' is not a retention rule", why=why, hint=hint)

@@ -52,11 +52,11 @@ def parse_span(text: str) -> Span:
     """The span of `Mon-Fri 08:00-18:00`: days, hours or both, in any order. `UsageError`."""
     words = re.sub(r"\s*([-,])\s*", r"\1", text.strip()).split()
     if not 1 <= len(words) <= 2:
-        raise _no_span(text, "" if words else "it is empty")
+        raise _invalid_span(text, "" if words else "it is empty")
     hours = [word for word in words if ":" in word]
     days = [word for word in words if ":" not in word]
     if len(hours) > 1 or len(days) > 1:
-        raise _no_span(text, "days and hours can be given once each")
+        raise _invalid_span(text, "days and hours can be given once each")
     start, end = _parse_hours(hours[0], text) if hours else (0, DAY_MIN)
     return Span(_parse_days(days[0], text) if days else ALL_DAYS, start, end)
 
@@ -152,17 +152,17 @@ def _week_second(shown_s: int) -> int:
 def _parse_hours(word: str, text: str) -> tuple[int, int]:
     match = _HOURS.fullmatch(word)
     if match is None:
-        raise _no_span(text, f"'{word}' is not a time range")
+        raise _invalid_span(text, f"'{word}' is not a time range")
     start, end = _minute(match[1], match[2], text), _minute(match[3], match[4], text)
     if start == DAY_MIN:
-        raise _no_span(text, "a span cannot start at 24:00; use 00:00 of the next day")
+        raise _invalid_span(text, "a span cannot start at 24:00; use 00:00 of the next day")
     return start, end or DAY_MIN
 
 
 def _minute(hour: str, minute: str, text: str) -> int:
     found = int(hour) * 60 + int(minute)
     if int(minute) > 59 or found > DAY_MIN:
-        raise _no_span(text, f"{hour}:{minute} is not a time of day")
+        raise _invalid_span(text, f"{hour}:{minute} is not a time of day")
     return found
 
 
@@ -172,7 +172,7 @@ def _parse_days(word: str, text: str) -> frozenset[int]:
         ends = [_NUMBERS.get(name.lower()) for name in part.split("-")]
         first, last = ends[0], ends[-1]
         if len(ends) > 2 or first is None or last is None:
-            raise _no_span(text, f"'{part}' is not a day or a range of days")
+            raise _invalid_span(text, f"'{part}' is not a day or a range of days")
         days.update((first + n) % 7 for n in range((last - first) % 7 + 1))
     return frozenset(days)
 
@@ -190,5 +190,5 @@ def _days_text(days: frozenset[int]) -> str:
     )
 
 
-def _no_span(text: str, why: str) -> UsageError:
+def _invalid_span(text: str, why: str) -> UsageError:
     return UsageError(f"'{text}' is not a weekly span", why=why, hint=_HINT)

@@ -179,7 +179,7 @@ class BlockDriver(FileRecords, Driver, Clones):
 
     def changed_since(self, guid: str) -> bool:
         """Whether the live root differs; true as well while another process writes."""
-        if self._in_doubt():
+        if self._may_have_changed():
             return True
         record = self._record()
         return not roles.same_content(record.live, self._entry(record, guid).root)
@@ -350,9 +350,9 @@ class BlockDriver(FileRecords, Driver, Clones):
         """False while another process may have unflushed writes."""
         if not is_volume(self._path):
             return mark == self.facts().role.value
-        return not self._in_doubt() and mark == roles.mark(self._record())
+        return not self._may_have_changed() and mark == roles.mark(self._record())
 
-    def _in_doubt(self) -> bool:
+    def _may_have_changed(self) -> bool:
         """Whether there may be writes that are not in a root record yet."""
         shared = open_volume(self._path)
         if shared is not None:
@@ -403,7 +403,7 @@ class BlockDriver(FileRecords, Driver, Clones):
 
                 def back(old: RootRecord) -> RootRecord:
                     before[:] = [old.live]
-                    return roles.set_back(old, entry, mirror_id=mirror_id, keep_as=keep_as)
+                    return roles.rolled_back(old, entry, mirror_id=mirror_id, keep_as=keep_as)
 
                 volume.commit("BLOCK:ROLLBACK:ROOT", back)
                 lost = replace(roles.diverged("", before[0]), order=volume.record.next_order)

@@ -208,7 +208,7 @@ class BlockReceiver(Receiver):
                 )
             if address < self._next_address or not number_of(address) or not count:
                 raise stream_damaged(self._where, "its blocks are out of order")
-            if self._collisions.clear_the_way(address, count):
+            if self._collisions.make_room(address, count):
                 piece = data[at * BLOCK_BYTES : (at + count) * BLOCK_BYTES]
                 self._store.write("BLOCK:RECEIVE:WRITE", address, piece)
             # Only after the write: if it fails, the checkpoint must not include it.
@@ -259,7 +259,7 @@ class Collisions:
         self._views: dict[str, MapView] = {}
         self._set_record(record)
 
-    def clear_the_way(self, address: int, count: int) -> bool:
+    def make_room(self, address: int, count: int) -> bool:
         """Whether to write a run: not when the same snapshot is here already.
 
         Deletes snapshots that hold its blocks; `Refused` when one of them must be kept.
@@ -290,16 +290,16 @@ class Collisions:
         holders = {key for key, view in self._views.items() if view.bits(segment, chunk) & mask}
         entries = [one for one in self._record.snapshots if one.guid in holders]
         for entry in entries:
-            reason = self._why_stays(entry)
+            reason = self._why_kept(entry)
             if reason:
-                raise _in_the_way(str(self._path), run, f"'{entry.name}', {reason}")
+                raise _collision_error(str(self._path), run, f"'{entry.name}', {reason}")
         if "" in holders:
-            raise _in_the_way(str(self._path), run, "what the destination shows")
+            raise _collision_error(str(self._path), run, "what the destination shows")
         with Volume.managed(self._path, "making room for an update") as volume:
             volume.drop_snapshots(holders)
             self._set_record(volume.record)
 
-    def _why_stays(self, entry: Entry) -> str:
+    def _why_kept(self, entry: Entry) -> str:
         if entry.guid == self._base:
             return "the base of this transfer"
         if entry.guid == self._record.shown:
@@ -322,7 +322,7 @@ class Collisions:
         self._views = {key: MapView(self._store, root) for key, root in roots.items()}
 
 
-def _in_the_way(where: str, run: Run, holder: str) -> Refused:
+def _collision_error(where: str, run: Run, holder: str) -> Refused:
     return Refused(
         "the transfer needs blocks that are in use here",
         where=where,

@@ -17,7 +17,7 @@ from mirrord.drivers.block.store import BlockStore
 _ALL = (1 << CHUNK_BITS) - 1
 
 
-def give_back(store: BlockStore, runs: Iterable[Run]) -> None:
+def punch_runs(store: BlockStore, runs: Iterable[Run]) -> None:
     """Punch holes."""
     for address, count in merged(runs):
         store.punch("BLOCK:RECLAIM:PUNCH", address, count)
@@ -40,7 +40,7 @@ def reclaim_snapshots(
                 bits &= ~image.allocator.held_bits(segment, chunk)
                 bits &= ~image.map.bits(segment, chunk)
                 runs.extend(runs_of(segment, chunk, bits))
-        give_back(store, runs)
+        punch_runs(store, runs)
     remove_empty_segments(store, record)
 
 
@@ -53,7 +53,7 @@ def reclaim_unheld(store: BlockStore, image: LiveImage) -> None:
         for chunk in range(-(-blocks // CHUNK_BITS)):
             held = image.allocator.held_bits(segment, chunk) | image.map.bits(segment, chunk)
             runs.extend(runs_of(segment, chunk, ~held & _ALL))
-        give_back(store, runs)
+        punch_runs(store, runs)
 
 
 def remove_empty_segments(store: BlockStore, record: RootRecord) -> None:

@@ -26,7 +26,7 @@ def mark(record: RootRecord) -> str:
     return checksum_text(json.dumps(words).encode())
 
 
-def set_back(record: RootRecord, to: Entry, *, mirror_id: str, keep_as: str) -> RootRecord:
+def rolled_back(record: RootRecord, to: Entry, *, mirror_id: str, keep_as: str) -> RootRecord:
     """The destination of a mirror, at a snapshot. A live image that differs is kept."""
     if record.role is Role.LIVE and not same_content(record.live, to.root):
         record = record.with_snapshot(diverged(_free_name(record, keep_as), record.live))

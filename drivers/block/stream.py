@@ -150,8 +150,8 @@ def delta_of(store: BlockStore, volume: str, base: Entry | None, entry: Entry) -
     added = ends[-1] if ends else 0
     frames = -(-added // BLOCKS_PER_FRAME)
     # A run is split where a frame is full.
-    whole = sum(not end % BLOCKS_PER_FRAME for end in ends)
-    entries = len(ends) + added // BLOCKS_PER_FRAME - whole
+    full_frames = sum(not end % BLOCKS_PER_FRAME for end in ends)
+    entries = len(ends) + added // BLOCKS_PER_FRAME - full_frames
     texts = len(head_frame(volume, base.guid if base else None, entry, 0))
     texts += len(done_frame(0, "0" * 32))
     unchanged = entry.root.allocated - added

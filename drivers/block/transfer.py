@@ -79,7 +79,7 @@ def export_image(volume: Volume, guid: str | None, path: Path) -> int:
     The file is written under a temporary name and renamed when complete.
     """
     root = volume.record.live if guid is None else volume.entry(guid).root
-    with _appearing_whole(path) as file:
+    with _atomic_file(path) as file:
         file.truncate(root.size_bytes)
         for offset, piece in pieces(volume, guid, root):
             file.seek(offset)
@@ -88,7 +88,7 @@ def export_image(volume: Volume, guid: str | None, path: Path) -> int:
 
 
 @contextlib.contextmanager
-def _appearing_whole(path: Path) -> Iterator[BinaryIO]:
+def _atomic_file(path: Path) -> Iterator[BinaryIO]:
     """A temporary file next to `path`, which replaces it on success."""
     beside = path.with_name(f".{path.name}.part")
     try:
@@ -163,7 +163,7 @@ def export_tar(volume: Volume, guid: str | None, target: Path) -> int:
     if target.is_dir():
         _unpack(stream, target)
     else:
-        with _appearing_whole(target) as file:
+        with _atomic_file(target) as file:
             while piece := stream.read(_PIECE):
                 file.write(piece)
     return stream.length
@@ -189,11 +189,11 @@ def _unpack(stream: _TarReader, target: Path) -> None:
                 pipe.write(piece)
         if child.wait() != 0:
             errors.seek(0)
-            said = errors.read().decode(errors="replace").strip().splitlines()
+            messages = errors.read().decode(errors="replace").strip().splitlines()
             raise IoFailed(
                 "the tar stream could not be unpacked",
                 where=str(target),
-                why=said[0] if said else f"tar exited with status {child.returncode}",
+                why=messages[0] if messages else f"tar exited with status {child.returncode}",
             )
 
 

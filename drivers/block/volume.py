@@ -30,7 +30,7 @@ from mirrord.drivers.block.content import read_bytes
 from mirrord.drivers.block.format import BLOCK_BYTES, SIZE_BYTES_MAX, Root
 from mirrord.drivers.block.image import CHANGED_NODES_MAX, LiveImage
 from mirrord.drivers.block.place import foreign_content
-from mirrord.drivers.block.reclaim import give_back, reclaim_snapshots, reclaim_unheld
+from mirrord.drivers.block.reclaim import punch_runs, reclaim_snapshots, reclaim_unheld
 from mirrord.drivers.block.rootrecord import Entry, RootRecord, content_digest
 from mirrord.drivers.block.store import BlockStore, io_errors
 from mirrord.drivers.block.tree import RadixTree
@@ -386,7 +386,7 @@ class Volume:
                 (segment, chunk)
                 for segment, chunk, _, _ in differing_chunks(self.store, before.live, live)
             )
-            give_back(self.store, self.image.returnable(before.live, live, chunks))
+            punch_runs(self.store, self.image.returnable(before.live, live, chunks))
 
     def drop_snapshots(self, guids: set[str], change: Change | None = None) -> None:
         """Delete snapshots, durably, and return the space that only they used."""

@@ -14,7 +14,7 @@ _WAIT_S = 20.0
 _POLL_S = 0.02
 
 
-def alone(place: Layout, where: str) -> int:
+def receive_lock(place: Layout, where: str) -> int:
     """A locked descriptor, which 'btrfs receive' inherits and so keeps locked until it exits.
 
     A 'btrfs receive' whose parent was killed may still write to what a new one creates under the

@@ -46,7 +46,7 @@ from mirrord.drivers.btrfs import (
 from mirrord.drivers.btrfs.ioctl import guarded
 from mirrord.drivers.btrfs.known import Known
 from mirrord.drivers.btrfs.layout import Layout
-from mirrord.drivers.btrfs.store import Kept
+from mirrord.drivers.btrfs.store import SnapshotEntry
 from mirrord.drivers.btrfs.stream import BtrfsSendStream, Checkpoint, Sending
 from mirrord.drivers.contract import Capability, Clones, Driver, Pool
 from mirrord.drivers.filerecords import FileRecords
@@ -222,7 +222,9 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
     def _version(self) -> int:
         return self._stream_version or ioctl.send_stream_version()
 
-    def _pair(self, guid: str | None, incremental: str) -> tuple[Layout, Kept | None, Kept]:
+    def _pair(
+        self, guid: str | None, incremental: str
+    ) -> tuple[Layout, SnapshotEntry | None, SnapshotEntry]:
         """The place, the base and the incremental, each intact."""
         place = self._place()
         newer = store.find_to_send(place, incremental)

@@ -21,7 +21,7 @@ from mirrord.core.model import Divergence, Snapshot, SnapshotKind
 from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import ioctl, layout, store, subvolume, walk
 from mirrord.drivers.btrfs.layout import Layout, Record
-from mirrord.drivers.btrfs.store import Kept
+from mirrord.drivers.btrfs.store import SnapshotEntry
 from mirrord.system import clock, files, steps
 from mirrord.system.openers import sees_all, writers_on
 
@@ -31,7 +31,7 @@ _COMPARED = "divergence"
 _OPENING_S = 0.05
 
 
-def promote(place: Layout, start: Kept | None, where: str) -> None:
+def promote(place: Layout, start: SnapshotEntry | None, where: str) -> None:
     """See `Driver.promote`: a writable snapshot of `start` takes the place of the view's link."""
     ready = place.swap / _PROMOTING
     if not place.live:
@@ -57,7 +57,7 @@ def promote(place: Layout, start: Kept | None, where: str) -> None:
         place.snapshots.chmod(0o700)
 
 
-def to_promote(place: Layout, guid: str | None, where: str) -> Kept | None:
+def to_promote(place: Layout, guid: str | None, where: str) -> SnapshotEntry | None:
     """The snapshot that a promoted volume begins as: `guid` if given, else the one shown, else the
     newest intact one. A received snapshot whose record is missing or damaged is acceptable: it was
     complete when it arrived, and the kernel clears its received UUID when it is made writable.
@@ -76,14 +76,14 @@ def to_promote(place: Layout, guid: str | None, where: str) -> Kept | None:
     return usable[-1] if usable else None
 
 
-def _usable(one: Kept) -> bool:
+def _usable(one: SnapshotEntry) -> bool:
     received = one.record is None and one.info.read_only and bool(one.info.received_uuid)
     return one.snapshot.intact or received
 
 
 def rollback(
     place: Layout,
-    target: Kept,
+    target: SnapshotEntry,
     *,
     mirror_id: str,
     keep_as: str,
@@ -100,7 +100,7 @@ def rollback(
     if place.live:
         _refuse_mounted(place, where)
         layout.make_store("BTRFS:ROLLBACK", place, public=True)
-        _settle(place, None, keep_as)  # left by an unfinished rollback: never lose it
+        _keep_set_aside(place, None, keep_as)  # left by an unfinished rollback: never lose it
         layout.write_mirror_id("BTRFS:ROLLBACK:MIRROR", place, mirror_id)
         files.switch_link("BTRFS:ROLLBACK:READY", link, place.outside)
         files.exchange("BTRFS:ROLLBACK:EXCHANGE", place.view, place.outside)
@@ -111,7 +111,7 @@ def rollback(
             layout.write_mirror_id("BTRFS:ROLLBACK:MIRROR", place, mirror_id)
         if place.shown_wrapper() != target.wrapper.name:
             files.switch_link("BTRFS:ROLLBACK:SHOW", link, place.view)
-    kept = _settle(place, target, keep_as)
+    kept = _keep_set_aside(place, target, keep_as)
     sweep(place)
     return kept
 
@@ -128,7 +128,7 @@ def reinstate(place: Layout, name: str, where: str) -> None:
     """See `Driver.reinstate`."""
     wrapper = place.swap / layout.component(name, where)
     if not place.live:
-        _take_in(place, name)
+        _move_to_swap(place, name)
         kept = place.diverged / name
         if not subvolume.is_subvolume(wrapper / name) and subvolume.is_subvolume(kept / name):
             files.rename("BTRFS:REINSTATE:MOVE", kept, wrapper)
@@ -143,7 +143,7 @@ def reinstate(place: Layout, name: str, where: str) -> None:
         _remove_wrapper(wrapper)
 
 
-def _take_in(place: Layout, name: str) -> None:
+def _move_to_swap(place: Layout, name: str) -> None:
     """Move the volume that was just exchanged with the view's link into `swap/`. A frozen volume
     must be writable for that; it is no longer at the path that its users know.
     """
@@ -157,33 +157,33 @@ def _take_in(place: Layout, name: str) -> None:
         files.remove_file("BTRFS:ROLLBACK:LEFTOVER", place.outside)
 
 
-def _aside(place: Layout) -> list[Path]:
+def _set_aside_folders(place: Layout) -> list[Path]:
     """The folders of formerly live volumes that have not been kept or deleted yet."""
     found = sorted(place.swap.iterdir()) if place.swap.is_dir() else []
     return [path for path in found if path.is_dir() and not subvolume.is_subvolume(path)]
 
 
-def _settle(place: Layout, target: Kept | None, keep_as: str) -> str | None:
+def _keep_set_aside(place: Layout, target: SnapshotEntry | None, keep_as: str) -> str | None:
     """Freeze what was set aside, and keep it as a DIVERGED snapshot; delete it when its content is
     certainly that of `target`. Returns the name under which the volume of `keep_as` is kept.
     """
     ours = None
-    _take_in(place, layout.component(keep_as, str(place.location)))
-    for wrapper in _aside(place):
+    _move_to_swap(place, layout.component(keep_as, str(place.location)))
+    for wrapper in _set_aside_folders(place):
         volume = wrapper / wrapper.name
         if not subvolume.is_subvolume(volume):
             _remove_wrapper(wrapper)  # the exchange was not reached, or was undone
             continue
         _freeze(place, wrapper)
-        mine = _is_of(wrapper.name, keep_as)
-        if mine and target is not None and _superfluous(volume, target):
+        mine = _has_name(wrapper.name, keep_as)
+        if mine and target is not None and _is_redundant(volume, target):
             subvolume.delete("BTRFS:ROLLBACK:DELETE", volume)
             _remove_wrapper(wrapper)
             continue
         # A read-only subvolume cannot be renamed into another folder; a folder with one can.
         files.rename("BTRFS:ROLLBACK:KEEP", wrapper, place.diverged / wrapper.name)
     if place.diverged.is_dir():
-        kept = [name for name in os.listdir(place.diverged) if _is_of(name, keep_as)]
+        kept = [name for name in os.listdir(place.diverged) if _has_name(name, keep_as)]
         ours = max(kept, default=None)
     return ours
 
@@ -195,8 +195,8 @@ def tidy(place: Layout) -> None:
     """
     with contextlib.suppress(OSError):
         sweep(place)
-        if _aside(place) or subvolume.is_subvolume(place.outside):
-            _settle(place, None, "diverged.unfinished")
+        if _set_aside_folders(place) or subvolume.is_subvolume(place.outside):
+            _keep_set_aside(place, None, "diverged.unfinished")
 
 
 def _free_name(place: Layout, name: str) -> str:
@@ -210,11 +210,11 @@ def _free_name(place: Layout, name: str) -> str:
     return free
 
 
-def _is_of(name: str, wanted: str) -> bool:
+def _has_name(name: str, wanted: str) -> bool:
     return name == wanted or name.startswith(f"{wanted}~")
 
 
-def _superfluous(volume: Path, target: Kept) -> bool:
+def _is_redundant(volume: Path, target: SnapshotEntry) -> bool:
     """Whether the snapshot contains everything in the volume, and no process can still write to it.
 
     False when the open files of some processes are not visible.
@@ -257,7 +257,7 @@ def _freeze(place: Layout, wrapper: Path) -> None:
     layout.write_record("BTRFS:ROLLBACK:RECORD", wrapper, record)
 
 
-def divergence(place: Layout, start: Kept, *, limit: int, where: str) -> Divergence:
+def divergence(place: Layout, start: SnapshotEntry, *, limit: int, where: str) -> Divergence:
     """See `Driver.divergence`: a temporary snapshot of the live volume is compared."""
     newer = tuple(
         one.snapshot.name
@@ -273,7 +273,7 @@ def divergence(place: Layout, start: Kept, *, limit: int, where: str) -> Diverge
     try:
         info = subvolume.info(path)
         snapshot = Snapshot(info.guid, path.name, SnapshotKind.REFERENCE, info.otransid, 0)
-        changes = walk.changed_files(start, Kept(snapshot, info, path), where)
+        changes = walk.changed_files(start, SnapshotEntry(snapshot, info, path), where)
     finally:
         subvolume.delete("BTRFS:DIVERGENCE:DELETE", path)
     return Divergence(
@@ -295,7 +295,7 @@ def sweep(place: Layout) -> None:
             files.remove_file("BTRFS:SWAP:LEFTOVER", path)
 
 
-def unchanged(volume: Path, start: Kept) -> bool:
+def unchanged(volume: Path, start: SnapshotEntry) -> bool:
     """Whether a live or formerly live volume certainly has the content of the intact `start`.
 
     Every change of a file updates its inode and the subvolume's ctransid, except after a power
@@ -315,7 +315,7 @@ def unchanged(volume: Path, start: Kept) -> bool:
     return subvolume.last_change(volume, live) == then
 
 
-def fixed(place: Layout) -> str:
+def pinned_reason(place: Layout) -> str:
     """Why the view cannot be exchanged, or "" when it can."""
     if place.mounted or layout.is_mount_point(place.view):
         return (
@@ -326,7 +326,7 @@ def fixed(place: Layout) -> str:
 
 
 def _refuse_mounted(place: Layout, where: str) -> None:
-    why = fixed(place)
+    why = pinned_reason(place)
     if why:
         raise Refused(
             "the volume cannot be exchanged with its mirror's view",

@@ -316,13 +316,13 @@ def read_record(wrapper: Path) -> Record | None:
     if document is None:
         return None
     try:
-        said = document["snapshot"]
+        stored = document["snapshot"]
         snapshot = Snapshot(
-            guid=_text(said["guid"]),
-            name=_text(said["name"]),
-            kind=SnapshotKind(said["kind"]),
-            order=_number(said["order"]),
-            taken_at_ns=_number(said["taken_at_ns"]),
+            guid=_text(stored["guid"]),
+            name=_text(stored["name"]),
+            kind=SnapshotKind(stored["kind"]),
+            order=_number(stored["order"]),
+            taken_at_ns=_number(stored["taken_at_ns"]),
         )
         return Record(
             transfer_id=_text(document["transfer_id"]),

@@ -22,11 +22,11 @@ from mirrord.core.errors import Damaged, MirrordError, TransferFailed, Unsupport
 from mirrord.core.model import ReceiveRequest, Staging
 from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import layout, spool, staging, store, subvolume
-from mirrord.drivers.btrfs.alone import alone
+from mirrord.drivers.btrfs.alone import receive_lock
 from mirrord.drivers.btrfs.ioctl import guarded
 from mirrord.drivers.btrfs.layout import Layout, Record
 from mirrord.drivers.btrfs.spool import Spool
-from mirrord.drivers.btrfs.store import Kept
+from mirrord.drivers.btrfs.store import SnapshotEntry
 from mirrord.drivers.btrfs.stream import make_pipe
 from mirrord.drivers.streams import Receiver
 from mirrord.system import command, files, steps
@@ -53,7 +53,7 @@ class BtrfsReceiver(Receiver):
     """Takes one stream into `staging/<transfer>/<name>/<name>`."""
 
     def __init__(
-        self, place: Layout, request: ReceiveRequest, base_here: Kept | None, where: str
+        self, place: Layout, request: ReceiveRequest, base_here: SnapshotEntry | None, where: str
     ) -> None:
         super().__init__()
         self._place = place
@@ -65,7 +65,7 @@ class BtrfsReceiver(Receiver):
         self._complete = False
         self._child: Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
-        self._writing = self._alone = -1
+        self._writing = self._receive_lock = -1
         self._folder = place.staging / layout.component(request.transfer_id, where)
         self._wrapper = self._folder / staging.wrapper_name(place, request.snapshot, where)
         self._subvolume = self._wrapper / self._wrapper.name
@@ -73,7 +73,7 @@ class BtrfsReceiver(Receiver):
         self._replaying: threading.Thread | None = None
         self._replay_error: BaseException | None = None
         self._stopped = False
-        self._spoiled = False
+        self._data_unusable = False
         try:
             self._begin()
         except BaseException as error:
@@ -84,7 +84,7 @@ class BtrfsReceiver(Receiver):
             raise
 
     def _begin(self) -> None:
-        self._alone = alone(self._place, self._where)
+        self._receive_lock = receive_lock(self._place, self._where)
         staging.remove_staging(self._folder)
         steps.reached("BTRFS:RECEIVE:STAGE")
         self._folder.mkdir(mode=0o700)
@@ -123,7 +123,7 @@ class BtrfsReceiver(Receiver):
             stdin=reading,
             stdout=self._errors.fileno(),  # no device can be opened there, nor /dev/null
             stderr=self._errors.fileno(),
-            keep=[self._alone],
+            keep=[self._receive_lock],
         )
 
     def _open_spool(self) -> Spool | None:
@@ -151,7 +151,7 @@ class BtrfsReceiver(Receiver):
     @guarded
     def catch_up(self) -> bool:
         """See `Receiver.catch_up`."""
-        with self._judged():
+        with self._judge_errors():
             return self._catch_up(_CATCH_UP_S)
 
     def _catch_up(self, wait_s: float | None) -> bool:
@@ -169,15 +169,15 @@ class BtrfsReceiver(Receiver):
         return False
 
     @contextlib.contextmanager
-    def _judged(self) -> Iterator[None]:
+    def _judge_errors(self) -> Iterator[None]:
         """Decide whether the received data is usable after an error: not if it would recur."""
         try:
             yield
         except MirrordError as error:
-            self._spoiled = not error.retryable
+            self._data_unusable = not error.retryable
             raise
         except OSError:
-            self._spoiled = True
+            self._data_unusable = True
             raise
 
     @guarded
@@ -188,7 +188,7 @@ class BtrfsReceiver(Receiver):
         if self._spool is None:
             self._apply(chunk, self.waiting)
             return
-        with self._judged():
+        with self._judge_errors():
             self._catch_up(None)
             self._spool.append(chunk, self.waiting)
             self._apply(chunk, self.waiting)
@@ -213,8 +213,8 @@ class BtrfsReceiver(Receiver):
         use any subvolume with the same received UUID, wherever it is.
         """
         try:
-            whole = btrfs_rewrite_beginning(data)
-            if whole is None:
+            rewritten = btrfs_rewrite_beginning(data)
+            if rewritten is None:
                 return None
             self._check_announced(data)
             parent = bytes.fromhex(self._base.info.uuid) if self._base else None
@@ -247,11 +247,11 @@ class BtrfsReceiver(Receiver):
     def _failure(self) -> MirrordError:
         """The reason why the program ended, in one line."""
         status = self._child.wait() if self._child else 0
-        said = ""
+        output = ""
         if self._errors is not None:
             self._errors.seek(0)
-            said = self._errors.read(_ERROR_BYTES_MAX).decode(errors="replace")
-        lines = [line.removeprefix("ERROR: ").strip() for line in said.splitlines()]
+            output = self._errors.read(_ERROR_BYTES_MAX).decode(errors="replace")
+        lines = [line.removeprefix("ERROR: ").strip() for line in output.splitlines()]
         why = "; ".join(line for line in lines if line) or _ending(status)
         return explain(why, self._where, self._request.base)
 
@@ -260,7 +260,7 @@ class BtrfsReceiver(Receiver):
         """See `Receiver.finish`."""
         if self._complete:
             return self._staging()
-        with self._judged():
+        with self._judge_errors():
             self._finish()
         if self._spool is not None:
             self._spool.close(keep=False)
@@ -328,7 +328,7 @@ class BtrfsReceiver(Receiver):
         self._end_child()
         try:
             if self._spool is not None:
-                self._spool.close(keep=not self._complete and not self._spoiled)
+                self._spool.close(keep=not self._complete and not self._data_unusable)
         finally:
             if not self._complete:
                 staging.remove_staging(self._folder)
@@ -347,9 +347,9 @@ class BtrfsReceiver(Receiver):
                 self._child.kill()
             self._child.wait()
             self._child = None
-        if self._alone >= 0:
-            os.close(self._alone)
-            self._alone = -1
+        if self._receive_lock >= 0:
+            os.close(self._receive_lock)
+            self._receive_lock = -1
         if self._errors is not None:
             self._errors.close()
             self._errors = None

@@ -47,7 +47,7 @@ from mirrord.system import clock, files, steps
 from mirrord.system.native import StreamDigest
 from mirrord.system.waiting import Waiting
 
-#: What stays in memory before anything is written, in bytes of the stream.
+#: How much of the stream is kept in memory before a file is created, in bytes.
 MEMORY_BYTES = 4 << 20
 #: What a power failure may lose, and how much of it is made durable at a time. While data is
 #: written to the disk, there must be space for the data that arrives.
@@ -165,7 +165,7 @@ class Spool:
         self._spare: deque[mmap.mmap] = deque()
         self._direct_tried = False
         self._number = 0  # number of the next slot to be written
-        self._handed = 0  # number of slots that were filled
+        self._queued = 0  # number of slots that were filled
         self._durable = 0
         self._durable_s = clock.monotonic_s()  # when data was last made durable
         self._changed = threading.Condition()
@@ -204,14 +204,14 @@ class Spool:
                 yield payload
                 first = slot_at(number)
                 os.posix_fadvise(descriptor, first, SLOT_BYTES, os.POSIX_FADV_DONTNEED)
-            self._take_up(descriptor, full, payload if part else None)
+            self._resume_writing(descriptor, full, payload if part else None)
             descriptor = -1
         finally:
             if descriptor >= 0:
                 os.close(descriptor)
 
-    def _take_up(self, descriptor: int, full: int, part: memoryview | None) -> None:
-        self._number = self._handed = self._durable = full
+    def _resume_writing(self, descriptor: int, full: int, part: memoryview | None) -> None:
+        self._number = self._queued = self._durable = full
         if part is not None:
             self._slot[SLOT_HEADER_BYTES : SLOT_HEADER_BYTES + len(part)] = part
             self._used = self._kept_used = len(part)
@@ -252,19 +252,19 @@ class Spool:
             self._used += len(piece)
             view = view[len(piece) :]
             if self._used == PAYLOAD_BYTES:
-                self._hand_over(waiting)
+                self._enqueue(waiting)
                 if not self._writing:
                     return
 
-    def _hand_over(self, waiting: Waiting) -> None:
+    def _enqueue(self, waiting: Waiting) -> None:
         slot, self._slot, self._used = self._slot, self._empty(), 0
         with self._changed:
             self._full.append(slot)
-            self._handed += 1
+            self._queued += 1
             self._changed.notify_all()
         self._kept_used = 0
         if self._thread is None:
-            new_bytes = (self._handed - self._number) * PAYLOAD_BYTES
+            new_bytes = (self._queued - self._number) * PAYLOAD_BYTES
             if self._descriptor < 0 and new_bytes < MEMORY_BYTES:
                 return
             self._thread = threading.Thread(target=self._run, name="btrfs-spool", daemon=True)
@@ -272,15 +272,15 @@ class Spool:
         with self._changed:
             waiting.until(lambda left_s: self._changed.wait_for(self._has_room, left_s))
         if self._error is not None:
-            self._give_up()
+            self._abandon()
 
     def _has_room(self) -> bool:
-        return self._handed - self._number <= _WAITING_SLOTS or self._error is not None
+        return self._queued - self._number <= _WAITING_SLOTS or self._error is not None
 
     def _empty(self) -> mmap.mmap:
         return self._spare.popleft() if self._spare else _buffer(SLOT_BYTES)
 
-    def _give_up(self) -> None:
+    def _abandon(self) -> None:
         """The spool could not be written: continue without it."""
         error, self._error = self._error, None
         self._writing = False

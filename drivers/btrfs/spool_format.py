@@ -28,14 +28,14 @@ _SUMMED_BYTES = SLOT_HEADER_BYTES - 16
 PAYLOAD_BYTES = SLOT_BYTES - SLOT_HEADER_BYTES
 #: How many slots at the end are checked to find the last valid one: more than are ever not durable
 #: (`LAG_BYTES` of spool.py).
-_LOOK_SLOTS = 10
+_CHECKED_SLOTS = 10
 
 
 def last_good(descriptor: int, size: int) -> tuple[int, str, int]:
     """How many full slots precede the last valid one, with its digest and length."""
     end = max(0, -(-(size - HEAD_BYTES) // SLOT_BYTES))
     while end > 0:
-        start = max(0, end - _LOOK_SLOTS)
+        start = max(0, end - _CHECKED_SLOTS)
         last: tuple[int, str, int] | None = None
         for number in range(start, end):
             slot = read_slot(descriptor, number)
@@ -59,14 +59,14 @@ def _summed(header: bytes | memoryview, payload: bytes | memoryview) -> bytes:
 
 def read_slot(descriptor: int, number: int) -> tuple[memoryview, str] | None:
     """The payload of a slot and the digest of the stream up to its end; None when not valid."""
-    whole = memoryview(os.pread(descriptor, SLOT_BYTES, slot_at(number)))
-    if len(whole) <= SLOT_HEADER_BYTES:
+    slot = memoryview(os.pread(descriptor, SLOT_BYTES, slot_at(number)))
+    if len(slot) <= SLOT_HEADER_BYTES:
         return None
-    magic, length, said, digest, checksum = _SLOT.unpack_from(whole)
-    payload = whole[SLOT_HEADER_BYTES : SLOT_HEADER_BYTES + length]
-    if magic != _SLOT_MAGIC or said != number or len(payload) != length:
+    magic, length, stored_number, digest, checksum = _SLOT.unpack_from(slot)
+    payload = slot[SLOT_HEADER_BYTES : SLOT_HEADER_BYTES + length]
+    if magic != _SLOT_MAGIC or stored_number != number or len(payload) != length:
         return None
-    if _summed(whole[:_SUMMED_BYTES], payload) != checksum:
+    if _summed(slot[:_SUMMED_BYTES], payload) != checksum:
         return None
     return payload, digest.hex()
 
@@ -97,9 +97,9 @@ def read_head(descriptor: int) -> tuple[str | None, Snapshot] | None:
     text = data[_HEAD.size : _HEAD.size + length]
     if magic != _MAGIC or _summed(b"", text) != checksum:
         return None
-    said = json.loads(text)
-    guid, name, kind, order, taken_at_ns = said["snapshot"]
-    return said["base"], Snapshot(guid, name, SnapshotKind(kind), order, taken_at_ns)
+    header = json.loads(text)
+    guid, name, kind, order, taken_at_ns = header["snapshot"]
+    return header["base"], Snapshot(guid, name, SnapshotKind(kind), order, taken_at_ns)
 
 
 def head_of(request: ReceiveRequest) -> bytes:

@@ -12,7 +12,7 @@ from mirrord.core.model import Snapshot, SnapshotKind, Staging
 from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import layout, spool, store, subvolume
 from mirrord.drivers.btrfs.layout import Layout
-from mirrord.drivers.btrfs.store import Kept
+from mirrord.drivers.btrfs.store import SnapshotEntry
 from mirrord.system import files, steps
 
 
@@ -90,7 +90,7 @@ def _staged(place: Layout) -> Iterator[Staging]:
         )
 
 
-def committed(place: Layout, transfer_id: str) -> Kept | None:
+def committed(place: Layout, transfer_id: str) -> SnapshotEntry | None:
     """The snapshot that a transfer has already become."""
     for one in store.kept(place):
         if one.record is not None and one.record.transfer_id == transfer_id:
@@ -144,7 +144,7 @@ def _give_record(folder: Path, wrapper: Path) -> None:
     files.sync_directory(wrapper)
 
 
-def _show(place: Layout, done: Kept, *, again: bool) -> None:
+def _show(place: Layout, done: SnapshotEntry, *, again: bool) -> None:
     assert done.wrapper is not None
     if again:  # a late repetition must not switch the view back
         current = store.shown(place)

@@ -57,7 +57,7 @@ def facts(place: Layout, location: str) -> VolumeFacts:
     identity, fixed, shown, origin = "", "", None, None
     if what is Role.LIVE:
         live = subvolume.info(place.view)
-        identity, fixed = live.uuid, failover.fixed(place)
+        identity, fixed = live.uuid, failover.pinned_reason(place)
         origin = _origin(place, live)
         notes += _nested_notes(place)
     elif what is Role.MIRROR:

@@ -17,7 +17,7 @@ from mirrord.drivers.pins import demand_free, of_snapshot
 from mirrord.system import files, steps
 
 
-class Kept(NamedTuple):
+class SnapshotEntry(NamedTuple):
     """A snapshot with its driver data. wrapper: its folder, None outside the store."""
 
     snapshot: Snapshot
@@ -27,7 +27,7 @@ class Kept(NamedTuple):
     record: Record | None = None
 
 
-def kept(place: Layout) -> list[Kept]:
+def kept(place: Layout) -> list[SnapshotEntry]:
     """All snapshots in the store, oldest first."""
     found = [
         *_in_folder(place, place.snapshots, SnapshotKind.REFERENCE),
@@ -51,7 +51,7 @@ def kept(place: Layout) -> list[Kept]:
     return sorted(found, key=lambda one: (one.snapshot.order, one.info.id))
 
 
-def _in_folder(place: Layout, folder: Path, kind: SnapshotKind) -> Iterator[Kept]:
+def _in_folder(place: Layout, folder: Path, kind: SnapshotKind) -> Iterator[SnapshotEntry]:
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
@@ -63,7 +63,7 @@ def _in_folder(place: Layout, folder: Path, kind: SnapshotKind) -> Iterator[Kept
             yield one
 
 
-def in_wrapper(place: Layout, wrapper: Path, kind: SnapshotKind) -> Kept | None:
+def in_wrapper(place: Layout, wrapper: Path, kind: SnapshotKind) -> SnapshotEntry | None:
     """The snapshot in a folder of the store; None when the folder has none."""
     path = wrapper / wrapper.name
     if not subvolume.is_subvolume(path):
@@ -73,7 +73,7 @@ def in_wrapper(place: Layout, wrapper: Path, kind: SnapshotKind) -> Kept | None:
         record = layout.known_record(place.known, wrapper)
     except Damaged:  # the snapshot is still listed; without a record it is no longer a base
         record = None
-    return Kept(_snapshot(path, info, kind, record), info, path, wrapper, record)
+    return SnapshotEntry(_snapshot(path, info, kind, record), info, path, wrapper, record)
 
 
 def _snapshot(
@@ -109,7 +109,7 @@ def _snapshot(
     )
 
 
-def find(place: Layout, guid: str) -> Kept | None:
+def find(place: Layout, guid: str) -> SnapshotEntry | None:
     """The snapshot with that identity, preferably an intact one. A changed snapshot is found by the
     identity in its record or by its original one, so that it can be reported as changed.
     """
@@ -123,7 +123,7 @@ def find(place: Layout, guid: str) -> Kept | None:
     return next((one for one in matching if one.snapshot.intact), next(iter(matching), None))
 
 
-def shown(place: Layout) -> Kept | None:
+def shown(place: Layout) -> SnapshotEntry | None:
     """The snapshot that the view shows."""
     wrapper = place.shown_wrapper()
     if wrapper is None:
@@ -131,7 +131,7 @@ def shown(place: Layout) -> Kept | None:
     return in_wrapper(place, place.snapshots / wrapper, SnapshotKind.REFERENCE)
 
 
-def delete(place: Layout, one: Kept, where: str) -> None:
+def delete(place: Layout, one: SnapshotEntry, where: str) -> None:
     """Delete a snapshot of the store and its folder; durable."""
     if one.wrapper is None:
         raise Refused("cannot delete a user snapshot", where=where, why=str(one.path))
@@ -176,7 +176,7 @@ def nested_names(path: Path, *, limit: int) -> list[str]:
     return found
 
 
-def owned(place: Layout, live: subvolume.Info) -> Iterator[Kept]:
+def owned(place: Layout, live: subvolume.Info) -> Iterator[SnapshotEntry]:
     """The user snapshots: read-only snapshots of the live volume outside all stores."""
     top = topmost_mount(place.view)
     for name, info in subvolume.below_with_info(top):
@@ -194,7 +194,7 @@ def owned(place: Layout, live: subvolume.Info) -> Iterator[Kept]:
             path=str(path),
             intact=not info.received_uuid and info.ctransid <= info.otransid,
         )
-        yield Kept(snapshot, info, path)
+        yield SnapshotEntry(snapshot, info, path)
 
 
 def _own_name(path: Path) -> str:
@@ -205,7 +205,7 @@ def _own_name(path: Path) -> str:
     return escaped(name)
 
 
-def matches(one: Kept, patterns: tuple[str, ...]) -> bool:
+def matches(one: SnapshotEntry, patterns: tuple[str, ...]) -> bool:
     """Whether the snapshot's name matches one of the patterns."""
     names = {one.snapshot.name, one.path.name}
     from fnmatch import fnmatchcase  # loaded only where a definition names snapshots
@@ -226,7 +226,7 @@ def topmost_mount(path: Path) -> Path:
     return min(same)[1] if same else here
 
 
-def find_to_send(place: Layout, guid: str) -> Kept | None:
+def find_to_send(place: Layout, guid: str) -> SnapshotEntry | None:
     """A snapshot of the store, or a user snapshot, by its identity."""
     one = find(place, guid)
     if one is None and place.live:
@@ -235,7 +235,7 @@ def find_to_send(place: Layout, guid: str) -> Kept | None:
     return one
 
 
-def require_base(place: Layout, guid: str, where: str) -> Kept:
+def require_base(place: Layout, guid: str, where: str) -> SnapshotEntry:
     """The intact snapshot with that identity; `Diverged` when there is none."""
     one = find_to_send(place, guid)
     if one is None or not one.snapshot.intact:
@@ -243,7 +243,7 @@ def require_base(place: Layout, guid: str, where: str) -> Kept:
     return one
 
 
-def taken_for(place: Layout, here: Kept, where: str) -> subvolume.Info:
+def taken_for(place: Layout, here: SnapshotEntry, where: str) -> subvolume.Info:
     """The subvolume that `btrfs receive` uses as this base: the base itself, or an intact copy of
     it; `Diverged` when it would use any other.
 

@@ -53,13 +53,13 @@ class Checkpoint(NamedTuple):
     digest: str
 
     @classmethod
-    def parse(cls, said: Mapping[str, int | str] | None, where: str) -> Self | None:
+    def parse(cls, checkpoint: Mapping[str, int | str] | None, where: str) -> Self | None:
         """From a `Staging`; `CheckpointUseless` when this driver did not write it."""
-        if not said:
+        if not checkpoint:
             return None
-        stream_bytes, digest = said.get("bytes"), said.get("digest")
+        stream_bytes, digest = checkpoint.get("bytes"), checkpoint.get("digest")
         if not isinstance(stream_bytes, int) or not isinstance(digest, str) or stream_bytes < 1:
-            raise useless(where, f"{dict(said)} is not a position in a btrfs stream")
+            raise useless(where, f"{dict(checkpoint)} is not a position in a btrfs stream")
         return cls(stream_bytes, digest)
 
 
@@ -82,15 +82,15 @@ def make_pipe() -> tuple[int, int]:
 
 
 class BtrfsSendStream(SendStream):
-    """The stream of one snapshot. going_on: resume after what the other end has."""
+    """The stream of one snapshot. resume_from: resume after what the other end has."""
 
-    def __init__(self, sending: Sending, where: str, going_on: Checkpoint | None = None) -> None:
+    def __init__(self, sending: Sending, where: str, resume_from: Checkpoint | None = None) -> None:
         super().__init__()
         self._sending = sending
-        self._going_on = going_on
-        self._left_bytes = going_on.stream_bytes if going_on else 0
+        self._resume_from = resume_from
+        self._left_bytes = resume_from.stream_bytes if resume_from else 0
         self._digest = StreamDigest()
-        self._behind: bytes | memoryview = b""
+        self._rest: bytes | memoryview = b""
         self._where = where
         self._scanner = BtrfsStreamScanner()
         self._buffer = bytearray(PIPE_BYTES)
@@ -141,7 +141,7 @@ class BtrfsSendStream(SendStream):
         return False
 
     def _skip_chunk(self) -> None:
-        assert self._going_on is not None
+        assert self._resume_from is not None
         chunk = self._read()
         if not chunk:
             raise useless(self._where, "the stream is shorter than the part already received")
@@ -150,20 +150,20 @@ class BtrfsSendStream(SendStream):
         self._left_bytes -= len(known)
         if self._left_bytes:
             return
-        if self._digest.hexdigest() != self._going_on.digest:
+        if self._digest.hexdigest() != self._resume_from.digest:
             raise useless(
                 self._where,
-                f"the first {self._going_on.stream_bytes} bytes of the stream differ from what "
+                f"the first {self._resume_from.stream_bytes} bytes of the stream differ from what "
                 "was received",
             )
-        self._behind = memoryview(chunk)[len(known) :]
+        self._rest = memoryview(chunk)[len(known) :]
 
     def read(self) -> bytes | memoryview:
         """See `SendStream.read`."""
         while self._left_bytes:
             self._skip_chunk()
-        if self._behind:
-            chunk, self._behind = self._behind, b""
+        if self._rest:
+            chunk, self._rest = self._rest, b""
             return chunk
         return self._read()
 

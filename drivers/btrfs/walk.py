@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from mirrord.core.model import BlockStates, Changes, Delta, FileChange
 from mirrord.drivers.btrfs import ioctl, subvolume
-from mirrord.drivers.btrfs.store import Kept
+from mirrord.drivers.btrfs.store import SnapshotEntry
 from mirrord.drivers.btrfs.stream import BtrfsSendStream, Sending
 from mirrord.system.native import BtrfsBlocks, BtrfsChanges, BtrfsExtents
 
@@ -29,8 +29,8 @@ BLOCK_BYTES = 4096
 
 
 def delta(
-    base: Kept | None,
-    incremental: Kept,
+    base: SnapshotEntry | None,
+    incremental: SnapshotEntry,
     *,
     live: subvolume.Info | None,
     states: bool,
@@ -116,7 +116,7 @@ class NamedBlocks(NamedTuple):
 
 
 def changes(
-    base: Kept, incremental: Kept, known: NamedBlocks | None
+    base: SnapshotEntry, incremental: SnapshotEntry, known: NamedBlocks | None
 ) -> tuple[Changes, NamedBlocks]:
     """The blocks that only one of the two refers to; and those of the incremental, to be passed as
     `known` when it is the base. Addresses are btrfs logical addresses, from which the data of a
@@ -134,7 +134,7 @@ def changes(
     return Changes(*old.changes(new)), NamedBlocks(incremental.snapshot.guid, new)
 
 
-def _lineal(live: subvolume.Info | None, base: Kept, incremental: Kept) -> bool:
+def _lineal(live: subvolume.Info | None, base: SnapshotEntry, incremental: SnapshotEntry) -> bool:
     """Whether the incremental's tree descends from the base's, so that everything newer than the
     base was added: both are snapshots of one volume, or one began as the other.
     """
@@ -155,7 +155,9 @@ def _states(path: Path, counts: tuple[int, int, int]) -> BlockStates:
     return BlockStates(unused=unused, unchanged=unchanged, deleted=deleted, added=added)
 
 
-def changed_files(base: Kept | None, incremental: Kept, where: str) -> list[FileChange]:
+def changed_files(
+    base: SnapshotEntry | None, incremental: SnapshotEntry, where: str
+) -> list[FileChange]:
     """The changed files, ordered by path, from a stream without data."""
     sending = Sending(
         incremental.path,

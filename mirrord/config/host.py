@@ -66,7 +66,7 @@ def _listen(value: Any) -> str:
     return address
 
 
-def _yes(value: Any) -> bool:
+def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError("expected true or false")
     return value
@@ -75,9 +75,9 @@ def _yes(value: Any) -> bool:
 _KEYS: strict.Keys = {
     "zone": strict.text,
     "limits": {
-        "transfers": strict.whole(1, 1000),
-        "per_host": strict.whole(1, 1000),
-        "per_filesystem": strict.whole(1, 1000),
+        "transfers": strict.integer(1, 1000),
+        "per_host": strict.integer(1, 1000),
+        "per_filesystem": strict.integer(1, 1000),
     },
     "throttle": {"host": rates, "transfer": rates},
     "links": {"*": rates},
@@ -88,7 +88,7 @@ _KEYS: strict.Keys = {
         "metrics": _listen,
         "clock_jump": strict.duration,
     },
-    "log": {"json": _yes},
+    "log": {"json": _boolean},
 }
 
 

@@ -72,7 +72,7 @@ def _is_level(text: str) -> bool:
 
 _KEYS: strict.Keys = {
     "address": address,
-    "port": strict.whole(1, 65535),
+    "port": strict.integer(1, 65535),
     "user": user,
     "transport": strict.one_of(*TRANSPORTS),
     "key": _key,
@@ -80,7 +80,7 @@ _KEYS: strict.Keys = {
     "jump": strict.text,
     "command": _command,
     "data": strict.one_of("auto", "ssh"),
-    "sockets": strict.whole(0, SOCKETS_MAX),
+    "sockets": strict.integer(0, SOCKETS_MAX),
     "compress": _compress,
     "connect": strict.duration,
 }

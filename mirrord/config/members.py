@@ -76,11 +76,11 @@ def check_tables(values: Mapping[str, Any], file: str) -> None:
         return
     sites = values.get("site", {})
     if values.get("recursive"):
-        raise _beside("recursive", file)
+        raise _table_conflict("recursive", file)
     for name, site in sites.items():
         for key in ("endpoint", "snapshots"):
             if site.get(key):
-                raise _beside(key, f"{file}, site.{name}")
+                raise _table_conflict(key, f"{file}, site.{name}")
     for member, ends in found:
         if set(ends) != set(sites):
             raise ConfigError(
@@ -92,7 +92,7 @@ def check_tables(values: Mapping[str, Any], file: str) -> None:
             )
 
 
-def _beside(key: str, where: str) -> ConfigError:
+def _table_conflict(key: str, where: str) -> ConfigError:
     return ConfigError(
         f"'{key}' cannot be combined with [[member]] tables", where=where, hint=_INSTEAD[key]
     )

@@ -61,13 +61,13 @@ def _fingerprint(value: Any) -> str:
     return found
 
 
-def _yes(value: Any) -> bool:
+def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError("expected true or false")
     return value
 
 
-_KEYS: strict.Keys = {"fingerprint": _fingerprint, "allow": _allow, "append_only": _yes}
+_KEYS: strict.Keys = {"fingerprint": _fingerprint, "allow": _allow, "append_only": _boolean}
 
 
 class Peers:

@@ -50,8 +50,8 @@ class Authority:
                 why="a new one would invalidate the certificates of all peers",
                 hint=f"To create a new one, move the folder {self.folder} away first.",
             )
-        key, made = _made("mirrord of this host", None)
-        server_key, server = _made("mirrord", (key, made), server=True)
+        key, made = _new_certificate("mirrord of this host", None)
+        server_key, server = _new_certificate("mirrord", (key, made), server=True)
         try:
             files.make_directory("PKI:FOLDER", self.folder, mode=0o700)
             _write("PKI:KEY", self.key, _pem(key))
@@ -75,7 +75,7 @@ class Authority:
                 where=str(file),
                 hint=f"To give it a new certificate, delete {file} first.",
             )
-        key, made = _made(name, self._load())
+        key, made = _new_certificate(name, self._load())
         peer = Peer(name, _fingerprint(made), allowed, append_only)
         try:
             descriptor = os.open(bundle, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -120,7 +120,7 @@ def _write(op: str, path: Path, data: bytes) -> None:
     files.write_atomic(op, path, data, mode=0o600)
 
 
-def _made(
+def _new_certificate(
     name: str, issuer: tuple[Any, x509.Certificate] | None, *, server: bool = False
 ) -> tuple[Any, x509.Certificate]:
     """A new key and its certificate. issuer None: for an authority; server: for the end that

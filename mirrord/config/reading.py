@@ -60,7 +60,7 @@ def _policy(value: Any) -> str:
     return str(value)
 
 
-def _flag(value: Any) -> bool:
+def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError("expected true or false")
     return value
@@ -97,7 +97,7 @@ _HOOKS: strict.Keys = {
     "timeout": strict.duration,
 }
 
-#: What may depend on which site is the source.
+#: The settings that may depend on the direction.
 _SETTINGS: strict.Keys = {
     "schedule": strict.texts,
     "zone": strict.text,
@@ -105,16 +105,16 @@ _SETTINGS: strict.Keys = {
     "windows": strict.texts,
     "blackouts": strict.texts,
     "rpo": strict.duration,
-    "warn_percent": strict.whole(1, 100_000),
-    "error_percent": strict.whole(1, 100_000),
+    "warn_percent": strict.integer(1, 100_000),
+    "error_percent": strict.integer(1, 100_000),
     "stall": strict.duration,
     "throttle": rates,
     "borrow": strict.number(1, 100),
     "io_pressure": strict.number(0.1, 100),
     "link": strict.text,
     "prune_share": strict.number(0, 1),
-    "retries": strict.whole(0, 1000),
-    "checkpoint_days": strict.whole(0, 36500),
+    "retries": strict.integer(0, 1000),
+    "checkpoint_days": strict.integer(0, 36500),
 }
 _SITE: strict.Keys = {
     "endpoint": lambda value: parse_endpoint(strict.text(value), what="endpoint"),
@@ -124,7 +124,7 @@ _SITE: strict.Keys = {
 }
 _KEYS: strict.Keys = {
     "id": _identity,
-    "recursive": _flag,
+    "recursive": _boolean,
     "policy": _policy,
     **_SETTINGS,
     "site": {"*": _SITE},
@@ -144,7 +144,7 @@ _OLD_KEYS: strict.Keys = {
 }
 OLD_FORM: strict.Keys = {
     "id": _identity,
-    "recursive": _flag,
+    "recursive": _boolean,
     "policy": _policy,
     **_SETTINGS,
     **_OLD_KEYS,

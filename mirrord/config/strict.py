@@ -45,7 +45,7 @@ def program(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def whole(low: int, high: int) -> Callable[[Any], int]:
+def integer(low: int, high: int) -> Callable[[Any], int]:
     """An integer from low to high."""
 
     def check(value: Any) -> int:

@@ -73,7 +73,7 @@ def _confine(writable: str, mount: str, program: str) -> None:
     try:
         _checked(_libc.unshare(_CLONE_NEWNS))
         _set_attributes(_AT_FDCWD, "/", _AT_RECURSIVE, 0, _MS_PRIVATE)
-        _leave_mounts([writable, mount, os.path.realpath(program)])
+        _detach_mounts([writable, mount, os.path.realpath(program)])
         opened = _checked(_call(_OPEN_TREE, _AT_FDCWD, writable, _OPEN_TREE_CLONE))
         _set_attributes(opened, "", _AT_EMPTY_PATH, _NOSUID | _NODEV | _NOSYMFOLLOW)
         # Devices could be written to even on a read-only file system.
@@ -93,15 +93,15 @@ def _confine(writable: str, mount: str, program: str) -> None:
             os.close(opened)
 
 
-def _leave_mounts(needed: list[str]) -> None:
+def _detach_mounts(needed: list[str]) -> None:
     """Detach each file system from this thread's namespace that is not on the path to a needed one,
     and contains no programs or libraries.
     """
-    ways = [*needed, *_SYSTEM]
+    kept = [*needed, *_SYSTEM]
     for point in sorted(_mount_points(), key=len, reverse=True):
         below = point.rstrip("/") + "/"
-        on_the_way = any(f"{way}/".startswith(below) for way in ways)
-        if on_the_way or any(below.startswith(f"{folder}/") for folder in _PROGRAMS):
+        is_parent = any(f"{path}/".startswith(below) for path in kept)
+        if is_parent or any(below.startswith(f"{folder}/") for folder in _PROGRAMS):
             continue
         if _libc.umount2(os.fsencode(point), _MNT_DETACH | _UMOUNT_NOFOLLOW) < 0:
             number = ctypes.get_errno()

@@ -16,7 +16,7 @@ from mirrord.core.errors import Busy
 from mirrord.system import clock
 
 #: How long the lock may be held without a recorded holder: by a query, or while starting.
-_ASKING_S = 1.0
+_QUERY_S = 1.0
 
 
 class Holder(NamedTuple):
@@ -74,7 +74,7 @@ def exclusive(path: str | Path, purpose: str, *, what: str) -> Iterator[None]:
                 f"{what} is in use by {_read_holder(descriptor)}",
                 hint="Wait for it to end; 'mirrord abort NAME' ends the operation of a mirror.",
             )
-        _sign(descriptor, purpose)
+        _record_holder(descriptor, purpose)
         yield
         _record(descriptor, b"")
 
@@ -105,7 +105,7 @@ def _record(descriptor: int, text: bytes) -> None:
         os.pwrite(descriptor, text, 0)
 
 
-def _sign(descriptor: int, purpose: str) -> None:
+def _record_holder(descriptor: int, purpose: str) -> None:
     """Record the holder of the lock. The lock is valid without the record: on a full file system
     other processes only learn that it is held.
     """
@@ -115,7 +115,7 @@ def _sign(descriptor: int, purpose: str) -> None:
 
 def _take(descriptor: int) -> bool:
     """Take the lock. A lock without a record may just be a query for its holder: wait briefly."""
-    deadline_s = clock.monotonic_s() + _ASKING_S
+    deadline_s = clock.monotonic_s() + _QUERY_S
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
