@@ -175,7 +175,7 @@ class _Image:
             )
         if self.root.allocated != len(marked):
             self._find(
-                f"the root says that {self.root.allocated} blocks are in use, the active map marks "
+                f"the root records {self.root.allocated} blocks in use, the active map marks "
                 f"{len(marked)}"
             )
 
