@@ -1,14 +1,14 @@
-"""Cron expressions: five fields, read by cronsim, laid over the clocks of a zone as Debian does.
+"""Cron expressions: five fields, parsed by cronsim, applied to the wall clock as in Debian.
 
-cronsim reads the fields and finds the next wall time that matches; which instants show that wall
+cronsim parses the fields and finds the next wall time that matches. Which instants have that wall
 time is decided here, because cronsim itself misses runs where clocks change by half an hour (Lord
 Howe) or at midnight. The rules are those of Debian's cron:
 
 - A line with a fixed minute and a fixed hour (neither field begins with a star) runs once for each
-  wall time: the first time when clocks are set back; at the moment of the change when clocks leap
-  over it.
-- Any other line runs whenever clocks show a matching time: twice in an hour that comes twice, not
-  at all in one that is left out.
+  wall time: at the first one when clocks are set back; at the moment of the change when clocks
+  skip it.
+- Any other line runs whenever clocks show a matching time: twice in a repeated hour, not at all in
+  a skipped one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mirrord.core.errors import UsageError
 from mirrord.core.names import nearest
 from mirrord.schedules.zones import first_instant, naive, naive_s, stretch_at, wall_s
 
-#: What people write for common expressions.
+#: Shorthands for common expressions.
 SHORT = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -32,7 +32,7 @@ SHORT = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
-#: cronsim's names of the fields, and what each allows.
+#: cronsim's names of the fields, and the values of each.
 _FIELDS = {
     "minute": "0 to 59",
     "hour": "0 to 23",
@@ -45,7 +45,7 @@ _ANY_DAY = naive(1_704_412_800)  # Friday 2024-01-05
 
 
 class Cron(NamedTuple):
-    """A cron expression that has been checked. text: as it was written."""
+    """A validated cron expression. text: as given."""
 
     text: str
     expression: str
@@ -54,7 +54,7 @@ class Cron(NamedTuple):
 
 
 def parse_cron(text: str) -> Cron:
-    """The expression in `text`; `UsageError` names the field that is wrong."""
+    """The expression in `text`; `UsageError` names the invalid field."""
     text = text.strip()
     if text.startswith("@"):
         if text.lower() not in SHORT:
@@ -76,8 +76,8 @@ def parse_cron(text: str) -> Cron:
     if not fires:
         raise UsageError(
             f"the cron expression '{text}' never fires",
-            why="no such day comes in the months that it names",
-            hint="Change the day or the month; L as the day is the last day of each month.",
+            why="no such day occurs in the months that it names",
+            hint="Change the day or the month; L as the day means the last day of a month.",
         )
     fixed = not fields[0].startswith("*") and not fields[1].startswith("*")
     return Cron(text, expression, fixed)
@@ -85,7 +85,7 @@ def parse_cron(text: str) -> Cron:
 
 def next_fire_s(cron: Cron, zone: str, after_s: int) -> int | None:
     """The first instant after `after_s` at which it fires; None: not within 50 years."""
-    # It fires on whole minutes, so all instants within a minute share one (remembered) answer.
+    # It fires on full minutes, so all instants within a minute share one (cached) answer.
     found = _next_fire_s(cron, zone, after_s - after_s % 60)
     if found is not None and found <= after_s:  # offsets of odd seconds, before 1972
         found = _next_fire_s(cron, zone, after_s)
@@ -97,11 +97,11 @@ def _next_fire_s(cron: Cron, zone: str, after_s: int) -> int | None:
     if cron.fixed:
         for shown in CronSim(cron.expression, naive(wall_s(zone, after_s))):
             at_s = first_instant(zone, naive_s(shown))
-            if at_s > after_s:  # not: the second time that clocks show it
+            if at_s > after_s:  # skip the second occurrence of that wall time
                 return at_s
         return None
     while True:
-        # Within a stretch of constant offset wall time is a sum; the next begins inclusively.
+        # Within a stretch of constant offset, wall time is a sum; the start is inclusive.
         stretch = stretch_at(zone, after_s + 1)
         found = next(CronSim(cron.expression, naive(after_s + stretch.offset_s)), None)
         if found is None:
@@ -113,7 +113,7 @@ def _next_fire_s(cron: Cron, zone: str, after_s: int) -> int | None:
 
 
 def _is_day_of_short_month(message: str, fields: list[str]) -> bool:
-    """Whether cronsim refused a day only because the months named have no such day."""
+    """Whether cronsim rejected a day only because the given months have no such day."""
     if "day-of-month" not in message:
         return False
     try:
@@ -142,7 +142,7 @@ def _wrong_field(text: str, fields: list[str], message: str) -> UsageError:
         if message.endswith(f" {name}"):
             plain = name.replace("-of-", " of the ")
             return UsageError(
-                f"the cron expression '{text}' has a wrong {plain}: '{fields[place]}'",
+                f"the cron expression '{text}' has an invalid {plain}: '{fields[place]}'",
                 hint=f"The {plain} is {allowed}, a list such as 1,3, a range such as 1-5, "
                 "or steps such as */2.",
             )

@@ -1,15 +1,15 @@
 """Lag targets: how long to wait so that the copy is never older than asked for.
 
-The lag is greatest just before a run commits: the copy then shows what the base showed, and is as
-old as `elapsed` (base to the start of the run) and the run's duration together. The duration is
-taken to be a fixed overhead plus the changes of `elapsed` over the link's throughput. That is
-conservative: blocks are overwritten, so changes do not go on growing with time.
+The lag is greatest just before a run commits: the copy then still has the state of the base, and
+its age is `elapsed` (base to the start of the run) plus the run's duration. The duration is
+modelled as a fixed overhead plus the changes during `elapsed` divided by the link's throughput.
+That is conservative: blocks are overwritten, so changes do not grow linearly with time.
 
-From the last runs come the changes per second (an upper quantile), and overhead and seconds per
-byte (a line through the medians of all slopes, which a few odd runs do not move). When all runs
-sent about the same there is no telling overhead from throughput: then each is taken for the whole,
-and whichever lasts longer counts. A wait planned so is a little too short, never too long, and the
-next run tells more.
+The last runs give the changes per second (an upper quantile), and overhead and seconds per byte (a
+line through the medians of all slopes, which a few outliers do not affect). When all runs sent
+about the same amount, overhead and throughput cannot be separated: then the duration is attributed
+to each alone, and the longer estimate is used. A wait planned like this is slightly too short,
+never too long, and the next run adds information.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from typing import NamedTuple
 
 from mirrord.core.units import format_duration, format_size
 
-#: What part of the target is planned for; the rest is for runs that last longer than expected.
+#: The part of the target to plan for; the rest is a margin for runs that take longer.
 _USE = 0.9
 #: Without history: the part of the target after which the first run starts.
 _FIRST = 0.25
 _WAIT_MIN_S = 1.0
 _RUNS_MAX = 20
-#: A run sooner after its base says nothing about the changes of a second.
+#: A run that starts sooner after its base is not used to estimate the change rate.
 _ELAPSED_MIN_S = 0.001
-#: Each older run weighs so much less, and plans are for this weighted quantile.
+#: The weight factor of each older run, and the weighted quantile that is planned for.
 _FADE = 0.9
 _QUANTILE = 0.85
-#: Sizes that differ by less say nothing about throughput.
+#: Sizes that differ by less are not used to estimate throughput.
 _SPREAD = 0.2
 
 
@@ -48,10 +48,10 @@ class Run(NamedTuple):
 
 
 class LagPlan(NamedTuple):
-    """When to run next so that the target is held.
+    """When to run next so that the target is met.
 
     wait_s: how long after the base's snapshot the run must start. expected_s: its duration.
-    best_s: the smallest lag, running back to back; infinite when changes outrun the link.
+    best_s: the smallest lag, running back to back; infinite when changes exceed the throughput.
     feasible: whether best_s is within the target.
     """
 
@@ -63,7 +63,7 @@ class LagPlan(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """A duration: a fixed overhead and so many seconds per second elapsed."""
+    """A duration model: a fixed overhead, and `growth` seconds per second elapsed."""
 
     overhead_s: float
     growth: float
@@ -83,12 +83,12 @@ def plan_lag(target_s: float, runs: Sequence[Run]) -> LagPlan:
     ]
     if not used:
         wait_s = max(target_s * _FIRST, _WAIT_MIN_S)
-        why = f"no run yet to learn from: the first comes after {format_duration(wait_s)}"
+        why = f"no history yet: the first run starts after {format_duration(wait_s)}"
         return LagPlan(wait_s, 0.0, 0.0, True, why)
     lines, best_s = _fit(used)
     feasible = best_s <= target_s
     wait_s = min(line.longest_s(_USE * target_s) for line in lines)
-    # Not sooner than the run before ends: that is back to back.
+    # Not before the previous run ends: that is back to back.
     if not feasible or wait_s < _WAIT_MIN_S:
         wait_s = _WAIT_MIN_S
     elapsed_s = wait_s if feasible else max(wait_s, min(best_s / 2, used[-1].duration_s))
@@ -96,20 +96,20 @@ def plan_lag(target_s: float, runs: Sequence[Run]) -> LagPlan:
     if feasible:
         why = (
             f"a run {format_duration(wait_s)} after the last snapshot takes about "
-            f"{format_duration(expected_s)}, as {_seen(used)}"
+            f"{format_duration(expected_s)}, as {_describe(used)}"
         )
     elif math.isinf(best_s):
-        why = f"{_seen(used)}; changes are made faster than this link carries them"
+        why = f"{_describe(used)}; data changes faster than this link can transfer it"
     else:
         why = (
-            f"{_seen(used)}; the smallest lag that this link can hold is about "
+            f"{_describe(used)}; the smallest lag that this link can sustain is about "
             f"{format_duration(best_s)}"
         )
     return LagPlan(wait_s, expected_s, best_s, feasible, why)
 
 
 def _fit(runs: Sequence[Run]) -> tuple[list[_Line], float]:
-    """What a duration may be (the longest counts), and the smallest lag back to back."""
+    """The duration models (the longest applies), and the smallest lag back to back."""
     weights = [_FADE**age for age in range(len(runs) - 1, -1, -1)]
     sizes = [run.stream_bytes for run in runs]
     if max(sizes) - min(sizes) <= _SPREAD * max(sizes):
@@ -122,23 +122,23 @@ def _fit(runs: Sequence[Run]) -> tuple[list[_Line], float]:
         if apart:
             rise = other.duration_s - one.duration_s
             slopes.append(rise / (other.stream_bytes - one.stream_bytes))
-            # Sizes far apart tell more about a slope.
+            # Sizes that are further apart give a better slope.
             slope_weights.append(weight * other_weight * apart)
     s_per_byte = max(_quantile(slopes, slope_weights, 0.5), 0.0)
     rests = [run.duration_s - s_per_byte * run.stream_bytes for run in runs]
     overhead_s = max(_quantile(rests, weights, _QUANTILE), 0.0)
-    # Runs in quick succession send little but bookkeeping: they say less about the changes.
+    # Runs in quick succession send mostly metadata, so they get less weight for the changes.
     usual_s = sorted(run.elapsed_s for run in runs)[len(runs) // 2]
     weights = [w * min(run.elapsed_s, usual_s) for w, run in zip(weights, runs, strict=True)]
     change = _quantile([run.stream_bytes / run.elapsed_s for run in runs], weights, _QUANTILE)
     line = _Line(overhead_s, s_per_byte * change)
-    # Back to back, elapsed is the duration of the run before: a fixed point.
+    # Back to back, elapsed is the duration of the previous run: a fixed point.
     best_s = 2 * overhead_s / (1 - line.growth) if line.growth < 1 else math.inf
     return [line], best_s
 
 
 def _quantile(values: Sequence[float], weights: Sequence[float], part: float) -> float:
-    """The smallest value that, with all smaller ones, has `part` of the weight."""
+    """The weighted quantile: the smallest value at which `part` of the weight is reached."""
     ordered = sorted(zip(values, weights, strict=True))
     left = part * sum(weights)
     for value, weight in ordered:
@@ -148,8 +148,8 @@ def _quantile(values: Sequence[float], weights: Sequence[float], part: float) ->
     return ordered[-1][0]
 
 
-def _seen(runs: Sequence[Run]) -> str:
-    """What the last runs took, in the middle."""
+def _describe(runs: Sequence[Run]) -> str:
+    """The median duration and size of the last runs, as text."""
     durations = sorted(run.duration_s for run in runs)
     sizes = sorted(run.stream_bytes for run in runs)
     middle = len(runs) // 2

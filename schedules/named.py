@@ -1,6 +1,6 @@
 """Named schedules: the presets in `presets/` and those that administrators write themselves.
 
-What is in a file comes as a mapping: reading files is the business of the configuration.
+The content of a file is passed as a mapping; mirrord.config reads the files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ KEYS = ("description", "run", "zone", "jitter", "windows", "blackouts")
 
 @dataclass(frozen=True, slots=True)
 class NamedSchedule:
-    """A schedule with a name. zone: "" when it leaves the zone to whoever uses it."""
+    """A schedule with a name. zone: "" to use the zone of the mirror."""
 
     name: str
     description: str
@@ -26,11 +26,11 @@ class NamedSchedule:
     jitter: str
     windows: tuple[str, ...]
     blackouts: tuple[str, ...]
-    #: In its own zone, or in UTC when it names none.
+    #: In its own zone, or in UTC when it has none.
     schedule: Schedule
 
     def in_zone(self, zone: str) -> Schedule:
-        """The schedule for somebody in `zone`, unless it has a zone of its own."""
+        """The schedule in `zone`, unless it has its own zone."""
         if self.zone:
             return self.schedule
         return parse_schedule(
@@ -43,7 +43,7 @@ class NamedSchedule:
 
 
 def parse_named(name: str, raw: Mapping[str, object], where: str) -> NamedSchedule:
-    """The named schedule that a file says; `ConfigError` with `where` (the file) otherwise."""
+    """The named schedule in a file; `ConfigError` with `where` (the file) when invalid."""
     if MIRROR_NAME.fullmatch(name) is None:
         raise ConfigError(
             f"'{name}' cannot name a schedule",
@@ -77,7 +77,7 @@ def parse_named(name: str, raw: Mapping[str, object], where: str) -> NamedSchedu
 def _text(raw: Mapping[str, object], key: str, where: str) -> str:
     value = raw.get(key, "")
     if not isinstance(value, str):
-        raise ConfigError(f"'{key}' is not a text", where=where, hint=f'Write {key} = "...".')
+        raise ConfigError(f"'{key}' is not a string", where=where, hint=f'Write {key} = "...".')
     return value
 
 
@@ -88,5 +88,5 @@ def _texts(raw: Mapping[str, object], key: str, where: str) -> tuple[str, ...]:
         if len(texts) == len(value):
             return texts
     raise ConfigError(
-        f"'{key}' is not a list of texts", where=where, hint=f'Write {key} = ["...", "..."].'
+        f"'{key}' is not a list of strings", where=where, hint=f'Write {key} = ["...", "..."].'
     )

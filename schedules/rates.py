@@ -40,7 +40,7 @@ _EXAMPLE = "Write for example '20MiB/s 08:00-18:00 Mon-Fri, else unlimited'."
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Rates in bytes per second, None without limit: each in its span, one in all other hours."""
+    """Rates in bytes per second, None: unlimited; one per span, and one for all other hours."""
 
     clauses: tuple[tuple[float | None, Span], ...]
     otherwise: float | None
@@ -54,7 +54,7 @@ class Rates:
         return self.otherwise
 
     def next_change(self, at_ns: int) -> int | None:
-        """The first instant after `at_ns` at which the rate is another; None: never."""
+        """The first instant after `at_ns` at which the rate changes; None: never."""
         if self.constant:
             return None
         spans, before = [span for _, span in self.clauses], self.at(at_ns)
@@ -91,25 +91,25 @@ def parse_rates(text: str, *, zone: str = "UTC") -> Rates:
         elif number == len(pieces):
             otherwise = rate
         else:
-            raise _no_rates(
+            raise _invalid_rates(
                 text,
                 f"'{piece}' is not the last"
                 if has_else
                 else f"'{piece}' names no hours and is not the last",
-                "Only the last clause is without hours: it is for all other hours.",
+                "Only the last clause has no hours: it is for all other hours.",
             )
     twice = overlap([span for _, span in clauses])
     if twice is not None:
-        raise _no_rates(
+        raise _invalid_rates(
             text,
             f"the hours '{twice[0]}' and '{twice[1]}' overlap",
-            "Write hours that have no time in common; 'else' is for all other hours.",
+            "Write hours that do not overlap; 'else' is for all other hours.",
         )
     return Rates(tuple(clauses), otherwise, zone)
 
 
 def split_clauses(text: str) -> list[str]:
-    """The clauses of a text by the hour: a comma separates them and, inside a span, days."""
+    """The clauses of a text: a comma separates them and, inside a span, days."""
     clauses: list[str] = []
     for piece in (piece.strip() for piece in text.split(",")):
         if clauses and _DAY.match(piece):
@@ -120,22 +120,22 @@ def split_clauses(text: str) -> list[str]:
 
 
 def _parse_clause(piece: str, text: str) -> tuple[bool, float | None, Span | None]:
-    """Whether it says else, its rate, its span."""
+    """Whether the clause is an else, its rate, its span."""
     words = piece.split(maxsplit=1)
     has_else = bool(words) and words[0].lower() == "else"
     rest = words[1] if has_else and len(words) > 1 else "" if has_else else piece
     match = _RATE.fullmatch(rest)
     if match is None or (match[2] or "").startswith(":"):
         why = f"'{piece}' does not begin with a rate" if piece else "a clause is empty"
-        raise _no_rates(text, why, _EXAMPLE)
+        raise _invalid_rates(text, why, _EXAMPLE)
     span = None
     if match[2]:
         if has_else:
-            raise _no_rates(text, f"'{piece}' names hours", "'else' is for all other hours.")
+            raise _invalid_rates(text, f"'{piece}' names hours", "'else' is for all other hours.")
         try:
             span = parse_span(match[2])
         except UsageError as error:
-            raise _no_rates(text, str(error), error.hint) from None
+            raise _invalid_rates(text, str(error), error.hint) from None
     return has_else, _parse_rate(match[1].strip(), text), span
 
 
@@ -152,12 +152,12 @@ def _parse_rate(word: str, text: str) -> float | None:
             raise UsageError("")
     except UsageError:
         hint = "Write for example 20MiB/s, 100Mbit/s or unlimited."
-        raise _no_rates(text, f"'{word}' is not a rate", hint) from None
+        raise _invalid_rates(text, f"'{word}' is not a rate", hint) from None
     if not rate:
-        hint = "'mirrord quiesce NAME' stops transfers; 'mirrord resume NAME' goes on."
-        raise _no_rates(text, "a rate of 0 would never end a transfer", hint)
+        hint = "'mirrord quiesce NAME' stops transfers; 'mirrord resume NAME' allows them again."
+        raise _invalid_rates(text, "at a rate of 0 a transfer would never end", hint)
     if rate < RATE_MIN:
-        raise _no_rates(text, f"'{word}' is less than 1 KiB/s", "Write at least 1KiB/s.")
+        raise _invalid_rates(text, f"'{word}' is less than 1 KiB/s", "Write at least 1KiB/s.")
     return rate
 
 
@@ -173,5 +173,5 @@ def _rate_text(rate: float | None) -> str:
     return min(texts, key=len)
 
 
-def _no_rates(text: str, why: str, hint: str) -> UsageError:
+def _invalid_rates(text: str, why: str, hint: str) -> UsageError:
     return UsageError(f"'{text}' is not a rate or a list of rates", why=why, hint=hint)

@@ -1,10 +1,10 @@
-"""Retention: which snapshots stay, by count and by calendar, and when to doubt the plan.
+"""Retention: which snapshots to keep, by count and by calendar, and when to ask first.
 
-Nothing here depends on the present time. A rule keeps, of each of the newest N calendar periods
-that have snapshots, the last one; what is newest is decided by the sequence, never by a clock. So a
-clock that leaps ahead makes one more period, and cannot age the history out.
+The plan does not depend on the current time. A rule keeps the last snapshot of each of the newest N
+calendar periods that have snapshots; what is newest is decided by the sequence, never by a clock. A
+clock that jumps ahead therefore adds one period, and does not expire the history.
 
-Periods are those of the wall clock: an hour that comes twice (clocks set back) counts as one.
+Periods are those of the wall clock: a repeated hour (clocks set back) counts as one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from mirrord.core.names import nearest
 from mirrord.core.units import format_duration
 from mirrord.schedules.zones import NS, wall
 
-#: How many of the newest stay at least when there are only calendar rules.
+#: How many of the newest are kept at least when there are only calendar rules.
 FLOOR = 2
 COUNT_MAX = 10_000
-#: Clocks that differ by less are not worth a doubt.
+#: Smaller clock differences are ignored.
 SKEW_NS = 60 * NS
 
 
@@ -32,7 +32,7 @@ def _week(shown: datetime) -> str:
     return f"{year}-W{week:02}"
 
 
-#: The label of the period in which a wall time lies; units from the shortest to the longest.
+#: The label of the period that contains a wall time; units from the shortest to the longest.
 _PERIODS: Mapping[str, Callable[[datetime], str]] = {
     "minutely": lambda shown: f"{shown:%Y-%m-%d %H:%M}",
     "hourly": lambda shown: f"{shown:%Y-%m-%d %H}:00",
@@ -47,7 +47,7 @@ _HINT = "Write for example 'newest 10', or '24 hourly, 7 daily, 8 weekly, 12 mon
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The newest so many, and (count, unit) for each calendar rule, from the shortest unit."""
+    """The number of newest ones, and (count, unit) for each calendar rule, shortest unit first."""
 
     newest: int
     rules: tuple[tuple[int, str], ...] = ()
@@ -59,7 +59,7 @@ class Keep:
 
 
 class Item(NamedTuple):
-    """A snapshot. order: its place in the sequence, which alone says what is newer."""
+    """A snapshot. order: its position in the sequence, which alone decides what is newer."""
 
     guid: str
     name: str
@@ -68,7 +68,7 @@ class Item(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Whether a snapshot stays, and all reasons why; of one that goes, that there is none."""
+    """Whether a snapshot is kept, and all reasons for that; else that no rule keeps it."""
 
     item: Item
     kept: bool
@@ -85,14 +85,14 @@ def parse_keep(value: str | int) -> Keep:
     for part in (part.strip().lower() for part in text.split(",")):
         match = re.fullmatch(r"(?:newest\s+)?([0-9]{1,9})(?:\s+([a-z]+))?", part)
         if match is None or (match[2] and part.startswith("newest")):
-            raise _no_keep(value, f"'{part}' is not a rule" if part else "a rule is empty")
+            raise _invalid_rule(value, f"'{part}' is not a rule" if part else "a rule is empty")
         count, unit = _count(int(match[1]), value), match[2] or "newest"
         if unit != "newest" and unit not in UNITS:
             near = nearest(unit, UNITS)
             hint = f"Did you mean '{near[0]}'?" if near else f"Units are {', '.join(UNITS)}."
-            raise _no_keep(value, f"'{unit}' is not a unit", hint)
+            raise _invalid_rule(value, f"'{unit}' is not a unit", hint)
         if unit in rules or (unit == "newest" and newest is not None):
-            raise _no_keep(value, f"'{unit}' is there twice", "Write each unit once.")
+            raise _invalid_rule(value, f"'{unit}' is given twice", "Write each unit once.")
         if unit == "newest":
             newest = count
         else:
@@ -104,9 +104,9 @@ def parse_keep(value: str | int) -> Keep:
 def plan_retention(
     items: Sequence[Item], keep: Keep, *, zone: str, protected: Mapping[str, str]
 ) -> list[Verdict]:
-    """What stays and what goes, oldest first.
+    """What to keep and what to delete, oldest first.
 
-    protected: guid to the reason why that snapshot stays whatever the rules say.
+    protected: guid to the reason why that snapshot is kept regardless of the rules.
     """
     newest_first = sorted(items, key=lambda item: item.order, reverse=True)
     reasons: list[list[str]] = [[] for _ in newest_first]
@@ -154,14 +154,14 @@ def clock_doubt(
     if not what and items and items[-1].taken_ns - now_ns > SKEW_NS:
         ahead = format_duration((items[-1].taken_ns - now_ns) / NS)
         what = f"the newest snapshot, {items[-1].name}, is {ahead} in the future"
-    return f"{what}: 'mirrord prune NAME --accept' after checking the clock" if what else None
+    return f"{what}: check the clock, then run 'mirrord prune NAME --accept'" if what else None
 
 
 def _count(count: int, text: str) -> int:
     if isinstance(count, bool) or not 1 <= count <= COUNT_MAX:
-        raise _no_keep(text, f"{count} is not from 1 to {COUNT_MAX}")
+        raise _invalid_rule(text, f"{count} is not from 1 to {COUNT_MAX}")
     return count
 
 
-def _no_keep(text: str, why: str, hint: str = _HINT) -> UsageError:
-    return UsageError(f"'{text}' does not say what to keep", why=why, hint=hint)
+def _invalid_rule(text: str, why: str, hint: str = _HINT) -> UsageError:
+    return UsageError(f"'{text}' is not a retention rule", why=why, hint=hint)

@@ -1,12 +1,12 @@
 """When a mirror runs: cron lines, intervals, lag targets, windows, blackouts and jitter.
 
 Clock changes (DST): cron lines follow Debian's cron, see `mirrord.schedules.cron`; windows and
-blackouts follow the clock on the wall, see `mirrord.schedules.spans`; intervals are real time and
-do not notice. Of a nominal time that a window or blackout forbids, a cron line's is dropped, an
-interval's is made up for once, when the window opens.
+blackouts follow the wall clock, see `mirrord.schedules.spans`; intervals are real time and are not
+affected. When a window or blackout forbids a nominal time, that of a cron line is dropped; that of
+an interval is made up for once, when the window opens.
 
-Jitter belongs to the nominal time: each has exactly one run, and the runs are all those in order.
-It is cut short where it would push a run out of its window.
+Jitter belongs to the nominal time: each has exactly one run, and the runs keep their order. It is
+shortened where it would move a run out of its window.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from mirrord.schedules.zones import DAY_S, NS, check_zone
 
 _YEAR_NS = 366 * DAY_S * NS
 _PERIOD_MAX_S = 366 * DAY_S
-#: Friday 2024-01-05 UTC: where usual gaps are measured, so that a weekend comes soon.
+#: Friday 2024-01-05 UTC: usual gaps are measured from here, so that a weekend comes soon.
 _REFERENCE_NS = 1_704_412_800 * NS
 _MUST_FIRE_NS = 5 * _YEAR_NS
 _HORIZON_NS = 30 * _YEAR_NS
-#: No clock of an operating system shows a later instant (63 bits of nanoseconds).
+#: No system clock reaches a later instant (63 bits of nanoseconds).
 _LAST_NS = 1 << 63
 _COUNT_MAX = 100
 
 
 class Next(NamedTuple):
-    """A run to come: when, and why then, for people."""
+    """A future run: when, and the reason as text."""
 
     at_ns: int
     why: str
@@ -60,7 +60,7 @@ class _Every(NamedTuple):
 
 
 class _Nominal(NamedTuple):
-    """A time that the rules name, before jitter. held: an interval's, made up for."""
+    """A time given by the rules, before jitter. held: a delayed one of an interval."""
 
     at_ns: int
     rule: _Every | Cron
@@ -69,10 +69,10 @@ class _Nominal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Rules of which whichever comes first counts, held back by windows and blackouts.
+    """Rules, the earliest of which applies, limited by windows and blackouts.
 
-    lag_s: the target when the rule is a lag target. Such a schedule names no times: what to do is
-    `mirrord.schedules.lag`'s to say, and `next_allowed` when.
+    lag_s: the target when the rule is a lag target. Such a schedule has no times:
+    `mirrord.schedules.lag` plans the runs, and `next_allowed` tells when they are permitted.
     """
 
     rules: tuple[str, ...]
@@ -87,13 +87,13 @@ class Schedule:
     def next_after(self, after_ns: int, *, seed: str) -> Next | None:
         """The first run strictly after `after_ns`; None: there is none (or a lag target).
 
-        seed: the mirror's id. It decides the phase of intervals and the jitter, always alike.
+        seed: the mirror's id. It determines the phase of intervals and the jitter, reproducibly.
         """
         if after_ns > _LAST_NS:
             return None
         jitter_ns = round(self.jitter_s * NS)
         best: tuple[int, _Nominal] | None = None
-        # A nominal time of jitter_ns before `after_ns` or earlier has its run before it too.
+        # A nominal time at least jitter_ns before `after_ns` also has its run before that.
         for nominal in self._nominal_times(after_ns - jitter_ns, seed, self._parsed):
             if best is not None and nominal.at_ns >= best[0]:
                 break
@@ -116,7 +116,7 @@ class Schedule:
 
     @property
     def period_s(self) -> float:
-        """The longest usual gap between two runs, without jitter: what lag alarms go by."""
+        """The longest usual gap between two runs, without jitter; lag alarms use it."""
         return _period_s(self)
 
     def allowed(self, at_ns: int) -> bool:
@@ -134,7 +134,7 @@ class Schedule:
     def _nominal_times(
         self, after_ns: int, seed: str, rules: Sequence[_Every | Cron]
     ) -> Iterator[_Nominal]:
-        """All times after `after_ns` that the rules name, in order, each once."""
+        """All nominal times after `after_ns`, in order, each once."""
         coming = [self._nominal_after(rule, after_ns, seed) for rule in rules]
         while first := min((each for each in coming if each), key=lambda n: n.at_ns, default=None):
             yield first
@@ -150,7 +150,7 @@ class Schedule:
             open_ns = self.next_allowed(found * NS)
             if open_ns == found * NS:
                 return _Nominal(open_ns, rule, False)
-            # Dropped, as are all others until then.
+            # Dropped, like all others until then.
             at_ns = open_ns - 1
             if at_ns > limit_ns:
                 break
@@ -160,7 +160,7 @@ class Schedule:
         period_ns = rule.period_ns
         phase_ns = _phase_ns(seed, period_ns)
         if not self.allowed(after_ns):
-            # If a time of the grid falls into this closed stretch, its end makes up for it.
+            # If a time of the grid falls into this closed period, a run at its end replaces it.
             open_ns = self.next_allowed(after_ns)
             last_ns = (open_ns - 1 - phase_ns) // period_ns * period_ns + phase_ns
             if self.next_allowed(last_ns) == open_ns:
@@ -186,7 +186,7 @@ class Schedule:
         return why
 
     def _held(self, open_ns: int) -> str:
-        """What kept a run back until `open_ns`."""
+        """What delayed a run until `open_ns`."""
         for span in self.blackouts:
             if covers(span, open_ns - 1, self.zone):
                 return f"held until the blackout {span} ends"
@@ -202,9 +202,9 @@ def parse_schedule(
     windows: Sequence[str] = (),
     blackouts: Sequence[str] = (),
 ) -> Schedule:
-    """The schedule of rules as docs/schedules.md has them; `UsageError` says what is wrong.
+    """The schedule for rules as in docs/schedules.md; `UsageError` when invalid.
 
-    rules: cron lines, `every 15m`, or `lag 5m` alone; of several whichever comes first counts.
+    rules: cron lines, `every 15m`, or `lag 5m` alone; of several rules the earliest time applies.
     """
     texts = tuple(" ".join(rule.split()) for rule in ([rules] if isinstance(rules, str) else rules))
     if not texts:
@@ -216,9 +216,9 @@ def parse_schedule(
     lags = [rule for rule in parsed if isinstance(rule, float)]
     if lags and len(parsed) > 1:
         raise UsageError(
-            "a lag target stands alone",
-            why=f"it is beside other rules: {', '.join(texts)}",
-            hint="Leave out either the lag target or the others: it decides itself when to run.",
+            "a lag target cannot be combined with other rules",
+            why=f"the rules are: {', '.join(texts)}",
+            hint="Remove the lag target or the other rules: a lag target decides when to run.",
         )
     window_spans, blackout_spans, open_week = _parse_spans(windows, blackouts)
     schedule = Schedule(
@@ -271,7 +271,7 @@ def _parse_rule(text: str) -> _Every | Cron | float:
     if not 1 <= length_s <= _PERIOD_MAX_S:
         raise UsageError(
             f"'{text}' is out of range",
-            hint="Write something from 1 s to 366 d, for example 'every 15m' or 'lag 5m'.",
+            hint="Write a duration from 1 s to 366 d, for example 'every 15m' or 'lag 5m'.",
         )
     return length_s if word.lower() == "lag" else _Every(text, round(length_s * NS))
 
@@ -285,7 +285,7 @@ def _parse_spans(
     if twice is not None:
         raise UsageError(
             f"the windows '{twice[0]}' and '{twice[1]}' overlap",
-            hint="Write windows that have no time in common, or one that spans both.",
+            hint="Write windows that do not overlap, or one that spans both.",
         )
     open_week = week_of(spans) if spans else ((0, WEEK_MIN),)
     open_week = intersect(open_week, invert(week_of(closed)))
@@ -302,7 +302,7 @@ def _check_jitter(schedule: Schedule, jitter: str) -> None:
         return
     if schedule.lag_s is not None:
         raise UsageError(
-            "a lag target takes no jitter", hint="Leave out the jitter: such runs spread anyway."
+            "a lag target takes no jitter", hint="Remove the jitter: such runs are spread anyway."
         )
     for rule in schedule._parsed:
         if isinstance(rule, _Every):
@@ -326,14 +326,14 @@ def _check_fires(schedule: Schedule) -> None:
         if first is None or first.at_ns > _REFERENCE_NS + _MUST_FIRE_NS:
             raise UsageError(
                 f"'{rule.text}' never fires inside its windows",
-                why="no time that it names in five years is one at which a run is allowed",
+                why="in five years none of its times is one at which a run is allowed",
                 hint="Change the rule, the windows or the blackouts; 'every 1h' runs when a "
                 "window opens.",
             )
 
 
 def _sample(schedule: Schedule, rules: tuple[_Every | Cron, ...], count: int) -> list[int]:
-    """At least `count` times of the rules and at least those of a week, within limits."""
+    """At least `count` times of the rules and at least those of a week, up to a limit."""
     found: list[int] = []
     for nominal in schedule._nominal_times(_REFERENCE_NS, "", rules):
         found.append(nominal.at_ns)
@@ -359,7 +359,7 @@ def _period_s(schedule: Schedule) -> float:
 
 
 def _longest(week: Week) -> int:
-    """The longest piece in minutes; one that goes over the end of the week is one piece."""
+    """The longest period in minutes; one that spans the end of the week counts as one."""
     lengths = [end - start for start, end in week]
     if len(week) > 1 and week[0][0] == 0 and week[-1][1] == WEEK_MIN:
         lengths.append(lengths[0] + lengths[-1])
@@ -381,5 +381,5 @@ def _phase_ns(seed: str, period_ns: int) -> int:
 
 
 def _hash(text: str) -> int:
-    """64 bits that are the same in every process and version."""
+    """64 bits that are stable across processes and versions."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())

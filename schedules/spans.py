@@ -1,8 +1,8 @@
 """Weekly spans of wall time: windows, blackouts and the hours of a rate.
 
-A span is a matter of what the clocks on the wall show, so of each instant on its own: an hour that
-comes twice (clocks set back) is inside twice, an hour that clocks leap over never comes. The day
-that is named is the day on which the span starts: `Fri 22:00-06:00` ends on Saturday morning.
+A span refers to the wall clock at each instant: a repeated hour (clocks set back) is inside twice,
+a skipped hour never occurs. The given day is the one on which the span starts: `Fri 22:00-06:00`
+ends on Saturday morning.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Week = tuple[tuple[int, int], ...]
 
 
 class Span(NamedTuple):
-    """Each week on `days` (0 is Monday), from and to a minute of the day.
+    """Each week on `days` (0 is Monday), from one minute of the day to another.
 
-    `end_min` not after `start_min` means: until then on the next day.
+    When `end_min` is not after `start_min`, the span ends on the next day.
     """
 
     days: frozenset[int]
@@ -52,11 +52,11 @@ def parse_span(text: str) -> Span:
     """The span of `Mon-Fri 08:00-18:00`: days, hours or both, in any order. `UsageError`."""
     words = re.sub(r"\s*([-,])\s*", r"\1", text.strip()).split()
     if not 1 <= len(words) <= 2:
-        raise _no_span(text, "" if words else "it is empty")
+        raise _invalid_span(text, "" if words else "it is empty")
     hours = [word for word in words if ":" in word]
     days = [word for word in words if ":" not in word]
     if len(hours) > 1 or len(days) > 1:
-        raise _no_span(text, "it takes days and hours once each")
+        raise _invalid_span(text, "days and hours can be given once each")
     start, end = _parse_hours(hours[0], text) if hours else (0, DAY_MIN)
     return Span(_parse_days(days[0], text) if days else ALL_DAYS, start, end)
 
@@ -78,7 +78,7 @@ def next_edge(spans: Sequence[Span], at_ns: int, zone: str) -> int | None:
 
 
 def overlap(spans: Sequence[Span]) -> tuple[Span, Span] | None:
-    """The first two spans that have time in common; None when all are apart."""
+    """The first two spans that overlap; None when there are none."""
     for number, second in enumerate(spans):
         for first in spans[:number]:
             if intersect(week_of((first,)), week_of((second,))):
@@ -127,7 +127,7 @@ def first_in(week: Week, at_ns: int, zone: str) -> int:
         second = _week_second(at_s + stretch.offset_s)
         place = bisect_right(week, (second // 60, WEEK_MIN + 1))
         start = week[place][0] if place < len(week) else week[0][0] + WEEK_MIN
-        # Beyond the end of the stretch clocks show something else: look again from there.
+        # The offset changes at the end of the stretch: continue from there.
         at_ns = min(at_s - second + start * 60, stretch.end_s) * NS
     return at_ns
 
@@ -152,17 +152,17 @@ def _week_second(shown_s: int) -> int:
 def _parse_hours(word: str, text: str) -> tuple[int, int]:
     match = _HOURS.fullmatch(word)
     if match is None:
-        raise _no_span(text, f"'{word}' are no hours")
+        raise _invalid_span(text, f"'{word}' is not a time range")
     start, end = _minute(match[1], match[2], text), _minute(match[3], match[4], text)
     if start == DAY_MIN:
-        raise _no_span(text, "a span cannot start at 24:00; it starts at 00:00 of the next day")
+        raise _invalid_span(text, "a span cannot start at 24:00; use 00:00 of the next day")
     return start, end or DAY_MIN
 
 
 def _minute(hour: str, minute: str, text: str) -> int:
     found = int(hour) * 60 + int(minute)
     if int(minute) > 59 or found > DAY_MIN:
-        raise _no_span(text, f"there is no {hour}:{minute}")
+        raise _invalid_span(text, f"{hour}:{minute} is not a time of day")
     return found
 
 
@@ -172,7 +172,7 @@ def _parse_days(word: str, text: str) -> frozenset[int]:
         ends = [_NUMBERS.get(name.lower()) for name in part.split("-")]
         first, last = ends[0], ends[-1]
         if len(ends) > 2 or first is None or last is None:
-            raise _no_span(text, f"'{part}' is not a day or a range of days")
+            raise _invalid_span(text, f"'{part}' is not a day or a range of days")
         days.update((first + n) % 7 for n in range((last - first) % 7 + 1))
     return frozenset(days)
 
@@ -190,5 +190,5 @@ def _days_text(days: frozenset[int]) -> str:
     )
 
 
-def _no_span(text: str, why: str) -> UsageError:
+def _invalid_span(text: str, why: str) -> UsageError:
     return UsageError(f"'{text}' is not a weekly span", why=why, hint=_HINT)

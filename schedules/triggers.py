@@ -13,7 +13,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class MirrorTrigger(BaseTrigger):  # type: ignore[misc]  # APScheduler 3 has no types
-    """Fires as the schedule of the mirror with the id `seed` says."""
+    """Fires by the schedule of the mirror with the id `seed`."""
 
     def __init__(self, schedule: Schedule, seed: str) -> None:
         self.schedule = schedule
@@ -22,15 +22,15 @@ class MirrorTrigger(BaseTrigger):  # type: ignore[misc]  # APScheduler 3 has no 
     def get_next_fire_time(self, previous: datetime | None, now: datetime) -> datetime | None:
         """The first run after `now`, whenever the previous one was; UTC.
 
-        Times that passed unheeded (the machine slept, the clock leapt ahead) are made up for by
-        the one call that they bring: to list them, as APScheduler would, takes minutes when a
-        clock leaps a year. And a previous run in the future means that the clock was set back.
+        Missed times (the machine slept, the clock jumped ahead) are made up for by one call:
+        listing them, as APScheduler would, takes minutes when a clock jumps by a year. A previous
+        run in the future means that the clock was set back.
         """
         after_ns = (now - _EPOCH) // _MICROSECOND * 1000
         following = self.schedule.next_after(after_ns, seed=self.seed)
         if following is None:
             return None
-        # Rounded up: a time rounded down would lie before the run and bring the same run again.
+        # Rounded up: a time rounded down would be before the run and return the same run again.
         return _EPOCH + -(-following.at_ns // 1000) * _MICROSECOND
 
     def __str__(self) -> str:

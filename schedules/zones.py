@@ -1,8 +1,8 @@
-"""Wall clocks: what a zone's clocks show at an instant, and when they show a given time.
+"""Wall clocks: the wall time of a zone at an instant, and the instants of a wall time.
 
-A zone is cut into stretches of constant offset, found once and remembered: asking is then a
-search in a short list. That is ten times quicker than `datetime.astimezone`, and it makes the
-rules about clock changes plain, because within a stretch wall time is just a sum.
+A zone is divided into stretches of constant offset, found once and cached: a lookup is then a
+search in a short list. That is ten times faster than `datetime.astimezone`, and it simplifies the
+rules about clock changes, because within a stretch wall time is just a sum.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Stretch(NamedTuple):
 
 
 def check_zone(zone: str) -> str:
-    """`zone` when the time zone database has it; `UsageError` with the nearest otherwise."""
+    """`zone` when the time zone database has it; else `UsageError` with the closest name."""
     try:
         ZoneInfo(zone)
     except (KeyError, ValueError, OSError):
@@ -45,7 +45,7 @@ def check_zone(zone: str) -> str:
 
 
 def stretch_at(zone: str, at_s: int) -> Stretch:
-    """The stretch of constant offset around `at_s`. It may end where the offset stays."""
+    """The stretch of constant offset around `at_s`. The next one may have the same offset."""
     starts, stretches = _chunk(zone, at_s >> _CHUNK_BITS)
     return stretches[bisect_right(starts, at_s) - 1]
 
@@ -70,7 +70,7 @@ def instants(zone: str, shown_s: int) -> list[int]:
 
 
 def first_instant(zone: str, shown_s: int) -> int:
-    """When the clocks first show `shown_s`; the moment of the change if they leap over it."""
+    """When the clocks first show `shown_s`; the moment of the change if they skip it."""
     found = instants(zone, shown_s)
     if found:
         return found[0]
@@ -91,7 +91,7 @@ def naive_s(shown: datetime) -> int:
 
 
 def _around(zone: str, shown_s: int) -> Iterator[Stretch]:
-    """The stretches in which clocks might show `shown_s`: no offset is larger than a day."""
+    """The stretches in which clocks may show `shown_s`: no offset exceeds a day."""
     at_s = shown_s - DAY_S
     while at_s <= shown_s + DAY_S:
         stretch = stretch_at(zone, at_s)
@@ -105,7 +105,7 @@ def _chunk(zone: str, number: int) -> tuple[list[int], list[Stretch]]:
     found: list[Stretch] = []
     start, at = first, first
     while at < last:
-        # No zone ever changed its offset twice within a day.
+        # No zone has ever changed its offset twice within a day.
         after = min(at + DAY_S, last)
         if after < last and _offset(zone, after) == _offset(zone, start):
             at = after

@@ -1,8 +1,8 @@
 """Active maps: one bit for each block, for the live image and for each snapshot.
 
 As in the paper (FAST'02, 3.1) a map is stored like any other content: map blocks of 32,768 bits
-hang in a radix tree, per segment, and are copied on write; a snapshot's map is the live one's at
-that moment, shared until it changes. A map covers its own blocks and nodes too.
+are kept in a radix tree, per segment, and are copied on write; a snapshot's map is the live map at
+that time, shared until it changes. A map also covers its own blocks and nodes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MapView:
         self._trees = {one.segment: RadixTree(store, one.root, one.height) for one in root.segments}
 
     def pointer(self, segment: int, chunk: int) -> tuple[int, int]:
-        """Where a map block is stored: equal pointers, equal bits."""
+        """The pointer to a map block: equal pointers mean equal bits."""
         tree = self._trees.get(segment)
         return tree.pointer(0, chunk) if tree is not None else HOLE
 
@@ -88,17 +88,17 @@ class LiveMap:
         self.allocated[segment_of(address)] -= count
 
     def maps(self) -> tuple[SegmentMap, ...]:
-        """The segments' words for a root; right once all changes are written."""
+        """The segment maps for a root; correct once all changes are written."""
         return tuple(
             SegmentMap(segment, tree.root, tree.height, self.allocated[segment], self.high[segment])
             for segment, tree in sorted(self.trees.items())
         )
 
     def drop_segment(self, segment: int) -> None:
-        """Forget a segment without blocks; frees the blocks of its map."""
+        """Remove a segment without blocks; frees the blocks of its map."""
         tree = self.trees[segment]
         stale = [address for address in tree.replaced.values() if address]
-        # Only what did not change is still to be found by walking from the changed nodes.
+        # Walking from the changed nodes finds only the unchanged blocks.
         for level, index in list(tree.changed):
             if level:
                 for slot in range(256):
@@ -155,7 +155,7 @@ def added_bits(
 
 
 def added_runs(store: BlockStore, base: Root | None, incremental: Root) -> Iterator[Run]:
-    """The runs of blocks in use in `incremental` only, in ascending order of address."""
+    """The runs of blocks in use in `incremental` only, in ascending address order."""
     return merged(
         run
         for segment, chunk, bits in added_bits(store, base, incremental)
@@ -170,7 +170,7 @@ def runs_of(segment: int, chunk: int, bits: int) -> list[Run]:
 
 
 def merged(runs: Iterable[Run]) -> Iterator[Run]:
-    """Ascending runs, those that touch joined."""
+    """Merge adjacent runs of an ascending sequence."""
     first, count = 0, 0
     for address, length in runs:
         if count and address == first + count:

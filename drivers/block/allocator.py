@@ -2,11 +2,12 @@
 
 A block is free when it is clear in the live map, in the map of the last committed root and in
 every snapshot's map: the paper's summary map (FAST'02, 3.1). It is computed for one map block
-at a time, as the allocator comes by, so that opening a volume scans nothing.
+at a time, when the allocator reaches it, so that opening a volume scans nothing.
 
-The allocator sweeps upwards from where it last stood and fills what it finds free. At the end of
-the block space it makes it longer; after it has grown by a quarter, it begins again from the
-bottom. So freed numbers are reused late, in long runs, and the space stays near what is needed.
+The allocator sweeps upwards from its last position and uses the free blocks that it finds. At the
+end of the block space it extends it; when that has grown by a quarter, it starts again at the
+beginning. So freed numbers are reused late, in long runs, and the space stays close to the size
+that is needed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from mirrord.drivers.block.activemap import LiveMap, MapView, Run, runs_of
 from mirrord.drivers.block.format import CHUNK_BITS
 
-#: A map block with fewer free blocks than this is passed over in a sweep.
+#: A map block with fewer free blocks than this is skipped in a sweep.
 _FREE_WORTH_WHILE = CHUNK_BITS // 8
 _ALL = (1 << CHUNK_BITS) - 1
 
@@ -22,8 +23,8 @@ _ALL = (1 << CHUNK_BITS) - 1
 class Allocator:
     """Hands out free blocks of one segment.
 
-    views: the frozen roots that hold blocks, by any key; whoever owns the volume keeps it right.
-    chunk: the map block in which it stands. grown: map blocks added since the last turn.
+    views: the frozen roots that hold blocks, by any key; maintained by the volume.
+    chunk: the current map block. grown: map blocks added since the last sweep began.
     """
 
     def __init__(self, live: LiveMap, segment: int, *, chunk: int = 0, grown: int = 0) -> None:
@@ -35,7 +36,7 @@ class Allocator:
         self._runs: list[Run] | None = None
 
     def allocate(self, count: int) -> list[Run]:
-        """Runs of free blocks, `count` in all, now marked as in use in the live map."""
+        """Allocate `count` free blocks; returns their runs, marked as in use in the live map."""
         given: list[Run] = []
         while count:
             if self._runs is None:
@@ -64,7 +65,7 @@ class Allocator:
 
     def _free(self, chunk: int) -> int:
         used = self.live.bits(self.segment, chunk) | self.held_bits(self.segment, chunk)
-        # Number 0 of a segment stands for "no block".
+        # Number 0 of a segment means "no block".
         return ~(used | (chunk == 0)) & _ALL
 
     def _free_runs(self, chunk: int) -> list[Run]:

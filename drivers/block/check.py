@@ -2,8 +2,8 @@
 
 From the root record it walks the live image and every snapshot, verifies every block by the
 checksum that its pointer carries, and compares what can be reached with the active maps: a block
-that is reached but not marked could be overwritten; one that is marked but not reached is lost
-space; one that is reached twice in an image has two owners.
+that is reached but not marked could be overwritten; one that is marked but not reached is leaked
+space; one that is reached twice in an image is corruption.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mirrord.drivers.block.format import (
 )
 from mirrord.drivers.block.store import BlockStore
 
-#: Findings of one kind in one image that are listed one by one.
+#: How many findings of one kind in one image are listed individually.
 _LISTED_MAX = 10
 #: Blocks verified in one read: 1 MiB.
 _BLOCKS_PER_READ = 256
@@ -39,7 +39,7 @@ Progress = Callable[[int], None]
 
 @dataclass(slots=True)
 class CheckReport:
-    """What a check found. findings: one line each, with what to do; empty: all is right."""
+    """The result of a check. findings: one line each, with what to do; empty: no errors."""
 
     images: int = 0
     blocks: int = 0
@@ -49,7 +49,7 @@ class CheckReport:
 def check_volume(path: Path, *, progress: Progress | None = None) -> CheckReport:
     """Check the volume in a directory. Raises only when there is no readable root record.
 
-    progress: told the number of blocks verified so far, from time to time.
+    progress: called with the number of blocks verified so far, from time to time.
     """
     record, damage = rootrecord.load_noting_damage(path)
     report = CheckReport()
@@ -101,7 +101,7 @@ class _Image:
         for one in self.root.segments:
             self._tree(one.root, one.height, payload_is_data=False)
         if self.twice:
-            self._find(f"{self.twice} blocks have two owners; restore from the other end")
+            self._find(f"{self.twice} blocks are referenced twice; restore from the other end")
         if self.damaged > _LISTED_MAX:
             self._find(f"… {self.damaged - _LISTED_MAX} more damaged blocks")
         if not self.damaged:
@@ -171,11 +171,11 @@ class _Image:
         if leaked:
             self._find(
                 f"{len(leaked)} blocks are marked in the active map but not in use (first: "
-                f"{describe(leaked.min())}); nothing is lost but their space"
+                f"{describe(leaked.min())}); only their space is lost"
             )
         if self.root.allocated != len(marked):
             self._find(
-                f"the root says that {self.root.allocated} blocks are in use, the active map marks "
+                f"the root records {self.root.allocated} blocks in use, the active map marks "
                 f"{len(marked)}"
             )
 

@@ -9,12 +9,12 @@ from mirrord.drivers.block.format import BLOCK_BYTES, FANOUT, HOLE, Pointer, Roo
 from mirrord.drivers.block.store import BlockStore
 from mirrord.drivers.block.tree import RadixTree, differences
 
-#: Blocks that are read in one go: 4 MiB.
+#: Blocks per read: 4 MiB.
 _BLOCKS_PER_READ = 1024
 
 
 def read_bytes(store: BlockStore, tree: RadixTree, offset: int, length: int) -> bytes:
-    """`length` bytes of content from `offset` on. `Damaged` names the block that is."""
+    """`length` bytes of content from `offset` on. `Damaged` names the damaged block."""
     first, last = offset // BLOCK_BYTES, -(-(offset + length) // BLOCK_BYTES)
     parts = []
     while first < last:
@@ -27,7 +27,7 @@ def read_bytes(store: BlockStore, tree: RadixTree, offset: int, length: int) -> 
 
 
 def read_blocks(store: BlockStore, tree: RadixTree, first: int, count: int) -> bytes:
-    """Whole blocks of content; holes read as zeroes."""
+    """Complete blocks of content; holes read as zeroes."""
     words = tree.pointers(first, count)
     parts = []
     for begin, end in pointer_runs(words[0::2]):
@@ -52,7 +52,7 @@ def pointer_runs(addresses: array[int]) -> Iterator[tuple[int, int]]:
 
 
 def data_ranges(store: BlockStore, root: Root) -> Iterator[tuple[int, int]]:
-    """Ranges (first, count) of content blocks that may be other than a hole, leaf by leaf."""
+    """Ranges (first, count) of content blocks that may contain data, leaf by leaf."""
     for index, _, now in differing_leaves(store, None, root):
         words = array("Q", store.node(*now))
         for begin, end in pointer_runs(words[0::2]):

@@ -1,8 +1,8 @@
-"""A writable copy of what a destination shows, for tests of it: a volume of its own.
+"""The writable copy of what a destination shows, for testing: a separate volume.
 
 Its data files share their blocks with the mirror's where the file system can (btrfs, XFS), and are
-copied where it cannot; links would not do, as the mirror goes on to write into them. The file
-`copy` in the mirror's folder says where it is, and is written first.
+copied where it cannot. Hard links are not possible, because the mirror continues to write to its
+files. The file `copy` in the mirror's folder records the path, and is written first.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def begin(path: Path, record: RootRecord, segment: int, wanted: str, where: str)
 
 
 def _copy(source: Path, target: Path, where: str) -> None:
-    """Share the blocks, or copy those that there are; durable."""
+    """Share the blocks, or copy the allocated ones; durable."""
     with source.open("rb") as old, target.open("wb") as new:
         try:
             fcntl.ioctl(new, _FICLONE, old.fileno())
@@ -82,7 +82,7 @@ def _copy(source: Path, target: Path, where: str) -> None:
             free = shutil.disk_usage(target.parent).free
             if used > free:
                 raise refusals.no_space(
-                    where, f"the copy takes {used} bytes, {free} are free"
+                    where, f"the copy needs {used} bytes, {free} are free"
                 ) from None
             _copy_blocks(old.fileno(), new.fileno(), size)
         os.fsync(new.fileno())
@@ -111,9 +111,9 @@ def end(path: Path) -> bool:
         own = [one.name for one in rootrecord.load(copy).snapshots[1:]]
         if own:
             raise Refused(
-                f"the copy has the snapshot '{own[0]}' of its own",
+                f"the copy has its own snapshot '{own[0]}'",
                 where=str(copy),
-                hint="Delete it first, or keep the copy: it is a volume like any other.",
+                hint="Delete the snapshot first, or keep the copy: it is an ordinary volume.",
             )
         _remove(copy)
     if (path / NAME).exists():
@@ -122,7 +122,7 @@ def end(path: Path) -> bool:
 
 
 def _remove(copy: Path) -> None:
-    """The root record last: without it nobody would know what the rest is."""
+    """Remove the copy, the root record last: without it the rest could not be identified."""
     for one in sorted(copy.iterdir(), key=lambda one: one.name == rootrecord.NAME):
         if one.is_dir():
             shutil.rmtree(one)
@@ -132,7 +132,7 @@ def _remove(copy: Path) -> None:
 
 
 def find(path: Path) -> Path | None:
-    """Where the copy is; None when there is none, or another volume is there by now."""
+    """The path of the copy; None when there is none, or another volume is there now."""
     found = _read(path)
     if found is None or not (found[0] / rootrecord.NAME).is_file() or not is_volume(found[0]):
         return None
@@ -140,7 +140,7 @@ def find(path: Path) -> Path | None:
 
 
 def _unfinished(path: Path) -> Path | None:
-    """The folder of a copy that was begun and has no root record yet."""
+    """The folder of an unfinished copy, which has no root record yet."""
     found = _read(path)
     if found is None or not found[0].is_dir() or (found[0] / rootrecord.NAME).exists():
         return None

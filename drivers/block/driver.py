@@ -1,4 +1,4 @@
-"""The block driver: the contract of drivers/contract.py over block volumes."""
+"""The block driver: implements drivers/contract.py for block volumes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class BlockDriver(FileRecords, Driver, Clones):
         self._freeze: Volume | None = None
 
     def detach(self) -> None:
-        """What this object froze is thawed."""
+        """Thaw what this object froze."""
         frozen, self._freeze = self._freeze, None
         if frozen is not None:
             frozen.thaw()
@@ -116,7 +116,7 @@ class BlockDriver(FileRecords, Driver, Clones):
 
     @contextmanager
     def _exclusive(self, purpose: str) -> Iterator[bool]:
-        """The file `lock`; writers of the live volume use another one and go on meanwhile."""
+        """The file `lock`; writers of the live volume use another lock and are not blocked."""
         if not is_volume(self._path):
             yield False
             return
@@ -159,7 +159,7 @@ class BlockDriver(FileRecords, Driver, Clones):
         with self._managed("deleting a snapshot") as volume:
             entry = volume.record.entry(guid)
             if entry is not None and entry.owners:
-                raise Refused("the snapshot is the owner's own", where=str(self), why=entry.name)
+                raise Refused("cannot delete a user snapshot", where=str(self), why=entry.name)
             if volume.record.role is Role.MIRROR and volume.record.shown == guid:
                 raise Refused(
                     "the destination shows this snapshot",
@@ -178,8 +178,8 @@ class BlockDriver(FileRecords, Driver, Clones):
             work()
 
     def changed_since(self, guid: str) -> bool:
-        """Whether the live content's root differs; a writer of another process may always."""
-        if self._in_doubt():
+        """Whether the live root differs; true as well while another process writes."""
+        if self._may_have_changed():
             return True
         record = self._record()
         return not roles.same_content(record.live, self._entry(record, guid).root)
@@ -189,7 +189,7 @@ class BlockDriver(FileRecords, Driver, Clones):
     def delta(
         self, base: str | None, incremental: str, *, states: bool = False, files: bool = False
     ) -> Delta:
-        """All four states are always counted: they cost no more than the walk."""
+        """Always counts all four states: they need no additional reads."""
         record, one, other = self._pair(base, incremental)
         store = BlockStore(self._path, writable=False)
         try:
@@ -255,7 +255,7 @@ class BlockDriver(FileRecords, Driver, Clones):
         return BlockReceiver(self._path, record, state, resumable=request.resumable)
 
     def stagings(self) -> list[Staging]:
-        """From the staging records; those that were committed do not count."""
+        """From the staging records, without committed ones."""
         if not is_volume(self._path):
             return []
         committed = {one.transfer for one in self._record().snapshots}
@@ -276,7 +276,7 @@ class BlockDriver(FileRecords, Driver, Clones):
         return done.snapshot()
 
     def discard(self, transfer_id: str) -> None:
-        """Remove the record; what had arrived is given back when no other transfer is staged."""
+        """Remove the record; frees the received blocks when no other transfer is staged."""
         if not is_volume(self._path) or staging.load(self._path, transfer_id) is None:
             staging.remove("BLOCK:DISCARD:CLEAN", self._path, transfer_id)
             return
@@ -288,7 +288,7 @@ class BlockDriver(FileRecords, Driver, Clones):
     # Failing over and back
 
     def promote(self, guid: str | None = None) -> None:
-        """One root record: role, content, and a segment of its own to allocate in (format.py)."""
+        """One root record: role, content, and a new segment to allocate in (format.py)."""
         if not is_volume(self._path):
             raise not_a_mirror(str(self))
         if self._record().role is Role.LIVE:
@@ -311,7 +311,7 @@ class BlockDriver(FileRecords, Driver, Clones):
         return max(intact, key=lambda one: one.order)
 
     def writers(self, kept: str = "", *, limit: int = 20) -> list[OpenWriter]:
-        """The one that may have it open. (What is kept has none: it cannot be opened.)"""
+        """The process that has the volume open, if any. (A kept volume cannot be opened.)"""
         writer = None if kept or not is_volume(self._path) else writer_of(self._path)
         if writer is None or limit < 1:
             return []
@@ -322,12 +322,12 @@ class BlockDriver(FileRecords, Driver, Clones):
         return [OpenWriter(writer.pid, name, self.location)]
 
     def freeze(self) -> None:
-        """The lock that writers take, until the thaw. `Busy` when one has it."""
+        """Hold the writers' lock until the thaw. `Busy` when a writer has it."""
         self._record_of_role(Role.LIVE)
         self._freeze = Volume.freeze(self._path)
 
     def thaw(self) -> None:
-        """See `Driver.thaw`. `Busy` when another process froze it, which lives."""
+        """See `Driver.thaw`. `Busy` when a running process holds the freeze."""
         self.detach()
         shared = open_volume(self._path)
         if shared is not None:
@@ -337,7 +337,7 @@ class BlockDriver(FileRecords, Driver, Clones):
                 pass
 
     def mark(self) -> str:
-        """Whatever is written changes the live root."""
+        """Any write changes the live root."""
         if not is_volume(self._path):
             return self.facts().role.value
         shared = open_volume(self._path)
@@ -347,20 +347,20 @@ class BlockDriver(FileRecords, Driver, Clones):
         return roles.mark(self._record())
 
     def is_marked(self, mark: str) -> bool:
-        """What another process has not flushed yet is in doubt."""
+        """False while another process may have unflushed writes."""
         if not is_volume(self._path):
             return mark == self.facts().role.value
-        return not self._in_doubt() and mark == roles.mark(self._record())
+        return not self._may_have_changed() and mark == roles.mark(self._record())
 
-    def _in_doubt(self) -> bool:
-        """Whether somebody may have written what is in no root record yet."""
+    def _may_have_changed(self) -> bool:
+        """Whether there may be writes that are not in a root record yet."""
         shared = open_volume(self._path)
         if shared is not None:
             return shared.image.changed
         return locks.holder_of(self._path / "writer") is not None
 
     def begin_test(self, place: str = "") -> VolumeFacts:
-        """See `Driver.begin_test`: data files that are shared or copied, and a root record."""
+        """See `Driver.begin_test`: shared or copied data files, and a root record."""
         record = self._record_of_role(Role.MIRROR)
         made = copies.begin(self._path, record, roles.new_segment(record), place, str(self))
         return BlockDriver(str(made)).facts()
@@ -389,9 +389,9 @@ class BlockDriver(FileRecords, Driver, Clones):
         return Divergence(guid, changed * BLOCK_BYTES, None, changed, newer)
 
     def rollback(self, guid: str, *, mirror_id: str, keep_as: str) -> str | None:
-        """One root record: role, view, and the live image as a snapshot, if it is any other than
-        that of `guid`. It is compared under the writers' lock, in the same step: nobody writes
-        between, and an open volume of this process can only read from then on.
+        """One root record: role, view, and the live image as a snapshot, if it differs from that of
+        `guid`. It is compared under the writers' lock, in the same step, so no write can happen in
+        between; an open volume of this process is read-only from then on.
         """
         with self._managed("rolling back") as volume:
             record = volume.record
@@ -403,24 +403,24 @@ class BlockDriver(FileRecords, Driver, Clones):
 
                 def back(old: RootRecord) -> RootRecord:
                     before[:] = [old.live]
-                    return roles.set_back(old, entry, mirror_id=mirror_id, keep_as=keep_as)
+                    return roles.rolled_back(old, entry, mirror_id=mirror_id, keep_as=keep_as)
 
                 volume.commit("BLOCK:ROLLBACK:ROOT", back)
                 lost = replace(roles.diverged("", before[0]), order=volume.record.next_order)
                 reclaim_snapshots(volume.store, volume.image, volume.record, [lost])
             kept = roles.kept_as(volume.record, keep_as)
-        self.thaw()  # there is nothing left to be frozen
+        self.thaw()  # nothing is left that could be frozen
         return kept.name if kept else None
 
     def reinstate(self, name: str) -> None:
-        """One root record. It allocates in a new segment, as after a promotion: what a transfer
-        has staged meanwhile is at numbers of the old one.
+        """One root record. It allocates in a new segment, as after a promotion, because blocks that
+        a transfer has staged in the meantime use numbers of the old one.
         """
         if not is_volume(self._path):
             raise not_a_mirror(str(self))
         if self._record().role is Role.LIVE:
             return
-        with self._managed("putting back what was live") as volume:
+        with self._managed("reinstating the live volume") as volume:
             kept = roles.kept_as(volume.record, name)
             if kept is None or not kept.intact:
                 raise NotFound("nothing was kept under that name", where=str(self), why=name)
@@ -493,7 +493,7 @@ class BlockDriver(FileRecords, Driver, Clones):
 
 def _not_intact(where: str, entry: Entry) -> MirrordError:
     return Damaged(
-        f"the snapshot '{entry.name}' is not what it was",
+        f"the snapshot '{entry.name}' is not intact",
         where=where,
         why="its root does not match its identity",
         hint="Take a new one: 'mirrord update NAME'.",

@@ -1,23 +1,23 @@
-"""The disk format of a block volume: its words, sizes and pointers.
+"""The disk format of a block volume: fields, sizes and pointers.
 
 A volume is a directory:
 
-- `data`: blocks of 4 KiB, numbered from 1 (number 0 is never used, so that 0 can mean "a hole").
-  A block is written once and never again while any root refers to it (SnapMirror, FAST'02, 3.1).
+- `data`: blocks of 4 KiB, numbered from 1 (number 0 is not used, so that 0 can mean "a hole").
+  A block is never overwritten while any root refers to it (SnapMirror, FAST'02, 3.1).
 - `data.<6 hex digits>`: the same, for a further *segment* of the block space.
-- `root`: the paper's fsinfo block: the one thing that is ever replaced (rootrecord.py).
-- `staging/<transfer id>/state`: what a receive in progress knows (staging.py).
-- `lock`, `writer`: held during a mirror's operation, and by whoever changes the root record.
+- `root`: the fsinfo block of the paper, the only file that is replaced (rootrecord.py).
+- `staging/<transfer id>/state`: the state of a receive in progress (staging.py).
+- `lock`, `writer`: held during a mirror operation, and while the root record is changed.
 
 A *pointer* is 16 bytes, little-endian: the address of a block and the XXH3-64 of its content.
-Pointers hang in radix trees of fan-out 256 whose nodes are blocks of the same volume, so that
-one root pointer vouches for all that can be reached from it.
+Pointers are kept in radix trees of fan-out 256 whose nodes are blocks of the same volume, so that
+one root pointer verifies everything that can be reached from it.
 
 A block's *address* is `segment << 40 | number`. The paper numbers blocks 1 to N; the segments are
 an extension of that. The destination writes blocks at the source's numbers. Once it is made live
-("break"), both ends allocate. Each promotion opens a segment with a random id and allocates
-there and nowhere else; so the two sides never use one number for two contents, a diverged side
-can be kept as a snapshot beside the other, and resync may go in either direction.
+("break"), both ends allocate. Each promotion opens a segment with a random id and allocates only
+there. Therefore the two sides never use one number for different content, a diverged side can be
+kept as a snapshot next to the other, and resync is possible in either direction.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from typing import Any, NamedTuple
 
 from mirrord.system.native import StreamChecksum, block_checksums
 
-#: Bytes of a block, of data and of everything else.
+#: Bytes of a block, for data and for metadata.
 BLOCK_BYTES = 4096
 #: Pointers in a tree node.
 FANOUT = 256
 #: Bytes of a pointer.
 POINTER_BYTES = 16
-#: Blocks that one block of an active map speaks for.
+#: Blocks that one block of an active map covers.
 CHUNK_BITS = BLOCK_BYTES * 8
 #: The largest volume: 4 levels of 256 pointers.
 SIZE_BYTES_MAX = 16 << 40
@@ -49,12 +49,12 @@ ZERO_BLOCK = bytes(BLOCK_BYTES)
 ZERO_SUM = block_checksums(ZERO_BLOCK, BLOCK_BYTES)
 
 
-#: Levels that the tree of a segment's map can have: it speaks for all numbers then.
+#: Maximum height of the tree of a segment's map, which then covers all numbers.
 MAP_HEIGHT_MAX = 4
 
 
 class Pointer(NamedTuple):
-    """Where a block is and what its content must sum to; address 0: a hole."""
+    """The address of a block and the checksum of its content; address 0: a hole."""
 
     address: int
     checksum: int
@@ -65,7 +65,7 @@ HOLE = Pointer(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class SegmentMap:
-    """The active map of one segment, as a root holds it.
+    """The active map of one segment, as stored in a root.
 
     root, height: of the tree of map blocks; height 0: the root is the one map block.
     allocated: bits set in it.
@@ -81,7 +81,7 @@ class SegmentMap:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """The few words from which one consistent image of the volume can be reached."""
+    """The root of one consistent image of the volume."""
 
     size_bytes: int
     data: Pointer = HOLE
@@ -107,8 +107,8 @@ class Root:
         return [self.size_bytes, *self.data, maps]
 
     def check(self) -> None:
-        """`ValueError` when its numbers cannot be those of a volume, whoever says them: trees are
-        walked and files opened by them.
+        """`ValueError` when its numbers cannot be those of a volume. Always checked, because
+        trees are walked and files opened by these numbers.
         """
         _in_range("size", self.size_bytes, 0, SIZE_BYTES_MAX)
         if len(self.segments) > SEGMENTS_MAX:
@@ -126,13 +126,13 @@ class Root:
             _in_range("checksum", checksum, 0, (1 << 64) - 1)
 
     def names(self, address: int, count: int) -> bool:
-        """Whether all blocks of a run can be in use in it."""
+        """Whether all blocks of a run can be in use in this root."""
         one = self.segment(segment_of(address))
         return one is not None and 0 < number_of(address) <= one.high - count
 
     @classmethod
     def from_list(cls, words: list[Any]) -> Root:
-        """The inverse of `as_list`; `ValueError` or `TypeError` when it makes no sense."""
+        """The inverse of `as_list`; `ValueError` or `TypeError` when malformed."""
         size_bytes, address, checksum, maps = words
         segments = tuple(
             SegmentMap(int(s), Pointer(int(a), int(c)), int(h), int(n), int(high))
@@ -143,7 +143,7 @@ class Root:
 
 def _in_range(what: str, number: int, least: int, most: int) -> None:
     if not least <= number <= most:
-        raise ValueError(f"its {what} is {number:#x}")
+        raise ValueError(f"its {what} is out of range: {number:#x}")
 
 
 def data_height(size_bytes: int) -> int:
@@ -170,7 +170,7 @@ def number_of(address: int) -> int:
 
 
 def describe(address: int) -> str:
-    """An address for people: `17` or, outside of segment 0, `a1b2c3:17`."""
+    """An address for display: `17` or, outside segment 0, `a1b2c3:17`."""
     segment = segment_of(address)
     return f"{segment:06x}:{number_of(address)}" if segment else str(address)
 
@@ -188,5 +188,5 @@ def checksum_text(data: bytes | memoryview) -> str:
 
 
 def sum_of(data: bytes | bytearray | memoryview) -> int:
-    """XXH3-64 of the whole of `data`, which is not empty."""
+    """XXH3-64 of `data`, which is not empty."""
     return int.from_bytes(block_checksums(data, len(data)), "little")

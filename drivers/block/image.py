@@ -1,9 +1,9 @@
-"""The live image: the content that is being changed, and how a new root comes to be.
+"""The live image: the content that is being changed, and how a new root is written.
 
-Data blocks go to free blocks at once; nodes and maps change in memory. `write_out` then gives
-every changed node a new block, from the leaves up. The active map is the last: placing its own
-blocks changes it, so the set of map nodes to be rewritten is closed first (each is placed once,
-and placing dirties few others since allocation is contiguous), and only then written.
+Data is written to free blocks at once; nodes and maps change in memory. `write_out` then gives
+every changed node a new block, from the leaves up. The active map is last: allocating its own
+blocks changes it, so the set of map nodes to be rewritten is completed first (each is allocated
+once, and that changes few others because allocation is contiguous), and only then written.
 Nothing on disk refers to any of it until the root record is replaced.
 """
 
@@ -27,15 +27,15 @@ from mirrord.drivers.block.store import BlockStore
 from mirrord.drivers.block.tree import RadixTree
 from mirrord.system.native import block_checksums
 
-#: Changed nodes in memory beyond which the owner should write out: 64 MiB.
+#: Number of changed nodes in memory above which they should be written out: 64 MiB.
 CHANGED_NODES_MAX = 16384
-#: Freed runs shorter than this (64 KiB) are not given back to the file system one by one.
+#: Freed runs shorter than this (64 KiB) are not returned to the file system individually.
 _PUNCH_BLOCKS_MIN = 16
 _PUNCH_LOOKUPS_MAX = 20_000
 
 
 class LiveImage:
-    """The live content of a volume as of now; `root` is what the last write-out made."""
+    """The current live content of a volume; `root` is the result of the last write-out."""
 
     def __init__(
         self, store: BlockStore, root: Root, segment: int, *, chunk: int = 0, grown: int = 0
@@ -49,11 +49,11 @@ class LiveImage:
 
     @property
     def changed_nodes(self) -> int:
-        """How many tree nodes wait in memory."""
+        """The number of changed tree nodes in memory."""
         return len(self.tree.changed)
 
     def write_blocks(self, first: int, data: memoryview) -> None:
-        """Replace whole blocks of content. Blocks of zeroes become holes."""
+        """Replace complete blocks of content. Blocks of zeroes become holes."""
         sums = block_checksums(data, BLOCK_BYTES)
         for start, count, zero in _zero_runs(data, sums):
             if zero:
@@ -71,7 +71,7 @@ class LiveImage:
                 at += taken
 
     def free_blocks(self, first: int, count: int) -> None:
-        """Make whole blocks of content a hole."""
+        """Turn complete blocks of content into a hole."""
         while count:
             hole = self.tree.hole_reach(first)
             if hole:
@@ -84,7 +84,7 @@ class LiveImage:
             first, count = first + taken, count - taken
 
     def write_out(self) -> Root:
-        """Write all that changed to free blocks, durably, and return the new root."""
+        """Write all changes to free blocks, durably, and return the new root."""
         if not self.changed:
             return self.root
         self._write_tree()
@@ -98,9 +98,9 @@ class LiveImage:
         return self.root
 
     def returnable(self, before: Root, after: Root, chunks: Iterable[tuple[int, int]]) -> list[Run]:
-        """Runs of blocks that `before` used, and that neither `after` nor a frozen root does.
+        """Runs of blocks that `before` used, and that neither `after` nor a frozen root uses.
 
-        Looked for in `chunks`; a best effort that is bounded in time and leaves short runs.
+        Searches `chunks` only; best effort, bounded in time, ignores short runs.
         """
         old, new = MapView(self.store, before), MapView(self.store, after)
         found: list[Run] = []
@@ -117,7 +117,7 @@ class LiveImage:
         return found
 
     def _point(self, first: int, pointers: bytes) -> None:
-        """Store packed pointers to content blocks `first` and on; frees what was there."""
+        """Store packed pointers to content blocks from `first` on; frees the old blocks."""
         at, end = 0, len(pointers)
         while at < end:
             slot = first % FANOUT * POINTER_BYTES
@@ -141,7 +141,7 @@ class LiveImage:
         tree.replaced.clear()
 
     def _place_maps(self) -> dict[tuple[int, int, int], int]:
-        """A block for every map block and node that changed, until placing changes no other."""
+        """Allocate a block for each changed map block and node, until no more of them change."""
         placed: dict[tuple[int, int, int], int] = {}
         while True:
             todo = sorted(
@@ -186,7 +186,7 @@ def _address_runs(addresses: Iterable[int]) -> Iterator[Run]:
 
 
 def _zero_runs(data: memoryview, sums: bytes) -> Iterator[tuple[int, int, bool]]:
-    """Cut blocks into runs that hold data and runs of zeroes: (first, count, zero)."""
+    """Split blocks into runs of data and runs of zeroes: (first, count, zero)."""
     total = len(sums) // 8
     if ZERO_SUM not in sums:
         yield 0, total, False

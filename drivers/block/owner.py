@@ -1,4 +1,4 @@
-"""What the owner of a block volume can do with it: the names that `mirrord volume` uses."""
+"""The operations on a block volume that `mirrord volume` uses."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def find_snapshot(volume: Volume, text: str) -> Snapshot:
 
 
 def promote(path: Path) -> None:
-    """Make the destination of a mirror that was deleted a live volume; `Refused` otherwise."""
+    """Make the destination of a deleted mirror a live volume; `Refused` otherwise."""
     driver = BlockDriver(str(path.absolute()))
     owner = driver.facts().mirror_id
     if owner:

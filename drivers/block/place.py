@@ -1,4 +1,4 @@
-"""What is in a directory: nothing, a block volume, or something of somebody else."""
+"""What is in a directory: nothing, a block volume, or other data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mirrord.core.errors import PermissionMissing
 from mirrord.drivers.block import rootrecord
 from mirrord.drivers.refusals import permission_missing
 
-#: What a preparation that was cut short may leave in a directory that is still fit to be used.
+#: What an interrupted preparation may leave in a directory that can still be used.
 _LEFTOVERS = frozenset(
     {f".{rootrecord.NAME}.new", f".{rootrecord.COPY}.new", rootrecord.RESERVE, "lock", "writer"}
 )
@@ -17,7 +17,7 @@ _OURS = frozenset({"data", "staging", "writer", "copy"})
 
 
 def foreign_content(path: Path) -> str | None:
-    """What keeps `path` from becoming a new volume, in words; None: it is absent or empty."""
+    """Why `path` cannot become a new volume, as text; None: it is absent or empty."""
     try:
         names = sorted(set(os.listdir(path)) - _LEFTOVERS)
     except FileNotFoundError:
@@ -34,7 +34,7 @@ def foreign_content(path: Path) -> str | None:
 
 
 def is_volume(path: Path) -> bool:
-    """Whether a block volume is there, be it damaged; of a mirror also without its root record."""
+    """Whether a block volume is there, even damaged; a mirror's also without root record."""
     try:
         if (path / rootrecord.COPY).is_file():
             return True
@@ -49,7 +49,7 @@ def is_volume(path: Path) -> bool:
 
 
 def nearest_directory(path: Path) -> Path:
-    """The directory itself or the nearest one above that exists."""
+    """The directory itself, or its nearest parent that exists."""
     while not path.is_dir():
         path = path.parent
     return path

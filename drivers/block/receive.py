@@ -1,9 +1,9 @@
-"""Receiving: blocks go to the source's numbers, and nothing refers to them until the commit.
+"""Receiving: blocks are written at the source's numbers, and unreferenced until the commit.
 
 The numbers are free here: they were free at the source when the base was the newest snapshot,
-and this volume holds nothing newer. The one exception are snapshots that the source has deleted
-and this end has not: the source may have reused their blocks. They must go first, in a root
-record of their own (`Capability.BLOCK_FOR_BLOCK`), and exactly those whose blocks are needed.
+and this volume has nothing newer. The only exception is a snapshot that the source has deleted
+and this end has not: the source may have reused its blocks. Such snapshots are deleted first, in a
+separate root record (`Capability.BLOCK_FOR_BLOCK`), and only those whose blocks are needed.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from mirrord.drivers.refusals import stream_damaged
 from mirrord.drivers.streams import Receiver
 from mirrord.system.native import Panic, StreamChecksum
 
-#: A checkpoint is kept at least this often: where a transfer may well break off, so often that
-#: with the frame that follows no more than 8 MiB are lost.
+#: A checkpoint is written at least this often: where an interruption is likely, so often that
+#: including the next frame at most 8 MiB are lost.
 _CHECKPOINT_BYTES = 16 << 20
 _RESUMABLE_BYTES = 6 << 20
 
 
 class BlockReceiver(Receiver):
-    """Takes the stream of `BlockSendStream`, however it is cut into chunks."""
+    """Receives the stream of `BlockSendStream`, in chunks of any size."""
 
     def __init__(
         self, path: Path, record: RootRecord, state: StagingRecord, *, resumable: bool = False
@@ -68,7 +68,7 @@ class BlockReceiver(Receiver):
         self._pending = bytearray()
         self._checksum = StreamChecksum()
         self._begun = self._ended = self._closed = self._failed = False
-        # What the next checkpoint will say: where the stream is, beyond `_state`.
+        # The content of the next checkpoint: the position of the stream, beyond `_state`.
         self._next_address = state.next_address
         self._stream_bytes = state.received_bytes
         self._blocks = 0
@@ -84,22 +84,22 @@ class BlockReceiver(Receiver):
                     done = self._frames(view)
                     self._pending += view[done:]
                 return
-            # In place: whoever sends byte by byte must not make us copy all of it each time.
+            # In place: a sender of tiny chunks must not make us copy everything each time.
             self._pending += chunk
             with memoryview(self._pending) as view:
                 done = self._frames(view)
             del self._pending[:done]
         except (Exception, Panic):
-            # What follows in this stream cannot be placed any more.
+            # The rest of this stream can no longer be used.
             self._failed = True
             raise
 
     def finish(self) -> Staging:
-        """Verify each new block by the announced root's checksums; then it is complete."""
+        """Verify each new block by the checksums of the announced root; then it is complete."""
         if self._closed or self._failed:
             raise TransferFailed("the receiver was closed", where=self._where)
         if not self._ended or self._pending:
-            raise stream_damaged(self._where, "it ended before it was whole")
+            raise stream_damaged(self._where, "it ended before it was complete")
         entry = self._state.entry
         assert entry is not None
         self._store.sync("BLOCK:RECEIVE:SYNC")
@@ -107,11 +107,11 @@ class BlockReceiver(Receiver):
             base = self._base.root if self._base else None
             verify_added(self._store, base, entry.root, self.waiting)
         except Damaged as error:
-            # What is here cannot be completed by going on from a checkpoint.
+            # The received data cannot be completed by resuming from a checkpoint.
             self._failed = True
             self._keep(replace(self._state, next_address=0, received_bytes=0))
             raise stream_damaged(
-                self._where, f"what arrived is not what was announced: {error}"
+                self._where, f"the received data is not what was announced: {error}"
             ) from error
         self._keep(
             replace(
@@ -124,7 +124,7 @@ class BlockReceiver(Receiver):
         return self._state.staging()
 
     def close(self) -> None:
-        """Keep a checkpoint if there is one to keep, and close the data files."""
+        """Write a checkpoint if there is anything to keep, and close the data files."""
         if self._closed:
             return
         self._closed = True
@@ -135,7 +135,7 @@ class BlockReceiver(Receiver):
             self._store.close()
 
     def _frames(self, view: memoryview) -> int:
-        """Take the frames that are whole; the length of them."""
+        """Process the complete frames; returns their length."""
         at = 0
         while (size := self._frame_size(view[at:])) is not None and at + size <= len(view):
             with view[at : at + size] as frame:
@@ -148,9 +148,9 @@ class BlockReceiver(Receiver):
             return None
         magic, runs, blocks, text, _ = HEADER.unpack_from(view)
         if magic not in (HEAD, RUNS, DONE) or text > TEXT_BYTES_MAX:
-            raise stream_damaged(self._where, "a frame has no known header")
+            raise stream_damaged(self._where, "a frame has an unknown header")
         if runs > BLOCKS_PER_FRAME or blocks > BLOCKS_PER_FRAME:
-            raise stream_damaged(self._where, "a frame is larger than any can be")
+            raise stream_damaged(self._where, "a frame exceeds the maximum size")
         return int(HEADER.size + runs * RUN.size + blocks * BLOCK_BYTES + text)
 
     def _frame(self, frame: memoryview) -> None:
@@ -159,7 +159,7 @@ class BlockReceiver(Receiver):
         if not body or sum_of(body) != checksum:
             raise stream_damaged(self._where, "a frame's checksum does not match")
         if self._ended or self._begun == (magic == HEAD):
-            raise stream_damaged(self._where, "its frames are not in order")
+            raise stream_damaged(self._where, "its frames are out of order")
         if magic == DONE:
             self._done(body)
             return
@@ -175,9 +175,9 @@ class BlockReceiver(Receiver):
         if entry.guid != self._state.snapshot.guid or base != self._state.base:
             raise stream_damaged(self._where, "it is not the snapshot that was announced")
         if not entry.intact:
-            raise stream_damaged(self._where, "the snapshot's root is not the one it was taken as")
+            raise stream_damaged(self._where, "the snapshot's root does not match its digest")
         if start > self._state.next_address:
-            raise stream_damaged(self._where, "it begins behind what is here")
+            raise stream_damaged(self._where, "it begins after the end of the data that is here")
         self._begun = True
         if start != self._state.next_address:
             self._stream_bytes = 0
@@ -196,7 +196,7 @@ class BlockReceiver(Receiver):
         table = list(RUN.iter_unpack(body[: runs * RUN.size]))
         data = body[runs * RUN.size :]
         if sum(count for _, count in table) != blocks or len(data) != blocks * BLOCK_BYTES:
-            raise stream_damaged(self._where, "a frame's table does not fit its blocks")
+            raise stream_damaged(self._where, "a frame's table does not match its blocks")
         entry = self._state.entry
         assert entry is not None
         at = 0
@@ -204,14 +204,14 @@ class BlockReceiver(Receiver):
             if not entry.root.names(address, count):
                 raise stream_damaged(
                     self._where,
-                    f"it has block {describe(address)}, which the snapshot does not contain",
+                    f"it has block {describe(address)}, which is not part of the snapshot",
                 )
             if address < self._next_address or not number_of(address) or not count:
-                raise stream_damaged(self._where, "its blocks are not in order")
-            if self._collisions.clear_the_way(address, count):
+                raise stream_damaged(self._where, "its blocks are out of order")
+            if self._collisions.make_room(address, count):
                 piece = data[at * BLOCK_BYTES : (at + count) * BLOCK_BYTES]
                 self._store.write("BLOCK:RECEIVE:WRITE", address, piece)
-            # Only now: should the write fail, the checkpoint must not claim it.
+            # Only after the write: if it fails, the checkpoint must not include it.
             self._next_address = address + count
             at += count
         self._blocks += blocks
@@ -222,12 +222,12 @@ class BlockReceiver(Receiver):
     def _done(self, body: memoryview) -> None:
         words = parse_text(self._where, bytes(body))
         if words != {"blocks": f"{self._blocks:016x}", "checksum": self._checksum.hexdigest()}:
-            raise stream_damaged(self._where, "its end does not fit what came before")
+            raise stream_damaged(self._where, "its trailer does not match the frames before it")
         self._ended = True
         self._stream_bytes += HEADER.size + len(body)
 
     def _checkpoint(self) -> None:
-        """Blocks first, then the record that says they are there."""
+        """Make the blocks durable first, then the record that refers to them."""
         self._store.sync("BLOCK:RECEIVE:SYNC")
         self._unkept_bytes = 0
         self._keep(
@@ -244,7 +244,7 @@ class BlockReceiver(Receiver):
 
 
 class Collisions:
-    """Finds what still holds a block that arrives, and makes it go where that is allowed."""
+    """Finds snapshots that still hold an arriving block, and deletes them where allowed."""
 
     def __init__(
         self, store: BlockStore, path: Path, record: RootRecord, state: StagingRecord
@@ -259,10 +259,10 @@ class Collisions:
         self._views: dict[str, MapView] = {}
         self._set_record(record)
 
-    def clear_the_way(self, address: int, count: int) -> bool:
-        """Whether to write a run: not when the very snapshot is here already.
+    def make_room(self, address: int, count: int) -> bool:
+        """Whether to write a run: not when the same snapshot is here already.
 
-        Drops snapshots whose blocks are in the way; `Refused` when one of them must stay.
+        Deletes snapshots that hold its blocks; `Refused` when one of them must be kept.
         """
         if self._present:
             return False
@@ -290,16 +290,16 @@ class Collisions:
         holders = {key for key, view in self._views.items() if view.bits(segment, chunk) & mask}
         entries = [one for one in self._record.snapshots if one.guid in holders]
         for entry in entries:
-            reason = self._why_stays(entry)
+            reason = self._why_kept(entry)
             if reason:
-                raise _in_the_way(str(self._path), run, f"'{entry.name}', {reason}")
+                raise _collision_error(str(self._path), run, f"'{entry.name}', {reason}")
         if "" in holders:
-            raise _in_the_way(str(self._path), run, "what the destination shows")
+            raise _collision_error(str(self._path), run, "what the destination shows")
         with Volume.managed(self._path, "making room for an update") as volume:
             volume.drop_snapshots(holders)
             self._set_record(volume.record)
 
-    def _why_stays(self, entry: Entry) -> str:
+    def _why_kept(self, entry: Entry) -> str:
         if entry.guid == self._base:
             return "the base of this transfer"
         if entry.guid == self._record.shown:
@@ -307,7 +307,7 @@ class Collisions:
         pinned = {*of_snapshot(pinfiles.load(self._path / pinfiles.NAME), entry.guid)} - {
             self._mirror_id
         }
-        if pinned:  # by another one: of its own a mirror needs the base
+        if pinned:  # pinned by another mirror: this one only needs the base
             return f"which the mirror with the id {min(pinned)} has pinned"
         if entry.kind is SnapshotKind.DIVERGED:
             return "which keeps the losing side of a resync"
@@ -322,18 +322,18 @@ class Collisions:
         self._views = {key: MapView(self._store, root) for key, root in roots.items()}
 
 
-def _in_the_way(where: str, run: Run, holder: str) -> Refused:
+def _collision_error(where: str, run: Run, holder: str) -> Refused:
     return Refused(
         "the transfer needs blocks that are in use here",
         where=where,
         why=f"block {describe(run[0])} belongs to {holder}",
-        hint="Export what you need of it and delete that snapshot, or initialize the mirror anew "
-        "at another place; nothing was overwritten.",
+        hint="Export what you need from that snapshot and delete it, or initialize the mirror "
+        "again at another location. Nothing was overwritten.",
     )
 
 
 def open_state(path: Path, state: StagingRecord) -> StagingRecord:
-    """What an earlier try of the same transfer left, or the new state, now kept on disk."""
+    """The state of an earlier attempt of the same transfer, or the new one, now on disk."""
     found = staging.load(path, state.transfer_id)
     if found is not None and (found.snapshot.guid, found.base) == (state.snapshot.guid, state.base):
         return found

@@ -1,7 +1,7 @@
-"""Giving space back to the file system: holes are punched where nothing refers to a block.
+"""Returning space to the file system: punches holes where nothing refers to a block.
 
-All of it comes after the root record that freed the blocks, and none of it is needed for
-correctness: what a crash leaves unpunched is reused by the allocator.
+This happens after the root record that freed the blocks, and is not needed for correctness: space
+that a crash leaves unpunched is reused by the allocator.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mirrord.drivers.block.store import BlockStore
 _ALL = (1 << CHUNK_BITS) - 1
 
 
-def give_back(store: BlockStore, runs: Iterable[Run]) -> None:
+def punch_runs(store: BlockStore, runs: Iterable[Run]) -> None:
     """Punch holes."""
     for address, count in merged(runs):
         store.punch("BLOCK:RECLAIM:PUNCH", address, count)
@@ -26,10 +26,10 @@ def give_back(store: BlockStore, runs: Iterable[Run]) -> None:
 def reclaim_snapshots(
     store: BlockStore, image: LiveImage, record: RootRecord, dropped: list[Entry]
 ) -> None:
-    """Punch what only the dropped snapshots held, and remove segments that are empty now."""
+    """Punch blocks that only the deleted snapshots held, and remove empty segments."""
     for entry in dropped:
-        # A map block that a remaining root shares has nothing in it that became free; its
-        # neighbour in time shares the most.
+        # A map block shared with a remaining root covers nothing that became free; the
+        # snapshot closest in time shares the most.
         others = sorted(record.snapshots, key=lambda one: abs(one.order - entry.order))
         nearest = others[0].root if others else record.live
         view = MapView(store, entry.root)
@@ -40,20 +40,20 @@ def reclaim_snapshots(
                 bits &= ~image.allocator.held_bits(segment, chunk)
                 bits &= ~image.map.bits(segment, chunk)
                 runs.extend(runs_of(segment, chunk, bits))
-        give_back(store, runs)
+        punch_runs(store, runs)
     remove_empty_segments(store, record)
 
 
 def reclaim_unheld(store: BlockStore, image: LiveImage) -> None:
-    """Punch all that no root holds, up to the end of the data files (what an abandoned
-    transfer left). In time proportional to the data files.
+    """Punch everything that no root holds, up to the end of the data files (left by an abandoned
+    transfer). The time is proportional to the size of the data files.
     """
     for segment, blocks in sorted(store.segments_on_disk().items()):
         runs: list[Run] = []
         for chunk in range(-(-blocks // CHUNK_BITS)):
             held = image.allocator.held_bits(segment, chunk) | image.map.bits(segment, chunk)
             runs.extend(runs_of(segment, chunk, ~held & _ALL))
-        give_back(store, runs)
+        punch_runs(store, runs)
 
 
 def remove_empty_segments(store: BlockStore, record: RootRecord) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of a volume's root record when its role changes: live, set back, kept."""
+"""Changes of a volume's root record with its role: live, rolled back, kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mirrord.system import clock
 
 
 def mark(record: RootRecord) -> str:
-    """See `Driver.mark`: whatever is written, or switched, changes it."""
+    """See `Driver.mark`: any write or role change changes it."""
     words = [
         record.identity,
         record.role.value,
@@ -26,27 +26,27 @@ def mark(record: RootRecord) -> str:
     return checksum_text(json.dumps(words).encode())
 
 
-def set_back(record: RootRecord, to: Entry, *, mirror_id: str, keep_as: str) -> RootRecord:
-    """The destination of a mirror, at a snapshot. A live image that is any other is kept."""
+def rolled_back(record: RootRecord, to: Entry, *, mirror_id: str, keep_as: str) -> RootRecord:
+    """The destination of a mirror, at a snapshot. A live image that differs is kept."""
     if record.role is Role.LIVE and not same_content(record.live, to.root):
         record = record.with_snapshot(diverged(_free_name(record, keep_as), record.live))
     return replace(record, role=Role.MIRROR, mirror_id=mirror_id, live=to.root, shown=to.guid)
 
 
 def diverged(name: str, root: Root) -> Entry:
-    """A live image as the snapshot that it is kept as; it has no order yet."""
+    """The snapshot as which a live image is kept; it has no order yet."""
     guid = uuid.uuid4().hex
     digest = content_digest(guid, root)
     return Entry(guid, name, SnapshotKind.DIVERGED, clock.now_ns(), root, digest, 0)
 
 
 def same_content(one: Root, other: Root) -> bool:
-    """Certainly so: the pointer to the top vouches for all below it. Not the other way round."""
+    """True: certainly the same, because the root pointer verifies the tree. False: unknown."""
     return (one.size_bytes, one.data) == (other.size_bytes, other.data)
 
 
 def live(record: RootRecord, root: Root, origin: str | None) -> RootRecord:
-    """A live volume that begins as `root`, and allocates in a segment of its own."""
+    """A live volume that begins as `root`, and allocates in a new segment."""
     segment = new_segment(record)
     return replace(
         record, role=Role.LIVE, live=root, origin=origin, segment=segment, chunk=0, grown=0
@@ -54,14 +54,14 @@ def live(record: RootRecord, root: Root, origin: str | None) -> RootRecord:
 
 
 def _free_name(record: RootRecord, name: str) -> str:
-    """`name`, or with a number behind it when that is taken."""
+    """`name`, with a number appended when that is taken."""
     taken = {one.name for one in record.snapshots}
     numbered = (f"{name}~{number}" for number in itertools.count(2))
     return next(free for free in itertools.chain([name], numbered) if free not in taken)
 
 
 def kept_as(record: RootRecord, name: str) -> Entry | None:
-    """What was kept by that name last, or by the name that took its place."""
+    """The last snapshot kept under that name, or under its numbered variants."""
     found = [
         one
         for one in record.snapshots
@@ -72,7 +72,7 @@ def kept_as(record: RootRecord, name: str) -> Entry | None:
 
 
 def new_segment(record: RootRecord) -> int:
-    """The number of a segment in which nothing of the volume lies."""
+    """The number of an unused segment."""
     roots = (record.live, *(one.root for one in record.snapshots))
     used = {0, record.segment, *(one.segment for root in roots for one in root.segments)}
     while True:

@@ -1,14 +1,14 @@
-"""The root record: the paper's fsinfo block, and the only thing that is ever replaced.
+"""The root record: the fsinfo block of the paper, and the only file that is replaced.
 
 A text file: one line with magic, format version, XXH3-128 and length of the rest; then one line
 of JSON for the volume and one for each snapshot. It is replaced by a rename, so a crash leaves
-the old one or the new one. Whatever it refers to was made durable before.
+the old one or the new one. Everything that it refers to was made durable before.
 
-A MIRROR's record has a copy, `root-copy`, written after it: should the record be lost or damaged,
-the copy says the same, or what the record said before its last change, which is no less true of
-what is shown. A LIVE volume has none, as an older record of it would lose what was written since.
+The record of a MIRROR has a copy, `root-copy`, written after it. If the record is lost or damaged,
+the copy has the same content, or that before the last change, which is also a consistent state of
+the destination. A LIVE volume has none, because an older record would lose later writes.
 
-The file `reserve` takes some space that a change of the record may use on a full file system.
+The file `reserve` takes space that a change of the record can use on a full file system.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ VERSION = 1
 NAME = "root"
 COPY = "root-copy"
 RESERVE = "reserve"
-#: At least; and always enough for a record and its copy to be written beside the old ones.
+#: The minimum; always enough to write a record and its copy next to the old ones.
 _RESERVE_BYTES_MIN = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A snapshot in the table. It is the same at both ends but for the last three fields.
+    """A snapshot in the table. It is the same at both ends except for the last three fields.
 
     guid: drawn at random when the source took it. digest: of guid and root, made with it.
-    received: it came by a transfer, whose id is `transfer`.
+    received: it was received by the transfer `transfer`.
     """
 
     guid: str
@@ -58,16 +58,16 @@ class Entry:
 
     @property
     def intact(self) -> bool:
-        """Whether the entry still holds the root that was taken."""
+        """Whether the entry still has the root with which it was taken."""
         return self.digest == content_digest(self.guid, self.root)
 
     @property
     def owners(self) -> bool:
-        """Whether the volume's owner took it here."""
+        """Whether it is a user snapshot taken here."""
         return self.kind is SnapshotKind.OWN and not self.received
 
     def snapshot(self) -> Snapshot:
-        """As the engine sees it."""
+        """The description for the engine."""
         return Snapshot(
             self.guid, self.name, self.kind, self.order, self.taken_at_ns, intact=self.intact
         )
@@ -88,7 +88,7 @@ class Entry:
 
     @classmethod
     def from_dict(cls, words: dict[str, Any]) -> Entry:
-        """The inverse; `ValueError`, `KeyError` or `TypeError` when it makes no sense."""
+        """The inverse; `ValueError`, `KeyError` or `TypeError` when malformed."""
         return cls(
             guid=str(words["guid"]),
             name=str(words["name"]),
@@ -104,10 +104,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class RootRecord:
-    """All that a volume is, in one value.
+    """The complete state of a volume.
 
-    identity: of this volume, for ever. live: the image that users see.
-    segment: where the live volume allocates. chunk, grown: where its allocator stood.
+    identity: of this volume, never changes. live: the image that users see.
+    segment: where the live volume allocates. chunk, grown: the state of its allocator.
     origin: guid of the snapshot that it began as when it was promoted.
     """
 
@@ -139,7 +139,7 @@ class RootRecord:
 
 
 def content_digest(guid: str, root: Root) -> str:
-    """What ties an identity to the content it names."""
+    """The digest that binds an identity to its content."""
     return checksum_text(json.dumps([guid, root.as_list()]).encode())
 
 
@@ -163,17 +163,17 @@ def encode(record: RootRecord) -> bytes:
 
 
 def decode(data: bytes, where: str) -> RootRecord:
-    """The record in a file's content. `Damaged`; `Unsupported` for a version from the future."""
+    """The record in a file's content. `Damaged`; `Unsupported` for a newer version."""
     first, _, body = data.partition(b"\n")
     words = first.decode(errors="replace").split(" ")
     if len(words) != 4 or words[0] != MAGIC or not words[1].isdigit():
-        raise record_damaged(where, "its first line makes no sense")
+        raise record_damaged(where, "its first line is malformed")
     if int(words[1]) != VERSION:
         raise Unsupported(
             f"the volume has the format version {words[1]}",
             where=where,
-            why=f"this mirrord knows version {VERSION}",
-            hint="Use the mirrord that made it, or a newer one.",
+            why=f"this version of mirrord supports version {VERSION}",
+            hint="Use the version of mirrord that created it, or a newer one.",
         )
     if str(len(body)) != words[3]:
         raise record_damaged(where, f"it has {len(body)} bytes instead of {words[3]}")
@@ -197,7 +197,7 @@ def decode(data: bytes, where: str) -> RootRecord:
             snapshots=entries,
         )
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise record_damaged(where, f"it makes no sense ({error})") from error
+        raise record_damaged(where, f"it is malformed ({error})") from error
 
 
 def record_damaged(where: str, why: str) -> Damaged:
@@ -206,19 +206,19 @@ def record_damaged(where: str, why: str) -> Damaged:
         "the root record is damaged",
         where=where,
         why=why,
-        hint=f"A destination: move '{where}' away and run 'mirrord initialize NAME' again. A "
-        "source: put 'root' and the data files back from one backup, or make the destination of "
+        hint=f"On a destination, move '{where}' away and run 'mirrord initialize NAME' again. On "
+        "a source, restore 'root' and the data files from one backup, or make the destination of "
         "its mirror live with 'mirrord break NAME'.",
     )
 
 
 def load(path: Path) -> RootRecord:
-    """The record of the volume in the directory `path`, or its copy where that is damaged."""
+    """The record of the volume in the directory `path`, or its copy when it is damaged."""
     return load_noting_damage(path)[0]
 
 
 def load_noting_damage(path: Path) -> tuple[RootRecord, str]:
-    """The same, and why it is the copy, as a clause; "" when it is the record itself."""
+    """`load`, and the reason when the copy is used, as a clause; "" for the record itself."""
     try:
         return _load(path / NAME), ""
     except (Damaged, NotFound) as error:
@@ -238,16 +238,16 @@ def _load(file: Path) -> RootRecord:
             raise NotFound(
                 "there is no block volume",
                 where=str(path),
-                hint=f"Make one with 'mirrord volume create {path} 10G'.",
+                hint=f"Create one with 'mirrord volume create {path} 10G'.",
             ) from None
         raise
     return decode(data, str(path))
 
 
 def store(op: str, path: Path, record: RootRecord, *, urgent: bool = False) -> None:
-    """Replace the record, in one durable step. `NoSpace`, `IoFailed`: the old one is there.
+    """Replace the record, in one durable step. `NoSpace`, `IoFailed`: the old one is kept.
 
-    urgent: a full file system must not be in the way: use the reserve.
+    urgent: on a full file system, use the reserve.
     """
     data = encode(record)
     with io_errors(str(path), "writing the root record"):
@@ -267,7 +267,7 @@ def store(op: str, path: Path, record: RootRecord, *, urgent: bool = False) -> N
 
 
 def _copy(op: str, path: Path, data: bytes) -> None:
-    """Best effort: the record itself counts. But a copy is never older than its last change."""
+    """Best effort. But a copy is never older than the last change of the record."""
     try:
         files.write_atomic(f"{op}:COPY", path / COPY, data)
     except OSError:
@@ -276,7 +276,7 @@ def _copy(op: str, path: Path, data: bytes) -> None:
 
 
 def _reserve(path: Path, size_bytes: int) -> None:
-    """Have the reserve; best effort."""
+    """Create the reserve; best effort."""
     place = path / RESERVE
     with contextlib.suppress(OSError):
         if place.exists() and place.stat().st_blocks * 512 >= size_bytes:
@@ -293,7 +293,7 @@ def _reserve(path: Path, size_bytes: int) -> None:
 
 @functools.lru_cache(maxsize=2048)
 def _line(entry: Entry) -> str:
-    """Snapshot entries never change: their lines are made once, so that a record of 1000
-    snapshots costs a join.
+    """Snapshot entries never change: their lines are cached, so that a record of 1000 snapshots
+    only needs a join.
     """
     return json.dumps(entry.as_dict())

@@ -1,6 +1,6 @@
-"""What a receive in progress leaves on disk: one small file in `staging/<transfer id>/`.
+"""The state of a receive in progress on disk: one small file in `staging/<transfer id>/`.
 
-The blocks themselves are in the data files already, at free places to which nothing refers.
+The blocks themselves are already in the data files, in free blocks to which nothing refers.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _FOLDER = "staging"
 
 @dataclass(frozen=True, slots=True)
 class StagingRecord:
-    """A transfer. next_address: blocks below it are here, durably.
+    """A transfer. next_address: blocks below it are here and durable.
 
-    entry: the incremental's, once the stream's header has come.
+    entry: that of the incremental, once the stream's header was received.
     """
 
     transfer_id: str
@@ -37,7 +37,7 @@ class StagingRecord:
     complete: bool = False
 
     def staging(self) -> Staging:
-        """As the engine sees it."""
+        """The description for the engine."""
         checkpoint = {"address": self.next_address} if self.next_address else None
         return Staging(
             self.transfer_id,
@@ -50,9 +50,9 @@ class StagingRecord:
 
 
 def folder(path: Path, transfer_id: str) -> Path:
-    """The staging place of a transfer."""
+    """The staging folder of a transfer."""
     if _TRANSFER_ID.fullmatch(transfer_id) is None:
-        raise UsageError(f"'{transfer_id}' cannot name a transfer")
+        raise UsageError(f"'{transfer_id}' is not a valid transfer id")
     return path / _FOLDER / transfer_id
 
 
@@ -70,7 +70,7 @@ def store(op: str, path: Path, record: StagingRecord) -> None:
         "complete": record.complete,
     }
     place = folder(path, record.transfer_id)
-    with io_errors(str(path), "keeping a transfer's checkpoint"):
+    with io_errors(str(path), "writing a transfer's checkpoint"):
         files.make_directory(f"{op}:DIRECTORY", place)
         files.write_atomic(op, place / "state", json.dumps(words, indent=1).encode())
 
@@ -102,13 +102,13 @@ def load(path: Path, transfer_id: str) -> StagingRecord | None:
 
 
 def transfer_ids(path: Path) -> list[str]:
-    """The transfers that have a staging place."""
+    """The transfers that have a staging folder."""
     place = path / _FOLDER
     return sorted(one.name for one in place.iterdir()) if place.is_dir() else []
 
 
 def remove(op: str, path: Path, transfer_id: str) -> None:
-    """Remove a transfer's record, if it is there."""
+    """Remove a transfer's record, if it exists."""
     place = folder(path, transfer_id)
     if not place.is_dir():
         return

@@ -1,7 +1,7 @@
-"""The data files of a volume: reads that verify, writes that announce themselves.
+"""The data files of a volume: verified reads, labelled writes.
 
-Nothing here knows what a block means. Blocks that are nodes of trees are kept in a bounded cache
-under address *and* checksum, so that a reused address can never serve an old content.
+This module does not interpret blocks. Blocks that are tree nodes are cached by address *and*
+checksum, so that a reused address never returns old content.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mirrord.drivers.refusals import no_space
 from mirrord.system import files, steps
 from mirrord.system.native import block_checksums
 
-#: Tree nodes kept in memory for one open volume: 24 MiB of them.
+#: Tree nodes kept in memory for an open volume: 24 MiB.
 _CACHED_NODES_MAX = (24 << 20) // BLOCK_BYTES
 #: Data files that are open at once: a volume may have many more.
 _FILES_MAX = 64
@@ -38,7 +38,7 @@ _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 
 @contextmanager
 def io_errors(where: str, doing: str) -> Iterator[None]:
-    """Turn an `OSError` into the family's: `NoSpace` or `IoFailed`, saying what was going on."""
+    """Turn an `OSError` into `NoSpace` or `IoFailed`. doing: the operation, for the message."""
     try:
         yield
     except OSError as error:
@@ -46,7 +46,7 @@ def io_errors(where: str, doing: str) -> Iterator[None]:
 
 
 def io_error(where: str, doing: str, error: OSError) -> MirrordError:
-    """The error that says what a failed call was for."""
+    """The error for a failed system call. doing: the operation."""
     reason = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return no_space(where, f"{doing}: {reason}")
@@ -54,18 +54,18 @@ def io_error(where: str, doing: str, error: OSError) -> MirrordError:
         f"{doing} failed",
         where=where,
         why=reason,
-        hint="Look for disk errors in the kernel's log ('dmesg'); what was committed is as it was.",
+        hint="Check the kernel log for disk errors ('dmesg'); committed data is unchanged.",
     )
 
 
 def block_damaged(where: str, address: int, why: str = "its checksum does not match") -> Damaged:
-    """A block that is not what its pointer says."""
+    """A block that does not match its pointer."""
     return Damaged(
         f"block {describe(address)} is damaged",
         where=where,
         why=why,
-        hint=f"'mirrord volume check {where}' lists all that is damaged; the other end of a mirror "
-        "has an intact copy of whatever was transferred.",
+        hint=f"'mirrord volume check {where}' lists all damage. The other end of a mirror has an "
+        "intact copy of all data that was transferred.",
     )
 
 
@@ -103,13 +103,13 @@ class BlockStore:
         return block
 
     def remember(self, pointer: Pointer, block: bytes) -> None:
-        """Keep a node that was just written: it will be read next."""
+        """Cache a node that was just written: it will be read next."""
         self._nodes[pointer.address, pointer.checksum] = block
         if len(self._nodes) > _CACHED_NODES_MAX:
             self._nodes.popitem(last=False)
 
     def read(self, address: int, count: int) -> bytes:
-        """`count` blocks from `address` on, not verified. `Damaged` when they are not there."""
+        """`count` blocks from `address` on, not verified. `Damaged` when they do not exist."""
         file = self._file(segment_of(address), address)
         size = count * BLOCK_BYTES
         with io_errors(self.where, f"reading block {describe(address)}"):
@@ -119,7 +119,7 @@ class BlockStore:
         return data
 
     def read_into(self, address: int, buffer: memoryview) -> None:
-        """As `read`, into a buffer of whole blocks."""
+        """Like `read`, into a buffer of complete blocks."""
         file = self._file(segment_of(address), address)
         with io_errors(self.where, f"reading block {describe(address)}"):
             done = os.preadv(file, [buffer], number_of(address) * BLOCK_BYTES)
@@ -138,7 +138,7 @@ class BlockStore:
         return data
 
     def write(self, op: str, address: int, data: bytes | bytearray | memoryview) -> None:
-        """Write whole blocks; durable only after `sync`."""
+        """Write complete blocks; durable only after `sync`."""
         segment = segment_of(address)
         with io_errors(self.where, "writing blocks"):
             steps.reached(op)
@@ -150,7 +150,7 @@ class BlockStore:
                 view, offset = view[done:], offset + done
 
     def sync(self, op: str) -> None:
-        """Make all that was written durable."""
+        """Make all writes durable."""
         for segment in sorted(self._unsynced):
             with io_errors(self.where, "flushing blocks to the disk"):
                 steps.reached(op)
@@ -158,8 +158,8 @@ class BlockStore:
             self._unsynced.discard(segment)
 
     def punch(self, op: str, address: int, count: int) -> None:
-        """Give the space of free blocks back to the file system, where it can take it back."""
-        # Best effort: where it fails, the space is reused later, only not given back now.
+        """Return the space of free blocks to the file system, if it supports that."""
+        # Best effort: if it fails, the space is not returned now but reused later.
         try:
             steps.reached(op)
             file = self._file_for_writing(segment_of(address))
@@ -170,7 +170,7 @@ class BlockStore:
         )
 
     def segments_on_disk(self) -> dict[int, int]:
-        """The data files that are there: segment to size in blocks, number 0 included."""
+        """The existing data files: segment to size in blocks, including number 0."""
         found = {}
         for path in self.directory.glob("data*"):
             text = path.name.partition(".")[2]
@@ -202,7 +202,7 @@ class BlockStore:
         return file
 
     def _close_oldest(self) -> None:
-        """Make room for another open file. What was written stays to be made durable."""
+        """Make room for another open file. Its writes are still made durable by `sync`."""
         while len(self._files) >= _FILES_MAX:
             segment = next(iter(self._files))
             if segment in self._unsynced:

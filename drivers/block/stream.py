@@ -1,15 +1,15 @@
 """The send stream: the blocks that are in use in the incremental only, by ascending address.
 
-A stream is a row of frames. Each has a header of 24 bytes (magic, number of runs, blocks, bytes
-of text, XXH3-64 of what follows) and then its table of runs, its blocks, its text:
+A stream is a sequence of frames. Each has a header of 24 bytes (magic, number of runs, blocks,
+bytes of text, XXH3-64 of what follows), then its table of runs, its blocks, its text:
 
-- `HEAD`: text is JSON: format version, volume, base, the incremental's table entry, where it
-  begins. First.
+- `HEAD`: text is JSON: format version, volume, base, the incremental's table entry, the first
+  address. First.
 - `RUNS`: up to 256 blocks in up to 256 runs (address and count, 8 bytes each), then the blocks.
 - `DONE`: text is JSON: blocks in this stream, XXH3-128 of all frame headers. Last.
 
 It is deterministic. The checkpoint of an interrupted receive is the next address; a stream that
-begins there carries the same frames from there on as far as content goes.
+begins there has the same content from there on.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def head_frame(volume: str, base: str | None, entry: Entry, start: int) -> bytes
 
 
 def done_frame(blocks: int, checksum: str) -> bytes:
-    """The last frame; of one length whatever it says."""
+    """The last frame, which has a constant length."""
     return text_frame(DONE, {"blocks": f"{blocks:016x}", "checksum": checksum})
 
 
 class BlockSendStream(SendStream):
-    """Reads the blocks of a delta in large runs. See the module's text for the format."""
+    """Reads the blocks of a delta in large runs. See the module's docstring for the format."""
 
     def __init__(
         self, path: Path, volume: str, base: Entry | None, entry: Entry, start: int
@@ -115,7 +115,7 @@ class BlockSendStream(SendStream):
 
 
 def runs_from(runs: Iterator[Run], start: int) -> Iterator[Run]:
-    """The part of ascending runs that is at or behind an address."""
+    """The part of ascending runs that is at or after an address."""
     for address, count in runs:
         if address >= start:
             yield address, count
@@ -124,7 +124,7 @@ def runs_from(runs: Iterator[Run], start: int) -> Iterator[Run]:
 
 
 def frames_of(runs: Iterator[Run]) -> Iterator[list[Run]]:
-    """Cut runs into frames, each full but the last."""
+    """Split runs into frames, each full except the last."""
     frame: list[Run] = []
     room = BLOCKS_PER_FRAME
     for address, count in runs:
@@ -143,15 +143,15 @@ def delta_of(store: BlockStore, volume: str, base: Entry | None, entry: Entry) -
     """The four block states and the stream's exact length (FAST'02, 3.2.2).
 
     The blocks that are neither in base nor incremental are counted up to the highest number
-    that either ever used: the block space in use, as the volume has no fixed N.
+    that either ever used, because the volume has no fixed number of blocks.
     """
     old = base.root if base is not None else None
     ends = list(accumulate(count for _, count in added_runs(store, old, entry.root)))
     added = ends[-1] if ends else 0
     frames = -(-added // BLOCKS_PER_FRAME)
-    # A run is cut wherever a frame is full in the midst of it.
-    whole = sum(not end % BLOCKS_PER_FRAME for end in ends)
-    entries = len(ends) + added // BLOCKS_PER_FRAME - whole
+    # A run is split where a frame is full.
+    full_frames = sum(not end % BLOCKS_PER_FRAME for end in ends)
+    entries = len(ends) + added // BLOCKS_PER_FRAME - full_frames
     texts = len(head_frame(volume, base.guid if base else None, entry, 0))
     texts += len(done_frame(0, "0" * 32))
     unchanged = entry.root.allocated - added
@@ -169,7 +169,7 @@ def delta_of(store: BlockStore, volume: str, base: Entry | None, entry: Entry) -
 
 
 def changes_of(store: BlockStore, base: Entry, entry: Entry) -> Changes:
-    """The blocks in use in one of the two only. The first segment's addresses are the volume's."""
+    """The blocks in use in only one of the two. Addresses in segment 0 are block numbers."""
     return Changes(
         _packed(added_runs(store, base.root, entry.root)),
         _packed(added_runs(store, entry.root, base.root)),
@@ -188,24 +188,24 @@ def parse_text(where: str, text: bytes) -> dict[str, Any]:
     try:
         words = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise stream_damaged(where, f"a header makes no sense ({error})") from error
+        raise stream_damaged(where, f"a header is malformed ({error})") from error
     if not isinstance(words, dict):
-        raise stream_damaged(where, "a header makes no sense")
+        raise stream_damaged(where, "a header is malformed")
     return words
 
 
 def parse_head(where: str, words: dict[str, Any]) -> tuple[str | None, Entry, int]:
-    """Base, entry and first address of a stream; the entry's root can be that of a volume.
+    """Base, entry and first address of a stream; the entry's root is checked for plausibility.
     `Damaged`.
     """
     if words.get("version") != VERSION or words.get("block_bytes") != BLOCK_BYTES:
-        raise stream_damaged(where, f"its version {words.get('version')} is not known here")
+        raise stream_damaged(where, f"its version {words.get('version')} is not supported")
     try:
         entry = Entry.from_dict(words["entry"])
         entry.root.check()
         return words["base"], entry, int(words["start"], 16)
     except (ArithmeticError, ValueError, KeyError, TypeError, MirrordError) as error:
-        raise stream_damaged(where, f"its first header makes no sense ({error})") from error
+        raise stream_damaged(where, f"its first header is malformed ({error})") from error
 
 
 def _capacity(old: Root | None, new: Root) -> int:

@@ -1,4 +1,4 @@
-"""Bringing content into a block volume and out again: raw images, and tar streams of folders."""
+"""Import and export of block volumes: raw images, and tar streams of folders."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _TAR_MAGIC = b"mirrord tar\0\0\0\0\0"
 def import_stream(volume: Volume, stream: BinaryIO, offset: int = 0) -> int:
     """Write a stream from `offset` on; returns its length in bytes. Zero blocks become holes.
 
-    `UsageError` when it is longer than the volume; the caller then drops what was not flushed.
+    `UsageError` when it is longer than the volume; the caller then discards unflushed writes.
     """
     at = offset
     while piece := _read_full(stream, _PIECE):
         if at + len(piece) > volume.size_bytes:
             raise UsageError(
                 f"the content is larger than the volume of {volume.size_bytes} bytes",
-                hint="Make a larger volume with 'mirrord volume create'.",
+                hint="Create a larger volume with 'mirrord volume create'.",
             )
         volume.write(at, piece)
         at += len(piece)
@@ -40,13 +40,13 @@ def import_stream(volume: Volume, stream: BinaryIO, offset: int = 0) -> int:
 
 
 def import_image(volume: Volume, path: Path) -> int:
-    """Make the volume equal to a raw image; holes of a sparse file stay holes."""
+    """Make the volume equal to a raw image; holes of a sparse file are kept."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         if size > volume.size_bytes:
             raise UsageError(
                 f"'{path}' has {size} bytes, the volume only {volume.size_bytes}",
-                hint="Make a larger volume with 'mirrord volume create'.",
+                hint="Create a larger volume with 'mirrord volume create'.",
             )
         end = 0
         for begin, stop in _data_extents(file.fileno(), size):
@@ -68,7 +68,7 @@ def _data_extents(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
         try:
             begin = os.lseek(descriptor, at, os.SEEK_DATA)
         except OSError:
-            return  # nothing but a hole is left
+            return  # only a hole is left
         at = os.lseek(descriptor, begin, os.SEEK_HOLE)
         yield begin, at
 
@@ -76,10 +76,10 @@ def _data_extents(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
 def export_image(volume: Volume, guid: str | None, path: Path) -> int:
     """Write an image (the live one, or a snapshot's) as a sparse raw file; returns its size.
 
-    The file appears whole: it is written beside and renamed.
+    The file is written under a temporary name and renamed when complete.
     """
     root = volume.record.live if guid is None else volume.entry(guid).root
-    with _appearing_whole(path) as file:
+    with _atomic_file(path) as file:
         file.truncate(root.size_bytes)
         for offset, piece in pieces(volume, guid, root):
             file.seek(offset)
@@ -88,8 +88,8 @@ def export_image(volume: Volume, guid: str | None, path: Path) -> int:
 
 
 @contextlib.contextmanager
-def _appearing_whole(path: Path) -> Iterator[BinaryIO]:
-    """A file to be written beside `path`, which takes its place when all went well."""
+def _atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """A temporary file next to `path`, which replaces it on success."""
     beside = path.with_name(f".{path.name}.part")
     try:
         with beside.open("wb") as file:
@@ -102,7 +102,7 @@ def _appearing_whole(path: Path) -> Iterator[BinaryIO]:
 
 
 def pieces(volume: Volume, guid: str | None, root: Root) -> Iterator[tuple[int, bytes]]:
-    """The content of an image that is no hole: (offset, bytes), ascending."""
+    """The content of an image without holes: (offset, bytes), ascending."""
     for first, count in data_ranges(volume.store, root):
         offset = first * BLOCK_BYTES
         length = min(count * BLOCK_BYTES, root.size_bytes - offset)
@@ -113,7 +113,7 @@ def pieces(volume: Volume, guid: str | None, root: Root) -> Iterator[tuple[int, 
 
 
 def import_tar(volume: Volume, stream: BinaryIO) -> int:
-    """Store a tar stream from offset 0, behind a header block with its length."""
+    """Store a tar stream at offset 0, after a header block with its length."""
     volume.trim(0, volume.size_bytes)
     length = import_stream(volume, stream, BLOCK_BYTES)
     header = _TAR_HEADER.pack(_TAR_MAGIC, length)
@@ -135,7 +135,7 @@ def import_folder(volume: Volume, folder: Path) -> int:
 
 
 class _TarWriter:
-    """Packs a folder into a pipe, in a thread of its own."""
+    """Packs a folder into a pipe, in a separate thread."""
 
     def __init__(self, folder: Path, descriptor: int) -> None:
         import threading
@@ -163,16 +163,16 @@ def export_tar(volume: Volume, guid: str | None, target: Path) -> int:
     if target.is_dir():
         _unpack(stream, target)
     else:
-        with _appearing_whole(target) as file:
+        with _atomic_file(target) as file:
             while piece := stream.read(_PIECE):
                 file.write(piece)
     return stream.length
 
 
 def _unpack(stream: _TarReader, target: Path) -> None:
-    """Unpack with GNU tar, which lets no member escape from the folder, also not by a link.
+    """Unpack with GNU tar, which lets no member escape from the folder, not even by a link.
 
-    (Python's own can be made to refuse such members only from 3.11.4 on.)
+    (Python's tarfile can refuse such members only since 3.11.4.)
     """
     tar = command.find("tar", hint="Install the package tar.")
     reading, writing = os.pipe()
@@ -189,11 +189,11 @@ def _unpack(stream: _TarReader, target: Path) -> None:
                 pipe.write(piece)
         if child.wait() != 0:
             errors.seek(0)
-            said = errors.read().decode(errors="replace").strip().splitlines()
+            messages = errors.read().decode(errors="replace").strip().splitlines()
             raise IoFailed(
-                "the tar stream was not unpacked",
+                "the tar stream could not be unpacked",
                 where=str(target),
-                why=said[0] if said else f"tar ended with status {child.returncode}",
+                why=messages[0] if messages else f"tar exited with status {child.returncode}",
             )
 
 
@@ -225,7 +225,7 @@ class _TarReader:
 
 
 def _read_full(stream: BinaryIO, size: int) -> bytes:
-    """Up to `size` bytes, fewer only at the end: so that blocks stay whole."""
+    """Exactly `size` bytes, fewer only at the end, so that blocks are complete."""
     parts, left = [], size
     while left and (piece := stream.read(left)):
         parts.append(piece)

@@ -1,8 +1,8 @@
-"""Radix trees of blocks: copy on write, and the walk over what differs between two of them.
+"""Radix trees of blocks: copy on write, and the walk over the differences of two trees.
 
-Level 0 is what a tree is for: data blocks, or map blocks. Levels 1 to `height` are nodes of 256
+Level 0 is the payload: data blocks, or map blocks. Levels 1 to `height` are nodes of 256
 pointers. A node that is to change is copied into memory together with its ancestors; writing it
-out gives each a new address. A tree that nobody changes is a view of a frozen image.
+out gives each a new address. An unchanged tree is a view of a frozen image.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from mirrord.drivers.block.format import (
 from mirrord.drivers.block.store import BlockStore
 from mirrord.system.native import block_checksums
 
-#: Nodes that one write call takes: 1 MiB.
+#: Nodes per write call: 1 MiB.
 _NODES_PER_WRITE = 256
 
 
 class RadixTree:
-    """One tree; `root` and `height` are those on disk until `write_level` moves them on.
+    """One tree; `root` and `height` are those on disk until `write_level` updates them.
 
     changed: nodes in memory, by (level, index).
-    replaced: of each of those, the address of the block it supersedes (0: none).
+    replaced: for each of those, the address of the block that it replaces (0: none).
     """
 
     def __init__(self, store: BlockStore, root: Pointer, height: int) -> None:
@@ -50,7 +50,7 @@ class RadixTree:
         return POINTER.unpack_from(parent, (index & 255) * POINTER_BYTES)
 
     def node(self, level: int, index: int) -> bytes | bytearray | None:
-        """The content of a node as of now; None: a hole. Not to be changed."""
+        """The current content of a node; None: a hole. Must not be modified."""
         found = self.changed.get((level, index))
         if found is not None:
             return found
@@ -58,7 +58,7 @@ class RadixTree:
         return self.store.node(address, checksum) if address else None
 
     def change(self, level: int, index: int) -> bytearray:
-        """The content of a node, to be changed. `index` must be within the tree's reach."""
+        """The content of a node, for modification. `index` must be within the tree's range."""
         key = (level, index)
         found = self.changed.get(key)
         if found is not None:
@@ -72,7 +72,7 @@ class RadixTree:
         return node
 
     def grow(self) -> None:
-        """One more level on top: reach times 256."""
+        """Add a level at the top: multiplies the range by 256."""
         top = bytearray(BLOCK_BYTES)
         POINTER.pack_into(top, 0, *self.root)
         self.height += 1
@@ -81,7 +81,7 @@ class RadixTree:
         self.replaced[(self.height, 0)] = 0
 
     def pointers(self, first: int, count: int) -> array[int]:
-        """The pointers to payload blocks `first` and on: address, checksum, address, …"""
+        """The pointers to payload blocks from `first` on: address, checksum, address, …"""
         found: array[int] = array("Q")
         while count:
             slot = first % FANOUT
@@ -95,7 +95,7 @@ class RadixTree:
         return found
 
     def hole_reach(self, first: int) -> int:
-        """How many payload blocks from `first` on are certainly a hole: 0 when its leaf exists."""
+        """How many payload blocks from `first` on are certainly a hole; 0 when its leaf exists."""
         level = 1
         if self.node(level, first // FANOUT) is not None:
             return 0
@@ -109,7 +109,7 @@ class RadixTree:
         return sorted(index for at, index in self.changed if at == level)
 
     def prune_level(self, level: int) -> list[int]:
-        """Drop changed nodes that hold no pointer any more; the indices of the others."""
+        """Drop changed nodes without pointers; returns the indices of the others."""
         kept = []
         for index in self.changed_at(level):
             if self.changed[(level, index)] != ZERO_BLOCK:
@@ -120,7 +120,7 @@ class RadixTree:
         return kept
 
     def write_level(self, op: str, level: int, indices: list[int], addresses: list[int]) -> None:
-        """Write changed nodes at new addresses and tell their parents. Levels go upwards."""
+        """Write changed nodes at new addresses and update their parents. Call bottom up."""
         begin = 0
         while begin < len(indices):
             end = begin + 1
@@ -172,9 +172,9 @@ def differences(
 ) -> Iterator[tuple[int, int, Pointer, Pointer]]:
     """Where two trees (root, height) differ: (level, index, old pointer, new pointer).
 
-    Every pair of differing pointers from the top down to `stop_level`, ascending by index;
-    subtrees that both share are skipped unread, so the time is that of the change
-    (SnapMirror, FAST'02, 3.2.2). The lower of two trees counts as child 0 of what it lacks.
+    Every pair of differing pointers from the top down to `stop_level`, ascending by index.
+    Shared subtrees are skipped unread, so the time is proportional to the change (SnapMirror,
+    FAST'02, 3.2.2). The lower of two trees is treated as child 0 of the missing levels.
     """
     height = max(old[1], new[1])
     pending = [(height, 0, old[0], new[0])]

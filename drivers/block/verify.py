@@ -1,4 +1,4 @@
-"""Verifying an image by the way of its trees: every block against the pointer that leads to it."""
+"""Verifies an image along its trees: every block against the pointer to it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from mirrord.system.waiting import Waiting
 
 
 def verify_added(store: BlockStore, base: Root | None, root: Root, waiting: Waiting) -> int:
-    """Read and verify every block that `root` has and `base` has not; how many there are.
+    """Read and verify every block that is in `root` and not in `base`; returns their number.
 
     Bounded memory; the time is that of reading the blocks. `Damaged` names the first bad one.
-    This is how a destination makes sure that what arrived is what was announced: the root came
-    with the snapshot's identity, and its checksums vouch for all the rest.
+    This is how a destination verifies that the received data is what was announced: the root came
+    with the snapshot's identity, and its checksums cover everything else.
     """
     total = 0
     for leaves, (index_old, index_new) in enumerate(_leaf_pairs(store, base, root), start=1):
@@ -42,13 +42,13 @@ def verify_added(store: BlockStore, base: Root | None, root: Root, waiting: Wait
 
 
 def _check_total(store: BlockStore, root: Root, total: int, waiting: Waiting) -> None:
-    """Each block has one pointer. Nodes that stand for one another again and again would name more
-    blocks than could be read in a lifetime.
+    """Each block has one pointer. A crafted tree that reuses its nodes could refer to more blocks
+    than can be read in reasonable time.
     """
     waiting.look()
     if total > root.allocated:
         raise Damaged(
-            "its trees name more blocks than it has",
+            "its trees refer to more blocks than it has",
             where=store.where,
             why=f"{root.allocated} are in use",
         )
@@ -67,7 +67,7 @@ def _verify_leaf(store: BlockStore, old: bytes | None, new: bytes) -> int:
     addresses = words[0::2]
     if old is not None:
         before = array("Q", old)[0::2]
-        # A block that both have was verified when it came.
+        # A block that both have was verified when it was received.
         addresses = array("Q", (a if a != b else 0 for a, b in zip(addresses, before, strict=True)))
     total = 0
     for begin, end in pointer_runs(addresses):

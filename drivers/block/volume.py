@@ -1,12 +1,12 @@
-"""A block volume as its owner uses it: bytes, snapshots, flush.
+"""The user interface of a block volume: bytes, snapshots, flush.
 
-Content that was written is durable, and part of snapshots, after `flush` (or `snapshot`, or
-`close`). A flush is atomic: after a crash the volume is as of one flush. A failed write or flush
-takes the volume back to the last one, and it stays usable.
+Written content is durable, and part of snapshots, after `flush` (or `snapshot`, or `close`). A
+flush is atomic: after a crash the volume has the state of one flush. A failed write or flush
+reverts the volume to the last flush, and it remains usable.
 
-One process at a time may have a volume open for writing. Within that process a mirror's driver
-uses the same open volume, so what was written so far is in the snapshots that it takes, and what is
-written after it froze or switched the volume fails.
+Only one process at a time can have a volume open for writing. Within that process a mirror's driver
+uses the same open volume, so its snapshots include everything written before, and writes after it
+froze or switched the volume fail.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from mirrord.drivers.block.content import read_bytes
 from mirrord.drivers.block.format import BLOCK_BYTES, SIZE_BYTES_MAX, Root
 from mirrord.drivers.block.image import CHANGED_NODES_MAX, LiveImage
 from mirrord.drivers.block.place import foreign_content
-from mirrord.drivers.block.reclaim import give_back, reclaim_snapshots, reclaim_unheld
+from mirrord.drivers.block.reclaim import punch_runs, reclaim_snapshots, reclaim_unheld
 from mirrord.drivers.block.rootrecord import Entry, RootRecord, content_digest
 from mirrord.drivers.block.store import BlockStore, io_errors
 from mirrord.drivers.block.tree import RadixTree
 from mirrord.drivers.refusals import snapshot_missing
 from mirrord.system import clock, files, locks
 
-#: Blocks written before the memory that changed nodes take is looked at: 4 MiB.
+#: Blocks written between checks of the memory used by changed nodes: 4 MiB.
 _BLOCKS_PER_STEP = 1024
-#: Who else has the volume open for writing is waited for so long.
+#: How long to wait for another writer of the volume.
 _PATIENCE_S = 5.0
-#: What the lock's holder says that it does, for `writers` and `frozen` to know.
+#: The purpose recorded in the lock, which `writers` and `frozen` check.
 
 Change = Callable[[RootRecord], RootRecord]
 
@@ -69,17 +69,17 @@ class Volume:
 
     @classmethod
     def create(cls, path: str | Path, size_bytes: int) -> Volume:
-        """Make an empty volume in a directory that is absent or empty; open for writing.
+        """Create an empty volume in a directory that is absent or empty; open for writing.
 
-        size_bytes: 1 to 16 TiB; takes no space. `Refused` when something is there.
+        size_bytes: 1 to 16 TiB; takes no space. `Refused` when the directory is not empty.
         """
         path = Path(path)
         if not 0 < size_bytes <= SIZE_BYTES_MAX:
-            raise UsageError(f"a volume of {size_bytes} bytes cannot be made", why="at most 16 TiB")
+            raise UsageError(f"cannot create a volume of {size_bytes} bytes", why="at most 16 TiB")
         found = foreign_content(path)
         if found is not None:
             raise Refused(
-                "no volume can be made here",
+                "no volume can be created here",
                 where=str(path),
                 why=f"it holds {found}",
                 hint="Give a path that does not exist yet, or an empty directory.",
@@ -91,11 +91,10 @@ class Volume:
     def open(
         cls, path: str | Path, writable: bool = False, *, wait_s: float = _PATIENCE_S
     ) -> Volume:
-        """Open what is there. Writable: the live volume only, and nobody else may then.
+        """Open an existing volume. Writable: the live volume only, and exclusively.
 
-        Who has it open for writing (a service that deletes a snapshot, too) is waited for.
-        `NotFound`, `Damaged`, `Busy` (also of a frozen volume); `Refused` for a mirror that is to
-        be written.
+        Waits for another writer (including a daemon that deletes a snapshot). `NotFound`,
+        `Damaged`, `Busy` (also for a frozen volume); `Refused` for writing to a mirror.
         """
         path = Path(path)
         if not writable:
@@ -109,7 +108,7 @@ class Volume:
 
     @classmethod
     def _manage(cls, path: Path, purpose: str, wait_s: float) -> Volume:
-        """Open it with its lock; `Busy` when who has that keeps it for so long."""
+        """Open the volume with its lock; `Busy` when that is not free within `wait_s`."""
         rootrecord.load(path)
         try:
             locked = writerlock.take(path, purpose, wait_s)
@@ -124,9 +123,9 @@ class Volume:
     def managed(
         cls, path: str | Path, purpose: str, *, wait_s: float = _PATIENCE_S
     ) -> Iterator[Volume]:
-        """The volume of any role, to change its record: this process's open one, or a new one.
+        """A volume of any role, to change its record: the one open in this process, or a new one.
 
-        Writers of other processes are waited for; then `Busy`.
+        Waits for writers in other processes; then `Busy`.
         """
         path = Path(path)
         shared = _open_volumes.get(os.path.realpath(path))
@@ -142,9 +141,9 @@ class Volume:
 
     @classmethod
     def freeze(cls, path: str | Path) -> Volume:
-        """Flush the live volume, and let nobody write to it until `thaw` is called, or this process
-        ends. Within it, `managed` goes on. `Busy` when another process writes; `Refused` for a
-        mirror.
+        """Flush the live volume, and block all writes until `thaw` is called or this process ends.
+        In this process `managed` still works. `Busy` when another process has the volume open for
+        writing; `Refused` for a mirror.
         """
         path = Path(path)
         shared = open_volume(path)
@@ -165,14 +164,14 @@ class Volume:
         return volume
 
     def thaw(self) -> None:
-        """End the freeze; nothing when there is none."""
+        """End the freeze, if there is one."""
         with self.mutex:
             self.frozen = False
             if self._closed:
                 self._release()
 
     def close(self) -> None:
-        """Flush, and close. May be called twice. (What a freeze came after is flushed already.)"""
+        """Flush and close. May be called twice. (A freeze has flushed already.)"""
         try:
             if self.writable and self.record.role is Role.LIVE and not self.frozen:
                 self.flush()
@@ -200,7 +199,7 @@ class Volume:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it; after an error, what was not flushed is dropped."""
+        """Close it; after an error, unflushed writes are discarded."""
         if error is None:
             self.close()
         else:
@@ -210,11 +209,11 @@ class Volume:
 
     @property
     def size_bytes(self) -> int:
-        """The volume's length in bytes, holes included."""
+        """The volume's length in bytes, including holes."""
         return self.image.root.size_bytes
 
     def read(self, offset: int, length: int) -> bytes:
-        """Bytes of the live content (of a mirror: of what it shows). `Damaged`."""
+        """Bytes of the live content (for a mirror: of what it shows). `Damaged`."""
         with self.mutex:
             self._check_range(offset, length, self.size_bytes)
             if length == 0:
@@ -223,8 +222,8 @@ class Volume:
                 try:
                     return read_bytes(self.store, self.image.tree, offset, length)
                 except Damaged:
-                    # A reader has no claim on the image it opened: it may have been replaced
-                    # and its blocks reused. Then the current one is what it asks for.
+                    # The image that a reader opened is not held: it may have been replaced
+                    # and its blocks reused. Then the current one is read.
                     if self.writable:
                         raise
                     record = rootrecord.load(self.path)
@@ -234,7 +233,7 @@ class Volume:
                     self._start(record)
 
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Replace bytes. `NoSpace`, `IoFailed`: back at the last flush. `Refused` on a mirror."""
+        """Write bytes. `NoSpace`, `IoFailed`: reverts to the last flush. `Refused` on a mirror."""
         with self.mutex:
             view = memoryview(data).cast("B")
             self._check_writable()
@@ -255,7 +254,7 @@ class Volume:
                     self._bound_memory()
 
     def trim(self, offset: int, length: int) -> None:
-        """Make bytes read as zeroes and free their blocks. Errors as `write`."""
+        """Make a range read as zeroes and free its blocks. Errors as for `write`."""
         with self.mutex:
             self._check_writable()
             self._check_range(offset, length, self.size_bytes)
@@ -276,7 +275,7 @@ class Volume:
                     self._bound_memory()
 
     def flush(self) -> None:
-        """Make all that was written durable, in one step."""
+        """Make all writes durable, in one step."""
         with self.mutex:
             self._check_writable()
             self.commit("BLOCK:FLUSH:ROOT")
@@ -284,13 +283,13 @@ class Volume:
     # Snapshots
 
     def snapshot(self, name: str) -> Snapshot:
-        """A snapshot of the owner's own, of the content as of now. Constant time after a flush."""
+        """A user snapshot of the current content. Constant time after a flush."""
         with self.mutex:
             self._check_writable()
             return self.take_snapshot(name, SnapshotKind.OWN)
 
     def take_snapshot(self, name: str, kind: SnapshotKind) -> Snapshot:
-        """Flush and remember the root under a new identity; one of that name is returned."""
+        """Flush and record the root under a new identity; an existing name is returned."""
         found = next(
             (one for one in self.record.snapshots if one.name == name and one.kind is kind), None
         )
@@ -310,7 +309,7 @@ class Volume:
         return [entry.snapshot() for entry in self.record.snapshots]
 
     def delete_snapshot(self, guid: str) -> None:
-        """Delete one of the owner's own snapshots; `NotFound`, `Refused` for a mirror's."""
+        """Delete a user snapshot; `NotFound`, `Refused` for a mirror's snapshot."""
         with self.mutex:
             self._check_writable()
             if self.entry(guid).kind is not SnapshotKind.OWN:
@@ -318,7 +317,7 @@ class Volume:
                     "this snapshot belongs to a mirror",
                     where=str(self.path),
                     hint="'mirrord snapshots NAME --delete' deletes a diverged one; the mirror "
-                    "prunes the others as its definition says.",
+                    "prunes the others by the rules of its definition.",
                 )
             self.drop_snapshots({guid})
 
@@ -331,7 +330,7 @@ class Volume:
             return read_bytes(self.store, tree, offset, length) if length else b""
 
     def entry(self, guid: str) -> Entry:
-        """The table's row of a snapshot; `NotFound`."""
+        """The table entry of a snapshot; `NotFound`."""
         found = self.record.entry(guid)
         if found is None:
             raise snapshot_missing(str(self.path), guid)
@@ -360,9 +359,9 @@ class Volume:
     # For the driver
 
     def commit(self, op: str, change: Change | None = None) -> None:
-        """Write out what changed and replace the root record, in one durable step.
+        """Write out all changes and replace the root record, in one durable step.
 
-        change: what else to change in the record. After an error the volume is as of the last
+        change: further changes of the record. After an error the volume has the state of the last
         root record that reached the disk.
         """
         before = self.record
@@ -387,10 +386,10 @@ class Volume:
                 (segment, chunk)
                 for segment, chunk, _, _ in differing_chunks(self.store, before.live, live)
             )
-            give_back(self.store, self.image.returnable(before.live, live, chunks))
+            punch_runs(self.store, self.image.returnable(before.live, live, chunks))
 
     def drop_snapshots(self, guids: set[str], change: Change | None = None) -> None:
-        """Delete snapshots, durably, and give back what only they held."""
+        """Delete snapshots, durably, and return the space that only they used."""
         dropped = [one for one in self.record.snapshots if one.guid in guids]
 
         def drop(record: RootRecord) -> RootRecord:
@@ -408,7 +407,7 @@ class Volume:
         self._refresh_views()
 
     def _refresh_views(self) -> None:
-        """Tell the allocator which roots hold blocks: last committed live, and all snapshots."""
+        """Update the allocator's roots: the last committed live one, and all snapshots."""
         old = self._views
         roots = {"": self.record.live} | {one.guid: one.root for one in self.record.snapshots}
         self._views = {
@@ -421,9 +420,9 @@ class Volume:
 
     @contextmanager
     def _reverting(self) -> Iterator[None]:
-        """On an error go back to the root record on disk.
+        """On an error, revert to the root record on disk.
 
-        If it failed while it was being replaced, either record may be there after a power cut:
+        If replacing the record failed, either record may be on disk after a power failure:
         until the next one is durable, the blocks of both are held.
         """
         try:
@@ -433,8 +432,8 @@ class Volume:
             self._doubtful.update(kept)
             self._start(rootrecord.load(self.path))
             if isinstance(error, NoSpace) and self.record.role is Role.LIVE:
-                # What was written in vain may be just the room that deleting something needs.
-                # (A MIRROR may have staged blocks there that no root holds yet.)
+                # The discarded writes may occupy the space that a deletion needs.
+                # (A MIRROR may have staged blocks there that no root refers to yet.)
                 reclaim_unheld(self.store, self.image)
             raise
 
@@ -451,20 +450,20 @@ class Volume:
         if self.frozen:
             raise writerlock.frozen(self.path)
         if not self.writable:
-            raise Refused("the volume is open for reading only", where=str(self.path))
+            raise Refused("the volume is open read-only", where=str(self.path))
 
     def _check_range(self, offset: int, length: int, size_bytes: int) -> None:
         if offset < 0 or length < 0 or offset + length > size_bytes:
             raise UsageError(
-                f"{length} bytes from {offset} on are outside of the volume",
+                f"{length} bytes at offset {offset} are outside the volume",
                 where=str(self.path),
                 why=f"it has {size_bytes} bytes",
             )
 
 
 def write_first_record(path: Path, record: RootRecord) -> None:
-    """Make the directory of a new volume, which exists once the record is there."""
-    with io_errors(str(path), "making the volume's directory"):
+    """Create the directory of a new volume, which exists once the record is written."""
+    with io_errors(str(path), "creating the volume's directory"):
         files.make_directory("BLOCK:CREATE:DIRECTORY", path)
     rootrecord.store("BLOCK:CREATE:ROOT", path, record, urgent=True)
 
@@ -475,7 +474,7 @@ def open_volume(path: str | Path) -> Volume | None:
 
 
 def writer_of(path: Path) -> locks.Holder | None:
-    """Who has the volume open for writing, this process included; not mirrord for a moment."""
+    """The writer of the volume, in any process; not mirrord's own short operations."""
     shared = open_volume(path)
     if shared is not None and shared.frozen:
         return None

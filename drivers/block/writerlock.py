@@ -1,5 +1,5 @@
-"""The lock of who writes to a block volume: a program as long as it has the volume open for
-writing, mirrord for a moment, or for as long as it freezes the volume.
+"""The writers' lock of a block volume, held by a program while it has the volume open for writing,
+and by mirrord for short operations or while it freezes the volume.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from mirrord.core.errors import Busy, Refused
 from mirrord.drivers.block.store import io_errors
 from mirrord.system import clock, locks
 
-#: Purposes that mean more than mirrord's own work of a moment.
+#: Purposes other than mirrord's own short operations.
 WRITING = "writing"
 FREEZING = "freezing the volume for a switch"
 
@@ -20,7 +20,7 @@ _POLL_S = 0.02
 
 
 def take(path: Path, purpose: str, wait_s: float) -> ExitStack:
-    """The lock, until what is returned is closed; `Busy` when who has it keeps it for so long."""
+    """Take the lock until the result is closed; `Busy` when not free within `wait_s`."""
     what = f"the block volume '{path}'"
     deadline = clock.monotonic_s() + wait_s
     with ExitStack() as stack:
@@ -36,34 +36,34 @@ def take(path: Path, purpose: str, wait_s: float) -> ExitStack:
 
 
 def holder(path: Path, purpose: str) -> locks.Holder | None:
-    """Who has the lock for that purpose."""
+    """The holder of the lock for that purpose."""
     found = locks.holder_of(path / _FILE)
     return found if found is not None and found.purpose == purpose else None
 
 
 def is_frozen(path: Path) -> bool:
-    """Whether a process that has not opened the volume otherwise froze it."""
+    """Whether a process that does not have the volume open froze it."""
     try:
         if FREEZING.encode() not in (path / _FILE).read_bytes():
-            return False  # without taking the lock for a moment, as asking for the holder does
+            return False  # avoids taking the lock briefly, as `holder` does
     except OSError:
         return False
     return holder(path, FREEZING) is not None
 
 
 def frozen(path: Path) -> Busy:
-    """What who wants to write to a frozen volume is told."""
+    """The error for a write to a frozen volume."""
     return Busy(
         "the volume is frozen",
         where=str(path),
-        why="mirrord is about to switch it to another role, or back to a snapshot",
+        why="mirrord is about to switch its role or roll it back to a snapshot",
         hint="Wait for the operation to end ('mirrord status' shows it), then write to the volume "
         "that is live. Nothing was written.",
     )
 
 
 def read_only(path: Path) -> Refused:
-    """What who wants to write to a destination is told."""
+    """The error for a write to a destination."""
     return Refused(
         "the volume is the destination of a mirror and read-only",
         where=str(path),

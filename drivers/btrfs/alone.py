@@ -1,4 +1,4 @@
-"""Waiting for the 'btrfs receive' of a process that was killed."""
+"""Waits for a 'btrfs receive' that a killed mirrord process left running."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ _WAIT_S = 20.0
 _POLL_S = 0.02
 
 
-def alone(place: Layout, where: str) -> int:
-    """A descriptor with a lock that 'btrfs receive' holds as long as it lives: the one of a process
-    that was killed may still write into what a new one makes under the same name. `Busy`.
+def receive_lock(place: Layout, where: str) -> int:
+    """A locked descriptor, which 'btrfs receive' inherits and so keeps locked until it exits.
+
+    A 'btrfs receive' whose parent was killed may still write to what a new one creates under the
+    same name; `Busy` when it does not exit in time.
     """
     descriptor = os.open(place.staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     until_s = clock.monotonic_s() + _WAIT_S
@@ -30,9 +32,9 @@ def alone(place: Layout, where: str) -> int:
                 if error.errno != errno.EWOULDBLOCK:
                     raise
                 raise Busy(
-                    "the 'btrfs receive' of an earlier transfer has not ended yet",
+                    "the 'btrfs receive' process of an earlier transfer is still running",
                     where=where,
-                    why="it was left alone, and its disk is slow or hangs",
-                    hint="Look for it with 'pgrep -af btrfs', and run the same command again.",
+                    why="its mirrord process was killed, and the disk is slow or hangs",
+                    hint="Run the same command again when it has ended ('pgrep -af btrfs').",
                 ) from None
             clock.sleep_s(_POLL_S)

@@ -1,7 +1,7 @@
-"""A writable copy of what a destination shows, for tests of it: a snapshot beside the view.
+"""The writable copy of what a destination shows, for testing: a snapshot next to the view.
 
-`copy.json` in the store says where it is, and of which snapshot: written before the copy is made,
-so that whatever a crash leaves is found.
+`copy.json` in the store records its path and its snapshot. It is written before the copy is
+created, so that what a crash leaves can be found.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def begin(place: Layout, wanted: str, where: str) -> Path:
         raise refusals.nothing_shown(where)
     path = Path(wanted) if wanted else place.view.with_name(f"{place.view.name}-test")
     if os.path.lexists(path):
-        raise refusals.not_empty(str(path), "something is there already")
+        raise refusals.not_empty(str(path), "it exists already")
     if not path.parent.is_dir():
         raise Refused(
-            "there is no folder for the copy", where=str(path), why=f"{path.parent} is not there"
+            "no parent folder for the copy", where=str(path), why=f"{path.parent} does not exist"
         )
     layout.write_copy("BTRFS:COPY:RECORD", place, str(path), shown.info.uuid)
     try:
@@ -55,7 +55,7 @@ def end(place: Layout) -> bool:
         nested = store.nested_names(path, limit=1)
         if nested:
             raise Refused(
-                f"the copy holds the subvolume '{nested[0]}'",
+                f"the copy contains the subvolume '{nested[0]}'",
                 where=str(path),
                 hint=f"Move it away, or delete it: btrfs subvolume delete {path / nested[0]}",
             )
@@ -67,7 +67,7 @@ def end(place: Layout) -> bool:
 
 
 def find(place: Layout) -> Path | None:
-    """Where the copy is; None when there is none, or something else is there by now."""
+    """The path of the copy; None when there is none, or the path is used for something else now."""
     record = layout.read_copy(place)
     if record is None:
         return None

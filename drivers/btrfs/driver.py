@@ -1,6 +1,6 @@
 """The btrfs driver: volumes are subvolumes, the transfer is `btrfs send`'s stream.
 
-This module is the contract's face; layout.py says where things lie and why.
+This module implements the driver contract; layout.py describes the paths on disk.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from mirrord.drivers.btrfs import (
 from mirrord.drivers.btrfs.ioctl import guarded
 from mirrord.drivers.btrfs.known import Known
 from mirrord.drivers.btrfs.layout import Layout
-from mirrord.drivers.btrfs.store import Kept
+from mirrord.drivers.btrfs.store import SnapshotEntry
 from mirrord.drivers.btrfs.stream import BtrfsSendStream, Checkpoint, Sending
 from mirrord.drivers.contract import Capability, Clones, Driver, Pool
 from mirrord.drivers.filerecords import FileRecords
@@ -57,10 +57,11 @@ _NESTED_WATCHED_MAX = 1000
 
 
 class BtrfsDriver(FileRecords, Driver, Clones, Pool):
-    """One subvolume, or the place where one is mirrored to. known: by the drivers of this process.
+    """One subvolume, or the destination of one. known: a cache shared by this process's drivers.
 
-    stream_version: of the streams that `send` makes: 2 carries compressed extents as they are,
-    and needs btrfs-progs 6.0 at the other end. None: the highest that this kernel makes.
+    stream_version: version of the streams that `send` produces. Version 2 carries compressed
+    extents as they are, and needs btrfs-progs 6.0 at the other end. None: the highest version that
+    this kernel supports.
     """
 
     kind: ClassVar[str] = "btrfs"
@@ -82,8 +83,8 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
     # Facts
 
     def _place(self) -> Layout:
-        """The paths; raises `Unsupported` where there cannot be a btrfs volume. They depend on
-        what is at the location: as long as that is the same, they are.
+        """The paths; `Unsupported` where there cannot be a btrfs volume. They depend on what is at
+        the location, and are computed again when that changes.
         """
         try:
             found = os.lstat(self.location)
@@ -105,7 +106,7 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
                 "this is not on a btrfs file system",
                 where=str(self),
                 why=f"{layout.nearest_existing(path)} is on {kind}",
-                hint="Check that its file system is mounted, or give a path on a btrfs one.",
+                hint="Check that its file system is mounted, or give a path on btrfs.",
             )
         return layout.resolve(self.location, self._known)
 
@@ -125,7 +126,7 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
 
     @guarded
     def _lock_file(self) -> Path | None:
-        """The file to lock; None while there is no place for one."""
+        """The file to lock; None while there is no store for it."""
         place = self._place()
         if place.live:
             layout.make_store("BTRFS:STORE", place, public=False)
@@ -149,7 +150,7 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
         live = subvolume.info(place.view)
         self._listed = live.uuid
         if live.parent_uuid and any(one.info.uuid == live.parent_uuid for one in kept):
-            return [one.snapshot for one in kept]  # it began as one of these: we made it
+            return [one.snapshot for one in kept]  # it began as one of these: mirrord created it
         return [one.snapshot._replace(unrelated=one.info.parent_uuid != live.uuid) for one in kept]
 
     @guarded
@@ -173,7 +174,7 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
         return taking.take([one.ready(name) for one in cast(Sequence[BtrfsDriver], volumes)])
 
     def ready(self, name: str) -> taking.Wanted:
-        """Do all that can be done before a snapshot of that name is taken."""
+        """Prepare everything that a snapshot of that name needs."""
         return taking.ready(self._place(), name, self._listed, str(self))
 
     @guarded
@@ -185,10 +186,10 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
             return
         if one.wrapper is not None and one.wrapper.name == place.shown_wrapper():
             raise Refused(
-                "the snapshot is what the destination shows",
+                "the destination shows this snapshot",
                 where=str(self),
                 why=one.snapshot.name,
-                hint="It goes when a newer one is shown.",
+                hint="It can be deleted once a newer one is shown.",
             )
         reserve.use(place, lambda: store.delete(place, one, str(self)))
 
@@ -199,7 +200,7 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
 
     @guarded
     def _keep(self, work: Callable[[], None]) -> None:
-        self._lock_file()  # which makes the store of a live volume
+        self._lock_file()  # creates the store of a live volume
         reserve.use(self._place(), work)
 
     @guarded
@@ -221,7 +222,9 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
     def _version(self) -> int:
         return self._stream_version or ioctl.send_stream_version()
 
-    def _pair(self, guid: str | None, incremental: str) -> tuple[Layout, Kept | None, Kept]:
+    def _pair(
+        self, guid: str | None, incremental: str
+    ) -> tuple[Layout, SnapshotEntry | None, SnapshotEntry]:
         """The place, the base and the incremental, each intact."""
         place = self._place()
         newer = store.find_to_send(place, incremental)
@@ -232,7 +235,7 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
                 "the snapshot was changed after it was taken",
                 where=str(self),
                 why=f"{newer.path} was made writable",
-                hint="The next update takes a new one.",
+                hint="The next update takes a new snapshot.",
             )
         older = store.require_base(place, guid, str(self)) if guid is not None else None
         return place, older, newer
@@ -253,7 +256,7 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
 
     @guarded
     def changes(self, base: str, incremental: str) -> Changes:
-        """See `Driver.changes`. Both trees are read whole, one of them for the call before."""
+        """See `Driver.changes`. Reads both trees; one may be cached by an earlier call."""
         _place, older, newer = self._pair(base, incremental)
         assert older is not None
         found, self._blocks = walk.changes(older, newer, self._blocks)
@@ -267,12 +270,13 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
         *,
         checkpoint: dict[str, int | str] | None = None,
     ) -> BtrfsSendStream:
-        """See `Driver.send`. From a checkpoint: the stream is made again, and what was received
-        is passed over once it is proved to be the same.
+        """See `Driver.send`. From a checkpoint: the stream is produced again, and the part that
+        was received is skipped after its digest was verified.
         """
         _place, older, newer = self._pair(base, incremental)
-        # Debian 12's 'btrfs receive' finds what a clone command names only among received
-        # subvolumes: not when the other end is where this base came from. Then data are sent.
+        # The 'btrfs receive' of Debian 12 looks for the source of a clone command only among
+        # received subvolumes. Where the base came from the other end, it is not one of those
+        # there: then the data is sent.
         shared = older is not None and not older.info.received_uuid
         sending = Sending(
             newer.path,
@@ -301,10 +305,10 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
             raise refusals.other_mirror(str(self), owner)
         if not place.location.parent.is_dir():
             raise Refused(
-                "the folder above the destination is not there",
+                "the parent folder of the destination does not exist",
                 where=str(self),
                 why=str(place.location.parent),
-                hint=f"Make it with: mkdir -p {place.location.parent}",
+                hint=f"Create it with: mkdir -p {place.location.parent}",
             )
         files.make_directory("BTRFS:PREPARE:FOLDER", place.view.parent)
         layout.make_store("BTRFS:PREPARE", place, public=True)
@@ -359,7 +363,7 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
 
     @guarded
     def promote(self, guid: str | None = None) -> None:
-        """See `Driver.promote`. A place whose own record is gone still has its snapshots."""
+        """See `Driver.promote`. Also works when the mirror record is missing."""
         place = self._place()
         if place.live:
             if place.store.is_dir():
@@ -369,12 +373,12 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
         if start is None and standing.role(place)[0] is not Role.MIRROR:
             raise refusals.not_a_mirror(str(self))
         if os.path.lexists(place.view) and place.shown_wrapper() is None:
-            raise refusals.not_empty(str(place.view), "it is not a view of mirrord's")
+            raise refusals.not_empty(str(place.view), "it is not a mirrord view")
         reserve.use(place, lambda: failover.promote(place, start, str(self)))
 
     @guarded
     def writers(self, kept: str = "", *, limit: int = 20) -> list[OpenWriter]:
-        """See `Driver.writers`; those of nested subvolumes too, which move along."""
+        """See `Driver.writers`; includes nested subvolumes, which move with the volume."""
         place = self._place()
         volume = place.view
         if kept:
@@ -412,7 +416,7 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
 
     @guarded
     def mark(self) -> str:
-        """See `Driver.mark`: the transaction of the last change says all of a subvolume."""
+        """See `Driver.mark`: the transaction of the last change identifies a subvolume's state."""
         place = self._place()
         role = standing.role(place)[0]
         if role is not Role.LIVE:
@@ -451,7 +455,7 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
     def rollback(self, guid: str, *, mirror_id: str, keep_as: str) -> str | None:
         """See `Driver.rollback`."""
         place = self._place()
-        lost = not os.path.lexists(place.view)  # a live volume that somebody deleted
+        lost = not os.path.lexists(place.view)  # a live volume that was deleted
         if not place.live and not lost and place.shown_wrapper() is None:
             raise refusals.not_a_mirror(str(self))
         target = store.find(place, guid)
@@ -467,7 +471,7 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
             where=str(self),
             set_aside=self._unhold,
         )
-        # Where it was interrupted the place may be another one by then.
+        # After an interruption the paths may have changed.
         return reserve.use(place, lambda: roll_back(self._place()))
 
     @guarded

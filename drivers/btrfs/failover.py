@@ -1,9 +1,10 @@
 """Failing over and back: the view changes between a live volume and a link to a snapshot.
 
 Both directions prepare the new view and exchange it with the old one in a single step (renameat2
-RENAME_EXCHANGE), so that there is never a moment without a view. A volume that becomes live is
-prepared in `swap/`; the link that takes a live volume's place, beside it (`Layout.outside`), as a
-frozen one cannot leave its folder. What a crash leaves there says how far it came.
+RENAME_EXCHANGE), so the view exists at every moment. A volume that becomes live is
+prepared in `swap/`. The link that replaces a live volume is prepared next to it
+(`Layout.outside`), because a frozen volume cannot be moved to another folder. What a crash leaves
+there shows how far the operation got.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from mirrord.core.model import Divergence, Snapshot, SnapshotKind
 from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import ioctl, layout, store, subvolume, walk
 from mirrord.drivers.btrfs.layout import Layout, Record
-from mirrord.drivers.btrfs.store import Kept
+from mirrord.drivers.btrfs.store import SnapshotEntry
 from mirrord.system import clock, files, steps
 from mirrord.system.openers import sees_all, writers_on
 
 _PROMOTING = "promoting"
 _COMPARED = "divergence"
-#: Much longer than an open() takes that had passed its checks before a volume became read-only.
+#: Much longer than an open() takes that passed its checks before the volume became read-only.
 _OPENING_S = 0.05
 
 
-def promote(place: Layout, start: Kept | None, where: str) -> None:
+def promote(place: Layout, start: SnapshotEntry | None, where: str) -> None:
     """See `Driver.promote`: a writable snapshot of `start` takes the place of the view's link."""
     ready = place.swap / _PROMOTING
     if not place.live:
@@ -38,16 +39,16 @@ def promote(place: Layout, start: Kept | None, where: str) -> None:
             raise Refused(
                 "there is nothing to make live",
                 where=where,
-                why="no intact snapshot is here",
-                hint="The first transfer must have ended: 'mirrord initialize NAME'.",
+                why="no intact snapshot exists here",
+                hint="Complete the first transfer: 'mirrord initialize NAME'.",
             )
         _refuse_mounted(place, where)
         layout.make_store("BTRFS:PROMOTE", place, public=True)
-        sweep(place)  # of an earlier try, perhaps of an older snapshot
+        sweep(place)  # leftovers of an earlier attempt, perhaps from an older snapshot
         subvolume.snapshot("BTRFS:PROMOTE:SNAPSHOT", start.path, ready, read_only=False)
         if os.path.lexists(place.view):
             files.exchange("BTRFS:PROMOTE:EXCHANGE", place.view, ready)
-        else:  # somebody removed the link
+        else:  # the link was removed
             files.rename("BTRFS:PROMOTE:EXCHANGE", ready, place.view)
     if ready.is_symlink():
         files.remove_file("BTRFS:PROMOTE:LINK", ready)
@@ -56,11 +57,10 @@ def promote(place: Layout, start: Kept | None, where: str) -> None:
         place.snapshots.chmod(0o700)
 
 
-def to_promote(place: Layout, guid: str | None, where: str) -> Kept | None:
-    """What a promoted volume begins as: the snapshot `guid`, or without one what is shown, else
-    the newest that is intact. A received one of which our own record is missing or damaged will do:
-    it was complete when it came here, and the kernel forgets that it was received once somebody
-    makes it writable.
+def to_promote(place: Layout, guid: str | None, where: str) -> SnapshotEntry | None:
+    """The snapshot that a promoted volume begins as: `guid` if given, else the one shown, else the
+    newest intact one. A received snapshot whose record is missing or damaged is acceptable: it was
+    complete when it arrived, and the kernel clears its received UUID when it is made writable.
     """
     if guid is not None:
         one = store.find(place, guid)
@@ -76,22 +76,22 @@ def to_promote(place: Layout, guid: str | None, where: str) -> Kept | None:
     return usable[-1] if usable else None
 
 
-def _usable(one: Kept) -> bool:
+def _usable(one: SnapshotEntry) -> bool:
     received = one.record is None and one.info.read_only and bool(one.info.received_uuid)
     return one.snapshot.intact or received
 
 
 def rollback(
     place: Layout,
-    target: Kept,
+    target: SnapshotEntry,
     *,
     mirror_id: str,
     keep_as: str,
     where: str,
     set_aside: Callable[[], None],
 ) -> str | None:
-    """See `Driver.rollback`: a link to the snapshot takes the live volume's place. That is moved
-    first and made read-only then, so what users write until the very exchange is in it.
+    """See `Driver.rollback`: a link to the snapshot replaces the live volume. The volume is moved
+    first and made read-only afterwards, so it contains everything written up to the exchange.
 
     set_aside: called once the volume is no longer in its place.
     """
@@ -100,7 +100,7 @@ def rollback(
     if place.live:
         _refuse_mounted(place, where)
         layout.make_store("BTRFS:ROLLBACK", place, public=True)
-        _settle(place, None, keep_as)  # of a rollback that nobody ended: never lose it
+        _keep_set_aside(place, None, keep_as)  # left by an unfinished rollback: never lose it
         layout.write_mirror_id("BTRFS:ROLLBACK:MIRROR", place, mirror_id)
         files.switch_link("BTRFS:ROLLBACK:READY", link, place.outside)
         files.exchange("BTRFS:ROLLBACK:EXCHANGE", place.view, place.outside)
@@ -111,13 +111,13 @@ def rollback(
             layout.write_mirror_id("BTRFS:ROLLBACK:MIRROR", place, mirror_id)
         if place.shown_wrapper() != target.wrapper.name:
             files.switch_link("BTRFS:ROLLBACK:SHOW", link, place.view)
-    kept = _settle(place, target, keep_as)
+    kept = _keep_set_aside(place, target, keep_as)
     sweep(place)
     return kept
 
 
 def _mirror_id(place: Layout) -> str:
-    """The mirror that the place belongs to; "" also when that is not legible."""
+    """The id of the mirror; "" also when the record cannot be read."""
     try:
         return layout.read_mirror_id(place)
     except Damaged:
@@ -128,7 +128,7 @@ def reinstate(place: Layout, name: str, where: str) -> None:
     """See `Driver.reinstate`."""
     wrapper = place.swap / layout.component(name, where)
     if not place.live:
-        _take_in(place, name)
+        _move_to_swap(place, name)
         kept = place.diverged / name
         if not subvolume.is_subvolume(wrapper / name) and subvolume.is_subvolume(kept / name):
             files.rename("BTRFS:REINSTATE:MOVE", kept, wrapper)
@@ -143,9 +143,9 @@ def reinstate(place: Layout, name: str, where: str) -> None:
         _remove_wrapper(wrapper)
 
 
-def _take_in(place: Layout, name: str) -> None:
-    """Move the volume that a view's link has just changed places with into `swap/`. A frozen one
-    must be writable for that, but is no longer where its users look for it.
+def _move_to_swap(place: Layout, name: str) -> None:
+    """Move the volume that was just exchanged with the view's link into `swap/`. A frozen volume
+    must be writable for that; it is no longer at the path that its users know.
     """
     if subvolume.is_subvolume(place.outside):
         name = _free_name(place, name)
@@ -157,50 +157,50 @@ def _take_in(place: Layout, name: str) -> None:
         files.remove_file("BTRFS:ROLLBACK:LEFTOVER", place.outside)
 
 
-def _aside(place: Layout) -> list[Path]:
-    """The folders of volumes that were live and wait to be kept or dropped."""
+def _set_aside_folders(place: Layout) -> list[Path]:
+    """The folders of formerly live volumes that have not been kept or deleted yet."""
     found = sorted(place.swap.iterdir()) if place.swap.is_dir() else []
     return [path for path in found if path.is_dir() and not subvolume.is_subvolume(path)]
 
 
-def _settle(place: Layout, target: Kept | None, keep_as: str) -> str | None:
-    """Freeze what was set aside, and keep it as a DIVERGED snapshot; drop it when it certainly
-    holds what `target` does. Returns the name by which that of `keep_as` is kept.
+def _keep_set_aside(place: Layout, target: SnapshotEntry | None, keep_as: str) -> str | None:
+    """Freeze what was set aside, and keep it as a DIVERGED snapshot; delete it when its content is
+    certainly that of `target`. Returns the name under which the volume of `keep_as` is kept.
     """
     ours = None
-    _take_in(place, layout.component(keep_as, str(place.location)))
-    for wrapper in _aside(place):
+    _move_to_swap(place, layout.component(keep_as, str(place.location)))
+    for wrapper in _set_aside_folders(place):
         volume = wrapper / wrapper.name
         if not subvolume.is_subvolume(volume):
             _remove_wrapper(wrapper)  # the exchange was not reached, or was undone
             continue
         _freeze(place, wrapper)
-        mine = _is_of(wrapper.name, keep_as)
-        if mine and target is not None and _superfluous(volume, target):
+        mine = _has_name(wrapper.name, keep_as)
+        if mine and target is not None and _is_redundant(volume, target):
             subvolume.delete("BTRFS:ROLLBACK:DELETE", volume)
             _remove_wrapper(wrapper)
             continue
         # A read-only subvolume cannot be renamed into another folder; a folder with one can.
         files.rename("BTRFS:ROLLBACK:KEEP", wrapper, place.diverged / wrapper.name)
     if place.diverged.is_dir():
-        kept = [name for name in os.listdir(place.diverged) if _is_of(name, keep_as)]
+        kept = [name for name in os.listdir(place.diverged) if _has_name(name, keep_as)]
         ours = max(kept, default=None)
     return ours
 
 
 def tidy(place: Layout) -> None:
-    """End what nobody knows of any more, since its record was lost: what a rollback set aside is
-    kept, as no listing names what is in `swap/`; what never was live goes. What cannot be done now
-    (the disk is full, say) stays as it is, for the next time.
+    """Finish operations whose record was lost: keep what a rollback set aside (no listing shows
+    what is in `swap/`), and delete what never was live. What fails now, for example because the
+    disk is full, is left for the next call.
     """
     with contextlib.suppress(OSError):
         sweep(place)
-        if _aside(place) or subvolume.is_subvolume(place.outside):
-            _settle(place, None, "diverged.unfinished")
+        if _set_aside_folders(place) or subvolume.is_subvolume(place.outside):
+            _keep_set_aside(place, None, "diverged.unfinished")
 
 
 def _free_name(place: Layout, name: str) -> str:
-    """`name`, or with a number behind it when that is taken."""
+    """`name`, with a number appended when that is taken."""
     free = name
     for number in itertools.count(2):
         taken = place.diverged / free, place.swap / free / free
@@ -210,17 +210,17 @@ def _free_name(place: Layout, name: str) -> str:
     return free
 
 
-def _is_of(name: str, wanted: str) -> bool:
+def _has_name(name: str, wanted: str) -> bool:
     return name == wanted or name.startswith(f"{wanted}~")
 
 
-def _superfluous(volume: Path, target: Kept) -> bool:
-    """Whether all that the volume holds is in the snapshot, and nobody can write to it any more.
+def _is_redundant(volume: Path, target: SnapshotEntry) -> bool:
+    """Whether the snapshot contains everything in the volume, and no process can still write to it.
 
-    Where the files of some process cannot be seen, somebody may.
+    False when the open files of some processes are not visible.
 
-    It is read-only: who does not have a file open for writing yet gets none. Who is about to get
-    one (it was opened before) has it within the pause.
+    The volume is read-only, so no file can be opened for writing any more. An open() that had
+    passed its checks before completes within the pause.
     """
     if store.nested_names(volume, limit=1) or not sees_all():
         return False
@@ -239,9 +239,9 @@ def _remove_wrapper(wrapper: Path) -> None:
 
 
 def _freeze(place: Layout, wrapper: Path) -> None:
-    """Make a volume that was set aside a snapshot, and record its identity."""
+    """Turn a volume that was set aside into a snapshot, and record its identity."""
     kept = wrapper / wrapper.name
-    # What is still in memory belongs to it, and must not count as a change later.
+    # Data still in memory belongs to it, and must not count as a change later.
     files.sync_filesystem("BTRFS:ROLLBACK:SYNC", kept)
     subvolume.set_read_only("BTRFS:ROLLBACK:READONLY", kept)
     files.sync_filesystem("BTRFS:ROLLBACK:SYNC", kept)
@@ -257,8 +257,8 @@ def _freeze(place: Layout, wrapper: Path) -> None:
     layout.write_record("BTRFS:ROLLBACK:RECORD", wrapper, record)
 
 
-def divergence(place: Layout, start: Kept, *, limit: int, where: str) -> Divergence:
-    """See `Driver.divergence`: the live volume is compared as a snapshot of it, made for that."""
+def divergence(place: Layout, start: SnapshotEntry, *, limit: int, where: str) -> Divergence:
+    """See `Driver.divergence`: a temporary snapshot of the live volume is compared."""
     newer = tuple(
         one.snapshot.name
         for one in store.kept(place)
@@ -273,7 +273,7 @@ def divergence(place: Layout, start: Kept, *, limit: int, where: str) -> Diverge
     try:
         info = subvolume.info(path)
         snapshot = Snapshot(info.guid, path.name, SnapshotKind.REFERENCE, info.otransid, 0)
-        changes = walk.changed_files(start, Kept(snapshot, info, path), where)
+        changes = walk.changed_files(start, SnapshotEntry(snapshot, info, path), where)
     finally:
         subvolume.delete("BTRFS:DIVERGENCE:DELETE", path)
     return Divergence(
@@ -286,7 +286,7 @@ def divergence(place: Layout, start: Kept, *, limit: int, where: str) -> Diverge
 
 
 def sweep(place: Layout) -> None:
-    """Remove what an interrupted comparison or promotion left: it never was live."""
+    """Remove what an interrupted comparison or promotion left; it never was live."""
     for name in (_COMPARED, _PROMOTING):
         path = place.swap / name
         if subvolume.is_subvolume(path):
@@ -295,14 +295,14 @@ def sweep(place: Layout) -> None:
             files.remove_file("BTRFS:SWAP:LEFTOVER", path)
 
 
-def unchanged(volume: Path, start: Kept) -> bool:
-    """Whether a volume that is or was live certainly holds what the intact snapshot `start` holds.
+def unchanged(volume: Path, start: SnapshotEntry) -> bool:
+    """Whether a live or formerly live volume certainly has the content of the intact `start`.
 
-    Every change of a file passes its inode, and with it the subvolume's ctransid, unless a power
-    cut comes between (`subvolume.last_change`); a snapshot has both of its origin, and taking one
-    changes neither. What the kernel knows in memory is enough to say that it was changed; to say
-    that it was not, what is in memory is written first.
-    The volume must be what the snapshot was taken of, or have begun as the snapshot.
+    Every change of a file updates its inode and the subvolume's ctransid, except after a power
+    failure (`subvolume.last_change`). A snapshot inherits both from its origin, and taking one
+    changes neither. The kernel's state in memory is enough to detect a change; to rule one out,
+    it is written to disk first.
+    The volume must be the origin of the snapshot, or have begun as the snapshot.
     """
     if ioctl.transaction_in_memory(volume) not in (None, start.info.ctransid):
         return False
@@ -315,22 +315,22 @@ def unchanged(volume: Path, start: Kept) -> bool:
     return subvolume.last_change(volume, live) == then
 
 
-def fixed(place: Layout) -> str:
-    """Why the view cannot change places with another one, or ""."""
+def pinned_reason(place: Layout) -> str:
+    """Why the view cannot be exchanged, or "" when it can."""
     if place.mounted or layout.is_mount_point(place.view):
         return (
-            "it is mounted at this very path, and a mount point cannot be renamed; mount the "
-            "folder above it (the whole file system) and name the volume by its path there"
+            "it is mounted at exactly this path, and a mount point cannot be renamed; mount the "
+            "parent folder (the top level of the file system) and give the volume's path there"
         )
     return ""
 
 
 def _refuse_mounted(place: Layout, where: str) -> None:
-    why = fixed(place)
+    why = pinned_reason(place)
     if why:
         raise Refused(
-            "the volume cannot change places with its mirror's view",
+            "the volume cannot be exchanged with its mirror's view",
             where=where,
             why=why,
-            hint="Mount the whole file system elsewhere, for example: mount -o subvolid=5.",
+            hint="Mount the top level of the file system elsewhere: mount -o subvolid=5.",
         )

@@ -1,8 +1,8 @@
-"""Freezing a live subvolume: it is made read-only for the last moment before a switch.
+"""Freezing a live subvolume: it is made read-only just before a switch.
 
-The kernel then refuses to open anything in it for writing. Descriptors that are open go on being
-written to; `Driver.writers` names who has them. `frozen.json` in the store says that it was mirrord
-that did it, and its lock, who is still at it.
+The kernel then refuses to open files in it for writing. Descriptors that are already open can
+still be written to; `Driver.writers` lists the processes that have them. `frozen.json` in the store
+records that mirrord made the volume read-only; the process doing so holds a lock on that file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mirrord.drivers.btrfs.layout import Layout
 from mirrord.system import files
 from mirrord.system.deadman import Deadman
 
-#: Clears the flag by the descriptor: the path may be another volume's by then.
+#: Clears the flag through the descriptor: the path may belong to another volume by then.
 _THAW = """\
 import fcntl, struct, sys
 flags = bytearray(8)
@@ -30,12 +30,12 @@ fcntl.ioctl(int(sys.argv[1]), 0x4008941A, struct.pack("=Q", now & ~2))
 
 
 class Freeze:
-    """A freeze that this process holds. It ends with the process, however that ends."""
+    """A freeze held by this process. It ends with the process, even if that is killed."""
 
     def __init__(self, place: Layout, where: str) -> None:
         live = subvolume.info(place.view)
         if live.read_only and layout.read_frozen(place) != live.uuid:
-            raise Refused(  # a thaw would make it writable, which its owner did not want
+            raise Refused(  # a thaw would make it writable, against the administrator's intent
                 "the volume is read-only",
                 where=where,
                 why="mirrord did not make it read-only",
@@ -60,12 +60,12 @@ class Freeze:
             self._held = stack.pop_all()
 
     def release(self) -> None:
-        """Be done with it: the volume stays as it is."""
+        """Release the freeze; the volume is left as it is."""
         self._held.close()
 
 
 def thaw(place: Layout, where: str) -> None:
-    """Make a volume that mirrord froze writable again; `Busy` while another process is at it."""
+    """Make a volume that mirrord froze writable again; `Busy` while another process holds it."""
     if not is_frozen(place):
         return
     held = os.open(place.frozen_file, os.O_RDONLY | os.O_CLOEXEC)
@@ -78,7 +78,7 @@ def thaw(place: Layout, where: str) -> None:
 
 
 def is_frozen(place: Layout) -> bool:
-    """Whether the live volume is read-only because mirrord made it so."""
+    """Whether the live volume is read-only because mirrord froze it."""
     if not place.live or not place.frozen_file.exists():
         return False
     live = subvolume.info(place.view)

@@ -1,7 +1,7 @@
-"""The kernel calls that libbtrfsutil has not: send, tree search, facts of a file system.
+"""Kernel calls that libbtrfsutil lacks: send, tree search, file system information.
 
-All take open descriptors or paths and raise OSError; `guarded` turns those into mirrord's errors
-at the driver's surface.
+All take open descriptors or paths and raise OSError; `guarded` turns those into mirrord errors
+in the methods of the driver.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SEND_COMPRESSED = 0x10
 _BTRFS_SUPER_MAGIC = 0x9123683E
 _IOC_SEND = 0x40489426
 _IOC_SNAP_CREATE_V2 = 0x50009417
-#: What is snapshotted, flags (struct btrfs_ioctl_vol_args_v2); then the name in the folder.
+#: Source descriptor, flags (struct btrfs_ioctl_vol_args_v2), then the name in the folder.
 _SNAPSHOT = struct.Struct("=q8xQ32x4040s")
 _SNAPSHOT_READ_ONLY = 2
 _IOC_SYNC = 0x9408
@@ -40,7 +40,7 @@ _SUBVOLUME_CHANGED, _SUBVOLUME_MADE = struct.Struct("=344xQ"), struct.Struct("=3
 _FS_INFO_GENERATION = 1 << 1
 _EXTENT_DATA = 108
 _INODE_ITEM = 1
-#: In front of each found item: generation of its leaf, object, offset, type, length.
+#: Header of each found item: generation of its leaf, object, offset, type, length.
 _ITEM = struct.Struct("=3Q2I")
 _FIRST_INODE = 256
 _UUID_TREE = 9
@@ -84,14 +84,14 @@ class _Statfs(ctypes.Structure):
 def _ioctl(
     descriptor: int, request: int, argument: ctypes.Structure | ctypes.Array[ctypes.c_char]
 ) -> None:
-    """ioctl without the GIL; OSError when it fails."""
+    """ioctl without the GIL; raises OSError."""
     if _libc.ioctl(descriptor, request, ctypes.byref(argument)) < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
 
 def _ioctl_at(path: str | Path, request: int, argument: ctypes.Array[ctypes.c_char]) -> None:
-    """The same, of what is at a path."""
+    """`_ioctl` on a path."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         _ioctl(descriptor, request, argument)
@@ -100,8 +100,8 @@ def _ioctl_at(path: str | Path, request: int, argument: ctypes.Array[ctypes.c_ch
 
 
 def snapshot(source: str | Path, path: str | Path, *, read_only: bool) -> None:
-    """BTRFS_IOC_SNAP_CREATE_V2: make `path` a snapshot of a subvolume. (libbtrfsutil's has Python's
-    lock all the while.)
+    """BTRFS_IOC_SNAP_CREATE_V2: make `path` a snapshot of a subvolume. (libbtrfsutil holds the GIL
+    during its call.)
     """
     folder, name = os.path.split(os.fsencode(path))
     descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
@@ -124,8 +124,8 @@ def send(
 ) -> None:
     """BTRFS_IOC_SEND: write the stream of an open read-only subvolume to `pipe`; blocks.
 
-    parent_root, clone_sources: ids of subvolumes; parent 0: a whole stream. The caller's thread
-    must have its signals blocked: a signal makes the kernel begin the stream again.
+    parent_root, clone_sources: subvolume ids; parent 0: a full stream. The calling thread must
+    have its signals blocked: a signal makes the kernel start the stream again.
     """
     sources = (ctypes.c_uint64 * max(1, len(clone_sources)))(*clone_sources)
     if version > 1:
@@ -142,20 +142,20 @@ def send(
 
 
 def start_sync(path: str | Path) -> None:
-    """Have the kernel commit what changed in the file system's trees; OSError. It returns when the
-    commit has begun, which can take as long as commits are apart (30 s); other threads run.
+    """Start a commit of the file system's trees; OSError. Returns when the commit has begun, which
+    can take a whole commit interval (30 s). Releases the GIL.
     """
     _ioctl_at(path, _IOC_START_SYNC, (ctypes.c_char * 8)())
 
 
 def sync(path: str | Path) -> None:
-    """Commit what changed in the file system, and wait for it; OSError. Other threads run."""
+    """Commit the changes of the file system, and wait for it; OSError. Releases the GIL."""
     _ioctl_at(path, _IOC_SYNC, (ctypes.c_char * 8)())
 
 
 @functools.cache
 def send_stream_version() -> int:
-    """The highest version of send streams that this kernel makes (1 before Linux 6.0)."""
+    """The highest send stream version that this kernel supports (1 before Linux 6.0)."""
     try:
         return min(2, int(_SEND_VERSION_FILE.read_text()))
     except (OSError, ValueError):
@@ -172,12 +172,12 @@ class Reader(Protocol):
 def search_extents(
     subvolume: int, tree: int, *, newer_than: int, encoded: bool, part: int = 0, parts: int = 1
 ) -> BtrfsExtents:
-    """The extents of a subvolume's tree that are newer than a generation (0: all of them); of a
-    large tree those of one part, so that few are held at a time.
+    """The extents of a subvolume's tree that are newer than a generation (0: all of them). A large
+    tree is read in parts, to limit the memory used.
 
     subvolume: a descriptor anywhere on the file system; tree: the subvolume's id. Only leaves
-    that were written after that generation are read, so the time is that of the change. part 0,
-    which comes first, says by its own `parts` how many there are to be.
+    written after that generation are read, so the time is proportional to the change. Part 0 comes
+    first; its `parts` is the number of parts to read.
     """
     found = BtrfsExtents(newer_than, encoded, part=part, parts=parts)
     _search(subvolume, tree, newer_than, found)
@@ -185,14 +185,14 @@ def search_extents(
 
 
 def search_blocks(subvolume: int, tree: int) -> BtrfsBlocks:
-    """The blocks that the files of a subvolume's tree name: the whole tree is read."""
+    """The blocks that the files of a subvolume refer to; reads the complete tree."""
     found = BtrfsBlocks()
     _search(subvolume, tree, 0, found)
     return found
 
 
 def _search(subvolume: int, tree: int, newer_than: int, reader: Reader) -> None:
-    # A large buffer saves calls, but clearing it takes milliseconds: not for a few changes.
+    # A large buffer saves calls, but clearing it takes milliseconds: too slow for few changes.
     room = _QUICK_BUFFER_BYTES if newer_than else _SEARCH_BUFFER_BYTES
     buffer = ctypes.create_string_buffer(_SEARCH.size + room)
     view = memoryview(buffer).cast("B")
@@ -210,7 +210,7 @@ def _search(subvolume: int, tree: int, newer_than: int, reader: Reader) -> None:
 
 
 class _NewestInode:
-    """Reads inode items: `transaction` is that of the newest change of one."""
+    """Reads inode items; `transaction` is that of the newest change among them."""
 
     def __init__(self) -> None:
         self.transaction = 0
@@ -229,8 +229,8 @@ class _NewestInode:
 
 
 def newest_inode(path: str | Path, tree: int, *, newer_than: int) -> int:
-    """The transaction of the newest change of an inode of a subvolume, as it is on disk, of those
-    in leaves that were written after a generation (0: there is none). tree: the subvolume's id.
+    """The transaction of the newest inode change of a subvolume on disk, among the leaves written
+    after a generation; 0 when there is none. tree: the subvolume's id.
     """
     found = _NewestInode()
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -243,14 +243,14 @@ def newest_inode(path: str | Path, tree: int, *, newer_than: int) -> int:
 
 def transaction_in_memory(path: str | Path) -> int | None:
     """The transaction of the last change of the subvolume at `path`, as the kernel has it in
-    memory: also of a change that is not on its way to disk yet. None before Linux 4.18.
+    memory, including changes not yet written to disk. None before Linux 4.18.
     """
     found = _subvolume(path, _SUBVOLUME_CHANGED)
     return int(found[0]) if found else None
 
 
 def made_at_ns(path: str | Path) -> int | None:
-    """When the subvolume at `path` was made (libbtrfsutil's Python module gives whole seconds).
+    """When the subvolume at `path` was created (libbtrfsutil's Python module truncates to seconds).
     None before Linux 4.18.
     """
     found = _subvolume(path, _SUBVOLUME_MADE)
@@ -258,7 +258,7 @@ def made_at_ns(path: str | Path) -> int | None:
 
 
 def _subvolume(path: str | Path, fields: struct.Struct) -> tuple[int, ...]:
-    """Fields of struct btrfs_ioctl_get_subvol_info_args; none where the kernel has no such call."""
+    """Fields of struct btrfs_ioctl_get_subvol_info_args; none if the kernel lacks the call."""
     found = ctypes.create_string_buffer(_SUBVOLUME_BYTES)
     try:
         _ioctl_at(path, _IOC_GET_SUBVOL_INFO, found)
@@ -280,7 +280,7 @@ class _Statx(ctypes.Structure):
 
 def mount_id(path: str | Path) -> int | None:
     """The id of the mount that `path` is on, itself included if it is a mount point (statx);
-    None where the kernel does not tell (before Linux 5.8) or nothing is there.
+    None when the kernel does not report it (before Linux 5.8) or the path does not exist.
     """
     found = _Statx()
     failed = _libc.statx(
@@ -290,8 +290,8 @@ def mount_id(path: str | Path) -> int | None:
 
 
 def received_as(path: str | Path, uuid: str) -> list[int]:
-    """Ids of all subvolumes of the file system that say they were received from `uuid` (hex), in
-    the order in which `btrfs receive` prefers them.
+    """Ids of all subvolumes of the file system with the received UUID `uuid` (hex), in the order in
+    which `btrfs receive` prefers them.
     """
     low, high = struct.unpack("<2Q", bytes.fromhex(uuid))
     buffer = ctypes.create_string_buffer(_SEARCH.size + _UUID_BUFFER_BYTES)
@@ -321,7 +321,7 @@ def filesystem_facts(path: str | Path) -> tuple[str, int]:
 
 
 def is_btrfs(path: str | Path) -> bool:
-    """Whether `path` (followed, when it is a link) lies on btrfs."""
+    """Whether `path` (links are followed) is on btrfs."""
     result = _Statfs()
     if _libc.statfs(os.fsencode(path), ctypes.byref(result)) != 0:
         number = ctypes.get_errno()
@@ -330,7 +330,7 @@ def is_btrfs(path: str | Path) -> bool:
 
 
 def as_mirrord_error(error: OSError, where: str) -> MirrordError:
-    """What an operating-system error means to a person."""
+    """The mirrord error for an operating-system error."""
     why = error.strerror or str(error)
     if error.filename:
         why = f"{os.fsdecode(error.filename)}: {why}"
@@ -343,13 +343,13 @@ def as_mirrord_error(error: OSError, where: str) -> MirrordError:
             "the file system is mounted read-only",
             where=where,
             why=why,
-            hint="Remount it writable; after errors btrfs goes read-only by itself: see dmesg.",
+            hint="Remount it read-write. After errors btrfs becomes read-only: see dmesg.",
         )
     return IoFailed("an operation on the file system failed", where=where, why=why)
 
 
 def guarded(method: Callable[P, T]) -> Callable[P, T]:
-    """A driver's method, with its OSErrors turned into mirrord's errors."""
+    """A driver method whose OSErrors are turned into mirrord errors."""
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:

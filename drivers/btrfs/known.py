@@ -1,7 +1,7 @@
-"""What the drivers of one process have seen of btrfs volumes, so that it is not read again.
+"""A cache of what the drivers of one process have read from btrfs volumes.
 
-A service looks at the same thousands of snapshots every few seconds. What is kept here is checked
-against the file system each time it is used.
+The daemon lists the same thousands of snapshots every few seconds. Each entry is checked against
+the file system when it is used.
 """
 
 from __future__ import annotations
@@ -17,26 +17,25 @@ if TYPE_CHECKING:
     from mirrord.drivers.btrfs.layout import Record
     from mirrord.drivers.btrfs.spool import Spooled
 
-#: Which file it was, and as of when: inode, time of the last change in ns, bytes.
+#: Identifies a version of a file: inode, modification time in ns, size in bytes.
 Stamp = tuple[int, int, int]
 
 
 class Known:
-    """Made once (drivers/registry.py); each `Layout` has it."""
+    """Created once (drivers/registry.py); each `Layout` refers to it."""
 
     def __init__(self) -> None:
-        #: Of each folder of snapshots, by the snapshot's folder: the file of its record, and what
-        #: that said.
+        #: For each folder of snapshots, by the snapshot's folder: the record file and its content.
         self.records: dict[Path, dict[str, tuple[Stamp, Record | None]]] = {}
-        #: Of each store: where a snapshot was seen last, by guid. That saves reading thousands of
-        #: folders to find one; only of those that the last listing found.
+        #: For each store, by guid: where the last listing found a snapshot. That avoids reading
+        #: thousands of folders to find one.
         self.places: dict[Path, dict[str, tuple[Path, SnapshotKind]]] = {}
-        #: Of each spool: the file, and what was found at its end.
+        #: For each spool: the file, and what was found at its end.
         self.spools: dict[Path, tuple[Stamp, Spooled]] = {}
-        #: Held while a commit is being asked for.
+        #: Held while a commit is being requested.
         self.committing = threading.Lock()
 
 
 def stamp(file: os.stat_result) -> Stamp:
-    """Of a file that may be another one, or written on, the next time."""
+    """The stamp of a file, which differs once it is replaced or written to."""
     return file.st_ino, file.st_mtime_ns, file.st_size

@@ -1,23 +1,23 @@
-"""Where things lie: a volume is a view path and a store beside it.
+"""Paths on disk: a volume is a view path and a store next to it.
 
     V                                     a live subvolume, or a link into the store
-    .mirrord.<hash of V's name>           for a moment, what V changes places with
+    .mirrord.<hash of V's name>           temporary: what V is exchanged with
     <folder of V>/.mirrord/<name of V>/   the store:
         snapshots/<name>/<name>           a folder for each snapshot, with the subvolume in it
-        snapshots/<name>/transfer.json    what is known of a received snapshot
+        snapshots/<name>/transfer.json    the record of a received snapshot
         staging/<transfer>/<name>/<name>  what is being received
         diverged/<name>/<name>            the losing sides of resyncs
-        spool/<transfer>                  the stream of a transfer that may go on (spool.py)
-        swap/                             what is about to change places with V
+        spool/<transfer>                  the stream of a resumable transfer (spool.py)
+        swap/                             what is about to be exchanged with V
         mirror.json                       the mirror that a destination belongs to
         pins/<mirror id>.json             the snapshots that a mirror needs (pinfiles.py)
-        reserve                           room for when the file system is full (reserve.py)
-        frozen.json                       of a live volume that is frozen (freezing.py)
+        reserve                           space for when the file system is full (reserve.py)
+        frozen.json                       record of a frozen live volume (freezing.py)
         relationships/<mirror id>         the relationship record of a mirror (relationfiles.py)
         lock
 
-A read-only subvolume cannot be renamed into another folder, but a folder with one in it can:
-therefore each snapshot has a folder of its own, and V is a link, which a rename switches at once.
+A read-only subvolume cannot be renamed into another folder, but a folder that contains one can.
+Therefore each snapshot has its own folder, and V is a link that a rename switches atomically.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _NAME_BYTES_MAX = 200
 class Layout(NamedTuple):
     """The paths of one volume.
 
-    location: as the endpoint names it. view: V. known: what was seen there before. mounted: V is a
-    mount point, so that nothing can take its place, and the store is inside it.
+    location: the path in the endpoint. view: V. known: the cache. mounted: V is a mount point, so
+    it cannot be exchanged, and the store is inside it.
     """
 
     location: Path
@@ -63,12 +63,12 @@ class Layout(NamedTuple):
 
     @property
     def staging(self) -> Path:
-        """The folder of what is being received; for root only."""
+        """The folder of snapshots being received; root only."""
         return self.store / "staging"
 
     @property
     def spool(self) -> Path:
-        """The folder of streams that are kept while they are received; for root only."""
+        """The folder of streams that are kept while they are received; root only."""
         return self.store / "spool"
 
     @property
@@ -78,40 +78,41 @@ class Layout(NamedTuple):
 
     @property
     def swap(self) -> Path:
-        """The folder of what is about to change places with the view; for root only."""
+        """The folder of what is about to be exchanged with the view; root only."""
         return self.store / "swap"
 
     @property
     def reserve_file(self) -> Path:
-        """The file that is given up when the file system is full (reserve.py)."""
+        """The file that is deleted when the file system is full (reserve.py)."""
         return self.store / "reserve"
 
     @property
     def outside(self) -> Path:
-        """What changes places with the view, in one folder with it: a read-only subvolume can be
-        renamed only there. Not a name made of the view's, which may be as long as names can be.
+        """What is exchanged with the view, in the same folder: a read-only subvolume can only be
+        renamed within its folder. The name is a hash, because the view's name may already have the
+        maximum length.
         """
         name = hashlib.sha256(os.fsencode(self.view.name)).hexdigest()[:16]
         return self.view.with_name(f"{STORE}.{name}")
 
     @property
     def mirror_file(self) -> Path:
-        """The file that makes a place the destination of a mirror."""
+        """The file that marks the volume as the destination of a mirror."""
         return self.store / "mirror.json"
 
     @property
     def pins(self) -> Path:
-        """The folder of what each mirror has pinned; for root only."""
+        """The folder of the snapshots that each mirror has pinned; root only."""
         return self.store / "pins"
 
     @property
     def copy_file(self) -> Path:
-        """The file that says where the writable copy is (copies.py)."""
+        """The file that records where the writable copy is (copies.py)."""
         return self.store / "copy.json"
 
     @property
     def frozen_file(self) -> Path:
-        """The file that says that mirrord made the live volume read-only (freezing.py)."""
+        """The file that records that mirrord made the live volume read-only (freezing.py)."""
         return self.store / "frozen.json"
 
     @property
@@ -120,11 +121,11 @@ class Layout(NamedTuple):
         return self.store / "lock"
 
     def link_target(self, wrapper: str) -> str:
-        """What the view links to when it shows the snapshot in the folder `wrapper`."""
+        """The target of the view's link when it shows the snapshot in the folder `wrapper`."""
         return f"{STORE}/{self.view.name}/snapshots/{wrapper}/{wrapper}"
 
     def shown_wrapper(self) -> str | None:
-        """The folder of the snapshot that the view shows; None: it is no link into the store."""
+        """The folder of the snapshot shown; None when the view is not a link into the store."""
         try:
             target = os.readlink(self.view)
         except OSError:
@@ -134,7 +135,7 @@ class Layout(NamedTuple):
 
     @property
     def live(self) -> bool:
-        """Whether the view is a live volume (one that lies in a plain folder: of our making)."""
+        """Whether the view is a live volume (in a plain folder: one that mirrord created)."""
         if not subvolume.is_subvolume(self.view):
             return False
         return self.view == self.location or self.store.is_dir()
@@ -143,10 +144,10 @@ class Layout(NamedTuple):
 def resolve(location: str, known: Known) -> Layout:
     """The paths of the volume at a location.
 
-    A subvolume, or a link into the store beside it (what a subvolume becomes by a rollback), is
-    itself the view. Anything else can only be a folder that a destination's view is put into, as
-    `current`. The store of a subvolume that is a mount point is inside it: beside it is another
-    file system.
+    A subvolume, or a link into the store next to it (what a subvolume becomes by a rollback), is
+    itself the view. Anything else can only be a folder in which the view of a destination is
+    created, as `current`. The store of a subvolume that is a mount point is inside it, because the
+    folder around it is on another file system.
     """
     path = Path(os.path.realpath(Path(location).parent)) / Path(location).name
     if path.is_symlink():
@@ -169,7 +170,7 @@ def beside(path: Path, known: Known) -> Layout:
 
 
 def is_mount_point(path: Path) -> bool:
-    """Whether something is mounted at `path` (os.path.ismount takes each subvolume for one)."""
+    """Whether `path` is a mount point (os.path.ismount is true for every subvolume)."""
     here, above = ioctl.mount_id(path), ioctl.mount_id(path.parent)
     if here is None or above is None:
         return path in mount_points()
@@ -177,7 +178,7 @@ def is_mount_point(path: Path) -> bool:
 
 
 def mount_of(path: Path) -> Path:
-    """The mount point below which `path` lies."""
+    """The mount point that `path` is below."""
     path = Path(os.path.realpath(path))
     while not is_mount_point(path):
         path = path.parent
@@ -202,32 +203,32 @@ def _unescaped(text: str) -> str:
 
 
 def nearest_existing(path: Path) -> Path:
-    """`path`, or the nearest folder above it that is there."""
+    """`path`, or its nearest parent folder that exists."""
     while not path.exists():
         path = path.parent
     return path
 
 
 def component(name: str, where: str) -> str:
-    """`name` when it is fit to be one part of a path; `Refused` otherwise."""
+    """`name` when it is a valid path component; `Refused` otherwise."""
     if (
         name in ("", ".", "..")
         or any(c in name for c in "/\0\n")
         or (len(os.fsencode(name)) > _NAME_BYTES_MAX)
     ):
-        raise Refused(f"{name!r} cannot name a snapshot or a transfer", where=where)
+        raise Refused(f"{name!r} is not a valid name of a snapshot or a transfer", where=where)
     return name
 
 
 def make_store(op: str, layout: Layout, *, public: bool) -> None:
-    """Make the store's folders, as far as they are missing.
+    """Create the missing folders of the store.
 
-    public: the snapshots may be reached by users, as the view of a destination needs it. Those of
-    a live volume may not: an old snapshot must not show what has been made private since.
+    public: users can reach the snapshots, as the view of a destination requires. The snapshots of
+    a live volume are not public: an old one must not expose what has been made private since.
     """
     top = layout.store.parent
     if layout.mounted and not top.is_dir():
-        # A subvolume of its own, or our own files would make the volume look changed.
+        # A separate subvolume; otherwise our own files would make the volume look changed.
         subvolume.create(f"{op}:STORE", top)
     files.make_directory(f"{op}:STORE", layout.store)
     mode = 0o755 if public else 0o700
@@ -240,7 +241,7 @@ def make_store(op: str, layout: Layout, *, public: bool) -> None:
 
 
 def remove_empty_store(op: str, layout: Layout) -> None:
-    """Remove the store as far as nothing is in it."""
+    """Remove the empty folders of the store."""
     folders = (layout.staging, layout.spool, layout.swap, layout.diverged, layout.pins)
     for folder in (*folders, layout.snapshots, layout.store, layout.store.parent):
         if folder.is_dir() and not os.listdir(folder):
@@ -254,10 +255,10 @@ def remove_empty_store(op: str, layout: Layout) -> None:
 
 
 class Record(NamedTuple):
-    """What `transfer.json` says of a snapshot that was received, or kept by a rollback.
+    """The content of `transfer.json` for a snapshot that was received, or kept by a rollback.
 
-    ctransid: the local transaction of its last change, taken when it was whole (0 before): a
-    received snapshot is intact as long as it still has it.
+    ctransid: the local transaction of its last change, recorded when it was complete (0 before).
+    A received snapshot is intact as long as its ctransid is still the same.
     """
 
     transfer_id: str
@@ -268,18 +269,18 @@ class Record(NamedTuple):
 
 
 def read_mirror_id(layout: Layout) -> str:
-    """The id of the mirror whose destination this is, or ""; `Damaged` when it is not readable."""
+    """The id of the mirror whose destination this is, or ""; `Damaged`."""
     document = _read(layout.mirror_file)
     if document is None:
         return ""
     mirror_id = document.get("mirror_id")
     if not isinstance(mirror_id, str) or not mirror_id or set(document) != {"format", "mirror_id"}:
-        raise _damaged(layout.mirror_file, "it has other fields than it should")
+        raise _damaged(layout.mirror_file, "it has unexpected fields")
     return mirror_id
 
 
 def write_mirror_id(op: str, layout: Layout, mirror_id: str) -> None:
-    """Make the place the destination of that mirror; durable."""
+    """Record that this is the destination of that mirror; durable."""
     _write(op, layout.mirror_file, {"format": _FORMAT, "mirror_id": mirror_id})
 
 
@@ -289,7 +290,7 @@ def write_frozen(op: str, layout: Layout, uuid: str) -> None:
 
 
 def read_frozen(layout: Layout) -> str:
-    """The uuid of the volume that was frozen; "" when none is recorded, or not legibly."""
+    """The uuid of the frozen volume; "" when none is recorded, or the record is unreadable."""
     try:
         document = _read(layout.frozen_file)
         return _text(document["uuid"]) if document is not None else ""
@@ -304,7 +305,7 @@ def read_copy(layout: Layout) -> tuple[str, str] | None:
 
 
 def write_copy(op: str, layout: Layout, path: str, uuid: str) -> None:
-    """Note where the writable copy is going to be; durable."""
+    """Record where the writable copy is going to be; durable."""
     _write(op, layout.copy_file, {"format": _FORMAT, "path": path, "uuid": uuid})
 
 
@@ -315,13 +316,13 @@ def read_record(wrapper: Path) -> Record | None:
     if document is None:
         return None
     try:
-        said = document["snapshot"]
+        stored = document["snapshot"]
         snapshot = Snapshot(
-            guid=_text(said["guid"]),
-            name=_text(said["name"]),
-            kind=SnapshotKind(said["kind"]),
-            order=_number(said["order"]),
-            taken_at_ns=_number(said["taken_at_ns"]),
+            guid=_text(stored["guid"]),
+            name=_text(stored["name"]),
+            kind=SnapshotKind(stored["kind"]),
+            order=_number(stored["order"]),
+            taken_at_ns=_number(stored["taken_at_ns"]),
         )
         return Record(
             transfer_id=_text(document["transfer_id"]),
@@ -331,13 +332,11 @@ def read_record(wrapper: Path) -> Record | None:
             ctransid=_number(document["ctransid"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(path, f"it makes no sense ({error!r})") from error
+        raise _damaged(path, f"it is malformed ({error!r})") from error
 
 
 def known_record(known: Known, wrapper: Path) -> Record | None:
-    """`read_record`, but each is read once for each time that it was written: the same ones are
-    asked for many times.
-    """
+    """`read_record` with a cache: a record is read again only after it was written."""
     try:
         now = os.stat(wrapper / RECORD)
     except (FileNotFoundError, NotADirectoryError):
@@ -350,7 +349,7 @@ def known_record(known: Known, wrapper: Path) -> Record | None:
 
 
 def forget_records_but(known: Known, folder: Path, names: Collection[str]) -> None:
-    """What is known of records whose snapshots are gone: a service runs for years."""
+    """Drop the cached records of deleted snapshots, because the daemon runs for years."""
     records = known.records.get(folder)
     if records is not None and len(records) > len(names):
         known.records[folder] = {name: records[name] for name in names if name in records}
@@ -400,28 +399,28 @@ def _read(path: Path) -> dict[str, Any] | None:
     except ValueError as error:
         raise _damaged(path, str(error)) from error
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
-        raise _damaged(path, f"it is not of the format {_FORMAT}")
+        raise _damaged(path, f"its format is not {_FORMAT}")
     return document
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not a string")
     return value
 
 
 def _number(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{value!r} is not a number")
     return value
 
 
 def _damaged(path: Path, why: str) -> Damaged:
     return Damaged(
-        "a file of mirrord's own is damaged",
+        "a mirrord metadata file is damaged",
         where=str(path),
         why=why,
-        hint="Move it away to look at it; the snapshots beside it are not touched.",
+        hint="Move it elsewhere to examine it. The snapshots next to it are not affected.",
     )
 
 
@@ -436,5 +435,5 @@ def filesystem_kind(path: Path) -> str:
 
 
 def on_btrfs(path: Path) -> bool:
-    """Whether `path` (or the nearest folder above it that is there) lies on btrfs."""
+    """Whether `path`, or its nearest parent folder that exists, is on btrfs."""
     return ioctl.is_btrfs(nearest_existing(path))

@@ -1,12 +1,12 @@
-"""Receiving: one `btrfs receive`, fed by a pipe, into a staging place that only root can see.
+"""Receiving: one `btrfs receive`, fed by a pipe, into a staging folder that only root can read.
 
-`btrfs receive` takes an end of file between two commands for a good end, makes the subvolume
-read-only and calls it received. So its word counts for nothing here: a staging is complete only
-when our own scanner saw the END command, the program ended well, and the subvolume has the very
-identity and parent that were announced; only then is its record marked complete.
+`btrfs receive` accepts an end of file between two commands as the end of the stream, makes the
+subvolume read-only and marks it received. Its result is therefore not relied on: a staging is
+complete only when our own scanner saw the END command, the program exited with status 0, and the
+subvolume has the announced identity and parent. Only then is its record marked complete.
 
-It cannot go on from its middle either. So a transfer that may break off is kept in a spool as well
-(spool.py), and applied again from there.
+It cannot resume in the middle of a stream either. A transfer that may be interrupted is therefore
+also kept in a spool (spool.py), and applied again from there.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from mirrord.core.errors import Damaged, MirrordError, TransferFailed, Unsupport
 from mirrord.core.model import ReceiveRequest, Staging
 from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import layout, spool, staging, store, subvolume
-from mirrord.drivers.btrfs.alone import alone
+from mirrord.drivers.btrfs.alone import receive_lock
 from mirrord.drivers.btrfs.ioctl import guarded
 from mirrord.drivers.btrfs.layout import Layout, Record
 from mirrord.drivers.btrfs.spool import Spool
-from mirrord.drivers.btrfs.store import Kept
+from mirrord.drivers.btrfs.store import SnapshotEntry
 from mirrord.drivers.btrfs.stream import make_pipe
 from mirrord.drivers.streams import Receiver
 from mirrord.system import command, files, steps
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from subprocess import Popen  # noqa: TID251 - the type only
 
 _ERROR_BYTES_MAX = 4096
-#: Linux' PATH_MAX, less its end.
+#: PATH_MAX of Linux, without the terminating zero.
 _PATH_BYTES_MAX = 4095
 _CATCH_UP_S = 0.2
 _PROGS_HINT = "Install the package btrfs-progs (Debian: apt-get install btrfs-progs)."
@@ -53,7 +53,7 @@ class BtrfsReceiver(Receiver):
     """Takes one stream into `staging/<transfer>/<name>/<name>`."""
 
     def __init__(
-        self, place: Layout, request: ReceiveRequest, base_here: Kept | None, where: str
+        self, place: Layout, request: ReceiveRequest, base_here: SnapshotEntry | None, where: str
     ) -> None:
         super().__init__()
         self._place = place
@@ -65,7 +65,7 @@ class BtrfsReceiver(Receiver):
         self._complete = False
         self._child: Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
-        self._writing = self._alone = -1
+        self._writing = self._receive_lock = -1
         self._folder = place.staging / layout.component(request.transfer_id, where)
         self._wrapper = self._folder / staging.wrapper_name(place, request.snapshot, where)
         self._subvolume = self._wrapper / self._wrapper.name
@@ -73,7 +73,7 @@ class BtrfsReceiver(Receiver):
         self._replaying: threading.Thread | None = None
         self._replay_error: BaseException | None = None
         self._stopped = False
-        self._spoiled = False
+        self._data_unusable = False
         try:
             self._begin()
         except BaseException as error:
@@ -84,18 +84,18 @@ class BtrfsReceiver(Receiver):
             raise
 
     def _begin(self) -> None:
-        self._alone = alone(self._place, self._where)
+        self._receive_lock = receive_lock(self._place, self._where)
         staging.remove_staging(self._folder)
         steps.reached("BTRFS:RECEIVE:STAGE")
         self._folder.mkdir(mode=0o700)
         self._wrapper.mkdir(mode=0o755)
-        self._wrapper.chmod(0o755)  # users pass it on their way to the view, whatever the umask
+        self._wrapper.chmod(0o755)  # users traverse it on the way to the view, whatever the umask
         request = self._request
         record = Record(request.transfer_id, request.base, request.snapshot)
-        # Beside the folder that the program can write to: what it says there counts for nothing.
+        # Outside the folder that the program can write to: what it writes there is not trusted.
         layout.write_record("BTRFS:RECEIVE:RECORD", self._folder, record, durable=False)
         steps.reached("BTRFS:RECEIVE:START")
-        # In memory, without a name: the errors of a program are a line or two.
+        # In memory, without a name: the program prints only a line or two of errors.
         self._errors = os.fdopen(os.memfd_create("errors", os.MFD_CLOEXEC), "w+b")
         mount = str(layout.mount_of(self._wrapper))
         reading, self._writing = make_pipe()
@@ -107,15 +107,15 @@ class BtrfsReceiver(Receiver):
         finally:
             os.close(reading)
         if self._spool is not None and self._spool.stream_bytes:
-            # It is applied while the source makes the stream again.
+            # It is applied while the source produces the stream again.
             self._replaying = threading.Thread(
                 target=self._replay, args=(self._spool,), name="btrfs-replay", daemon=True
             )
             self._replaying.start()
 
     def _start(self, reading: int, mount: str) -> Popen[bytes]:
-        """The program, which applies whatever a stream says: it believes in links and '..' and
-        writes to devices. So it can change nothing but the folder that it is to fill.
+        """Start the program. It applies whatever a stream contains: it follows links and '..' and
+        writes to devices. Therefore it runs where only the staging folder can be changed.
         """
         assert self._errors is not None
         return command.start(
@@ -123,11 +123,11 @@ class BtrfsReceiver(Receiver):
             stdin=reading,
             stdout=self._errors.fileno(),  # no device can be opened there, nor /dev/null
             stderr=self._errors.fileno(),
-            keep=[self._alone],
+            keep=[self._receive_lock],
         )
 
     def _open_spool(self) -> Spool | None:
-        """What an earlier try left, and where this one's stream is kept."""
+        """The spool of an earlier attempt, or a new one for this stream."""
         request = self._request
         path = spool.path_of(self._place, request.transfer_id, self._where)
         if not request.resumable and not path.exists():
@@ -138,7 +138,7 @@ class BtrfsReceiver(Receiver):
         return self._where
 
     def _replay(self, kept: Spool) -> None:
-        """The thread: apply what is in the spool. Nobody cancels it: it ends with the program."""
+        """The thread: apply what is in the spool. Not cancellable: it ends with the program."""
         patient = Waiting()
         try:
             for piece in kept.replay():
@@ -151,7 +151,7 @@ class BtrfsReceiver(Receiver):
     @guarded
     def catch_up(self) -> bool:
         """See `Receiver.catch_up`."""
-        with self._judged():
+        with self._judge_errors():
             return self._catch_up(_CATCH_UP_S)
 
     def _catch_up(self, wait_s: float | None) -> bool:
@@ -169,15 +169,15 @@ class BtrfsReceiver(Receiver):
         return False
 
     @contextlib.contextmanager
-    def _judged(self) -> Iterator[None]:
-        """Whether what was received is of any use after an error: not when it will come again."""
+    def _judge_errors(self) -> Iterator[None]:
+        """Decide whether the received data is usable after an error: not if it would recur."""
         try:
             yield
         except MirrordError as error:
-            self._spoiled = not error.retryable
+            self._data_unusable = not error.retryable
             raise
         except OSError:
-            self._spoiled = True
+            self._data_unusable = True
             raise
 
     @guarded
@@ -188,7 +188,7 @@ class BtrfsReceiver(Receiver):
         if self._spool is None:
             self._apply(chunk, self.waiting)
             return
-        with self._judged():
+        with self._judge_errors():
             self._catch_up(None)
             self._spool.append(chunk, self.waiting)
             self._apply(chunk, self.waiting)
@@ -208,13 +208,13 @@ class BtrfsReceiver(Receiver):
         self._pass_on(chunk, waiting)
 
     def _changed_beginning(self, data: bytes) -> bytes | None:
-        """The stream's beginning, its first command changed: the snapshot gets the name that it
-        has here, and starts from our own base by that one's own uuid. Otherwise the program would
-        take any subvolume that says it was received from the same snapshot, wherever it is.
+        """The beginning of the stream with its first command changed: the snapshot gets its local
+        name, and the base is given by the uuid of our own subvolume. Otherwise the program would
+        use any subvolume with the same received UUID, wherever it is.
         """
         try:
-            whole = btrfs_rewrite_beginning(data)
-            if whole is None:
+            rewritten = btrfs_rewrite_beginning(data)
+            if rewritten is None:
                 return None
             self._check_announced(data)
             parent = bytes.fromhex(self._base.info.uuid) if self._base else None
@@ -235,7 +235,7 @@ class BtrfsReceiver(Receiver):
                 f"{self._request.snapshot.guid}",
             )
         if (parent is None) != (self._base is None):
-            kind = "a whole snapshot" if parent is None else "changes to another snapshot"
+            kind = "a full snapshot" if parent is None else "changes to another snapshot"
             raise refusals.stream_damaged(self._where, f"it holds {kind}, which was not announced")
 
     def _pass_on(self, chunk: bytes | memoryview, waiting: Waiting) -> None:
@@ -245,13 +245,13 @@ class BtrfsReceiver(Receiver):
             raise self._failure() from error
 
     def _failure(self) -> MirrordError:
-        """Why the program ended, in one line."""
+        """The reason why the program ended, in one line."""
         status = self._child.wait() if self._child else 0
-        said = ""
+        output = ""
         if self._errors is not None:
             self._errors.seek(0)
-            said = self._errors.read(_ERROR_BYTES_MAX).decode(errors="replace")
-        lines = [line.removeprefix("ERROR: ").strip() for line in said.splitlines()]
+            output = self._errors.read(_ERROR_BYTES_MAX).decode(errors="replace")
+        lines = [line.removeprefix("ERROR: ").strip() for line in output.splitlines()]
         why = "; ".join(line for line in lines if line) or _ending(status)
         return explain(why, self._where, self._request.base)
 
@@ -260,7 +260,7 @@ class BtrfsReceiver(Receiver):
         """See `Receiver.finish`."""
         if self._complete:
             return self._staging()
-        with self._judged():
+        with self._judge_errors():
             self._finish()
         if self._spool is not None:
             self._spool.close(keep=False)
@@ -269,7 +269,7 @@ class BtrfsReceiver(Receiver):
     def _finish(self) -> None:
         self._catch_up(None)
         if not self._scanner.ended:
-            raise refusals.stream_damaged(self._where, "it ends early")
+            raise refusals.stream_damaged(self._where, "it is truncated")
         os.close(self._writing)
         self._writing = -1
         child = self._child
@@ -279,7 +279,7 @@ class BtrfsReceiver(Receiver):
             raise self._failure()
         info = self._verified()
         files.sync_filesystem("BTRFS:FINISH:SYNC", self._wrapper)
-        # Read again: data that were still in memory have counted as changes until now.
+        # Read again: data that was still in memory counted as a change until now.
         info = subvolume.info(self._subvolume)
         request = self._request
         record = Record(request.transfer_id, request.base, request.snapshot, True, info.ctransid)
@@ -288,11 +288,11 @@ class BtrfsReceiver(Receiver):
 
     def _verified(self) -> subvolume.Info:
         if os.listdir(self._wrapper) != [self._wrapper.name]:
-            raise refusals.stream_damaged(self._where, "it did not make the announced snapshot")
+            raise refusals.stream_damaged(self._where, "it did not create the announced snapshot")
         try:
             info = subvolume.info(self._subvolume)
         except OSError as error:
-            raise refusals.stream_damaged(self._where, "it made no snapshot") from error
+            raise refusals.stream_damaged(self._where, "it created no snapshot") from error
         if info.guid != self._request.snapshot.guid or not info.read_only:
             raise refusals.stream_damaged(
                 self._where, f"what arrived is {info.guid}, not {self._request.snapshot.guid}"
@@ -303,10 +303,10 @@ class BtrfsReceiver(Receiver):
             and info.parent_uuid != store.taken_for(self._place, self._base, self._where).uuid
         ):
             raise Damaged(
-                "the update was applied to another snapshot than its base",
+                "the update was applied to a snapshot other than its base",
                 where=self._where,
                 why=f"it started from {info.parent_uuid}, not from {self._base.path}",
-                hint="Nothing was shown; run the same command again.",
+                hint="The view is unchanged; run the same command again.",
             )
         return info
 
@@ -328,7 +328,7 @@ class BtrfsReceiver(Receiver):
         self._end_child()
         try:
             if self._spool is not None:
-                self._spool.close(keep=not self._complete and not self._spoiled)
+                self._spool.close(keep=not self._complete and not self._data_unusable)
         finally:
             if not self._complete:
                 staging.remove_staging(self._folder)
@@ -337,7 +337,7 @@ class BtrfsReceiver(Receiver):
         if self._replaying is not None:
             assert self._child is not None
             self._child.kill()
-            self._replaying.join()  # without a reader, its next write ends it
+            self._replaying.join()  # its next write fails, as nothing reads the pipe any more
             self._replaying = None
         if self._writing >= 0:
             os.close(self._writing)
@@ -347,9 +347,9 @@ class BtrfsReceiver(Receiver):
                 self._child.kill()
             self._child.wait()
             self._child = None
-        if self._alone >= 0:
-            os.close(self._alone)
-            self._alone = -1
+        if self._receive_lock >= 0:
+            os.close(self._receive_lock)
+            self._receive_lock = -1
         if self._errors is not None:
             self._errors.close()
             self._errors = None
@@ -357,12 +357,12 @@ class BtrfsReceiver(Receiver):
 
 def _ending(status: int) -> str:
     if status < 0:
-        return f"'btrfs receive' was ended by signal {-status}"
-    return f"'btrfs receive' ended with status {status}"
+        return f"'btrfs receive' was killed by signal {-status}"
+    return f"'btrfs receive' exited with status {status}"
 
 
 def explain(why: str, where: str, base_guid: str | None) -> MirrordError:
-    """The error behind what `btrfs receive` said."""
+    """The error for a message of `btrfs receive`."""
     lower = why.lower()
     if "no space left" in lower or "quota exceeded" in lower:
         return refusals.no_space(where, why)
@@ -374,7 +374,9 @@ def explain(why: str, where: str, base_guid: str | None) -> MirrordError:
         error.why = f"'btrfs receive' cannot reach it ({why})"
         if unreachable:
             error.why += "; the file system is mounted at a subvolume that does not contain it"
-            error.hint = "Mount the file system (or the folder above the destination) whole."
+            error.hint = (
+                "Mount the top level of the file system (or the destination's parent folder)."
+            )
         return error
     if "cross-device link" in lower:
         return Unsupported(
@@ -394,8 +396,8 @@ def explain(why: str, where: str, base_guid: str | None) -> MirrordError:
         return Unsupported(
             "a path in the volume is too long for 'btrfs receive'",
             where=where,
-            why=f"with the path of the copy before it, it may have {_PATH_BYTES_MAX} bytes: {why}",
-            hint="Shorten the path at the source (rename a folder above it), or give the mirror a "
+            why=f"with the path of the copy in front, the limit is {_PATH_BYTES_MAX} bytes: {why}",
+            hint="Shorten the path at the source (rename a parent folder), or give the mirror a "
             "destination with a shorter path.",
         )
     if "crc32 mismatch" in lower or "unexpected eof" in lower or "invalid" in lower:

@@ -1,10 +1,9 @@
-"""A reserve: on a file system that is full, a view cannot even be renamed, nor a record written.
-Then the reserve is given up, which makes room for what must still work there: break, rollback,
-deleting.
+"""The space reserve. On a full file system not even a view can be renamed or a record written. Then
+the reserve is deleted, which frees space for what must still work: break, rollback, deletion.
 
-It is one file, whose removal the kernel allows on a full file system. Its extended attributes lie
-in the metadata. Its data make room for records: the kernel reserves data space for the smallest
-file, even where that ends in the metadata.
+It is one file, which the kernel allows to be removed on a full file system. Its extended attributes
+reserve metadata space. Its data reserves space for records: the kernel reserves data space even for
+the smallest file that ends up in the metadata.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ T = TypeVar("T")
 _BYTES = 8 << 20
 _ATTRIBUTE_BYTES = 8000
 _DATA_BYTES = 1 << 20
-#: On a smaller file system, or a fuller one, it would be in the way.
+#: With less free space than this no reserve is created.
 _FREE_BYTES_LEAST = 16 * _BYTES
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def keep(place: Layout) -> None:
-    """Make the reserve if it is not there and there is room for it. It need not be durable."""
+    """Create the reserve if it is missing and there is space for it. It need not be durable."""
     path = place.reserve_file
     if path.exists():
         return
@@ -37,7 +36,7 @@ def keep(place: Layout) -> None:
     if found.f_bavail * found.f_frsize < _FREE_BYTES_LEAST:
         return
     steps.reached("BTRFS:RESERVE:MAKE")
-    with contextlib.suppress(OSError):  # all works without
+    with contextlib.suppress(OSError):  # everything works without it
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             for number in range(_BYTES // _ATTRIBUTE_BYTES):
@@ -48,7 +47,7 @@ def keep(place: Layout) -> None:
 
 
 def use(place: Layout, work: Callable[[], T]) -> T:
-    """Do it; where there is no room for it, again without the reserve."""
+    """Call `work`; when no space is left, delete the reserve and call it again."""
     try:
         return work()
     except OSError as error:

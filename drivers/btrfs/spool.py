@@ -1,14 +1,14 @@
-"""The spool: the stream of a transfer as it came, kept so that a broken transfer can go on.
+"""The spool: the received stream, kept so that an interrupted transfer can be resumed.
 
-`btrfs receive` cannot be taken up in its middle. So of a transfer that may break off, what came is
-written here, beside the staging, while it is applied; the next try applies it again from here, and
-only the rest is sent (the file `spool/<transfer>`: spool_format.py).
+`btrfs receive` cannot be resumed in the middle of a stream. The stream of a resumable transfer is
+therefore written here while it is applied; the next attempt applies it again from here, and only
+the rest is sent (the file `spool/<transfer>`: spool_format.py).
 
-The beginning of a stream stays in memory: a small update costs no file. From there on a thread
-writes, and makes durable. What ends the program costs nothing that was handed over; what a power
-cut may cost is `LAG_BYTES`, or on a link that is fast what came in the last `LAG_S`: to wait for
-the disk so often would cost a seventh of all transfers, to save a few seconds of one. Whatever
-keeps the spool from being written (a full disk) ends the spool, not the transfer.
+The beginning of a stream stays in memory, so a small update needs no file. After that a thread
+writes the data and makes it durable. When the program ends, nothing that was written is lost. A
+power failure may lose `LAG_BYTES`, or on a fast link the data of the last `LAG_S`: waiting for
+the disk more often would slow all transfers by a seventh, to save a few seconds of one. When the
+spool cannot be written (a full disk), the spool is abandoned, not the transfer.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ from mirrord.system import clock, files, steps
 from mirrord.system.native import StreamDigest
 from mirrord.system.waiting import Waiting
 
-#: What stays in memory before anything is written, in bytes of the stream.
+#: How much of the stream is kept in memory before a file is created, in bytes.
 MEMORY_BYTES = 4 << 20
-#: What a power cut may take, and how much of it is made durable at a time: what is on its way to
-#: the disk must leave room for what comes meanwhile.
+#: What a power failure may lose, and how much of it is made durable at a time. While data is
+#: written to the disk, there must be space for the data that arrives.
 LAG_BYTES = 8 << 20
 _SYNC_SLOTS = 3
 _WAITING_SLOTS = LAG_BYTES // SLOT_BYTES - 1 - _SYNC_SLOTS
-#: From this rate on, bytes a second, what came in the last so many seconds may be lost instead.
+#: Above this rate, in bytes per second, the data of the last LAG_S seconds may be lost instead.
 FAST_BYTES_S = 64 << 20
 LAG_S = 30.0
-#: What is worth a file when a transfer breaks off that has none yet.
+#: The least data for which a file is created when a transfer without one is interrupted.
 _KEEP_BYTES = 1 << 20
 _IOC_GETFLAGS, _IOC_SETFLAGS, _NOCOW = 0x80086601, 0x40086602, 0x00800000
 
 
 class Spooled(NamedTuple):
-    """What a spool holds: so many bytes of the stream of a snapshot, and their BLAKE3 digest."""
+    """The content of a spool: the first bytes of a snapshot's stream, and their BLAKE3 digest."""
 
     path: Path
     base: str | None
@@ -73,7 +73,7 @@ class Spooled(NamedTuple):
 
     @property
     def checkpoint(self) -> dict[str, int | str] | None:
-        """Where a sender goes on; None when there is nothing to go on from."""
+        """Where a sender resumes; None when there is nothing to resume from."""
         if not self.stream_bytes:
             return None
         return {"bytes": self.stream_bytes, "digest": self.digest}
@@ -85,7 +85,7 @@ def path_of(place: Layout, transfer_id: str, where: str) -> Path:
 
 
 def held(place: Layout) -> dict[str, Spooled]:
-    """The spools that are here, by transfer. One whose head cannot be read holds nothing."""
+    """The existing spools, by transfer. One whose header cannot be read counts as empty."""
     try:
         names = sorted(os.listdir(place.spool))
     except FileNotFoundError:
@@ -106,10 +106,10 @@ def remove(op: str, place: Layout, path: Path) -> None:
 
 
 def look(place: Layout, path: Path) -> Spooled | None:
-    """What the spool holds up to its last good slot; None when it is none.
+    """The content of the spool up to its last valid slot; None when the file is not a spool.
 
-    Reads its last slots only: all before was durable before they were written, and is verified
-    when it is read again.
+    Reads the last slots only: all earlier ones were durable before these were written, and are
+    verified when they are replayed.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -132,10 +132,10 @@ def look(place: Layout, path: Path) -> Spooled | None:
 
 
 class Spool:
-    """The spool of one transfer: read again from its beginning, then written on at its end.
+    """The spool of one transfer: replayed from its beginning, then appended to.
 
     Not thread-safe, but `replay` may run in another thread as long as nothing is appended.
-    writing: whether what comes is kept. Otherwise only what is there is read, and stays.
+    writing: whether received data is kept. Otherwise the existing content is only read.
     """
 
     def __init__(
@@ -157,17 +157,17 @@ class Spool:
         self._writing = writing
         self._descriptor = -1
         self._digest = StreamDigest()
-        #: The slot that is being filled, from the place of its bytes on.
+        #: The slot that is being filled; the payload follows its header.
         self._slot = _buffer(SLOT_BYTES)
         self._used = 0
-        self._kept_used = 0  # of which a file has so many already
+        self._kept_used = 0  # how much of it the file already has
         self._full: deque[mmap.mmap] = deque()
         self._spare: deque[mmap.mmap] = deque()
         self._direct_tried = False
-        self._number = 0  # of the next slot to be written
-        self._handed = 0  # slots that were filled
+        self._number = 0  # number of the next slot to be written
+        self._queued = 0  # number of slots that were filled
         self._durable = 0
-        self._durable_s = clock.monotonic_s()  # since when there is something that is not
+        self._durable_s = clock.monotonic_s()  # when data was last made durable
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._stopped = False
@@ -175,15 +175,15 @@ class Spool:
 
     @property
     def stream_bytes(self) -> int:
-        """How much of the stream was here at the start: what is applied from here."""
+        """How much of the stream was in the spool at the start, to be replayed."""
         return self._found.stream_bytes if self._found else 0
 
     # Reading again
 
     def replay(self) -> Iterator[memoryview]:
-        """All that is here, piece by piece, verified; then the spool can be written on.
+        """The complete content, piece by piece, verified; then the spool can be appended to.
 
-        `CheckpointUseless` when a piece is not what it was: the spool ends before it from then on.
+        `CheckpointUseless` when a piece is damaged: the spool is truncated before it.
         """
         if self._found is None:
             return
@@ -204,14 +204,14 @@ class Spool:
                 yield payload
                 first = slot_at(number)
                 os.posix_fadvise(descriptor, first, SLOT_BYTES, os.POSIX_FADV_DONTNEED)
-            self._take_up(descriptor, full, payload if part else None)
+            self._resume_writing(descriptor, full, payload if part else None)
             descriptor = -1
         finally:
             if descriptor >= 0:
                 os.close(descriptor)
 
-    def _take_up(self, descriptor: int, full: int, part: memoryview | None) -> None:
-        self._number = self._handed = self._durable = full
+    def _resume_writing(self, descriptor: int, full: int, part: memoryview | None) -> None:
+        self._number = self._queued = self._durable = full
         if part is not None:
             self._slot[SLOT_HEADER_BYTES : SLOT_HEADER_BYTES + len(part)] = part
             self._used = self._kept_used = len(part)
@@ -222,18 +222,18 @@ class Spool:
         self._descriptor = descriptor
 
     def _cut(self, descriptor: int, number: int) -> CheckpointUseless:
-        """End the spool before a slot that is not good."""
+        """Truncate the spool before a damaged slot."""
         steps.reached("BTRFS:SPOOL:CUT")
         os.ftruncate(descriptor, end_of(number, 0))
         os.fdatasync(descriptor)
         self._place.known.spools.pop(self._path, None)
         self._writing = False
         error = CheckpointUseless(
-            "what an earlier try had received cannot be read any more",
+            "the data that an earlier attempt received can no longer be read",
             where=self._where,
-            why=f"{self._path} is damaged in its chunk {number}",
-            hint="Run the same command again: it goes on from before that. If it happens again, "
-            "look for disk errors ('dmesg').",
+            why=f"chunk {number} of {self._path} is damaged",
+            hint="Run the same command again: it resumes before the damaged chunk. If it happens "
+            "again, check for disk errors ('dmesg').",
         )
         error.data["shortened"] = True
         return error
@@ -241,7 +241,7 @@ class Spool:
     # Writing
 
     def append(self, chunk: bytes | memoryview, waiting: Waiting) -> None:
-        """Keep what came; waits while too much of it is not durable."""
+        """Store received data; waits while too much of it is not durable."""
         if not self._writing:
             return
         view = memoryview(chunk)
@@ -252,19 +252,19 @@ class Spool:
             self._used += len(piece)
             view = view[len(piece) :]
             if self._used == PAYLOAD_BYTES:
-                self._hand_over(waiting)
+                self._enqueue(waiting)
                 if not self._writing:
                     return
 
-    def _hand_over(self, waiting: Waiting) -> None:
+    def _enqueue(self, waiting: Waiting) -> None:
         slot, self._slot, self._used = self._slot, self._empty(), 0
         with self._changed:
             self._full.append(slot)
-            self._handed += 1
+            self._queued += 1
             self._changed.notify_all()
         self._kept_used = 0
         if self._thread is None:
-            new_bytes = (self._handed - self._number) * PAYLOAD_BYTES
+            new_bytes = (self._queued - self._number) * PAYLOAD_BYTES
             if self._descriptor < 0 and new_bytes < MEMORY_BYTES:
                 return
             self._thread = threading.Thread(target=self._run, name="btrfs-spool", daemon=True)
@@ -272,16 +272,16 @@ class Spool:
         with self._changed:
             waiting.until(lambda left_s: self._changed.wait_for(self._has_room, left_s))
         if self._error is not None:
-            self._give_up()
+            self._abandon()
 
     def _has_room(self) -> bool:
-        return self._handed - self._number <= _WAITING_SLOTS or self._error is not None
+        return self._queued - self._number <= _WAITING_SLOTS or self._error is not None
 
     def _empty(self) -> mmap.mmap:
         return self._spare.popleft() if self._spare else _buffer(SLOT_BYTES)
 
-    def _give_up(self) -> None:
-        """The spool could not be written: without it, then."""
+    def _abandon(self) -> None:
+        """The spool could not be written: continue without it."""
         error, self._error = self._error, None
         self._writing = False
         self._end_thread()
@@ -292,7 +292,7 @@ class Spool:
             raise error
 
     def _run(self) -> None:
-        """The thread: write what is full, make it durable."""
+        """The thread: write full slots and make them durable."""
         try:
             if self._descriptor < 0:
                 self._create()
@@ -334,7 +334,7 @@ class Spool:
             self._number += 1
 
     def _put(self, view: memoryview, offset: int) -> None:
-        """Write past the page cache: that costs half, and takes nobody's memory."""
+        """Write with O_DIRECT: half the CPU cost, and no page cache is used."""
         if not self._direct_tried:
             self._direct_tried = True
             _set_direct(self._descriptor, True)
@@ -359,13 +359,13 @@ class Spool:
         os.fdatasync(self._descriptor)
         first = slot_at(self._durable)
         self._durable, self._durable_s = self._number, clock.monotonic_s()
-        # It is read again only if the transfer breaks off: others need the memory more.
+        # It is read again only if the transfer is interrupted: free the page cache.
         os.posix_fadvise(self._descriptor, first, 0, os.POSIX_FADV_DONTNEED)
 
     # The end
 
     def close(self, *, keep: bool) -> None:
-        """End it; keep: what came stays for another try, durably. May be called twice."""
+        """Close the spool; keep: durably keep the data for another attempt. May be called twice."""
         writing, self._writing = self._writing, False
         if not (keep and writing):
             with self._changed:
@@ -383,7 +383,7 @@ class Spool:
                 self._end_thread()
 
     def _keep_rest(self) -> None:
-        """Write what only memory holds."""
+        """Write what is only in memory."""
         if self._error is not None:
             raise self._error
         left_bytes = len(self._full) * PAYLOAD_BYTES + self._used
@@ -410,7 +410,7 @@ class Spool:
 
 
 def _buffer(size: int) -> mmap.mmap:
-    """Memory that can be written past the page cache: whole pages."""
+    """Page-aligned memory, as O_DIRECT requires."""
     return mmap.mmap(-1, size)
 
 
@@ -420,14 +420,14 @@ def _is_direct(descriptor: int) -> bool:
 
 def _set_direct(descriptor: int, wanted: bool) -> None:
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-    with contextlib.suppress(OSError):  # where it cannot be: only slower
+    with contextlib.suppress(OSError):  # if not supported, it is only slower
         fcntl.fcntl(
             descriptor, fcntl.F_SETFL, flags | os.O_DIRECT if wanted else flags & ~os.O_DIRECT
         )
 
 
 def _set_nocow(descriptor: int) -> None:
-    """No second checksum, no compression, no fragments: it is our own, and does not live long."""
+    """No btrfs checksums, compression or fragmentation: the file is short-lived."""
     with contextlib.suppress(OSError):
         flags = struct.unpack("i", fcntl.ioctl(descriptor, _IOC_GETFLAGS, bytes(4)))[0]
         fcntl.ioctl(descriptor, _IOC_SETFLAGS, struct.pack("i", flags | _NOCOW))

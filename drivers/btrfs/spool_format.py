@@ -1,8 +1,8 @@
-"""The file of a spool: a head that says what is received, then slots of the stream.
+"""The format of a spool file: a header that describes the transfer, then slots of the stream.
 
-4 KiB        the head: JSON with a checksum
+4 KiB        the header: JSON with a checksum
 1 MiB each   slots: a header with number, length, checksum of the slot, and BLAKE3 digest of the
-             stream up to its end; then the stream's bytes. Only the last slot may be not full.
+             stream up to its end; then the stream's bytes. Only the last slot may be partly filled.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _SLOT_MAGIC = b"slot"
 SLOT_HEADER_BYTES = _SLOT.size
 _SUMMED_BYTES = SLOT_HEADER_BYTES - 16
 PAYLOAD_BYTES = SLOT_BYTES - SLOT_HEADER_BYTES
-#: So many slots at the end are looked at to find the last good one: more than are ever not durable
+#: How many slots at the end are checked to find the last valid one: more than are ever not durable
 #: (`LAG_BYTES` of spool.py).
-_LOOK_SLOTS = 10
+_CHECKED_SLOTS = 10
 
 
 def last_good(descriptor: int, size: int) -> tuple[int, str, int]:
-    """How many full slots are followed by the last good one, with its digest and length."""
+    """How many full slots precede the last valid one, with its digest and length."""
     end = max(0, -(-(size - HEAD_BYTES) // SLOT_BYTES))
     while end > 0:
-        start = max(0, end - _LOOK_SLOTS)
+        start = max(0, end - _CHECKED_SLOTS)
         last: tuple[int, str, int] | None = None
         for number in range(start, end):
             slot = read_slot(descriptor, number)
@@ -58,22 +58,22 @@ def _summed(header: bytes | memoryview, payload: bytes | memoryview) -> bytes:
 
 
 def read_slot(descriptor: int, number: int) -> tuple[memoryview, str] | None:
-    """The bytes of a slot and the digest of the stream up to there; None when it is not good."""
-    whole = memoryview(os.pread(descriptor, SLOT_BYTES, slot_at(number)))
-    if len(whole) <= SLOT_HEADER_BYTES:
+    """The payload of a slot and the digest of the stream up to its end; None when not valid."""
+    slot = memoryview(os.pread(descriptor, SLOT_BYTES, slot_at(number)))
+    if len(slot) <= SLOT_HEADER_BYTES:
         return None
-    magic, length, said, digest, checksum = _SLOT.unpack_from(whole)
-    payload = whole[SLOT_HEADER_BYTES : SLOT_HEADER_BYTES + length]
-    if magic != _SLOT_MAGIC or said != number or len(payload) != length:
+    magic, length, stored_number, digest, checksum = _SLOT.unpack_from(slot)
+    payload = slot[SLOT_HEADER_BYTES : SLOT_HEADER_BYTES + length]
+    if magic != _SLOT_MAGIC or stored_number != number or len(payload) != length:
         return None
-    if _summed(whole[:_SUMMED_BYTES], payload) != checksum:
+    if _summed(slot[:_SUMMED_BYTES], payload) != checksum:
         return None
     return payload, digest.hex()
 
 
 def seal_slot(slot: memoryview, number: int, length: int, digest: str) -> memoryview:
-    """Write the header of a slot whose bytes are there; what of it is to be written, in whole
-    blocks.
+    """Fill in the header of a slot that has its payload. Returns the part to be written, padded to
+    complete blocks.
     """
     payload = slot[SLOT_HEADER_BYTES : SLOT_HEADER_BYTES + length]
     _SLOT.pack_into(slot, 0, _SLOT_MAGIC, length, number, bytes.fromhex(digest), bytes(16))
@@ -89,7 +89,7 @@ def slot_at(number: int) -> int:
 
 
 def read_head(descriptor: int) -> tuple[str | None, Snapshot] | None:
-    """The base and the snapshot that a spool is of; None when its head is not good."""
+    """The base and the snapshot of a spool; None when its header is not valid."""
     data = os.pread(descriptor, HEAD_BYTES, 0)
     if len(data) < HEAD_BYTES:
         return None
@@ -97,13 +97,13 @@ def read_head(descriptor: int) -> tuple[str | None, Snapshot] | None:
     text = data[_HEAD.size : _HEAD.size + length]
     if magic != _MAGIC or _summed(b"", text) != checksum:
         return None
-    said = json.loads(text)
-    guid, name, kind, order, taken_at_ns = said["snapshot"]
-    return said["base"], Snapshot(guid, name, SnapshotKind(kind), order, taken_at_ns)
+    header = json.loads(text)
+    guid, name, kind, order, taken_at_ns = header["snapshot"]
+    return header["base"], Snapshot(guid, name, SnapshotKind(kind), order, taken_at_ns)
 
 
 def head_of(request: ReceiveRequest) -> bytes:
-    """The head of a spool of that; OSError when the names are too long for it."""
+    """The header for the spool of a request; OSError when the names are too long."""
     one = request.snapshot
     words: dict[str, Any] = {
         "base": request.base,
@@ -117,10 +117,10 @@ def head_of(request: ReceiveRequest) -> bytes:
 
 
 def end_of(full: int, used: int) -> int:
-    """Where a file of so many full slots ends, and one with so many bytes."""
+    """The size of a file with `full` full slots and one with `used` bytes."""
     return HEAD_BYTES + full * SLOT_BYTES + (_aligned(SLOT_HEADER_BYTES + used) if used else 0)
 
 
 def _aligned(length: int) -> int:
-    """As much as is written at once for it."""
+    """The length rounded up to complete blocks."""
     return -(-length // _ALIGN_BYTES) * _ALIGN_BYTES

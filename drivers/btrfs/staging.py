@@ -1,4 +1,4 @@
-"""Stagings: what a transfer leaves at a destination until its snapshot is moved to its place."""
+"""Stagings: the data of a transfer at a destination, until its snapshot is committed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mirrord.core.model import Snapshot, SnapshotKind, Staging
 from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import layout, spool, store, subvolume
 from mirrord.drivers.btrfs.layout import Layout
-from mirrord.drivers.btrfs.store import Kept
+from mirrord.drivers.btrfs.store import SnapshotEntry
 from mirrord.system import files, steps
 
 
 def wrapper_name(place: Layout, snapshot: Snapshot, where: str) -> str:
-    """The folder for a snapshot: its name, unless another snapshot has that already."""
+    """The folder for a snapshot: its name, unless another snapshot uses that already."""
     name = layout.component(snapshot.name, where)
     there = store.in_wrapper(place, place.snapshots / name, SnapshotKind.REFERENCE)
     if there is None or there.snapshot.guid == snapshot.guid:
@@ -26,7 +26,7 @@ def wrapper_name(place: Layout, snapshot: Snapshot, where: str) -> str:
 
 
 def remove_staging(folder: Path) -> None:
-    """Remove a staging, whatever is in it; nothing when there is none. Durable."""
+    """Remove a staging with all its content, if it exists. Durable."""
     if not folder.is_dir():
         return
     deleted = False
@@ -47,8 +47,8 @@ def remove_staging(folder: Path) -> None:
 
 
 def stagings(place: Layout) -> list[Staging]:
-    """What earlier transfers left. One whose snapshot has reached its place, but was perhaps not
-    shown yet, counts as complete: a commit ends it.
+    """What earlier transfers left. One whose snapshot was already moved into the store, but perhaps
+    not shown yet, counts as complete: a commit finishes it.
     """
     found = {staging.transfer_id: staging for staging in _staged(place)}
     for name, kept in spool.held(place).items():
@@ -90,7 +90,7 @@ def _staged(place: Layout) -> Iterator[Staging]:
         )
 
 
-def committed(place: Layout, transfer_id: str) -> Kept | None:
+def committed(place: Layout, transfer_id: str) -> SnapshotEntry | None:
     """The snapshot that a transfer has already become."""
     for one in store.kept(place):
         if one.record is not None and one.record.transfer_id == transfer_id:
@@ -100,18 +100,18 @@ def committed(place: Layout, transfer_id: str) -> Kept | None:
 
 def commit(place: Layout, transfer_id: str, *, show: bool, where: str) -> Snapshot:
     """See `Driver.commit`. The rename of the snapshot's folder and the switch of the link are
-    each one step; after a crash between them the link still shows the old snapshot, and doing it
-    again goes on from there.
+    each one step. After a crash between them the link still shows the old snapshot, and repeating
+    the commit finishes it.
     """
     folder = place.staging / layout.component(transfer_id, where)
     wrappers = [one for one in folder.iterdir() if one.is_dir()] if folder.is_dir() else []
     record = layout.read_record(folder) if wrappers else None
     if record is not None and record.complete:
         target = place.snapshots / wrappers[0].name
-        # If it is there, the very same snapshot came before, by another transfer.
+        # If it exists, the same snapshot was received before, by another transfer.
         if not subvolume.is_subvolume(target / target.name):
             if target.is_dir():
-                store.sweep(place)  # what a deletion left
+                store.sweep(place)  # leftovers of a deletion
             _give_record(folder, wrappers[0])
             files.rename("BTRFS:COMMIT:MOVE", wrappers[0], target, leaving=True)
         done = store.in_wrapper(place, target, SnapshotKind.REFERENCE)
@@ -125,7 +125,7 @@ def commit(place: Layout, transfer_id: str, *, show: bool, where: str) -> Snapsh
         _show(place, done, again=not wrappers)
     spool.remove("BTRFS:COMMIT:SPOOL", place, spool.path_of(place, transfer_id, where))
     if wrappers and [one.name for one in folder.iterdir()] == [layout.RECORD]:
-        # Not made durable: should it come back, the next commit of it finds all done.
+        # Not made durable: if it reappears, the next commit finds nothing left to do.
         steps.reached("BTRFS:COMMIT:CLEAN")
         (folder / layout.RECORD).unlink()
         folder.rmdir()
@@ -135,8 +135,8 @@ def commit(place: Layout, transfer_id: str, *, show: bool, where: str) -> Snapsh
 
 
 def _give_record(folder: Path, wrapper: Path) -> None:
-    """The record of a staging goes with its snapshot from now on. Durable. Nothing that is in its
-    place counts: the program that received could write there.
+    """Link the record of a staging into its snapshot's folder; durable. A file of that name is
+    replaced without being read: the receiving program could write there.
     """
     steps.reached("BTRFS:COMMIT:RECORD")
     (wrapper / layout.RECORD).unlink(missing_ok=True)
@@ -144,9 +144,9 @@ def _give_record(folder: Path, wrapper: Path) -> None:
     files.sync_directory(wrapper)
 
 
-def _show(place: Layout, done: Kept, *, again: bool) -> None:
+def _show(place: Layout, done: SnapshotEntry, *, again: bool) -> None:
     assert done.wrapper is not None
-    if again:  # a commit that is repeated late must not turn the view back
+    if again:  # a late repetition must not switch the view back
         current = store.shown(place)
         if current is not None and current.snapshot.order >= done.snapshot.order:
             return

@@ -1,4 +1,4 @@
-"""What is at a place: its role, and what a person should know of it."""
+"""What is at a location: its role, and notes for the administrator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NESTED_NOTES_MAX = 10
 
 
 def role(place: Layout) -> tuple[Role, tuple[str, ...]]:
-    """The role, and what a person should know about it."""
+    """The role, and notes for the administrator."""
     if place.live:
         return Role.LIVE, ()
     prepared = place.mirror_file.exists()
@@ -24,16 +24,16 @@ def role(place: Layout) -> tuple[Role, tuple[str, ...]]:
         return Role.FOREIGN, ("it is the view of a mirror that was deleted",)
     if os.path.lexists(place.view):
         if place.view != place.location and subvolume.is_subvolume(place.view):
-            note = f"it is a folder, and the subvolume in it is {place.view}: name that one"
+            note = f"it is a folder; the subvolume in it is {place.view}: give that path"
             return Role.FOREIGN, (note,)
-        return Role.FOREIGN, (f"{place.view} is neither a subvolume nor a view of mirrord's",)
+        return Role.FOREIGN, (f"{place.view} is neither a subvolume nor a mirrord view",)
     if prepared:
         return Role.MIRROR, ()
     if not os.path.lexists(place.location):
         if place.view == place.location:
-            return Role.ABSENT, ("the volume is gone; mirrord still has snapshots of it",)
+            return Role.ABSENT, ("the volume no longer exists; mirrord still has snapshots of it",)
         missing = not place.location.parent.is_dir()
-        note = f"the folder {place.location.parent} is not there"
+        note = f"the folder {place.location.parent} does not exist"
         return Role.ABSENT, ((note,) if missing else ())
     return _role_of_folder(place)
 
@@ -45,26 +45,26 @@ def _role_of_folder(place: Layout) -> tuple[Role, tuple[str, ...]]:
     if not names and not store.kept(place):
         return Role.ABSENT, ("it is an empty folder, not a subvolume",)
     found = f"'{min(names)}'" if names else "snapshots of a mirror that was deleted"
-    note = f"it is a plain folder that holds {found}, not a subvolume"
+    note = f"it is a plain folder that contains {found}, not a subvolume"
     return Role.FOREIGN, (note,)
 
 
 def facts(place: Layout, location: str) -> VolumeFacts:
-    """See `Driver.facts`. A record of ours that is damaged is only a note."""
+    """See `Driver.facts`. A damaged mirrord record is only a note."""
     what, notes = role(place)
     there = layout.nearest_existing(place.location)
     size = os.statvfs(there)
     identity, fixed, shown, origin = "", "", None, None
     if what is Role.LIVE:
         live = subvolume.info(place.view)
-        identity, fixed = live.uuid, failover.fixed(place)
+        identity, fixed = live.uuid, failover.pinned_reason(place)
         origin = _origin(place, live)
         notes += _nested_notes(place)
     elif what is Role.MIRROR:
         one = store.shown(place)
         shown = one.snapshot.guid if one else None
         if one is None and place.shown_wrapper() is not None:
-            notes += ("The snapshot that it should show was deleted.",)
+            notes += ("The snapshot that it should show has been deleted.",)
     mirror_id = copy = ""
     try:
         copy = str(copies.find(place) or "")
@@ -102,9 +102,9 @@ def _nested_notes(place: Layout) -> tuple[str, ...]:
     names = store.nested_names(place.view, limit=_NESTED_NOTES_MAX + 1)
     notes = [
         f"The nested subvolume '{escaped(name)}' is not mirrored: a btrfs snapshot does not "
-        "contain it; give it a mirror of its own."
+        "contain it. Create a separate mirror for it."
         for name in names[:_NESTED_NOTES_MAX]
     ]
     if len(names) > _NESTED_NOTES_MAX:
-        notes.append("There are more nested subvolumes, none of which is mirrored.")
+        notes.append("There are more nested subvolumes; none of them is mirrored.")
     return tuple(notes)

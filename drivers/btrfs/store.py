@@ -1,4 +1,4 @@
-"""The snapshots in a volume's keeping, found by what the kernel says of them."""
+"""The snapshots in the store of a volume, and what the kernel reports about them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from mirrord.drivers.pins import demand_free, of_snapshot
 from mirrord.system import files, steps
 
 
-class Kept(NamedTuple):
-    """A snapshot with what the driver needs of it. wrapper: its folder, None outside the store."""
+class SnapshotEntry(NamedTuple):
+    """A snapshot with its driver data. wrapper: its folder, None outside the store."""
 
     snapshot: Snapshot
     info: subvolume.Info
@@ -27,8 +27,8 @@ class Kept(NamedTuple):
     record: Record | None = None
 
 
-def kept(place: Layout) -> list[Kept]:
-    """All that the store keeps, oldest first."""
+def kept(place: Layout) -> list[SnapshotEntry]:
+    """All snapshots in the store, oldest first."""
     found = [
         *_in_folder(place, place.snapshots, SnapshotKind.REFERENCE),
         *_in_folder(place, place.diverged, SnapshotKind.DIVERGED),
@@ -51,7 +51,7 @@ def kept(place: Layout) -> list[Kept]:
     return sorted(found, key=lambda one: (one.snapshot.order, one.info.id))
 
 
-def _in_folder(place: Layout, folder: Path, kind: SnapshotKind) -> Iterator[Kept]:
+def _in_folder(place: Layout, folder: Path, kind: SnapshotKind) -> Iterator[SnapshotEntry]:
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
@@ -63,26 +63,27 @@ def _in_folder(place: Layout, folder: Path, kind: SnapshotKind) -> Iterator[Kept
             yield one
 
 
-def in_wrapper(place: Layout, wrapper: Path, kind: SnapshotKind) -> Kept | None:
-    """The snapshot in a folder of the store; None when the folder holds none (any more)."""
+def in_wrapper(place: Layout, wrapper: Path, kind: SnapshotKind) -> SnapshotEntry | None:
+    """The snapshot in a folder of the store; None when the folder has none."""
     path = wrapper / wrapper.name
     if not subvolume.is_subvolume(path):
         return None
     info = subvolume.info(path)
     try:
         record = layout.known_record(place.known, wrapper)
-    except Damaged:  # the subvolume is what matters: without a record it is no base any more
+    except Damaged:  # the snapshot is still listed; without a record it is no longer a base
         record = None
-    return Kept(_snapshot(path, info, kind, record), info, path, wrapper, record)
+    return SnapshotEntry(_snapshot(path, info, kind, record), info, path, wrapper, record)
 
 
 def _snapshot(
     path: Path, info: subvolume.Info, kind: SnapshotKind, record: Record | None
 ) -> Snapshot:
-    """What mirrord calls it; `intact` is decided here.
+    """The snapshot's description; `intact` is decided here.
 
-    One that was taken here: nothing has changed it after the transaction that made it. A received
-    or kept one was written after it was made: its record says at which transaction it was whole.
+    A snapshot taken here is intact when nothing changed it after the transaction that created it.
+    A received or kept one was written to after its creation: its record has the transaction at
+    which it was complete.
     """
     if record is None:
         return Snapshot(
@@ -108,9 +109,9 @@ def _snapshot(
     )
 
 
-def find(place: Layout, guid: str) -> Kept | None:
-    """The one with that identity; an intact one rather than another. A changed one is found by
-    the identity that its record or its beginning gave it, so that it can be called changed.
+def find(place: Layout, guid: str) -> SnapshotEntry | None:
+    """The snapshot with that identity, preferably an intact one. A changed snapshot is found by the
+    identity in its record or by its original one, so that it can be reported as changed.
     """
     hints = place.known.places.get(place.store, {})
     wrapper, kind = hints.get(guid, (None, SnapshotKind.REFERENCE))
@@ -122,7 +123,7 @@ def find(place: Layout, guid: str) -> Kept | None:
     return next((one for one in matching if one.snapshot.intact), next(iter(matching), None))
 
 
-def shown(place: Layout) -> Kept | None:
+def shown(place: Layout) -> SnapshotEntry | None:
     """The snapshot that the view shows."""
     wrapper = place.shown_wrapper()
     if wrapper is None:
@@ -130,31 +131,31 @@ def shown(place: Layout) -> Kept | None:
     return in_wrapper(place, place.snapshots / wrapper, SnapshotKind.REFERENCE)
 
 
-def delete(place: Layout, one: Kept, where: str) -> None:
+def delete(place: Layout, one: SnapshotEntry, where: str) -> None:
     """Delete a snapshot of the store and its folder; durable."""
     if one.wrapper is None:
-        raise Refused("the snapshot is its owner's", where=where, why=str(one.path))
-    # (One that was changed since has another identity than it was pinned by.)
+        raise Refused("cannot delete a user snapshot", where=where, why=str(one.path))
+    # (A snapshot that was changed since has another identity than the pinned one.)
     guids = {one.snapshot.guid, one.info.guid}
     demand_free(pinfiles.load(place.pins), guids, one.snapshot.name, where)
     nested = nested_names(one.path, limit=1)
     if nested:
         raise Refused(
-            f"'{one.snapshot.name}' holds the nested subvolume '{nested[0]}'",
+            f"'{one.snapshot.name}' contains the nested subvolume '{nested[0]}'",
             where=where,
-            why="it came there with a volume that was set aside, and has data of its own",
-            hint=f"Move {one.path / nested[0]} away (or delete it) and try again.",
+            why="it was part of a volume that was set aside, and contains data of its own",
+            hint=f"Move {one.path / nested[0]} elsewhere (or delete it) and try again.",
         )
     subvolume.delete("BTRFS:DELETE:SUBVOLUME", one.path)
     sweep(place)
-    if place.live:  # there are users' writes in memory, which are not hurried
+    if place.live:  # do not force out users' writes that are in memory
         subvolume.begin_commit(place.store, place.known.committing)
     else:
         subvolume.reclaim(place.store)
 
 
 def sweep(place: Layout) -> None:
-    """Remove the folders of snapshots that are no more, and make deletions durable."""
+    """Remove the folders of deleted snapshots, and make the deletions durable."""
     for folder in (place.snapshots, place.diverged):
         for wrapper in folder.iterdir() if folder.is_dir() else ():
             if not subvolume.is_subvolume(wrapper / wrapper.name):
@@ -165,7 +166,7 @@ def sweep(place: Layout) -> None:
 
 
 def nested_names(path: Path, *, limit: int) -> list[str]:
-    """Paths of subvolumes inside the one at `path`, our own store left out, at most `limit`."""
+    """Paths of at most `limit` subvolumes inside the one at `path`, without our own store."""
     found: list[str] = []
     for name, _number in subvolume.below(path):
         if len(found) >= limit:
@@ -175,8 +176,8 @@ def nested_names(path: Path, *, limit: int) -> list[str]:
     return found
 
 
-def owned(place: Layout, live: subvolume.Info) -> Iterator[Kept]:
-    """The read-only snapshots of the live volume outside of all stores: its owner's own."""
+def owned(place: Layout, live: subvolume.Info) -> Iterator[SnapshotEntry]:
+    """The user snapshots: read-only snapshots of the live volume outside all stores."""
     top = topmost_mount(place.view)
     for name, info in subvolume.below_with_info(top):
         if not info.read_only or info.parent_uuid != live.uuid:
@@ -193,19 +194,19 @@ def owned(place: Layout, live: subvolume.Info) -> Iterator[Kept]:
             path=str(path),
             intact=not info.received_uuid and info.ctransid <= info.otransid,
         )
-        yield Kept(snapshot, info, path)
+        yield SnapshotEntry(snapshot, info, path)
 
 
 def _own_name(path: Path) -> str:
-    """The snapshot's name, escaped: it goes into the catalogue and names a folder of the copy.
-    Snapper calls each `snapshot`, in a folder with its number.
+    """The snapshot's name, escaped: it is stored in the catalogue and used as a folder name.
+    Snapper names each one `snapshot`, in a numbered folder.
     """
     name = f"{path.parent.name}-{path.name}" if path.name == "snapshot" else path.name
     return escaped(name)
 
 
-def matches(one: Kept, patterns: tuple[str, ...]) -> bool:
-    """Whether the snapshot's name is one of those that the definition takes along."""
+def matches(one: SnapshotEntry, patterns: tuple[str, ...]) -> bool:
+    """Whether the snapshot's name matches one of the patterns."""
     names = {one.snapshot.name, one.path.name}
     from fnmatch import fnmatchcase  # loaded only where a definition names snapshots
 
@@ -213,7 +214,7 @@ def matches(one: Kept, patterns: tuple[str, ...]) -> bool:
 
 
 def topmost_mount(path: Path) -> Path:
-    """The mount of the file system of `path` from which most of it can be reached."""
+    """The mount of the file system of `path` that is closest to its top level."""
     mounts = layout.mount_points()
     here = Path(os.path.realpath(path))
     holding = next(mounts[folder] for folder in (here, *here.parents) if folder in mounts)
@@ -225,8 +226,8 @@ def topmost_mount(path: Path) -> Path:
     return min(same)[1] if same else here
 
 
-def find_to_send(place: Layout, guid: str) -> Kept | None:
-    """A snapshot of the store, or one of the owner's, by its identity."""
+def find_to_send(place: Layout, guid: str) -> SnapshotEntry | None:
+    """A snapshot of the store, or a user snapshot, by its identity."""
     one = find(place, guid)
     if one is None and place.live:
         owners = owned(place, subvolume.info(place.view))
@@ -234,22 +235,22 @@ def find_to_send(place: Layout, guid: str) -> Kept | None:
     return one
 
 
-def require_base(place: Layout, guid: str, where: str) -> Kept:
-    """The intact snapshot that something starts from; `Diverged` when there is none."""
+def require_base(place: Layout, guid: str, where: str) -> SnapshotEntry:
+    """The intact snapshot with that identity; `Diverged` when there is none."""
     one = find_to_send(place, guid)
     if one is None or not one.snapshot.intact:
         raise refusals.base_missing(where, guid)
     return one
 
 
-def taken_for(place: Layout, here: Kept, where: str) -> subvolume.Info:
-    """The subvolume that `btrfs receive` takes for this base: the base itself, or an intact copy
-    of it; `Diverged` when it would take another one.
+def taken_for(place: Layout, here: SnapshotEntry, where: str) -> subvolume.Info:
+    """The subvolume that `btrfs receive` uses as this base: the base itself, or an intact copy of
+    it; `Diverged` when it would use any other.
 
-    It looks for what a stream starts from, and for the source of a reflink, by the identity that
-    was received, and takes the first subvolume of the file system that has it. When that is not
-    ours (both ends are on one file system, say), its record must say that it is intact: else wrong
-    data would be taken for right.
+    It finds the base of a stream, and the source of a reflink, by the received UUID, and uses the
+    first such subvolume of the file system. When that is not our own (for example because both ends
+    are on one file system), its record must confirm that it is intact. Otherwise the result could
+    contain wrong data.
     """
     copies = ioctl.received_as(here.path, here.info.received_uuid or here.info.uuid)
     if not copies or copies[0] == here.info.id:
@@ -269,12 +270,12 @@ def _unsound(copy: str, where: str) -> Diverged:
     return Diverged(
         "another copy of the base snapshot is in the way",
         where=where,
-        why=f"{copy} was received from the same snapshot, and 'btrfs receive' would take data "
-        "from it, though it may have been changed since",
+        why=f"{copy} was received from the same snapshot, and 'btrfs receive' would use its "
+        "data, although it may have been changed since",
         hint=f"Delete it (btrfs subvolume delete) if it is not needed: {copy}",
     )
 
 
 def filesystem_generation(place: Layout) -> int:
-    """The transaction that the file system is at: what is made later has a greater one."""
+    """The current transaction of the file system; whatever is created later has a greater one."""
     return ioctl.filesystem_facts(place.store)[1]

@@ -1,8 +1,8 @@
 """Sending: the kernel writes the stream into a pipe, in a thread of this process.
 
-No `btrfs send` is started: a process less, and its end cannot be mistaken for success. Whatever
-passes is checked command by command, because the kernel begins the stream again, in the middle of
-it, when the sending thread is stopped and continued (SIGSTOP, a debugger, a suspended container).
+`btrfs send` is not used: this saves a process, and its exit cannot be mistaken for success. The
+stream is checked command by command, because the kernel starts it again, in the middle, when the
+sending thread is stopped and continued (SIGSTOP, a debugger, a suspended container).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _SKIP_S = 0.5
 class Sending(NamedTuple):
     """What is sent.
 
-    path: of the read-only subvolume. parent_root: id of the base, 0 for a whole stream.
-    clone_sources: ids of subvolumes that the receiver has, too. rewrite_ctransid: announce this
-    transaction in place of the subvolume's own: a received snapshot passes on the identity that
-    it came with, not its local one.
+    path: of the read-only subvolume. parent_root: id of the base, 0 for a full stream.
+    clone_sources: ids of subvolumes that the receiver also has. rewrite_ctransid: announce this
+    transaction instead of the subvolume's own, because a received snapshot passes on its original
+    identity, not its local one.
     """
 
     path: Path
@@ -47,34 +47,34 @@ class Sending(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """What of a stream the other end has: so many bytes, with that BLAKE3 digest."""
+    """How much of a stream the other end has: its length in bytes and BLAKE3 digest."""
 
     stream_bytes: int
     digest: str
 
     @classmethod
-    def parse(cls, said: Mapping[str, int | str] | None, where: str) -> Self | None:
-        """From a `Staging`; `CheckpointUseless` when it is none of this driver's."""
-        if not said:
+    def parse(cls, checkpoint: Mapping[str, int | str] | None, where: str) -> Self | None:
+        """From a `Staging`; `CheckpointUseless` when this driver did not write it."""
+        if not checkpoint:
             return None
-        stream_bytes, digest = said.get("bytes"), said.get("digest")
+        stream_bytes, digest = checkpoint.get("bytes"), checkpoint.get("digest")
         if not isinstance(stream_bytes, int) or not isinstance(digest, str) or stream_bytes < 1:
-            raise useless(where, f"{dict(said)} is no place in a btrfs stream")
+            raise useless(where, f"{dict(checkpoint)} is not a position in a btrfs stream")
         return cls(stream_bytes, digest)
 
 
 def useless(where: str, why: str) -> CheckpointUseless:
-    """The other end holds something else than what is sent now."""
+    """The other end has other data than what is sent now."""
     return CheckpointUseless(
-        "the transfer cannot go on where it was interrupted",
+        "the transfer cannot be resumed where it was interrupted",
         where=where,
         why=why,
-        hint="Run the same command again: it begins anew.",
+        hint="Run the same command again: it starts from the beginning.",
     )
 
 
 def make_pipe() -> tuple[int, int]:
-    """A pipe, as long as may be."""
+    """A pipe with the largest possible buffer."""
     reading, writing = os.pipe()
     with contextlib.suppress(OSError):  # limited for users other than root: only slower
         fcntl.fcntl(writing, _F_SETPIPE_SZ, PIPE_BYTES)
@@ -82,15 +82,15 @@ def make_pipe() -> tuple[int, int]:
 
 
 class BtrfsSendStream(SendStream):
-    """The stream of one snapshot. going_on: from what the other end has of it."""
+    """The stream of one snapshot. resume_from: resume after what the other end has."""
 
-    def __init__(self, sending: Sending, where: str, going_on: Checkpoint | None = None) -> None:
+    def __init__(self, sending: Sending, where: str, resume_from: Checkpoint | None = None) -> None:
         super().__init__()
         self._sending = sending
-        self._going_on = going_on
-        self._left_bytes = going_on.stream_bytes if going_on else 0
+        self._resume_from = resume_from
+        self._left_bytes = resume_from.stream_bytes if resume_from else 0
         self._digest = StreamDigest()
-        self._behind: bytes | memoryview = b""
+        self._rest: bytes | memoryview = b""
         self._where = where
         self._scanner = BtrfsStreamScanner()
         self._buffer = bytearray(PIPE_BYTES)
@@ -107,7 +107,7 @@ class BtrfsSendStream(SendStream):
         self._thread = threading.Thread(
             target=self._send, args=(subvolume, writing), name="btrfs-send", daemon=True
         )
-        # The thread inherits the mask from its first moment on.
+        # The thread inherits the signal mask when it starts.
         before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
         try:
             self._thread.start()
@@ -141,29 +141,29 @@ class BtrfsSendStream(SendStream):
         return False
 
     def _skip_chunk(self) -> None:
-        assert self._going_on is not None
+        assert self._resume_from is not None
         chunk = self._read()
         if not chunk:
-            raise useless(self._where, "the stream is shorter than what was received of it")
+            raise useless(self._where, "the stream is shorter than the part already received")
         known = memoryview(chunk)[: self._left_bytes]
         self._digest.update(known)
         self._left_bytes -= len(known)
         if self._left_bytes:
             return
-        if self._digest.hexdigest() != self._going_on.digest:
+        if self._digest.hexdigest() != self._resume_from.digest:
             raise useless(
                 self._where,
-                f"the first {self._going_on.stream_bytes} bytes of the stream are not what was "
-                "received",
+                f"the first {self._resume_from.stream_bytes} bytes of the stream differ from what "
+                "was received",
             )
-        self._behind = memoryview(chunk)[len(known) :]
+        self._rest = memoryview(chunk)[len(known) :]
 
     def read(self) -> bytes | memoryview:
         """See `SendStream.read`."""
         while self._left_bytes:
             self._skip_chunk()
-        if self._behind:
-            chunk, self._behind = self._behind, b""
+        if self._rest:
+            chunk, self._rest = self._rest, b""
             return chunk
         return self._read()
 
@@ -203,7 +203,7 @@ class BtrfsSendStream(SendStream):
 
     def _restarted(self, why: str) -> MirrordError:
         return TransferFailed(
-            "the kernel's stream makes no sense",
+            "the kernel's send stream is malformed",
             where=self._where,
             why=why,
             hint="Nothing was applied; run the same command again.",
@@ -214,7 +214,7 @@ class BtrfsSendStream(SendStream):
         if self._error is not None:
             raise self._explained(self._error) from self._error
         if not self._scanner.ended:
-            raise self._restarted("it ends in its middle")
+            raise self._restarted("it is truncated")
         self._ended = True
 
     def _explained(self, error: OSError) -> MirrordError:

@@ -1,8 +1,8 @@
-"""Subvolumes: what the kernel says of one, and the few things that are done to one.
+"""Subvolumes: what the kernel reports about them, and the operations on them.
 
-The identity of a snapshot is `<uuid>:<transaction>`: of a received one the pair that it was
-received as, else its own uuid and the transaction of its last change. So two copies of one
-snapshot have one identity, and one that was made writable and changed has another.
+The identity of a snapshot is `<uuid>:<transaction>`: for a received snapshot the pair that it was
+received with, else its own uuid and the transaction of its last change. Copies of one snapshot
+therefore have the same identity, and a snapshot that was made writable and changed has another.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ try:
     import btrfsutil
 
     _IMPORT_ERROR = ""
-except ImportError as _error:  # the module is an extra: other drivers work without it
+except ImportError as _error:  # the module is optional: other drivers work without it
     _IMPORT_ERROR = str(_error)
 
 _READ_ONLY = 1
-#: So many snapshots at the same time.
+#: How many snapshots are taken at the same time.
 _AT_ONCE = 16
 _ROOT_INODE = 256
 _NO_UUID = bytes(16)
@@ -38,8 +38,8 @@ _NO_UUID = bytes(16)
 class Info(NamedTuple):
     """The root item of a subvolume. uuid, parent_uuid, received_uuid: hex, "" when not set.
 
-    otransid: transaction in which it was made; ctransid: of its last change; stransid: the
-    ctransid that the sender announced, 0 when it was not received. otime_ns: when it was made.
+    otransid: transaction in which it was created; ctransid: of its last change; stransid: the
+    ctransid that the sender announced, 0 when it was not received. otime_ns: creation time.
     """
 
     id: int
@@ -61,12 +61,12 @@ class Info(NamedTuple):
 
     @property
     def newest_generation(self) -> int:
-        """No extent of it is newer than this transaction."""
+        """The transaction of its newest extent, at most."""
         return max(self.ctransid, self.otransid)
 
 
 def require_support() -> None:
-    """Raise `Unsupported`, with the way to mend it, when this machine cannot do btrfs."""
+    """Raise `Unsupported`, with a hint, when this host does not support btrfs."""
     if _IMPORT_ERROR:
         raise Unsupported(
             "btrfs volumes need the Python module 'btrfsutil'",
@@ -79,11 +79,13 @@ def require_support() -> None:
 
 @functools.cache
 def _require_kernel() -> None:
-    """What the kernel once had it keeps; that it has not is an error, which is not remembered."""
+    """`Unsupported` when the kernel lacks btrfs. Only success is cached: a module may be loaded."""
     with Path("/proc/filesystems").open(encoding="utf-8") as file:
         if any(line.endswith("\tbtrfs\n") for line in file):
             return
-    raise Unsupported("this kernel has no btrfs", hint="Load it as root with: modprobe btrfs")
+    raise Unsupported(
+        "btrfs is not available in this kernel", hint="Load the module as root: modprobe btrfs"
+    )
 
 
 def is_subvolume(path: str | Path) -> bool:
@@ -104,9 +106,9 @@ def info(path: str | Path) -> Info:
 def last_change(path: str | Path, facts: Info) -> int:
     """The transaction of the last change of the subvolume at `path`, as it is on disk.
 
-    That is its ctransid, but for what the kernel brings back from the log tree after a power cut
-    (all that was written with fsync since the last commit): a mount writes it into the subvolume's
-    tree and leaves the ctransid as it was.
+    That is its ctransid, except for what the kernel replays from the log tree after a power failure
+    (everything written with fsync since the last commit): the mount writes it to the subvolume's
+    tree without changing the ctransid.
     """
     newest = ioctl.newest_inode(path, facts.id, newer_than=facts.ctransid)
     return max(facts.ctransid, newest)
@@ -131,7 +133,7 @@ def _hex(uuid: bytes) -> str:
 
 
 def create(op: str, path: str | Path) -> None:
-    """Make an empty subvolume."""
+    """Create an empty subvolume."""
     steps.reached(op)
     btrfsutil.create_subvolume(os.fspath(path))
 
@@ -142,8 +144,8 @@ def snapshot(op: str, source: str | Path, path: str | Path, *, read_only: bool) 
 
 
 def snapshots(op: str, wanted: Mapping[Path, Path], *, read_only: bool) -> None:
-    """Make each path a snapshot of its source, all as nearly at once as the kernel can: those that
-    it is asked for before it commits come with one commit, and have one moment.
+    """Make each path a snapshot of its source, as close together in time as the kernel can:
+    snapshots requested before it commits belong to one commit, and so to one point in time.
     """
 
     def take(path: Path, source: Path) -> None:
@@ -154,12 +156,12 @@ def snapshots(op: str, wanted: Mapping[Path, Path], *, read_only: bool) -> None:
                 raise swapfiles.refused(source, f"btrfs:{source}") from error
             raise
 
-    if len(wanted) < 2:  # what is alone needs no thread
+    if len(wanted) < 2:  # a single one needs no thread
         for path, source in wanted.items():
             steps.reached(op)
             take(path, source)
         return
-    from concurrent.futures import ThreadPoolExecutor  # (it takes long, and few need it)
+    from concurrent.futures import ThreadPoolExecutor  # slow to import and rarely needed
 
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="snapshot") as pool:
         begun = []
@@ -178,19 +180,19 @@ def delete(op: str, path: str | Path) -> None:
 
 def reclaim(path: str | Path) -> None:
     """Let the kernel free the space of deleted subvolumes now, in the background. Otherwise it
-    begins up to 30 s later, and a full file system stays full until then.
+    starts up to 30 s later, and a full file system stays full until then.
     """
     with contextlib.suppress(OSError):  # it would happen anyway
         ioctl.sync(path)
 
 
 def begin_commit(path: str | Path, beginning: threading.Lock) -> None:
-    """Let the kernel commit what changed in the file system's trees, and then clean up deleted
-    subvolumes, in the background; data that users wrote stay in memory. Left to itself it cleans
-    up every 30 s, all at once: with a mirror that runs each second, that stops all for seconds.
+    """Let the kernel commit the file system's trees, and then clean up deleted subvolumes, in the
+    background; data that users wrote stays in memory. By default it cleans up every 30 s, all at
+    once: with a mirror that runs every second, that blocks the file system for seconds.
 
-    The kernel may take its time to begin, so nobody waits for it; who asks meanwhile is content:
-    `beginning` is held until it has.
+    The kernel may delay the start, so this does not wait. `beginning` is held until the commit has
+    started; calls in the meantime return at once.
     """
     if not beginning.acquire(blocking=False):
         return
@@ -227,7 +229,7 @@ def below_with_info(path: str | Path) -> Iterator[tuple[str, Info]]:
 
 @contextlib.contextmanager
 def _opened(path: str | Path) -> Iterator[int]:
-    """A descriptor: an iterator that is given a path keeps it for ever (btrfsutil 6.12)."""
+    """A descriptor: an iterator created from a path never closes it (btrfsutil 6.12)."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield descriptor

@@ -11,28 +11,28 @@ from mirrord.core.text import escaped
 
 
 def refused(volume: Path, where: str) -> MirrordError:
-    """What ETXTBSY means when a snapshot of `volume` was to be taken."""
+    """The error for ETXTBSY when a snapshot of `volume` is taken."""
     named = " ".join(escaped(path) for path in active_in(volume)) or "a swap file"
     return Refused(
         "no snapshot can be taken while a swap file in the volume is active",
         where=where,
-        why=f"btrfs takes none of a subvolume with an active swap file: {named}",
-        hint=f"Run 'swapoff {named}', and make the swap file in a subvolume of its own, which is "
-        "not mirrored; then run the same command again.",
+        why=f"btrfs cannot snapshot a subvolume with an active swap file: {named}",
+        hint=f"Run 'swapoff {named}', and create the swap file in a separate subvolume that is "
+        "not mirrored. Then run the same command again.",
     )
 
 
 def active_in(volume: Path) -> list[str]:
-    """The active swap files that lie in the subvolume."""
+    """The active swap files in the subvolume."""
     device = os.stat(volume).st_dev
     found = []
     for line in Path("/proc/swaps").read_bytes().splitlines()[1:]:
-        # Blanks and the like are written as a backslash with three octal digits.
+        # White space is escaped as a backslash with three octal digits.
         octal = line.split()[0]
         path = re.sub(rb"\\([0-7]{3})", lambda digits: bytes([int(digits[1], 8)]), octal)
         try:
             if os.stat(path).st_dev == device:
                 found.append(os.fsdecode(path))
         except OSError:
-            continue  # in a mount namespace of somebody else
+            continue  # in another mount namespace
     return found

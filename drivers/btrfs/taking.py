@@ -1,4 +1,4 @@
-"""Taking reference snapshots, of several volumes as nearly at one moment as btrfs can."""
+"""Taking reference snapshots, of several volumes as close together in time as possible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mirrord.drivers.btrfs.layout import Layout
 
 
 class Wanted(NamedTuple):
-    """A snapshot that is to be taken. wrapper: the folder that it comes into."""
+    """A snapshot that is to be taken. wrapper: the folder that will contain it."""
 
     place: Layout
     wrapper: Path
@@ -21,7 +21,7 @@ class Wanted(NamedTuple):
 
 
 def ready(place: Layout, name: str, listed: str, where: str) -> Wanted:
-    """Do what can be done before. listed: the uuid that the live volume had when its snapshots were
+    """Prepare for the snapshot. listed: the uuid that the live volume had when its snapshots were
     listed, "" when they were not.
     """
     if not place.live:
@@ -32,16 +32,16 @@ def ready(place: Layout, name: str, listed: str, where: str) -> Wanted:
     wrapper = place.snapshots / layout.component(name, where)
     done = store.in_wrapper(place, wrapper, SnapshotKind.REFERENCE) is not None
     if not done:
-        # The kernel's commit of the snapshot makes the folder durable, too.
+        # The commit of the snapshot makes the folder durable as well.
         reserve.keep(place)
         failover.sweep(place)
         wrapper.mkdir(mode=0o755, exist_ok=True)
-        wrapper.chmod(0o755)  # whatever the umask: a reverse makes it the way to the view
+        wrapper.chmod(0o755)  # whatever the umask: a reverse makes it part of the path to the view
     return Wanted(place, wrapper, done)
 
 
 def take(wanted: Sequence[Wanted]) -> list[Snapshot]:
-    """Take those that are not there yet."""
+    """Take the snapshots that do not exist yet."""
     missing = {one.wrapper / one.wrapper.name: one.place.view for one in wanted if not one.done}
     subvolume.snapshots("BTRFS:SNAPSHOT:TAKE", missing, read_only=True)
     taken = [store.in_wrapper(one.place, one.wrapper, SnapshotKind.REFERENCE) for one in wanted]

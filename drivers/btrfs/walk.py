@@ -1,13 +1,13 @@
-"""What lies between two snapshots: block states from the extents, files from the stream.
+"""What changed between two snapshots: block states from the extents, files from the stream.
 
-An extent is never written to again while a snapshot holds it, so the extents that a snapshot's
-tree names are its active map, and the four states are set operations (FAST'02, 3.2.2). Two depths:
+An extent is never overwritten while a snapshot refers to it, so the extents in a snapshot's tree
+are its active map, and the four states are set operations (FAST'02, 3.2.2). Two levels of detail:
 
 -   what will be sent: only leaves of the incremental that are newer than the base are read;
--   all states: both trees whole. An extent counts with its whole length on disk, as long as any
-    file names any part of it. Data inside the tree itself (small files) count as one block a
-    file. `unused` is the size of the file system less the union of both: it includes what other
-    subvolumes use.
+-   all states: both trees are read completely. An extent counts with its full length on disk, as
+    long as a file refers to any part of it. Data inside the tree itself (small files) counts as
+    one block per file. `unused` is the size of the file system minus the union of both; it
+    includes what other subvolumes use.
 
 A balance or defragmentation moves extents: what it moved counts as added and deleted.
 """
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from mirrord.core.model import BlockStates, Changes, Delta, FileChange
 from mirrord.drivers.btrfs import ioctl, subvolume
-from mirrord.drivers.btrfs.store import Kept
+from mirrord.drivers.btrfs.store import SnapshotEntry
 from mirrord.drivers.btrfs.stream import BtrfsSendStream, Sending
 from mirrord.system.native import BtrfsBlocks, BtrfsChanges, BtrfsExtents
 
@@ -29,8 +29,8 @@ BLOCK_BYTES = 4096
 
 
 def delta(
-    base: Kept | None,
-    incremental: Kept,
+    base: SnapshotEntry | None,
+    incremental: SnapshotEntry,
     *,
     live: subvolume.Info | None,
     states: bool,
@@ -38,7 +38,7 @@ def delta(
     changes: tuple[FileChange, ...] | None = None,
 ) -> Delta:
     """The delta. live: the live volume here, if there is one. encoded: compressed extents are
-    sent compressed. changes: the files, when they were asked for.
+    sent compressed. changes: the files, when they were requested.
     """
     lineal = base is not None and _lineal(live, base, incremental)
     descriptor = os.open(incremental.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -51,7 +51,7 @@ def delta(
             unchanged, deleted, added = _compared(old, new)
             counts = (unchanged, deleted, added)
             send_bytes = BtrfsExtents(0, encoded).send_bytes + added * BLOCK_BYTES
-            if lineal:  # the newer leaves once more, for what is spent beside the data
+            if lineal:  # read the newer leaves again, to count the metadata overhead
                 newest = base.info.newest_generation
                 send_bytes = _Tree(descriptor, incremental.info.id, newest, encoded).send_bytes()
         else:
@@ -71,7 +71,7 @@ def delta(
 
 
 class _Tree:
-    """The extents of a tree, of which only one part at a time is in memory."""
+    """The extents of a tree; only one part at a time is in memory."""
 
     def __init__(self, descriptor: int, tree: int, newer_than: int, encoded: bool) -> None:
         self._search = functools.partial(
@@ -80,11 +80,11 @@ class _Tree:
 
     @functools.cached_property
     def first(self) -> BtrfsExtents:
-        """Part 0, by which it is known how many there are."""
+        """Part 0, which has the number of parts."""
         return self._search()
 
     def part(self, part: int, parts: int) -> BtrfsExtents:
-        """One part of so many."""
+        """Part `part` of `parts`."""
         if part:
             return self._search(part=part, parts=parts)
         self.first.divide(parts)
@@ -96,7 +96,7 @@ class _Tree:
         return sum(self.part(part, parts).blocks() for part in range(parts))
 
     def send_bytes(self) -> int:
-        """What a stream of all of them takes."""
+        """The size of a stream with all of them."""
         return self.first.send_bytes
 
 
@@ -109,18 +109,18 @@ def _compared(old: _Tree, new: _Tree) -> tuple[int, int, int]:
 
 
 class NamedBlocks(NamedTuple):
-    """The blocks that the files of a snapshot name. guid: of the snapshot."""
+    """The blocks that the files of a snapshot refer to. guid: of the snapshot."""
 
     guid: str
     blocks: BtrfsBlocks
 
 
 def changes(
-    base: Kept, incremental: Kept, known: NamedBlocks | None
+    base: SnapshotEntry, incremental: SnapshotEntry, known: NamedBlocks | None
 ) -> tuple[Changes, NamedBlocks]:
-    """Which blocks are named by one of the two only; and those of the incremental, to be `known`
-    when it is the base. Addresses are btrfs' own, which is what a send stream's data are read
-    from; object 1 has the contents that are in the tree itself, 4 KiB a file.
+    """The blocks that only one of the two refers to; and those of the incremental, to be passed as
+    `known` when it is the base. Addresses are btrfs logical addresses, from which the data of a
+    send stream is read; object 1 has the content inside the tree itself, 4 KiB per file.
     """
     descriptor = os.open(incremental.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -134,9 +134,9 @@ def changes(
     return Changes(*old.changes(new)), NamedBlocks(incremental.snapshot.guid, new)
 
 
-def _lineal(live: subvolume.Info | None, base: Kept, incremental: Kept) -> bool:
-    """Whether the incremental's tree grew out of the base's, so that what is newer than the base
-    is all that was added: both are snapshots of one volume, or one began as the other.
+def _lineal(live: subvolume.Info | None, base: SnapshotEntry, incremental: SnapshotEntry) -> bool:
+    """Whether the incremental's tree descends from the base's, so that everything newer than the
+    base was added: both are snapshots of one volume, or one began as the other.
     """
     older, newer = base.info, incremental.info
     if not newer.parent_uuid or older.otransid > newer.otransid:
@@ -155,7 +155,9 @@ def _states(path: Path, counts: tuple[int, int, int]) -> BlockStates:
     return BlockStates(unused=unused, unchanged=unchanged, deleted=deleted, added=added)
 
 
-def changed_files(base: Kept | None, incremental: Kept, where: str) -> list[FileChange]:
+def changed_files(
+    base: SnapshotEntry | None, incremental: SnapshotEntry, where: str
+) -> list[FileChange]:
     """The changed files, ordered by path, from a stream without data."""
     sending = Sending(
         incremental.path,
@@ -179,7 +181,7 @@ def changed_files(base: Kept | None, incremental: Kept, where: str) -> list[File
 
 
 def _only_read(old: Path, new: Path) -> bool:
-    """Whether nothing but the time of the last reading differs."""
+    """Whether only the access time differs."""
     try:
         one, other = os.lstat(old), os.lstat(new)
     except OSError:

@@ -1,1 +1,1 @@
-"""The catalogue: what happened and what is under way, in SQLite. The only room that speaks SQL."""
+"""The catalogue: history and running operations, in SQLite. The only package that uses SQL."""

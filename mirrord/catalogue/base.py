@@ -1,4 +1,4 @@
-"""A catalogue's file: opening, migrating, transactions, and what went wrong in words."""
+"""The catalogue's file: opening, migration, transactions, and error messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mirrord.catalogue.schema import APPLICATION_ID, MIGRATIONS
 from mirrord.core.errors import Busy, Damaged, IoFailed, NoSpace
 from mirrord.system import steps
 
-#: The path of a catalogue that is in no file, and gone when it is closed.
+#: The path of a catalogue in memory, which is lost when it is closed.
 IN_MEMORY = Path(":memory:")
 _CACHE_KIB = 256
 #: How long another process may take to record something.
@@ -21,14 +21,14 @@ _OTHERS_S = 30.0
 
 
 class Store:
-    """A catalogue in a file. Opening makes it or migrates it; never loses what is in it.
+    """A catalogue in a file. Opening creates or migrates it, without loss of data.
 
-    One connection: for one thread at a time.
+    It has one connection: use from one thread at a time.
     """
 
     def __init__(self, path: Path, turn: threading.Lock | None = None) -> None:
-        """turn: where those wait who write to this file in other threads of this process. SQLite
-        would have them ask again and again, and on a slow disk one might never get its turn.
+        """turn: serializes writers in other threads of this process. SQLite would make them poll,
+        and on a slow disk one might never succeed.
         """
         self.path = path
         self._turn = turn or threading.Lock()
@@ -63,19 +63,19 @@ class Store:
             raise Damaged(
                 "this is not a mirrord catalogue",
                 where=str(self.path),
-                hint="Move the file away; mirrord then finds the mirrors' state anew.",
+                hint="Move the file away; mirrord then rebuilds the state of the mirrors.",
             )
         if version > len(MIGRATIONS):
             raise Damaged(
                 "the catalogue was written by a newer mirrord",
                 where=str(self.path),
-                why=f"its version is {version}, this mirrord knows {len(MIGRATIONS)}",
-                hint="Install that newer mirrord again.",
+                why=f"its version is {version}, this mirrord supports {len(MIGRATIONS)}",
+                hint="Install the newer mirrord again.",
             )
         if str(db.execute("PRAGMA journal_mode").fetchone()[0]) != "wal":
             db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
-        # A service has a connection for each of its threads: small caches, what they hold is hot.
+        # The daemon has a connection per thread, so caches are small; the data in them is hot.
         db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         for number in range(version, len(MIGRATIONS)):
             steps.reached("CATALOGUE:MIGRATE")
@@ -106,15 +106,15 @@ class Store:
                 "the catalogue cannot be used",
                 where=where,
                 why=text,
-                hint="Check that the folder is there and writable, and that its disk is not full.",
+                hint="Check that the folder exists and is writable, and that its disk is not full.",
             ) from error
         except sqlite3.DatabaseError as error:
             raise Damaged(
                 "the catalogue is damaged",
                 where=where,
                 why=str(error),
-                hint="Move the file away: mirrord then finds the state of each mirror anew from "
-                "its two ends. Only history is lost.",
+                hint="Move the file away: mirrord then rebuilds the state of each mirror from its "
+                "two ends. Only history is lost.",
             ) from error
 
     @contextmanager

@@ -1,7 +1,7 @@
-"""The tables, and the migrations that lead to them. This is their canonical description.
+"""The tables, and the migrations that create them. This is their canonical description.
 
-Definitions are not here: they are TOML files. What a volume holds is not here either: the
-volumes know it. The catalogue knows what was meant to be done, and what was done.
+Definitions are not stored here: they are TOML files. Nor is the content of volumes: the volumes
+themselves have it. The catalogue records what was to be done, and what was done.
 """
 
 #: Marks the file as ours ("mird").
@@ -10,9 +10,9 @@ APPLICATION_ID = 0x6D697264
 #: Each entry leads from version n to n + 1 (PRAGMA user_version).
 MIGRATIONS = (
     """
-    -- One row for each mirror that ever did anything here.
+    -- One row for each mirror that was ever used here.
     -- state: as mirrord.core.states.State. quiesced: 0 or 1, survives restarts.
-    -- sequence: of the last snapshot name given out; only grows.
+    -- sequence: of the last snapshot name assigned; only increases.
     -- confirmed_ns: when the destination was last known to equal the source (wall time): the
     --   time of the snapshot shown, or later, when a check found the source unchanged. 0: never.
     CREATE TABLE mirror (
@@ -24,11 +24,11 @@ MIGRATIONS = (
         created_ns    INTEGER NOT NULL
     ) STRICT;
 
-    -- What is under way: the intent, durable before the first effect. At most one for a mirror;
-    -- the row goes when the work is done or undone. A row found at the start of a verb is what a
-    -- crash left: mirrord.engine.recovery takes it up.
+    -- Running operations: the intent, durable before the first effect. At most one per mirror.
+    -- The row is deleted when the work is done or undone. A row found at the start of a verb was
+    -- left by a crash: mirrord.engine.recovery handles it.
     -- phase: the last step that is known to be done, per verb (mirrord.engine.recovery).
-    -- arguments: JSON, all that recovery needs to finish without asking anybody.
+    -- arguments: JSON, everything that recovery needs to finish unattended.
     CREATE TABLE operation (
         mirror_id   TEXT PRIMARY KEY REFERENCES mirror (id),
         verb        TEXT NOT NULL,
@@ -39,8 +39,8 @@ MIGRATIONS = (
     ) STRICT;
 
     -- The snapshots that mirrord took or carried for a mirror, by identity (guid). Only these
-    -- may be pruned: what is not here belongs to somebody else.
-    -- sequence: place in the mirror's history. kind: as mirrord.core.model.SnapshotKind.
+    -- may be pruned: any other snapshot is not managed by mirrord.
+    -- sequence: position in the mirror's history. kind: as mirrord.core.model.SnapshotKind.
     CREATE TABLE snapshot (
         mirror_id  TEXT NOT NULL REFERENCES mirror (id),
         guid       TEXT NOT NULL,
@@ -52,10 +52,10 @@ MIGRATIONS = (
     ) STRICT;
 
     -- One row for each transfer of one snapshot, kept as history.
-    -- base: guid, or NULL for a whole one. why_whole: the reason, when base is NULL.
+    -- base: guid, or NULL for a full transfer. why_whole: the reason, when base is NULL.
     -- result: running | done | failed | aborted. error: one line when failed or aborted.
     -- stream_bytes: what was sent; added_bytes: of blocks in state `added`; states: JSON or NULL.
-    -- checksum: XXH3-128 of the stream, hex; '' until it is whole.
+    -- checksum: XXH3-128 of the stream, hex; '' until it is complete.
     CREATE TABLE transfer (
         id            TEXT PRIMARY KEY,
         mirror_id     TEXT NOT NULL REFERENCES mirror (id),
@@ -76,7 +76,7 @@ MIGRATIONS = (
     ) STRICT;
     CREATE INDEX transfer_by_time ON transfer (mirror_id, started_ns);
 
-    -- What happened beside transfers, one line each: state changes, recoveries, warnings.
+    -- Events other than transfers, one line each: state changes, recoveries, warnings.
     CREATE TABLE event (
         id         INTEGER PRIMARY KEY,
         mirror_id  TEXT NOT NULL REFERENCES mirror (id),
@@ -91,17 +91,17 @@ MIGRATIONS = (
     ALTER TABLE transfer ADD COLUMN throttled_ms INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE transfer ADD COLUMN phases TEXT NOT NULL DEFAULT '{}';
 
-    -- In the order of their being, for the newest few of a mirror.
+    -- In order of insertion, for the newest few of a mirror.
     DROP INDEX transfer_by_time;
     DROP INDEX event_by_time;
     CREATE INDEX transfer_by_mirror ON transfer (mirror_id);
     CREATE INDEX event_by_mirror ON event (mirror_id);
 
-    -- accepted: the owner has looked at a doubt about pruning; snapshots up to this sequence
-    --   are beyond doubt.
+    -- accepted: an administrator accepted a doubt about pruning; snapshots up to this sequence
+    --   are not checked again.
     ALTER TABLE mirror ADD COLUMN accepted INTEGER NOT NULL DEFAULT 0;
 
-    -- Tries that failed, of the scheduler's and of people's; each with its reason.
+    -- Failed attempts, of the scheduler and of users, each with its reason.
     -- number: 1 for the first of a run. cause: what started it (schedule, retry, asked, missed).
     CREATE TABLE attempt (
         id           INTEGER PRIMARY KEY,
@@ -115,8 +115,8 @@ MIGRATIONS = (
     ) STRICT;
     CREATE INDEX attempt_by_time ON attempt (mirror_id, at_ns);
 
-    -- Alarms that are up now, and those that were. mirror_id: NULL for one of the host.
-    -- level: warning | error. cleared_ns: NULL while it is up.
+    -- Active and cleared alarms. mirror_id: NULL for an alarm of the host.
+    -- level: warning | error. cleared_ns: NULL while it is active.
     CREATE TABLE alarm (
         id          INTEGER PRIMARY KEY,
         mirror_id   TEXT REFERENCES mirror (id),
@@ -128,8 +128,8 @@ MIGRATIONS = (
     ) STRICT;
     CREATE INDEX alarm_by_mirror ON alarm (mirror_id, raised_ns);
 
-    -- What holds for the host. clock_doubt: JSON when the wall clock jumped and nobody has said
-    -- that it is right since.
+    -- Facts about the host. clock_doubt: JSON when the wall clock jumped and the change was not
+    -- accepted since.
     CREATE TABLE host (
         key    TEXT PRIMARY KEY,
         value  TEXT NOT NULL
@@ -137,16 +137,16 @@ MIGRATIONS = (
     """,
     """
     -- source: the endpoint at which it was taken, or "" when that is not known: mirrors of one
-    -- source may have a snapshot together, and the last of them deletes it there.
+    -- source may share a snapshot, and the last of them deletes it there.
     ALTER TABLE snapshot ADD COLUMN source TEXT NOT NULL DEFAULT '';
     CREATE INDEX snapshot_by_guid ON snapshot (guid);
     """,
     """
-    -- confirmed_guid: the snapshot that confirmed_ns is about: it was shown then. '' when that is
+    -- confirmed_guid: the snapshot that was shown at confirmed_ns. '' when that is
     --   not known (before the first transfer, or recorded by an older version).
     ALTER TABLE mirror ADD COLUMN confirmed_guid TEXT NOT NULL DEFAULT '';
 
-    -- Where an end of a mirror was mounted when that was known, by its endpoint.
+    -- Where an end of a mirror was last known to be mounted, by its endpoint.
     CREATE TABLE place (
         mirror_id  TEXT NOT NULL,
         endpoint   TEXT NOT NULL,
@@ -156,7 +156,7 @@ MIGRATIONS = (
     ) STRICT;
 
     -- Commands that failed, until one of that kind succeeds: at most one row for each kind.
-    -- mirror_id: also of a mirror that the catalogue does not know (its row could not be written).
+    -- mirror_id: also for a mirror without a row in `mirror` (which could not be written).
     -- kind: as in mirrord.engine.failures. code: of the error. error: one line.
     CREATE TABLE failure (
         mirror_id  TEXT NOT NULL,
@@ -169,8 +169,8 @@ MIGRATIONS = (
     ) STRICT;
     """,
     """
-    -- A copy of the relationship record that both ends of a mirror had when they were last asked.
-    -- record: as mirrord.core.relationship.encode. What the ends say is what holds.
+    -- A copy of the relationship record that both ends of a mirror had when they were last read.
+    -- record: as mirrord.core.relationship.encode. The records at the ends are authoritative.
     CREATE TABLE relationship (
         mirror_id  TEXT PRIMARY KEY,
         record     TEXT NOT NULL
@@ -180,8 +180,8 @@ MIGRATIONS = (
     ALTER TABLE transfer ADD COLUMN spread_ms INTEGER;
 
     -- Which site of a mirror is the source: its definition only names the sites.
-    -- mirror_id: also of a mirror that has no row of its own yet.
-    -- since_ns: since when (wall time). 0: not known, it was found by looking at the ends.
+    -- mirror_id: also for a mirror without a row in `mirror`.
+    -- since_ns: since when (wall time). 0: not known, it was read from the ends.
     CREATE TABLE direction (
         mirror_id    TEXT PRIMARY KEY,
         source_site  TEXT NOT NULL,

@@ -1,4 +1,4 @@
-"""The catalogue's one class. Each method is one transaction, durable when it returns."""
+"""The catalogue. Each method is one transaction, durable when it returns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TABLES_OF_A_MIRROR = (
 
 
 class MirrorRow(NamedTuple):
-    """A mirror's standing; see the table `mirror`."""
+    """The state of a mirror; see the table `mirror`."""
 
     id: str
     state: State
@@ -50,14 +50,14 @@ class Direction(NamedTuple):
 
 
 class Confirmed(NamedTuple):
-    """The destination equalled the source at that wall time, and showed this snapshot then."""
+    """The wall time at which the destination equalled the source, and the snapshot shown then."""
 
     guid: str
     at_ns: int
 
 
 class Operation(NamedTuple):
-    """Work under way, or what a crash left of it; see the table `operation`."""
+    """A running operation, or one left by a crash; see the table `operation`."""
 
     verb: str
     phase: str
@@ -112,12 +112,12 @@ class EventRow(NamedTuple):
 
 
 class Catalogue(Watchbook):
-    """All that is known of mirrors, and the book of what a watch saw."""
+    """The tables of mirrors, and those of `Watchbook`."""
 
     # Mirrors
 
     def mirror(self, mirror_id: str) -> MirrorRow | None:
-        """A mirror's standing, or None when the catalogue does not know it."""
+        """The state of a mirror, or None when it is not in the catalogue."""
         for row in self._rows(
             "SELECT id, state, quiesced, sequence, confirmed_ns, accepted, confirmed_guid "
             "FROM mirror WHERE id = ?",
@@ -127,7 +127,7 @@ class Catalogue(Watchbook):
         return None
 
     def add_mirror(self, mirror_id: str, state: State) -> MirrorRow:
-        """Begin to know a mirror; one that is known stays as it is."""
+        """Add a mirror; an existing one is left as it is."""
         with self._transaction("MIRROR:ADD") as db:
             db.execute(
                 "INSERT INTO mirror (id, state, created_ns) VALUES (?, ?, ?) "
@@ -147,8 +147,8 @@ class Catalogue(Watchbook):
         sequence: int,
         confirmed: Confirmed,
     ) -> None:
-        """Record what a mirror's destination holds, when the catalogue was lost or is older than
-        it. An operation that it has is dropped. sequence: the greatest that was given out.
+        """Record what is at a mirror's destination, when the catalogue was lost or is older.
+        Deletes a recorded operation. sequence: the greatest one that was assigned.
         """
         with self._transaction("MIRROR:ADOPT") as db:
             db.execute("DELETE FROM operation WHERE mirror_id = ?", (mirror_id,))
@@ -167,7 +167,7 @@ class Catalogue(Watchbook):
             _confirm(db, mirror_id, confirmed)
 
     def set_quiesced(self, mirror_id: str, quiesced: bool) -> None:
-        """Record that no transfer may begin, or that it may again."""
+        """Record whether the mirror is quiesced: no transfer may begin."""
         with self._transaction("MIRROR:QUIESCE") as db:
             db.execute("UPDATE mirror SET quiesced = ? WHERE id = ?", (int(quiesced), mirror_id))
 
@@ -177,12 +177,12 @@ class Catalogue(Watchbook):
             _confirm(db, mirror_id, confirmed)
 
     def accept(self, mirror_id: str, sequence: int) -> None:
-        """Record that the owner has looked at what pruning doubted, up to that sequence."""
+        """Record that doubts about pruning were accepted, up to that sequence."""
         with self._transaction("MIRROR:ACCEPT") as db:
             db.execute("UPDATE mirror SET accepted = ? WHERE id = ?", (sequence, mirror_id))
 
     def remove_mirror(self, mirror_id: str) -> None:
-        """Forget a mirror with all its history."""
+        """Delete a mirror and all its history."""
         with self._transaction("MIRROR:REMOVE") as db:
             for table in _TABLES_OF_A_MIRROR:
                 db.execute(f"DELETE FROM {table} WHERE mirror_id = ?", (mirror_id,))  # noqa: S608 - fixed names
@@ -197,7 +197,7 @@ class Catalogue(Watchbook):
             )
 
     def place(self, mirror_id: str, endpoint: str) -> tuple[str, str] | None:
-        """Mount point and file system of an end, as they were recorded."""
+        """The recorded mount point and file system of an end."""
         for mount, filesystem in self._rows(
             "SELECT mount, filesystem FROM place WHERE mirror_id = ? AND endpoint = ?",
             mirror_id,
@@ -207,7 +207,7 @@ class Catalogue(Watchbook):
         return None
 
     def relationship(self, mirror_id: str) -> Relationship | None:
-        """The relationship record that both ends had when they were last asked."""
+        """The relationship record that both ends had when they were last read."""
         for (record,) in self._rows(
             "SELECT record FROM relationship WHERE mirror_id = ?", mirror_id
         ):
@@ -215,7 +215,7 @@ class Catalogue(Watchbook):
         return None
 
     def set_relationship(self, mirror_id: str, record: Relationship | None) -> None:
-        """Remember the record that both ends have; None: they are to be asked again."""
+        """Store the record that both ends have; None: it must be read from them again."""
         with self._transaction("RELATIONSHIP:SET") as db:
             if record is None:
                 db.execute("DELETE FROM relationship WHERE mirror_id = ?", (mirror_id,))
@@ -228,7 +228,7 @@ class Catalogue(Watchbook):
     # Directions
 
     def direction(self, mirror_id: str) -> Direction | None:
-        """Which site of a mirror is the source; None where that is not recorded."""
+        """The source site of a mirror; None when that is not recorded."""
         for row in self._rows(
             "SELECT source_site, since_ns FROM direction WHERE mirror_id = ?", mirror_id
         ):
@@ -236,7 +236,7 @@ class Catalogue(Watchbook):
         return None
 
     def set_direction(self, mirror_id: str, source_site: str, *, since_ns: int) -> None:
-        """Record which site is the source, and since when; nothing changes when it was already."""
+        """Record the source site, and since when; no change when it is already recorded."""
         with self._transaction("DIRECTION:SET") as db:
             db.execute(
                 "INSERT INTO direction VALUES (?, ?, ?) ON CONFLICT (mirror_id) DO UPDATE "
@@ -248,7 +248,7 @@ class Catalogue(Watchbook):
     # Operations
 
     def operation(self, mirror_id: str) -> Operation | None:
-        """What is under way, or was when the process ended."""
+        """The running operation, or the one that was running when the process ended."""
         for verb, phase, arguments, pid, started_ns in self._rows(
             "SELECT verb, phase, arguments, pid, started_ns FROM operation WHERE mirror_id = ?",
             mirror_id,
@@ -267,7 +267,7 @@ class Catalogue(Watchbook):
         """Record the intent, before its first effect; phase `begun`.
 
         name: makes the name of a snapshot to be taken from a sequence number that was never
-        given out before; both go into the arguments, which are returned.
+        assigned before; both are added to the arguments, which are returned.
         """
         full = dict(arguments)
         with self._transaction(f"{verb.upper()}:BEGIN") as db:
@@ -284,7 +284,7 @@ class Catalogue(Watchbook):
         return full
 
     def advance(self, mirror_id: str, phase: str, **arguments: Any) -> None:
-        """Record a phase as done, with what later phases and recovery need to know."""
+        """Record a phase as done, with the arguments that later phases and recovery need."""
         with self._transaction(f"OPERATION:{phase.upper()}") as db:
             db.execute(
                 "UPDATE operation SET phase = ?, arguments = json_patch(arguments, ?) "
@@ -302,10 +302,10 @@ class Catalogue(Watchbook):
         transfer: tuple[str, str, Mapping[str, int | str]] | None = None,
         gone: Iterable[str] = (),
     ) -> None:
-        """The operation is over; with it, in one transaction, the mirror's new standing.
+        """End the operation and, in the same transaction, record the mirror's new state.
 
-        event: level and text of the line that says so. transfer: id, result and columns of one
-        that ends with it. gone: guids of snapshots that are nowhere any more.
+        event: level and text of the event. transfer: id, result and columns of a transfer that ends
+        with it. gone: guids of snapshots that no longer exist at either end.
         """
         with self._transaction("OPERATION:END") as db:
             if transfer is not None:
@@ -334,7 +334,7 @@ class Catalogue(Watchbook):
         }
 
     def others(self, mirror_id: str, source: str, guids: Iterable[str]) -> set[str]:
-        """Which of these snapshots another mirror of the same source has, too (or alone)."""
+        """Which of these snapshots belong to another mirror of the same source, perhaps also."""
         rows = self._rows(
             "SELECT guid FROM snapshot WHERE mirror_id <> ? AND source = ? "
             "AND guid IN (SELECT value FROM json_each(?))",
@@ -345,7 +345,7 @@ class Catalogue(Watchbook):
         return {guid for (guid,) in rows}
 
     def bases_of_others(self, mirror_id: str) -> set[str]:
-        """Which of this mirror's snapshots are among the newest two of another one."""
+        """Which of this mirror's snapshots are among the newest two of another mirror."""
         rows = self._rows(
             "SELECT guid FROM snapshot AS other WHERE mirror_id <> ? "
             "AND guid IN (SELECT guid FROM snapshot WHERE mirror_id = ?) "
@@ -357,7 +357,7 @@ class Catalogue(Watchbook):
         return {guid for (guid,) in rows}
 
     def remove_snapshots(self, mirror_id: str, guids: list[str]) -> None:
-        """Snapshots that are nowhere any more."""
+        """Remove snapshots that no longer exist."""
         if guids:
             with self._transaction("SNAPSHOT:REMOVE") as db:
                 db.executemany(
@@ -368,7 +368,7 @@ class Catalogue(Watchbook):
     # Transfers
 
     def begin_transfer(self, mirror_id: str, begun: TransferBegin) -> None:
-        """Record that a transfer begins or goes on, and its snapshot as this mirror's."""
+        """Record that a transfer begins or resumes, and its snapshot as one of this mirror."""
         snapshot = begun.snapshot
         with self._transaction("TRANSFER:BEGIN") as db:
             db.execute(
@@ -410,7 +410,7 @@ class Catalogue(Watchbook):
                 "base": begun.base,
                 "show": begun.show,
             }
-            # A verb of which a transfer is only a part keeps its own phase and arguments.
+            # A verb that includes a transfer keeps its own phase and arguments.
             db.execute(
                 "UPDATE operation SET phase = 'transferring', "
                 "arguments = json_patch(arguments, ?) "
@@ -419,7 +419,7 @@ class Catalogue(Watchbook):
             )
 
     def finish_transfer(self, transfer_id: str, result: str, **columns: int | str) -> None:
-        """Record how a transfer ended; `columns` as in the table."""
+        """Record the end of a transfer; `columns` as in the table."""
         with self._transaction("TRANSFER:FINISH") as db:
             _finish_transfer(db, transfer_id, result, columns)
 
@@ -439,7 +439,7 @@ class Catalogue(Watchbook):
     # Events
 
     def add_event(self, mirror_id: str, level: str, text: str) -> None:
-        """Record a line of what happened; level: info, warning or error."""
+        """Record an event; level: info, warning or error."""
         with self._transaction("EVENT:ADD") as db:
             _add_event(db, mirror_id, level, text)
 

@@ -1,4 +1,4 @@
-"""What went wrong: tries and commands that failed, alarms, doubts about the clock."""
+"""The record of problems: failed attempts and commands, alarms, clock changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ALARMS_KEPT = 200  # for each mirror, and for the host
 
 
 class AttemptRow(NamedTuple):
-    """One try that failed; see the table `attempt`."""
+    """A failed attempt; see the table `attempt`."""
 
     at_ns: int
     verb: str
@@ -25,7 +25,7 @@ class AttemptRow(NamedTuple):
 
 
 class FailureRow(NamedTuple):
-    """A command that failed, and none of its kind has succeeded since; see the table `failure`."""
+    """A failed command that has not succeeded since; see the table `failure`."""
 
     kind: str
     verb: str
@@ -35,7 +35,7 @@ class FailureRow(NamedTuple):
 
 
 class AlarmRow(NamedTuple):
-    """One alarm; see the table `alarm`. mirror_id: None for the host's."""
+    """An alarm; see the table `alarm`. mirror_id: None for an alarm of the host."""
 
     id: int
     mirror_id: str | None
@@ -52,7 +52,7 @@ class Watchbook(Store):
     def add_attempt(
         self, mirror_id: str, *, verb: str, cause: str, number: int, code: str, error: str
     ) -> None:
-        """Record a try that failed."""
+        """Record a failed attempt."""
         with self._transaction("ATTEMPT:ADD") as db:
             db.execute(
                 "INSERT INTO attempt (mirror_id, at_ns, verb, cause, number, code, error) "
@@ -66,7 +66,7 @@ class Watchbook(Store):
             )
 
     def attempts(self, mirror_id: str, *, limit: int) -> list[AttemptRow]:
-        """The last tries that failed, newest first."""
+        """The last failed attempts, newest first."""
         return [
             AttemptRow(*row)
             for row in self._rows(
@@ -78,7 +78,7 @@ class Watchbook(Store):
         ]
 
     def add_failure(self, mirror_id: str, failure: FailureRow) -> None:
-        """Record a command that failed, in place of the one of that kind before."""
+        """Record a failed command, replacing the previous one of that kind."""
         with self._transaction("FAILURE:ADD") as db:
             db.execute(
                 "INSERT OR REPLACE INTO failure (mirror_id, kind, verb, at_ns, code, error) "
@@ -87,9 +87,9 @@ class Watchbook(Store):
             )
 
     def clear_failures(self, mirror_id: str, kinds: Iterable[str]) -> None:
-        """Commands of these kinds are not a problem any more."""
+        """Delete the failures of these kinds."""
         if {failure.kind for failure in self.failures(mirror_id)}.isdisjoint(kinds):
-            return  # the rule: nothing to write
+            return  # the usual case: nothing to write
         with self._transaction("FAILURE:CLEAR") as db:
             db.execute(
                 "DELETE FROM failure WHERE mirror_id = ? "
@@ -98,7 +98,7 @@ class Watchbook(Store):
             )
 
     def failures(self, mirror_id: str) -> list[FailureRow]:
-        """The commands that failed last, oldest first."""
+        """The recorded failures, oldest first."""
         columns = ", ".join(FailureRow._fields)
         return [
             FailureRow(*row)
@@ -109,7 +109,7 @@ class Watchbook(Store):
         ]
 
     def raise_alarm(self, mirror_id: str | None, kind: str, level: str, text: str) -> None:
-        """Record an alarm; one of that kind that is up changes its level and text."""
+        """Record an alarm; an active one of that kind gets the new level and text."""
         with self._transaction("ALARM:RAISE") as db:
             changed = db.execute(
                 "UPDATE alarm SET level = ?, text = ? "
@@ -129,7 +129,7 @@ class Watchbook(Store):
                 )
 
     def clear_alarm(self, mirror_id: str | None, kind: str) -> None:
-        """Record that an alarm is over."""
+        """Record that an alarm is cleared."""
         with self._transaction("ALARM:CLEAR") as db:
             db.execute(
                 "UPDATE alarm SET cleared_ns = ? "
@@ -138,7 +138,7 @@ class Watchbook(Store):
             )
 
     def alarms(self, *, up: bool, limit: int = 1000) -> list[AlarmRow]:
-        """Alarms, newest first: those that are up, or all that are remembered."""
+        """Alarms, newest first: the active ones, or all."""
         columns = ", ".join(AlarmRow._fields)
         condition = "WHERE cleared_ns IS NULL" if up else ""
         return [
@@ -150,13 +150,13 @@ class Watchbook(Store):
         ]
 
     def fact(self, key: str) -> Any:
-        """What is recorded of the host under that key, or None."""
+        """The fact about the host under that key, or None."""
         for (value,) in self._rows("SELECT value FROM host WHERE key = ?", key):
             return json.loads(value)
         return None
 
     def set_fact(self, key: str, value: Any) -> None:
-        """Record something of the host; None: forget it."""
+        """Record a fact about the host; None: delete it."""
         with self._transaction("HOST:SET") as db:
             if value is None:
                 db.execute("DELETE FROM host WHERE key = ?", (key,))

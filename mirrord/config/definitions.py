@@ -1,6 +1,6 @@
-"""Mirror definitions in `mirrors.d/NAME.toml`: the folder, and changes of its files.
+"""Mirror definitions in `mirrors.d/NAME.toml`: the folder, and changes to its files.
 
-No file says which site is the source at present: whoever makes a `Definitions` knows that.
+The files do not record which site is currently the source: the caller provides that.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from mirrord.core.names import check_mirror_name, nearest
 from mirrord.system import files
 
 
-def _undecided(_mirror_id: str) -> str:
+def _not_recorded(_mirror_id: str) -> str:
     return ""
 
 
 class Definitions:
     """The folder of definitions."""
 
-    def __init__(self, folder: Path, source_of: Callable[[str], str] = _undecided) -> None:
-        """source_of: the site that is the source of the mirror with that id, "" where nothing is
-        recorded: then it is the first one of the file.
+    def __init__(self, folder: Path, source_of: Callable[[str], str] = _not_recorded) -> None:
+        """source_of: the source site of the mirror with that id; "" when none is recorded, which
+        means the first site in the file.
         """
         self.folder = folder
         self._source_of = source_of
 
     def file(self, name: str) -> Path:
-        """Where the definition of a mirror lies, or would lie."""
+        """The path of a mirror's definition, which may not exist."""
         return self.folder / f"{check_mirror_name(name)}.toml"
 
     def names(self) -> list[str]:
-        """All that are there, whether right or wrong."""
-        # Not what editors put beside a file while it is edited, such as '.#home.toml'.
+        """The names of all definitions, valid or not."""
+        # Not the files that editors create next to an edited file, such as '.#home.toml'.
         found = self.folder.glob("*.toml")
         return sorted(path.stem for path in found if not path.name.startswith("."))
 
     def read(self, name: str) -> str:
-        """The text of one by its name; `NotFound` with the nearest name when there is none."""
+        """The text of a definition by name; `NotFound` with the closest name otherwise."""
         path = self.file(name)
         try:
             return path.read_text(encoding="utf-8")
@@ -51,16 +51,16 @@ class Definitions:
                 raise ConfigError(
                     "the definition cannot be read",
                     where=str(path),
-                    why=f"it is a link to {path.readlink()}, which is not there",
+                    why=f"it is a link to {path.readlink()}, which does not exist",
                 ) from None
             near = nearest(name, self.names())
             known = ", ".join(self.names()[:8])
             if near:
                 hint = f"Did you mean '{near[0]}'?"
             elif known:
-                hint = f"There are: {known}."
+                hint = f"Known mirrors: {known}."
             else:
-                hint = "Make one with 'mirrord create NAME SOURCE DESTINATION'."
+                hint = "Create one with 'mirrord create NAME SOURCE DESTINATION'."
             raise NotFound(f"no mirror is called '{name}'", hint=hint) from None
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(
@@ -68,10 +68,10 @@ class Definitions:
             ) from error
 
     def load(self, name: str, source_site: str = "") -> Definition:
-        """One by its name; see `read` and `parse`.
+        """A definition by name; see `read` and `parse`.
 
-        source_site: the direction that is wanted; "": as it is recorded. `ConfigError` when the
-        file does not name that site.
+        source_site: the requested direction; "": as recorded. `ConfigError` when the file has no
+        such site.
         """
         both = parse_both(name, self.read(name), str(self.file(name)))
         first = next(iter(both.values()))
@@ -79,25 +79,25 @@ class Definitions:
             return both.get(self._source_of(first.id), first)
         if source_site not in both:
             raise ConfigError(
-                f"the definition names no site '{source_site}'",
+                f"the definition has no site '{source_site}'",
                 where=str(self.file(name)),
-                why=f"it names {' and '.join(both)}",
-                hint="It was edited meanwhile: try again.",
+                why=f"its sites are {' and '.join(both)}",
+                hint="It was edited in the meantime: run the same command again.",
             )
         return both[source_site]
 
     def both(self, name: str) -> list[Definition]:
-        """One by its name, for either direction."""
+        """A definition by name, for both directions."""
         return list(parse_both(name, self.read(name), str(self.file(name))).values())
 
     def all(self) -> list[Definition]:
-        """All definitions, checked against each other. `ConfigError` at the first wrong one."""
+        """All definitions, checked against each other. `ConfigError` at the first invalid one."""
         found = [self.load_listed(name) for name in self.names()]
         check_together(found)
         return found
 
     def load_listed(self, name: str) -> Definition:
-        """One of `names`: a file that nobody could ask for by its name is wrong itself."""
+        """A definition in `names`; `ConfigError` when its file name is not a valid name."""
         try:
             return self.load(name)
         except UsageError as error:
@@ -113,7 +113,7 @@ class Definitions:
             raise Refused(
                 f"a mirror called '{name}' exists already",
                 where=str(path),
-                hint=f"Choose another name, or 'mirrord delete {name}' first.",
+                hint=f"Choose another name, or run 'mirrord delete {name}' first.",
             )
         return path
 
@@ -122,12 +122,12 @@ class Definitions:
         path = self.check_free(definition.name)
         check_together([*self.all(), definition])
         text = render(definition)
-        parse(definition.name, text, str(path))  # what cannot be read back would stop all mirrors
+        parse(definition.name, text, str(path))  # an unreadable definition would stop all mirrors
         files.write_atomic("CREATE:DEFINITION", path, text.encode())
         return definition._replace(file=str(path))
 
     def set_endpoint(self, name: str, site: str, endpoint: Endpoint) -> Definition:
-        """Set the endpoint of a site, keeping every other line and comment as it is."""
+        """Set the endpoint of a site, preserving every other line and comment."""
         path = self.file(name)
         known = self.load(name)
         text = with_endpoint(self.read(name), site, endpoint)
@@ -136,8 +136,8 @@ class Definitions:
         return definition
 
     def set_throttle(self, name: str, rates: str) -> Definition:
-        """Set or (with "") remove the rates that hold in the present direction, keeping every other
-        line and comment as it is.
+        """Set or (with "") remove the rates for the current direction, preserving every other line
+        and comment.
         """
         path = self.file(name)
         known = self.load(name)
@@ -147,5 +147,5 @@ class Definitions:
         return definition
 
     def remove(self, name: str) -> None:
-        """Remove a definition, if it is there."""
+        """Remove a definition, if it exists."""
         files.remove_file("DELETE:DEFINITION", self.file(name))

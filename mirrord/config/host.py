@@ -1,4 +1,4 @@
-"""`mirrord.toml`: what holds for this host and all of its mirrors. docs/config.md has each key."""
+"""`mirrord.toml`: settings of this host and all of its mirrors. docs/config.md has each key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mirrord.core.names import nearest
 
 
 class Limits(NamedTuple):
-    """How many transfers may run at once: in all, to one host, into one file system."""
+    """How many transfers may run at once: in total, per host, per destination file system."""
 
     transfers: int = 4
     per_host: int = 4
@@ -22,7 +22,7 @@ class Limits(NamedTuple):
 
 
 class AlarmTargets(NamedTuple):
-    """Who is told of alarms: a program, a web address, or nobody (the journal always is)."""
+    """Where alarms are sent: a program, a web address, or neither (always to the journal)."""
 
     program: tuple[str, ...] = ()
     webhook: str = ""
@@ -32,9 +32,9 @@ class AlarmTargets(NamedTuple):
 class Host(NamedTuple):
     """The settings of this host.
 
-    zone: of schedules that name none. throttle, transfer_throttle: rates of all transfers
-    together and of each. links: rates by the name of the link. group: may act through the
-    socket; readers: who may look ("owner", "group" or "everyone"). metrics: HOST:PORT for
+    zone: for schedules without one. throttle, transfer_throttle: rates of all transfers together
+    and of each. links: rates by the name of the link. group: may make changes through the socket;
+    readers: may read through it ("owner", "group" or "everyone"). metrics: HOST:PORT for
     Prometheus, or "". log_json: lines of JSON instead of text.
     """
 
@@ -54,7 +54,7 @@ class Host(NamedTuple):
 def _webhook(value: Any) -> str:
     address = strict.text(value)
     if not address.startswith(("https://", "http://")):
-        raise ValueError("an address that begins with https:// or http:// is needed")
+        raise ValueError("expected an address that begins with https:// or http://")
     return address
 
 
@@ -62,22 +62,22 @@ def _listen(value: Any) -> str:
     address = strict.text(value)
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError('an address and a port are needed, for example "127.0.0.1:9744"')
+        raise ValueError('expected an address and a port, for example "127.0.0.1:9744"')
     return address
 
 
-def _yes(value: Any) -> bool:
+def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ValueError("true or false is needed")
+        raise ValueError("expected true or false")
     return value
 
 
 _KEYS: strict.Keys = {
     "zone": strict.text,
     "limits": {
-        "transfers": strict.whole(1, 1000),
-        "per_host": strict.whole(1, 1000),
-        "per_filesystem": strict.whole(1, 1000),
+        "transfers": strict.integer(1, 1000),
+        "per_host": strict.integer(1, 1000),
+        "per_filesystem": strict.integer(1, 1000),
     },
     "throttle": {"host": rates, "transfer": rates},
     "links": {"*": rates},
@@ -88,12 +88,12 @@ _KEYS: strict.Keys = {
         "metrics": _listen,
         "clock_jump": strict.duration,
     },
-    "log": {"json": _yes},
+    "log": {"json": _boolean},
 }
 
 
 def load(file: Path, *, zone: Callable[[], str] = lambda: "UTC") -> Host:
-    """The settings in `file`; the usual ones where there is none. zone: asks for this machine's."""
+    """The settings in `file`; the defaults if it does not exist. zone: returns the local zone."""
     try:
         source = file.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -124,7 +124,7 @@ def load(file: Path, *, zone: Callable[[], str] = lambda: "UTC") -> Host:
 
 
 def check_links(definitions: Iterable[Definition], host: Host, file: str) -> None:
-    """`ConfigError` when a mirror names a link without a rate: it would be unlimited unnoticed."""
+    """`ConfigError` when a mirror uses a link without a rate, which would be unlimited."""
     for definition in definitions:
         link = definition.pace.link
         if link and link not in host.links:
@@ -146,7 +146,7 @@ def _check_zone(zone: str, where: str) -> None:
     except (KeyError, ValueError, OSError):
         near = nearest(zone, available_timezones())
         raise ConfigError(
-            f"the time zone '{zone}' is not known",
+            f"unknown time zone '{zone}'",
             where=where,
             hint=f"Did you mean '{near[0]}'?" if near else "Write it as Europe/Berlin or UTC.",
         ) from None

@@ -1,6 +1,6 @@
 """Other hosts in `hosts.d/NAME.toml`: how each is reached (docs/config.md describes each key).
 
-A host without a file is reached by its name with the usual settings.
+A host without a file is reached by its name with the default settings.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SOCKETS_MAX = 64
 def fingerprint(value: Any) -> str:
     """A host key's fingerprint, as `ssh-keygen -l` shows it."""
     if not re.fullmatch(r"SHA256:[A-Za-z0-9+/]{43}", strict.text(value)):
-        raise ValueError("a fingerprint as 'ssh-keygen -l' shows it is needed: SHA256:…")
+        raise ValueError("expected a fingerprint as 'ssh-keygen -l' shows it: SHA256:…")
     return str(value)
 
 
@@ -32,20 +32,20 @@ def address(value: Any) -> str:
     """A host's name or IP address, or the path of a socket."""
     found = strict.text(value).strip("[]")
     if re.search(r"[\s\0@]", found) or found.startswith("-"):
-        raise ValueError("the name or the IP address of a host is needed, alone")
+        raise ValueError("expected the name or the IP address of a host, and nothing else")
     return found
 
 
 def user(value: Any) -> str:
     """A user's name."""
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+@-]*", strict.text(value)):
-        raise ValueError("the name of a user is needed")
+        raise ValueError("expected the name of a user")
     return str(value)
 
 
 def _key(value: Any) -> str:
     if not strict.text(value).startswith(("/", "~")):
-        raise ValueError("the whole path of a private key's file is needed")
+        raise ValueError("expected the absolute path of a private key file")
     return str(value)
 
 
@@ -55,14 +55,14 @@ def _command(value: Any) -> tuple[str, ...]:
         or not value
         or not all(isinstance(word, str) and word and "\0" not in word for word in value)
     ):
-        raise ValueError('a list of words is needed, for example ["/opt/bin/mirrord", "agent"]')
+        raise ValueError('expected a list of words, for example ["/opt/bin/mirrord", "agent"]')
     return tuple(value)
 
 
 def _compress(value: Any) -> str:
     text = str(value)
     if isinstance(value, bool) or (text not in ("auto", "off") and not _is_level(text)):
-        raise ValueError('"auto", "off", or a zstd level from 1 to 19 is needed')
+        raise ValueError('expected "auto", "off", or a zstd level from 1 to 19')
     return text
 
 
@@ -72,7 +72,7 @@ def _is_level(text: str) -> bool:
 
 _KEYS: strict.Keys = {
     "address": address,
-    "port": strict.whole(1, 65535),
+    "port": strict.integer(1, 65535),
     "user": user,
     "transport": strict.one_of(*TRANSPORTS),
     "key": _key,
@@ -80,19 +80,19 @@ _KEYS: strict.Keys = {
     "jump": strict.text,
     "command": _command,
     "data": strict.one_of("auto", "ssh"),
-    "sockets": strict.whole(0, SOCKETS_MAX),
+    "sockets": strict.integer(0, SOCKETS_MAX),
     "compress": _compress,
     "connect": strict.duration,
 }
 
 
 def checked(key: str, value: Any) -> Any:
-    """The value of one key of a file, given some other way; `UsageError` when it is wrong."""
+    """The value of one key, not from a file; `UsageError` when it is invalid."""
     check: Any = _KEYS[key]
     try:
         return check(value)
     except ValueError as error:
-        raise UsageError(f"'{value}' is no {key}", why=str(error)) from None
+        raise UsageError(f"'{value}' is not a valid {key}", why=str(error)) from None
 
 
 def check_host_name(name: str) -> str:
@@ -102,25 +102,24 @@ def check_host_name(name: str) -> str:
 
 
 def parse(name: str, text: str, file: str) -> RemoteHost:
-    """The host that `text` describes; `ConfigError` with file and line when it is wrong."""
+    """The host that `text` describes; `ConfigError` with file and line when it is invalid."""
     values = strict.read(text, file, _KEYS)
     if "connect" in values:
         values["connect_s"] = values.pop("connect")
     if values.get("transport") == "unix" and not values.get("address", "").startswith("/"):
         raise ConfigError(
-            "'address' is wrong",
+            "'address' is invalid",
             where=f"{file}:{strict.line_of(text, 'address')}",
-            why='transport = "unix" needs the whole path of a socket',
+            why='transport = "unix" needs the absolute path of a socket',
         )
     return RemoteHost(**{"name": name, "address": name, **values})
 
 
 def render(host: RemoteHost) -> str:
-    """A host as its file's text: what is not as usual."""
+    """The text of a host's file: the settings that differ from the defaults."""
     usual = RemoteHost(host.name, "")
     lines = [
-        f"# The host '{host.name}'. Each key: docs/config.md. Try it: mirrord host check "
-        f"{host.name}"
+        f"# The host '{host.name}'. Keys: docs/config.md. Test: mirrord host check {host.name}"
     ]
     for key in _KEYS:
         field = "connect_s" if key == "connect" else key
@@ -143,20 +142,20 @@ class Hosts:
         self.folder = folder
 
     def file(self, name: str) -> Path:
-        """Where the settings of a host lie, or would lie."""
+        """The path of a host's file, which may not exist."""
         return self.folder / f"{check_host_name(name)}.toml"
 
     def names(self) -> list[str]:
-        """All that have a file, whether right or wrong."""
+        """The names of all hosts that have a file, valid or not."""
         found = self.folder.glob("*.toml")
         return sorted(path.stem for path in found if not path.name.startswith("."))
 
     def has(self, name: str) -> bool:
-        """Whether there is a file of that name."""
+        """Whether there is a file for that name."""
         return MIRROR_NAME.fullmatch(name) is not None and self.file(name).is_file()
 
     def load(self, name: str) -> RemoteHost:
-        """The settings in a host's file; `NotFound` with the nearest name when there is none."""
+        """The settings in a host's file; `NotFound` with the closest name otherwise."""
         path = self.file(name)
         try:
             text = path.read_text(encoding="utf-8")
@@ -167,7 +166,7 @@ class Hosts:
                 where=str(path),
                 hint=f"Did you mean '{near[0]}'?"
                 if near
-                else f"Make it with 'mirrord host add {name} --address …'.",
+                else f"Create it with 'mirrord host add {name} --address …'.",
             ) from None
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(
@@ -176,16 +175,16 @@ class Hosts:
         return parse(name, text, str(path))
 
     def find(self, authority: str) -> RemoteHost:
-        """The host of an endpoint, `[user@]name[:port]`: its file's settings, or the usual ones.
+        """The host of an endpoint, `[user@]name[:port]`: the settings of its file, or the defaults.
 
-        User and port that are said here go before those of the file.
+        User and port that are given here override those of the file.
         """
         said_user, name, said_port = split_host(authority, what="the endpoint")
         host = self.load(name) if self.has(name) else RemoteHost(name, name.strip("[]"))
         return host._replace(user=said_user or host.user, port=said_port or host.port)
 
     def jumps(self, host: RemoteHost) -> tuple[RemoteHost, ...]:
-        """The hosts to go through, the first hop first; `ConfigError` when they form a loop."""
+        """The jump hosts, first hop first; `ConfigError` when they form a loop."""
         found: list[RemoteHost] = []
         seen = [host.name]
         while host.jump:
@@ -194,15 +193,15 @@ class Hosts:
             except UsageError as error:
                 file = self.folder / f"{seen[-1]}.toml"
                 raise ConfigError(
-                    f"'jump' is wrong: {error.what}", where=str(file), hint=error.hint
+                    f"'jump' is invalid: {error.what}", where=str(file), hint=error.hint
                 ) from None
             if host.name in seen:
                 file = self.folder / f"{seen[-1]}.toml"
                 raise ConfigError(
-                    "the jump hosts lead in a circle",
+                    "the jump hosts form a loop",
                     where=self._place(file, "jump"),
                     why=" → ".join([*seen, host.name]),
-                    hint="Take one 'jump' out.",
+                    hint="Remove one 'jump'.",
                 )
             if host.transport not in ("ssh", "openssh"):
                 raise ConfigError(
@@ -221,7 +220,7 @@ class Hosts:
             return str(file)
 
     def all(self) -> list[RemoteHost]:
-        """All of them, checked with their jumps; `ConfigError` at the first wrong one."""
+        """All hosts, checked with their jump hosts; `ConfigError` at the first invalid one."""
         found = []
         for name in self.names():
             try:
@@ -233,14 +232,14 @@ class Hosts:
         return found
 
     def add(self, host: RemoteHost) -> Path:
-        """Write a host's file, in place of one that was there, unless it says the same already."""
+        """Write a host's file, replacing an existing one unless the settings are the same."""
         path, text = self.file(host.name), render(host)
         try:
             if self.load(host.name) == host:
                 return path
         except MirrordError:
-            pass  # there was none, or a wrong one
-        parse(host.name, text, str(path))  # what cannot be read back must not be written
+            pass  # there was none, or an invalid one
+        parse(host.name, text, str(path))  # never write what cannot be read back
         files.make_directory("HOST:FOLDER", self.folder, mode=0o700)
         files.write_atomic("HOST:ADD", path, text.encode())
         return path

@@ -17,15 +17,15 @@ Table = tuple[str, Mapping[str, Endpoint]]
 
 
 def tables(value: Any) -> tuple[Table, ...]:
-    """What the [[member]] tables say."""
+    """The members in the [[member]] tables."""
     if not isinstance(value, list) or not value or not all(isinstance(one, dict) for one in value):
-        raise ValueError("at least one [[member]] table is needed")
+        raise ValueError("expected at least one [[member]] table")
     return tuple(_member(one) for one in value)
 
 
 def _member(table: dict[str, Any]) -> Table:
     if "name" not in table:
-        raise ValueError("each has a name, and an endpoint for each site")
+        raise ValueError("each needs a name, and an endpoint for each site")
     ends = {key: _endpoint(key, value) for key, value in table.items() if key != "name"}
     return check_name(strict.text(table["name"]), "a member"), ends
 
@@ -39,12 +39,12 @@ def directed(found: Sequence[Table], source: str, destination: str) -> tuple[Mem
     return tuple(Member(name, ends[source], ends[destination]) for name, ends in found)
 
 
-#: Between the ends of a member; a path may have "=" in it, too.
+#: Separates the ends of a member; a path may also contain "=".
 _BETWEEN = re.compile(rf"=(?=(?:{'|'.join(KINDS)}):)")
 
 
 def parse_pairs(texts: Sequence[str]) -> tuple[Member, ...]:
-    """The members that `SOURCE=DESTINATION` name, each."""
+    """The members given as `SOURCE=DESTINATION`."""
     found = []
     for text in texts:
         ends = _BETWEEN.split(text)
@@ -59,7 +59,7 @@ def parse_pairs(texts: Sequence[str]) -> tuple[Member, ...]:
 
 
 def named(pairs: Sequence[tuple[Endpoint, Endpoint]]) -> tuple[Member, ...]:
-    """Members of these volumes, each called by the last part of its source's location."""
+    """Members of these volumes, each named by the last component of its source's location."""
     found: list[Member] = []
     for source, destination in pairs:
         name = check_name(source.location.rpartition("/")[2], "a member")
@@ -70,17 +70,17 @@ def named(pairs: Sequence[tuple[Endpoint, Endpoint]]) -> tuple[Member, ...]:
 
 
 def check_tables(values: Mapping[str, Any], file: str) -> None:
-    """`ConfigError` when the tables do not fit to the rest of the file."""
+    """`ConfigError` when the tables conflict with the rest of the file."""
     found: Sequence[Table] = values.get("member", ())
     if not found:
         return
     sites = values.get("site", {})
     if values.get("recursive"):
-        raise _beside("recursive", file)
+        raise _table_conflict("recursive", file)
     for name, site in sites.items():
         for key in ("endpoint", "snapshots"):
             if site.get(key):
-                raise _beside(key, f"{file}, site.{name}")
+                raise _table_conflict(key, f"{file}, site.{name}")
     for member, ends in found:
         if set(ends) != set(sites):
             raise ConfigError(
@@ -92,21 +92,21 @@ def check_tables(values: Mapping[str, Any], file: str) -> None:
             )
 
 
-def _beside(key: str, where: str) -> ConfigError:
+def _table_conflict(key: str, where: str) -> ConfigError:
     return ConfigError(
-        f"there is '{key}' beside [[member]] tables", where=where, hint=_INSTEAD[key]
+        f"'{key}' cannot be combined with [[member]] tables", where=where, hint=_INSTEAD[key]
     )
 
 
 _INSTEAD = {
     "endpoint": "Give each volume a [[member]] table with a name, and its endpoint at each site.",
-    "recursive": "A dataset and its descendants are one member: make a mirror of them.",
-    "snapshots": "Snapshots that the owner takes of several volumes are not of one moment.",
+    "recursive": "A dataset and its descendants are one member: create a mirror of them.",
+    "snapshots": "User snapshots of several volumes are not taken at the same moment.",
 }
 
 
 def check(definitions: Sequence[Definition]) -> None:
-    """`ConfigError` when the members of a mirror cannot be meant together."""
+    """`ConfigError` when the members of a mirror conflict with each other."""
     for definition in definitions:
         _check_names(definition)
         _check_places(definition)
@@ -119,18 +119,18 @@ def _check_names(definition: Definition) -> None:
     where = definition.file or definition.name
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError("two members have one name", where=where, why=name)
+            raise ConfigError("two members have the same name", where=where, why=name)
     if len(kinds) > 1:
         raise ConfigError(
             "the members are of different kinds",
             where=where,
             why=", ".join(sorted(kinds)),
-            hint="Make a mirror for each kind of volume.",
+            hint="Create a mirror for each kind of volume.",
         )
 
 
 def _check_places(definition: Definition) -> None:
-    """No volume twice, and none inside another one."""
+    """`ConfigError` when a volume is used twice, or is inside another one."""
     ends = [end for one in definition.pairs for end in (one.source, one.destination)]
     for number, end in enumerate(ends):
         for other in ends[:number]:
@@ -138,21 +138,21 @@ def _check_places(definition: Definition) -> None:
             below = inner.location.startswith(outer.location.rstrip("/") + "/")
             if end.host == other.host and (end.location == other.location or below):
                 raise ConfigError(
-                    "two volumes of the members are one place, or one is inside the other",
+                    "two member volumes are the same, or one is inside the other",
                     where=definition.file or definition.name,
                     why=f"{other} and {end}",
                 )
 
 
 def _check_sources(definition: Definition, others: Sequence[Definition]) -> None:
-    """What is mirrored on must be all members of the other mirror, in its order: its sets."""
+    """A cascaded mirror must use all members of the first mirror, in its order: its sets."""
     sources = [one.source for one in definition.pairs]
     for other in others:
         destinations = [one.destination for one in other.pairs]
         shared = [str(one) for one in sources if one in destinations]
         if shared and sources != destinations:
             raise ConfigError(
-                "only some members of another mirror would be mirrored further",
+                "only some members of another mirror's destination are sources of this one",
                 where=definition.file or definition.name,
                 why=f"{', '.join(shared)}: destination of '{other.name}'",
                 hint=f"Name all members of '{other.name}' as sources, in the same order.",
@@ -160,7 +160,7 @@ def _check_sources(definition: Definition, others: Sequence[Definition]) -> None
 
 
 def rendered(definition: Definition, quoted: Callable[[object], str]) -> list[str]:
-    """The tables as lines of a definition; they stand at its end."""
+    """The tables as lines of a definition; they belong at its end."""
     lines = []
     for one in definition.members:
         ends = {definition.source_site: one.source, definition.destination_site: one.destination}
@@ -171,7 +171,7 @@ def rendered(definition: Definition, quoted: Callable[[object], str]) -> list[st
 
 
 def mixed(source: Endpoint, destination: Endpoint, where: str) -> ConfigError:
-    """Why two kinds of volume cannot be mirrored to each other."""
+    """The error for two kinds of volume that cannot be mirrored to each other."""
     error = ConfigError(
         f"a {source.kind} volume cannot be mirrored to a {destination.kind} volume",
         where=where,
@@ -180,12 +180,14 @@ def mixed(source: Endpoint, destination: Endpoint, where: str) -> ConfigError:
     kinds = {source.kind, destination.kind}
     if kinds == {"btrfs", "zfs"}:
         error.why = (
-            "what their file systems send is not made for each other: snapshots, permissions and "
-            "shared blocks would get lost on the way"
+            "the send streams of the two file systems are incompatible: snapshots, permissions "
+            "and shared blocks would be lost"
         )
-        error.hint += " Where both are images of disks (a zvol, a block volume) that will come."
+        error.hint += (
+            " Two disk images (a zvol, a block volume): a later version will support that."
+        )
     elif kinds == {"block", "zfs"}:
-        error.why = "a dataset's stream cannot be applied to a block volume, or the other way round"
+        error.why = "a dataset's stream cannot be applied to a block volume, or vice versa"
         error.hint += (
             " Where the dataset is a zvol, an image like the block volume, a later version of "
             "mirrord will be able to; a ZFS file system will not."

@@ -1,4 +1,4 @@
-"""Definitions of the form before there were sites, rewritten with every comment kept."""
+"""Rewrites definitions of the format without sites, preserving every comment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mirrord.core.errors import ConfigError
 from mirrord.core.model import SITE_NAMES, Definition
 
 _FIRST, _SECOND = SITE_NAMES
-#: What becomes of a key: the site to which it goes, and its name there.
+#: The new place of a key: its site, and its name there.
 _MOVED = {
     "source": (_FIRST, "endpoint"),
     "keep_source": (_FIRST, "keep"),
@@ -25,7 +25,7 @@ _MOVED = {
 
 
 class Migrated(NamedTuple):
-    """A definition in its new form. before, after: the text of its file."""
+    """A definition in its new format. before, after: the text of its file."""
 
     definition: Definition
     before: str
@@ -39,8 +39,8 @@ class Migrated(NamedTuple):
 
 
 def migrated(name: str, text: str, file: str) -> Migrated | None:
-    """The definition in `text` with sites; None when it has them already. The source becomes the
-    first site. `ConfigError` when the text is a definition of neither form.
+    """The definition in `text` with sites; None when it already has them. The source becomes the
+    first site. `ConfigError` when the text is a definition of neither format.
     """
     raw = strict.loads(text, file)
     if not is_old(raw):
@@ -61,7 +61,7 @@ def migrated(name: str, text: str, file: str) -> Migrated | None:
 
 
 def _with_sites(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The values as they must be in the new form."""
+    """The values in the new format."""
     sites: dict[str, dict[str, Any]] = {name: {} for name in SITE_NAMES}
     for key, (site, name) in _MOVED.items():
         if key in raw:
@@ -70,7 +70,7 @@ def _with_sites(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Piece(NamedTuple):
-    """A part of the file's text: that of one key with its value, a comment, or blank lines."""
+    """A part of the file's text: one key with its value, a comment, or blank lines."""
 
     key: str
     text: str
@@ -81,7 +81,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(text: str) -> Iterator[_Piece]:
-    """Put together they are the text."""
+    """The pieces of the text; joined, they are the text."""
     import tomlkit
 
     for key, item in tomlkit.parse(text).body:
@@ -112,7 +112,7 @@ def _rewritten(text: str, file: str) -> str:
 
 
 def _comments_at_the_end(pieces: list[_Piece]) -> list[_Piece]:
-    """The comment lines just above what comes next; they are taken away."""
+    """Remove and return the comment lines just above what comes next."""
     found: list[_Piece] = []
     while pieces and not pieces[-1].key and not pieces[-1].blank:
         found.insert(0, pieces.pop())
@@ -120,7 +120,7 @@ def _comments_at_the_end(pieces: list[_Piece]) -> list[_Piece]:
 
 
 def _renamed(piece: _Piece, site: str, name: str) -> str:
-    """A key and its value as they stand in the table of a site."""
+    """A key and its value as in the table of a site."""
     word = rf"""(?P<quote>["']?){piece.key}(?P=quote)"""
     text = piece.text if piece.text.endswith("\n") else piece.text + "\n"
     table = re.match(rf"\s*\[\s*{word}\s*\]", text)

@@ -1,6 +1,7 @@
-"""`peers.d/NAME.toml`: who may connect over TLS, and what for (docs/security.md).
+"""`peers.d/NAME.toml`: the peers that may connect over TLS, and their permissions
+(docs/security.md).
 
-A file there is the whole of it: who deletes it shuts the peer out.
+The file is the only record of a peer: deleting it revokes the peer's access.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from mirrord.system import files
 class Peer(NamedTuple):
     """name: of the file, without `.toml`. fingerprint: SHA-256 of its certificate (DER), hex.
 
-    allow: `receive=/FOLDER` and `send=/FOLDER`, or with the name of a dataset, one at least.
-    append_only: nothing that was committed here may be deleted or turned back by it.
+    allow: `receive=/FOLDER` and `send=/FOLDER`, or with the name of a dataset; at least one.
+    append_only: the peer may not delete or roll back anything that was committed here.
     """
 
     name: str
@@ -30,11 +31,11 @@ class Peer(NamedTuple):
 
 
 def check_allowed(words: Sequence[str]) -> tuple[str, ...]:
-    """Rules as `Peer.allow` has them; `UsageError` when one is none, or there is not one."""
+    """Rules as in `Peer.allow`; `UsageError` when one is invalid, or there are none."""
     if not words:
         raise UsageError(
-            "a peer that may do nothing needs no certificate",
-            hint="Say what it is for: --allow receive=/FOLDER or --allow send=/FOLDER.",
+            "a peer needs at least one permission",
+            hint="Give --allow receive=/FOLDER or --allow send=/FOLDER.",
         )
     for word in words:
         verb, _, folder = word.partition("=")
@@ -42,9 +43,9 @@ def check_allowed(words: Sequence[str]) -> tuple[str, ...]:
         plain = path or ("/" in folder and is_dataset(folder))
         if verb not in ("receive", "send") or not plain or not folder.isprintable():
             raise UsageError(
-                f"'{word}' does not say what a peer may do",
-                hint="Write receive=/FOLDER or send=/FOLDER, with the whole path, or the name of a "
-                "dataset: receive=POOL/DATASET.",
+                f"'{word}' is not a permission of a peer",
+                hint="Write receive=/FOLDER or send=/FOLDER, with the absolute path, or the name "
+                "of a dataset: receive=POOL/DATASET.",
             )
     return tuple(words)
 
@@ -56,37 +57,37 @@ def _allow(value: Any) -> tuple[str, ...]:
 def _fingerprint(value: Any) -> str:
     found = strict.text(value).lower()
     if len(found) != 64 or set(found) - set("0123456789abcdef"):
-        raise ValueError("64 hexadecimal digits are needed: SHA-256 of the certificate")
+        raise ValueError("expected 64 hexadecimal digits: SHA-256 of the certificate")
     return found
 
 
-def _yes(value: Any) -> bool:
+def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ValueError("true or false is needed")
+        raise ValueError("expected true or false")
     return value
 
 
-_KEYS: strict.Keys = {"fingerprint": _fingerprint, "allow": _allow, "append_only": _yes}
+_KEYS: strict.Keys = {"fingerprint": _fingerprint, "allow": _allow, "append_only": _boolean}
 
 
 class Peers:
-    """The files in `folder`; each question reads them anew."""
+    """The files in `folder`, which are read at each call."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def file(self, name: str) -> Path:
-        """Where a peer of that name is, or would be."""
+        """The path of a peer's file, which may not exist."""
         return self._folder / f"{check_name(name, 'a peer')}.toml"
 
     def names(self) -> list[str]:
-        """Of all files, right or wrong."""
+        """The names of all files, valid or not."""
         if not self._folder.is_dir():
             return []
         return sorted(each.stem for each in self._folder.glob("[!.]*.toml"))
 
     def load(self, name: str) -> Peer:
-        """One of them. `ConfigError` with file and line."""
+        """A peer by name. `ConfigError` with file and line."""
         file = self.file(name)
         try:
             source = file.read_text(encoding="utf-8")
@@ -99,9 +100,9 @@ class Peers:
         return Peer(name, values["fingerprint"], values["allow"], values.get("append_only", False))
 
     def of(self, fingerprint: str) -> Peer | None:
-        """Whose certificate that is; None: nobody's who may come in.
+        """The peer with that certificate; None: it has no access.
 
-        A file that is wrong lets nobody in, and keeps nobody else out.
+        An invalid file gives no access, and does not affect other peers.
         """
         for name in self.names():
             try:
@@ -113,11 +114,11 @@ class Peers:
         return None
 
     def write(self, peer: Peer) -> Path:
-        """Make the file of a new peer; returns its path."""
+        """Create the file of a new peer; returns its path."""
         allowed = "\n".join(f"    {_quoted(word)}," for word in peer.allow)
         text = (
-            f"# The peer '{peer.name}'. Delete this file to shut it out: its sessions end then,\n"
-            "# too. Each key: docs/config.md.\n"
+            f"# The peer '{peer.name}'. Delete this file to revoke its access; its sessions end\n"
+            "# as well. Keys: docs/config.md.\n"
             f'fingerprint = "{peer.fingerprint}"\n'
             f"allow = [\n{allowed}\n]\n"
             f"append_only = {'true' if peer.append_only else 'false'}\n"

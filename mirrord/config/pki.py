@@ -1,8 +1,8 @@
 """A small certificate authority for hosts that talk over TLS without SSH (docs/security.md).
 
-`pki/` in the folder of the configuration: `ca.key` and `ca.pem` make and know certificates,
-`server.pem` (key and certificate) is what this host shows to its peers. A peer's own key leaves
-this host in its bundle and is not kept.
+`pki/` in the configuration folder: `ca.key` and `ca.pem` sign and verify certificates,
+`server.pem` (key and certificate) identifies this host to its peers. A peer's key is written to its
+bundle only, and is not kept on this host.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from mirrord.system import clock, files
 if TYPE_CHECKING:
     from cryptography import x509
 
-#: How long all of them hold. Who is not welcome any more is shut out by peers.d, not by time.
+#: The validity of all certificates. Access is revoked through peers.d, not by expiry.
 _VALID = timedelta(days=3653)
-#: The clocks of the two hosts may differ by so much.
+#: How much the clocks of the two hosts may differ.
 _BEFORE = timedelta(days=2)
 
 
 class Issued(NamedTuple):
-    """peer: as it stands in peers.d, in `file`. bundle: what to carry to it: it has a key in it."""
+    """peer: as written to `file` in peers.d. bundle: the file for the peer, with its key."""
 
     peer: Peer
     file: Path
@@ -34,7 +34,7 @@ class Issued(NamedTuple):
 
 
 class Authority:
-    """The authority in `folder`, which need not exist yet."""
+    """The certificate authority in `folder`, which need not exist yet."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,21 +42,21 @@ class Authority:
         self.server = folder / "server.pem"
 
     def init(self) -> None:
-        """Make keys and certificates of the authority and of this host. `Refused`: there are."""
+        """Create keys and certificates of the authority and this host. `Refused` if they exist."""
         if self.certificate.exists():
             raise Refused(
-                "this host has an authority already",
+                "this host already has a certificate authority",
                 where=str(self.folder),
-                why="a new one would shut out every peer",
-                hint=f"To begin anew, move the folder {self.folder} away first.",
+                why="a new one would invalidate the certificates of all peers",
+                hint=f"To create a new one, move the folder {self.folder} away first.",
             )
-        key, made = _made("mirrord of this host", None)
-        server_key, server = _made("mirrord", (key, made), server=True)
+        key, made = _new_certificate("mirrord of this host", None)
+        server_key, server = _new_certificate("mirrord", (key, made), server=True)
         try:
             files.make_directory("PKI:FOLDER", self.folder, mode=0o700)
             _write("PKI:KEY", self.key, _pem(key))
             _write("PKI:SERVER", self.server, _pem(server_key) + _pem(server))
-            # The last: what stands here before it was the beginning of an attempt.
+            # Written last: anything found without it is left from an interrupted attempt.
             _write("PKI:AUTHORITY", self.certificate, _pem(made))
         except OSError as error:
             raise _failed(self.folder, error) from error
@@ -64,18 +64,18 @@ class Authority:
     def issue(
         self, name: str, allow: list[str], bundle: Path, peers: Peers, *, append_only: bool = False
     ) -> Issued:
-        """A key and a certificate for a new peer, into the new file `bundle`; lets it in.
+        """Write a key and a certificate for a new peer to the new file `bundle`; grants it access.
 
-        `NotFound`: there is no authority. `Refused`: there is such a peer, or such a file.
+        `NotFound`: there is no authority. `Refused`: the peer or the file already exists.
         """
         allowed, file = check_allowed(allow), peers.file(name)
         if file.exists():
             raise Refused(
-                f"there is a peer '{name}'",
+                f"the peer '{name}' already exists",
                 where=str(file),
                 hint=f"To give it a new certificate, delete {file} first.",
             )
-        key, made = _made(name, self._load())
+        key, made = _new_certificate(name, self._load())
         peer = Peer(name, _fingerprint(made), allowed, append_only)
         try:
             descriptor = os.open(bundle, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -86,9 +86,9 @@ class Authority:
             peers.write(peer)
         except FileExistsError:
             raise Refused(
-                "the file of the bundle exists",
+                "the bundle file already exists",
                 where=str(bundle),
-                hint="Name another one with --output.",
+                hint="Give another path with --output.",
             ) from None
         except OSError as error:
             raise _failed(bundle, error) from error
@@ -103,7 +103,9 @@ class Authority:
             return key, x509.load_pem_x509_certificate(self.certificate.read_bytes())
         except FileNotFoundError:
             raise NotFound(
-                "this host has no authority", where=str(self.folder), hint="Run: mirrord pki init"
+                "this host has no certificate authority",
+                where=str(self.folder),
+                hint="Run: mirrord pki init",
             ) from None
         except (OSError, ValueError) as error:
             raise _failed(self.folder, error) from error
@@ -118,11 +120,11 @@ def _write(op: str, path: Path, data: bytes) -> None:
     files.write_atomic(op, path, data, mode=0o600)
 
 
-def _made(
+def _new_certificate(
     name: str, issuer: tuple[Any, x509.Certificate] | None, *, server: bool = False
 ) -> tuple[Any, x509.Certificate]:
-    """A new key and its certificate. issuer None: of an authority; server: for the end that
-    listens: the one of a peer is good for nothing but to connect.
+    """A new key and its certificate. issuer None: for an authority; server: for the end that
+    listens. That of a peer is valid for connecting only.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
@@ -172,7 +174,7 @@ def _usage(*, authority: bool) -> x509.KeyUsage:
 
 
 def _pem(made: Any) -> bytes:
-    """Of a key or a certificate."""
+    """A key or a certificate in PEM format."""
     from cryptography.hazmat.primitives import serialization
 
     encoding = serialization.Encoding.PEM

@@ -1,4 +1,4 @@
-"""Reading a definition: two sites, what is common to them, what depends on the direction.
+"""Reads a definition: two sites, common settings, and settings per direction.
 
 docs/config.md describes each key.
 """
@@ -16,9 +16,9 @@ from mirrord.core.model import Definition, Endpoint, HookCommands, Pace, Promise
 from mirrord.core.names import check_mirror_name, check_site_name, nearest
 
 KEEP_MAX = 10_000
-#: The kind of a ZFS endpoint that is meant with all below it.
+#: The kind of a ZFS endpoint with its descendants.
 TREE = "zfs-tree"
-#: How many reference snapshots stay, where the file does not say it.
+#: How many reference snapshots are kept by default.
 KEEP_AS_SOURCE = 2
 KEEP_AS_DESTINATION = 10
 
@@ -30,7 +30,7 @@ def _identity(value: Any) -> str:
 
 
 def keep(value: Any) -> int | str:
-    """How many snapshots stay, or rules that say which; as it was written."""
+    """How many snapshots to keep, or retention rules; as given."""
     if isinstance(value, str):
         from mirrord.schedules.retention import parse_keep
 
@@ -38,42 +38,42 @@ def keep(value: Any) -> int | str:
         return value
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= KEEP_MAX:
         raise ValueError(
-            f"a whole number from 1 to {KEEP_MAX} is needed, or rules such as "
+            f"expected an integer from 1 to {KEEP_MAX}, or rules such as "
             '"newest 10, 24 hourly, 7 daily"'
         )
     return value
 
 
 def as_keep(value: int | str) -> int | str:
-    """`keep` for who has no file: `UsageError` when it is wrong."""
+    """`keep` for a value that is not from a file: `UsageError` when invalid."""
     if isinstance(value, str) and value.strip().isdigit():
         value = int(value)
     try:
         return keep(value)
     except ValueError as error:
-        raise UsageError(f"'{value}' does not say which snapshots stay", why=str(error)) from None
+        raise UsageError(f"'{value}' is not a retention rule", why=str(error)) from None
 
 
 def _policy(value: Any) -> str:
     if value != "async":
-        raise ValueError('the only policy of this version is "async"')
+        raise ValueError('the only supported policy is "async"')
     return str(value)
 
 
-def _flag(value: Any) -> bool:
+def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ValueError("true or false is needed")
+        raise ValueError("expected true or false")
     return value
 
 
 def _patterns(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-        raise ValueError('a list of texts is needed, for example ["daily.*"]')
+        raise ValueError('expected a list of strings, for example ["daily.*"]')
     return tuple(value)
 
 
 def rates(value: Any) -> str:
-    """Rates as they are written; only checked here."""
+    """Rates as given; only validated here."""
     from mirrord.schedules.rates import parse_rates
 
     parse_rates(strict.text(value))
@@ -81,7 +81,7 @@ def rates(value: Any) -> str:
 
 
 def as_rates(value: str) -> str:
-    """`rates` for who has no file: `UsageError` when it is wrong."""
+    """`rates` for a value that is not from a file: `UsageError` when invalid."""
     if not value.strip():
         raise UsageError(
             "the rate is empty", hint="Write for example 20MiB/s, or unlimited for no limit."
@@ -97,7 +97,7 @@ _HOOKS: strict.Keys = {
     "timeout": strict.duration,
 }
 
-#: What may depend on which site is the source.
+#: The settings that may depend on the direction.
 _SETTINGS: strict.Keys = {
     "schedule": strict.texts,
     "zone": strict.text,
@@ -105,16 +105,16 @@ _SETTINGS: strict.Keys = {
     "windows": strict.texts,
     "blackouts": strict.texts,
     "rpo": strict.duration,
-    "warn_percent": strict.whole(1, 100_000),
-    "error_percent": strict.whole(1, 100_000),
+    "warn_percent": strict.integer(1, 100_000),
+    "error_percent": strict.integer(1, 100_000),
     "stall": strict.duration,
     "throttle": rates,
     "borrow": strict.number(1, 100),
     "io_pressure": strict.number(0.1, 100),
     "link": strict.text,
     "prune_share": strict.number(0, 1),
-    "retries": strict.whole(0, 1000),
-    "checkpoint_days": strict.whole(0, 36500),
+    "retries": strict.integer(0, 1000),
+    "checkpoint_days": strict.integer(0, 36500),
 }
 _SITE: strict.Keys = {
     "endpoint": lambda value: parse_endpoint(strict.text(value), what="endpoint"),
@@ -124,7 +124,7 @@ _SITE: strict.Keys = {
 }
 _KEYS: strict.Keys = {
     "id": _identity,
-    "recursive": _flag,
+    "recursive": _boolean,
     "policy": _policy,
     **_SETTINGS,
     "site": {"*": _SITE},
@@ -133,7 +133,7 @@ _KEYS: strict.Keys = {
 }
 _DIRECT = ("prune_share", "retries", "checkpoint_days")
 _ABOUT_TIMES = ("zone", "jitter", "windows", "blackouts")
-#: The form before there were sites.
+#: The older format, without sites.
 _OLD_KEYS: strict.Keys = {
     "source": lambda value: parse_endpoint(strict.text(value), what="source"),
     "destination": lambda value: parse_endpoint(strict.text(value), what="destination"),
@@ -144,7 +144,7 @@ _OLD_KEYS: strict.Keys = {
 }
 OLD_FORM: strict.Keys = {
     "id": _identity,
-    "recursive": _flag,
+    "recursive": _boolean,
     "policy": _policy,
     **_SETTINGS,
     **_OLD_KEYS,
@@ -152,28 +152,28 @@ OLD_FORM: strict.Keys = {
 
 
 def parse(name: str, text: str, file: str, source_site: str = "") -> Definition:
-    """The definition in `text`; `ConfigError` with file and line when it is not one.
+    """The definition in `text`; `ConfigError` with file and line when it is invalid.
 
-    source_site: which site is the source; "": the first one.
+    source_site: the site that is the source; "": the first one.
     """
     both = parse_both(name, text, file)
     return both[source_site or next(iter(both))]
 
 
 def parse_both(name: str, text: str, file: str) -> dict[str, Definition]:
-    """The definition for either direction, by the site that is the source, in the order of the
-    file; `ConfigError` with file and line when one of them is wrong.
+    """The definition for both directions, by source site, in the order of the file; `ConfigError`
+    with file and line when one of them is invalid.
     """
     return _Reader(name, text, file).both()
 
 
 def is_old(raw: Mapping[str, Any]) -> bool:
-    """Whether the values of a file have the form that it had before there were sites."""
+    """Whether the values of a file have the older format, without sites."""
     return "site" not in raw and ("source" in raw or "destination" in raw)
 
 
 class _Reader:
-    """One file: its text, for the lines that errors name, and its values."""
+    """One file: its text, for line numbers in errors, and its values."""
 
     def __init__(self, name: str, text: str, file: str) -> None:
         self._name, self._text, self._file = name, text, file
@@ -201,24 +201,24 @@ class _Reader:
     def _check_form(self, raw: Mapping[str, Any]) -> None:
         if is_old(raw):
             raise ConfigError(
-                "the definition has the form of an older version",
+                "the definition has the format of an older version",
                 where=self._file,
                 hint=f"'mirrord config migrate {self._name}' rewrites it.",
             )
         for key in _OLD_KEYS:
             if key in raw and "site" in raw:
                 raise ConfigError(
-                    f"'{key}' is of the older form, but the file has sites",
+                    f"'{key}' belongs to the older format, but the file has sites",
                     where=self._where(key),
-                    hint=f"Take out '{key}': each site has its own settings (docs/config.md).",
+                    hint=f"Remove '{key}': each site has its own settings (docs/config.md).",
                 )
 
     def _check_sites(self) -> None:
         names = list(self._sites)
         if len(names) != 2:
-            why = f"it names {', '.join(names)}" if names else "it names none"
+            why = f"it has {', '.join(names)}" if names else "it has none"
             raise ConfigError(
-                "a definition names two sites",
+                "a definition needs exactly two sites",
                 why=why,
                 where=self._where(names[-1], "site") if names else self._file,
                 hint="Write a table for each: [site.primary] and [site.secondary].",
@@ -251,7 +251,7 @@ class _Reader:
             return
         near = nearest(name, self._sites)
         raise ConfigError(
-            f"'{table}.{name}' is of no site",
+            f"'{table}.{name}' is not a site",
             where=self._where(name, table),
             hint=f"Did you mean '{near[0]}'?" if near else f"Sites: {', '.join(self._sites)}.",
         )
@@ -261,7 +261,7 @@ class _Reader:
         destination = second if source == first else first
         override = self._overrides.get(source, {})
         values = {**self._values, **override}
-        if override.get("schedule") == ():  # none of the common one is left
+        if override.get("schedule") == ():  # drops all of the common schedule
             values |= {key: override.get(key, ()) for key in _ABOUT_TIMES}
         kept = {
             **{name: site["keep"] for name, site in self._sites.items() if "keep" in site},
@@ -296,7 +296,7 @@ class _Reader:
         return definition
 
     def _check_directed(self, definition: Definition) -> None:
-        """What can be wrong of one direction only."""
+        """Check what may be invalid for one direction only."""
         promise, timing = definition.promise, definition.timing
         override = self._overrides.get(definition.source_site, {})
 
@@ -314,19 +314,19 @@ class _Reader:
         elif any(timing):
             key = next(key for key in _ABOUT_TIMES if getattr(timing, key))
             raise ConfigError(
-                f"'{key}' says when to run, but there is no schedule",
+                f"'{key}' requires a schedule",
                 where=where(key),
                 hint='Add for example: schedule = "every 15m"',
             )
 
 
 def recursive_end(endpoint: Endpoint, where: str) -> Endpoint:
-    """The same place with all below it; `ConfigError` where there is no such thing."""
+    """The endpoint with its descendants; `ConfigError` for kinds without descendants."""
     if endpoint.kind not in ("zfs", TREE):
         raise ConfigError(
-            f"a {endpoint.kind} volume cannot be mirrored with all below it",
+            f"a {endpoint.kind} volume cannot be mirrored recursively",
             where=where,
-            hint="'recursive' is for ZFS datasets. Make a mirror for each volume.",
+            hint="'recursive' is for ZFS datasets. Create a mirror for each volume.",
         )
     return endpoint._replace(kind=TREE)
 
@@ -366,7 +366,7 @@ def _hooks(values: dict[str, Any]) -> HookCommands:
 
 
 def _check_schedule(timing: Timing, where: str) -> None:
-    """What can be known of a schedule without the named ones must be right."""
+    """Validate a schedule as far as possible without resolving named ones."""
     if len(timing.rules) == 1 and is_name(timing.rules[0]):
         return  # a named schedule: mirrord.config.schedules looks it up
     from mirrord.schedules.schedule import parse_schedule

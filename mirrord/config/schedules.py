@@ -1,7 +1,7 @@
-"""From what a definition says of its schedule to a `Schedule`: named ones are looked up here.
+"""Makes a `Schedule` from the settings of a definition: named schedules are resolved here.
 
-A named schedule is a file `schedules.d/NAME.toml` of the owner's, or one of the presets that come
-with mirrord (schedules/presets/NAME.toml); the owner's goes first.
+A named schedule is a user-defined file `schedules.d/NAME.toml`, or one of the presets that come
+with mirrord (schedules/presets/NAME.toml); the user-defined one takes precedence.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Schedules:
         self.folder, self.zone = folder, zone
 
     def names(self) -> list[str]:
-        """All of them: the owner's and the presets."""
+        """All names: user-defined ones and presets."""
         own = {path.stem for path in self.folder.glob("*.toml")}
         return sorted(own | set(presets()))
 
     def named(self, name: str) -> NamedSchedule:
-        """One by its name; `ConfigError` with the nearest name when there is none."""
+        """A named schedule; `ConfigError` with the closest name when there is none."""
         path = self.folder / f"{name}.toml"
         try:
             return _parse_file(name, path.read_text(encoding="utf-8"), str(path))
@@ -48,11 +48,11 @@ class Schedules:
         near = nearest(name, self.names())
         raise ConfigError(
             f"no schedule is called '{name}'",
-            hint=f"Did you mean '{near[0]}'?" if near else f"There are: {', '.join(self.names())}.",
+            hint=f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(self.names())}.",
         )
 
     def of(self, definition: Definition) -> Schedule | None:
-        """When a mirror runs; None when only people start it. `ConfigError` names its file."""
+        """When a mirror runs; None when it has no schedule. `ConfigError` names its file."""
         timing = definition.timing
         if not timing.rules:
             return None
@@ -65,7 +65,7 @@ class Schedules:
             raise ConfigError(error.what, where=where, why=error.why, hint=error.hint) from None
 
     def _from_name(self, timing: Timing) -> Schedule:
-        """What the definition says beside the name goes before what the named schedule says."""
+        """Settings in the definition override those of the named schedule."""
         named = self.named(timing.rules[0])
         return _parsed(
             Timing(

@@ -1,4 +1,4 @@
-"""Reading TOML strictly: an unknown key or a wrong value is an error with file and line."""
+"""Reads TOML strictly: an unknown key or an invalid value is an error with file and line."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Any
 from mirrord.core.errors import ConfigError, MirrordError, UsageError
 from mirrord.core.names import nearest
 
-#: key -> what turns its value into what is meant (raises ValueError with what is needed, or a
+#: key -> a function that converts its value (raises ValueError with what is expected, or a
 #: MirrordError), or the keys of a table.
 Keys = Mapping[str, "Callable[[Any], Any] | Keys"]
 
 
 def text(value: Any) -> str:
-    """A text that is not empty."""
+    """A string that is not empty."""
     if not isinstance(value, str) or not value.strip():
-        raise ValueError("a text in quotes is needed")
+        raise ValueError("expected a string in quotes")
     return value
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """A text, or a list of texts."""
+    """A string, or a list of strings."""
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list) or not all(isinstance(item, str) and item for item in listed):
-        raise ValueError('a text or a list of texts is needed, for example ["one", "two"]')
+        raise ValueError('expected a string or a list of strings, for example ["one", "two"]')
     return tuple(listed)
 
 
 def program(value: Any) -> tuple[str, ...]:
-    """A program with its arguments: a list, because no shell takes it apart."""
+    """A program with its arguments: a list, because no shell is used."""
     if (
         not isinstance(value, list)
         or not value
@@ -39,18 +39,18 @@ def program(value: Any) -> tuple[str, ...]:
         or not value[0].startswith("/")
     ):
         raise ValueError(
-            'a program with its arguments is needed, for example ["/usr/local/bin/freeze", "db"]: '
-            "the whole path first, and no shell"
+            'expected a program with its arguments, for example ["/usr/local/bin/freeze", "db"]: '
+            "the absolute path first, no shell"
         )
     return tuple(value)
 
 
-def whole(low: int, high: int) -> Callable[[Any], int]:
-    """A whole number from low to high."""
+def integer(low: int, high: int) -> Callable[[Any], int]:
+    """An integer from low to high."""
 
     def check(value: Any) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise ValueError(f"a whole number from {low} to {high} is needed")
+            raise ValueError(f"expected an integer from {low} to {high}")
         return value
 
     return check
@@ -62,19 +62,21 @@ def number(low: float, high: float) -> Callable[[Any], float]:
     def check(value: Any) -> float:
         right = isinstance(value, int | float) and not isinstance(value, bool)
         if not right or not low <= value <= high:
-            raise ValueError(f"a number from {low:g} to {high:g} is needed")
+            raise ValueError(f"expected a number from {low:g} to {high:g}")
         return float(value)
 
     return check
 
 
 def duration(value: Any) -> float:
-    """A duration as people write it, in seconds; some time at least."""
+    """A duration such as `90s`, in seconds; more than zero."""
     from mirrord.core.units import parse_duration
 
     seconds = parse_duration(text(value))
     if not seconds:
-        raise UsageError(f"'{value}' is no time at all", hint="Write for example 90s or 15 min.")
+        raise UsageError(
+            f"'{value}' is not longer than 0 s", hint="Write for example 90s or 15 min."
+        )
     return seconds
 
 
@@ -83,7 +85,7 @@ def one_of(*words: str) -> Callable[[Any], str]:
 
     def check(value: Any) -> str:
         if value not in words:
-            raise ValueError("it must be one of " + ", ".join(f'"{word}"' for word in words))
+            raise ValueError("expected one of " + ", ".join(f'"{word}"' for word in words))
         return str(value)
 
     return check
@@ -96,7 +98,7 @@ _PAIR = re.compile(rf"\s*{_PATH}\s*=")
 
 
 def line_of(source: str, key: str, table: str = "") -> int:
-    """The line on which a key stands, or else its table (which may be an inline one), or 1."""
+    """The line of a key, or else of its table (which may be an inline one), or 1."""
     wanted = [*(table.split(".") if table else []), key]
     best, depth = 1, 0
     above: list[str] = []
@@ -131,8 +133,8 @@ def loads(source: str, file: str) -> dict[str, Any]:
 def read(
     source: str, file: str, keys: Keys, raw: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The values in `source`, each as `keys` makes it; tables as dicts. raw: what `loads` made of
-    it, when that is known.
+    """The values in `source`, each converted by `keys`; tables as dicts. raw: the result of
+    `loads`, if already known.
     """
 
     def where_of(key: str, table: str) -> str:
@@ -157,12 +159,12 @@ def _table(
             near = nearest(key, keys)
             hint = f"Did you mean '{near[0]}'?" if near else f"Known keys: {', '.join(keys)}."
             if key in top:
-                hint = f"'{key}' stands at the top of the file, above the first table."
+                hint = f"'{key}' belongs at the top of the file, above the first table."
             raise ConfigError(f"unknown key '{shown}'", where=where_of(key, table), hint=hint)
         if isinstance(check, Mapping):
             if not isinstance(value, dict):
                 raise ConfigError(
-                    f"'{shown}' is wrong", where=where_of(key, table), why="a table is needed"
+                    f"'{shown}' is invalid", where=where_of(key, table), why="expected a table"
                 )
             values[key] = _table(value, check, where_of, shown, top=top)
             continue
@@ -170,7 +172,7 @@ def _table(
             values[key] = check(value)
         except ValueError as error:
             raise ConfigError(
-                f"'{shown}' is wrong", where=where_of(key, table), why=str(error)
+                f"'{shown}' is invalid", where=where_of(key, table), why=str(error)
             ) from None
         except MirrordError as error:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Whether the ends of a mirror fit together, and several mirrors beside each other."""
+"""Checks whether the ends of a mirror are compatible, and several mirrors with each other."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from mirrord.core.model import Definition
 
 
 def check_together(definitions: list[Definition]) -> None:
-    """`ConfigError` when two definitions cannot both be meant."""
+    """`ConfigError` when two definitions conflict."""
     by_destination: dict[str, Definition] = {}
     by_id: dict[str, Definition] = {}
     for definition in definitions:
         for pair in definition.pairs:
             _check_ends(definition._replace(source=pair.source, destination=pair.destination))
-            # A dataset is the same place with and without what is below it.
+            # A dataset is the same location with and without its descendants.
             end = str(pair.destination).replace(f"{TREE}:", "zfs:", 1)
             other = by_destination.setdefault(end, definition)
             if other is not definition:
                 raise ConfigError(
-                    f"the mirrors '{other.name}' and '{definition.name}' have one destination",
+                    f"the mirrors '{other.name}' and '{definition.name}' have the same destination",
                     where=definition.file or definition.name,
                     why=str(pair.destination),
                     hint="Give each mirror a destination of its own.",
@@ -28,10 +28,10 @@ def check_together(definitions: list[Definition]) -> None:
         other = by_id.setdefault(definition.id, definition)
         if other is not definition:
             raise ConfigError(
-                f"the mirrors '{other.name}' and '{definition.name}' have one id",
+                f"the mirrors '{other.name}' and '{definition.name}' have the same id",
                 where=definition.file or definition.name,
                 why=definition.id,
-                hint="A copied definition needs an id of its own: change it to any other.",
+                hint="A copied definition needs its own id: change it to another one.",
             )
     members.check(definitions)
 
@@ -41,7 +41,7 @@ def _check_ends(definition: Definition) -> None:
     where = definition.file or definition.name
     if {source.kind, destination.kind} == {"zfs", TREE}:
         raise ConfigError(
-            "only one end is meant with all below it",
+            "only one end is recursive",
             where=where,
             hint="Write both as zfs: and add 'recursive = true' (create: '--recursive').",
         )
@@ -54,15 +54,15 @@ def _check_ends(definition: Definition) -> None:
     inner, outer = destination.location + "/", source.location.rstrip("/") + "/"
     if inner.startswith(outer):
         raise ConfigError(
-            "the destination lies inside the source",
+            "the destination is inside the source",
             where=where,
             why=f"{destination.location} is below {source.location}",
-            hint="Give a destination outside of it, best on another disk.",
+            hint="Give a destination outside of it, preferably on another disk.",
         )
     if outer.startswith(inner):
         raise ConfigError(
-            "the source lies inside the destination",
+            "the source is inside the destination",
             where=where,
             why=f"{source.location} is below {destination.location}",
-            hint="Give a destination outside of it, best on another disk.",
+            hint="Give a destination outside of it, preferably on another disk.",
         )

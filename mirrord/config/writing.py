@@ -1,4 +1,4 @@
-"""Writing definitions: new ones as text, and changes that keep the owner's comments."""
+"""Writes definitions: new ones as text, and changes that preserve comments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def quoted(text: object) -> str:
-    """A text as a TOML value, whatever is in it."""
+    """A string as a TOML value, with any necessary escapes."""
     plain = str(text).replace("\\", "\\\\").replace('"', '\\"')
     return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\u{ord(found[0]):04x}", plain) + '"'
 
@@ -27,18 +27,18 @@ def _value(item: object) -> str:
 
 
 def as_written(endpoint: Endpoint, *, recursive: bool) -> str:
-    """An endpoint as a definition has it: `recursive` is a key of its own there."""
+    """An endpoint as in a definition, where `recursive` is a separate key."""
     return str(endpoint._replace(kind="zfs") if recursive and endpoint.kind == TREE else endpoint)
 
 
 def render(definition: Definition) -> str:
-    """A definition as its file's text. Hooks and overrides are for people to add."""
+    """The text of a definition's file. Hooks and overrides are added by hand."""
     recursive = definition.source.kind == definition.destination.kind == TREE
     lines = [
-        f"# The mirror '{definition.name}'. Each key: docs/config.md. "
+        f"# The mirror '{definition.name}'. Keys: docs/config.md. "
         "Check it with 'mirrord config check'.",
         f"id = {quoted(definition.id)}",
-        *(["# With all descendant datasets.", "recursive = true"] if recursive else []),
+        *(["# Includes all descendant datasets.", "recursive = true"] if recursive else []),
         f"policy = {quoted(definition.policy)}",
         "",
     ]
@@ -53,12 +53,12 @@ def render(definition: Definition) -> str:
         lines.append("")
     if definition.promise.rpo_s is not None:
         lines += [
-            "# The lag that is promised: alarms are measured by it.",
+            "# The recovery point objective: lag alarms are based on it.",
             f'rpo = "{definition.promise.rpo_s:.9f}'.rstrip("0").rstrip(".") + 's"',
             "",
         ]
     if pace.throttle:
-        lines += ["# How fast it may transfer.", f"throttle = {quoted(pace.throttle)}", ""]
+        lines += ["# The transfer rate limit.", f"throttle = {quoted(pace.throttle)}", ""]
     for site in definition.sites:
         is_source = site.name == definition.source_site
         keep = definition.keep_source if is_source else definition.keep_destination
@@ -66,12 +66,12 @@ def render(definition: Definition) -> str:
             f"[site.{site.name}]"
             + ("  # the source, until 'mirrord reverse' changes the roles" if is_source else ""),
             *_endpoint(definition, site.endpoints[0], recursive=recursive),
-            "# Which reference snapshots stay here (the base is always one of them).",
+            "# The reference snapshots to keep here (the base is always kept).",
             f"keep = {_value(keep)}",
         ]
         if is_source:
             lines += [
-                "# Its own snapshots that are replicated while it is the source: glob patterns.",
+                "# User snapshots to replicate while it is the source: glob patterns.",
                 f"snapshots = {_value(definition.snapshots)}",
             ]
         lines.append("")
@@ -80,13 +80,13 @@ def render(definition: Definition) -> str:
 
 
 def _endpoint(definition: Definition, endpoint: Endpoint, *, recursive: bool) -> list[str]:
-    """The line of a site's endpoint; none where each member has its own."""
+    """The line of a site's endpoint; none when each member has its own."""
     line = f"endpoint = {quoted(as_written(endpoint, recursive=recursive))}"
     return [] if definition.members else [line]
 
 
 def with_throttle(text: str, source_site: str, rates: str) -> str:
-    """The text of a definition with other rates for the present direction; "": unlimited."""
+    """The text of a definition with new rates for the current direction; "": unlimited."""
     document = _document(text)
     override: Any = document.get("from", {}).get(source_site, {})
     if "throttle" in override:
@@ -99,7 +99,7 @@ def with_throttle(text: str, source_site: str, rates: str) -> str:
 
 
 def with_endpoint(text: str, site: str, endpoint: Endpoint) -> str:
-    """The text of a definition with another endpoint of a site."""
+    """The text of a definition with a new endpoint of a site."""
     document = _document(text)
     recursive = bool(document.get("recursive", False))
     sites: Any = document["site"]

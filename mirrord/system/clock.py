@@ -1,7 +1,7 @@
 """The clocks. Wall time is shown to people; durations and deadlines use the monotonic one.
 
-A simulation puts its own time in the place of the real one (`use`), as a test watches the steps
-with `mirrord.system.steps.observe`. In production there is no such source and each call costs one
+A simulation replaces the real time by its own (`use`), as a test observes the steps with
+`mirrord.system.steps.observe`. In production there is no such source, and a call costs one
 comparison more than the clock itself.
 """
 

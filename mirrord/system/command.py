@@ -15,15 +15,15 @@ from mirrord.system import clock
 _OUTPUT_BYTES_MAX = 64 << 10
 _CHECK_EVERY_S = 0.1
 
-#: For `start`: neither input nor a place for what it says.
+#: For `start`: no input, or output is discarded.
 NO_INPUT = subprocess.DEVNULL
-#: For `start`: a pipe, to be found in the process.
+#: For `start`: a pipe, available as an attribute of the process.
 PIPE = subprocess.PIPE
 Process = subprocess.Popen[bytes]
 
 
 class Result(NamedTuple):
-    """How a program ended, with the end of what it said."""
+    """The exit status of a program, with the end of its output."""
 
     status: int
     output: str
@@ -32,8 +32,8 @@ class Result(NamedTuple):
 
 def find(program: str, *, hint: str) -> str:
     """The path of a program; `Unsupported` with `hint` when it is not installed."""
-    # Administrators' programs may be outside of an ordinary PATH. (shutil.which would do, but
-    # loading shutil takes longer than all the rest of a start.)
+    # Administrators' programs may be outside an ordinary user's PATH. (shutil.which would do, but
+    # importing shutil takes longer than the rest of the startup.)
     folders = (*os.get_exec_path(), "/usr/sbin", "/sbin", "/usr/bin", "/bin")
     for path in [program] if "/" in program else [f"{folder}/{program}" for folder in folders]:
         if os.path.isfile(path) and os.access(path, os.X_OK):
@@ -52,11 +52,10 @@ def run(
 ) -> Result:
     """Run a program to its end. `IoFailed` when it takes longer than that.
 
-    given: its input; None: it has none. check: asked ten times a second; what it raises ends the
-    program with all that it started.
-    environment: variables set in addition to those of this process. output_bytes_max: so much of
-    the end of its output is returned. What the program started itself ends with it when the time
-    is over.
+    given: its input; None: it has none. check: called ten times a second; an error that it raises
+    ends the program and all its children.
+    environment: variables set in addition to those of this process. output_bytes_max: how much of
+    the end of its output is returned. On a timeout the children of the program are killed as well.
     """
     process = subprocess.Popen(
         list(arguments),
@@ -69,7 +68,7 @@ def run(
     try:
         output, errors = _communicate(process, given, timeout_s, check)
     except subprocess.TimeoutExpired:
-        end_session(process)  # the program may be over, and what it left behind go on
+        end_session(process)  # the program may have ended while its children still run
         raise IoFailed(f"'{arguments[0]}' did not end within {timeout_s:g} s") from None
     finally:
         if process.poll() is None:
@@ -96,8 +95,8 @@ def _communicate(
 
 
 def end_session(process: Process) -> None:
-    """Kill a program with all that it started, and wait for it. Once only: its number may be
-    another's afterwards.
+    """Kill a program and all its children, and wait for it. Call once only: afterwards its process
+    id may be reused.
     """
     try:
         os.killpg(process.pid, signal.SIGKILL)
@@ -107,9 +106,8 @@ def end_session(process: Process) -> None:
 
 
 def ended(process: Process, *, timeout_s: float | None) -> int | None:
-    """The status of a program that is over or ends within that time (None: however long it takes;
-    negative: the signal that ended it); None while it runs. Its number stays its own, for
-    `end_session`.
+    """The status of a program that has ended or ends within `timeout_s` (None: no limit); negative:
+    the signal that killed it. None while it runs. Its process id stays valid, for `end_session`.
     """
     if process.returncode is not None:
         return process.returncode
@@ -137,10 +135,10 @@ def start(
 ) -> Process:
     """Start a program that reads `stdin`; the caller waits for it and kills it if need be.
 
-    keep: descriptors that it holds open, unknowingly, as long as it lives.
+    keep: descriptors that it inherits and holds open until it exits.
 
-    It gets a session of its own, so that a Ctrl-C at the terminal reaches only mirrord, which
-    then ends it in order.
+    It gets its own session, so that a Ctrl-C at the terminal reaches only mirrord, which then
+    ends it in an orderly way.
     """
     return subprocess.Popen(
         list(arguments),

@@ -1,12 +1,13 @@
-"""Starts a program for which the file tree is read-only, but for one folder.
+"""Starts a program for which the file tree is read-only, except for one folder.
 
-What reads a stream of another host as root must not be able to write anywhere else, whatever the
-stream says. Linux can do that for one thread, and what it starts inherits it: a mount namespace.
+A program that reads the stream of another host as root must not be able to write anywhere else,
+whatever the stream contains. Linux provides that per thread, inherited by child processes: a mount
+namespace.
 
-It has no other file systems in it than those that the program needs: what is mounted there cannot
-be given back to the system as long as the program runs. It needs Linux 5.14. That the folder is a
-mount of its own has one price: before Linux 5.18 no data can be shared (reflinked) between it and
-the rest of its file system, which fails with EXDEV.
+The namespace contains only the file systems that the program needs, because a file system cannot be
+unmounted completely while the program runs. It needs Linux 5.14. The folder is a separate mount,
+which has one drawback: before Linux 5.18 no data can be shared (reflinked) between it and the rest
+of its file system, which fails with EXDEV.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ _MOVE_MOUNT, _MOVE_MOUNT_F_EMPTY_PATH = 429, 4
 _MOUNT_SETATTR = 442
 _MS_PRIVATE = 1 << 18
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
-#: What programs need beside themselves, and where their libraries are.
+#: What programs need in addition, and where programs and libraries are.
 _SYSTEM = ("/etc", "/proc", "/sys")
 _PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-#: How the kernel writes what a table of words cannot hold.
+#: How the kernel escapes white space in its tables.
 _ESCAPED = re.compile(rb"\\([0-7]{3})")
 _RDONLY, _NOSUID, _NODEV, _NOSYMFOLLOW = 0x1, 0x2, 0x4, 0x200000
 
@@ -41,7 +42,7 @@ _RDONLY, _NOSUID, _NODEV, _NOSYMFOLLOW = 0x1, 0x2, 0x4, 0x200000
 def start_confined(
     writable: str, mount: str, start: Callable[[], Process], *, program: str
 ) -> Process:
-    """Call `start` where nothing but the folder `writable` can be changed, and return what it
+    """Call `start` where only the folder `writable` can be changed, and return the process that it
     started. No device can be opened, and below `mount` no symbolic link is followed.
 
     mount: the mount point above `writable`. program: what is started. `Unsupported`: Linux before
@@ -57,7 +58,7 @@ def start_confined(
         except BaseException as error:
             failed.append(error)
 
-    # A thread of its own: it cannot leave the namespace again, and is of no further use.
+    # A separate thread: it cannot leave the namespace again, and then ends.
     thread = threading.Thread(target=work, name="confined")
     thread.start()
     thread.join()
@@ -72,19 +73,19 @@ def _confine(writable: str, mount: str, program: str) -> None:
     try:
         _checked(_libc.unshare(_CLONE_NEWNS))
         _set_attributes(_AT_FDCWD, "/", _AT_RECURSIVE, 0, _MS_PRIVATE)
-        _leave_mounts([writable, mount, os.path.realpath(program)])
+        _detach_mounts([writable, mount, os.path.realpath(program)])
         opened = _checked(_call(_OPEN_TREE, _AT_FDCWD, writable, _OPEN_TREE_CLONE))
         _set_attributes(opened, "", _AT_EMPTY_PATH, _NOSUID | _NODEV | _NOSYMFOLLOW)
-        # Devices would be written to on a read-only file system, too.
+        # Devices could be written to even on a read-only file system.
         _set_attributes(_AT_FDCWD, "/", _AT_RECURSIVE, _RDONLY | _NODEV)
-        if mount != "/":  # there the links are that every program needs
+        if mount != "/":  # the root has links that every program needs
             _set_attributes(_AT_FDCWD, mount, 0, _NOSYMFOLLOW)
         _checked(_call(_MOVE_MOUNT, opened, "", _AT_FDCWD, writable, _MOVE_MOUNT_F_EMPTY_PATH))
     except OSError as error:
         raise Unsupported(
-            "what a stream may do here cannot be confined",
+            "the program that applies the stream cannot be confined",
             where=writable,
-            why=f"{error.strerror}: it needs Linux 5.14, root, and leave to make a mount namespace",
+            why=f"{error.strerror}: that needs Linux 5.14, root, and a mount namespace",
             hint="Use a newer kernel; in a container, allow CAP_SYS_ADMIN.",
         ) from error
     finally:
@@ -92,25 +93,25 @@ def _confine(writable: str, mount: str, program: str) -> None:
             os.close(opened)
 
 
-def _leave_mounts(needed: list[str]) -> None:
-    """Detach each file system from this thread's namespace that is not on the way to what is
-    needed, and has no programs or libraries in it.
+def _detach_mounts(needed: list[str]) -> None:
+    """Detach each file system from this thread's namespace that is not on the path to a needed one,
+    and contains no programs or libraries.
     """
-    ways = [*needed, *_SYSTEM]
+    kept = [*needed, *_SYSTEM]
     for point in sorted(_mount_points(), key=len, reverse=True):
         below = point.rstrip("/") + "/"
-        on_the_way = any(f"{way}/".startswith(below) for way in ways)
-        if on_the_way or any(below.startswith(f"{folder}/") for folder in _PROGRAMS):
+        is_parent = any(f"{path}/".startswith(below) for path in kept)
+        if is_parent or any(below.startswith(f"{folder}/") for folder in _PROGRAMS):
             continue
         if _libc.umount2(os.fsencode(point), _MNT_DETACH | _UMOUNT_NOFOLLOW) < 0:
             number = ctypes.get_errno()
-            # What was below another one is gone with it, or cannot be seen by its name.
+            # A mount below another one was detached with it, or is hidden.
             if number not in (errno.EINVAL, errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                 raise OSError(number, os.strerror(number))
 
 
 def _mount_points() -> list[str]:
-    """Of this thread's namespace."""
+    """The mount points of this thread's namespace."""
     with open("/proc/thread-self/mountinfo", "rb") as table:  # noqa: PTH123 - no path of ours
         points = [line.split(b" ")[4] for line in table]
     return [

@@ -1,7 +1,7 @@
-"""A program that runs only if this process ends before it has released it, however it ends.
+"""A program that runs only if this process ends, for any reason, before it has released it.
 
-It is how a volume that was frozen for a moment does not stay so when mirrord is killed. The power
-failing is another matter: then nothing runs, and recovery looks after it.
+It thaws a briefly frozen volume when mirrord is killed. After a power failure nothing runs, and
+recovery handles it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Sequence
 
 from mirrord.system import command
 
-#: Waits for a byte (released) or the end of the pipe (we are dead), then becomes the program.
+#: Waits for a byte (released) or the end of the pipe (parent ended), then execs the program.
 _WATCH = "import os, sys\nif not os.read(0, 1): os.execvp(sys.argv[1], sys.argv[1:])"
 
 
 class Deadman:
     """words: the program and its arguments. keep: descriptors that it inherits.
 
-    It waits in a session of its own, so that a signal to our group does not reach it.
+    It waits in its own session, so that a signal to our process group does not reach it.
     """
 
     def __init__(self, words: Sequence[str], *, keep: Sequence[int] = ()) -> None:
@@ -38,13 +38,13 @@ class Deadman:
             os.close(reading)
 
     def release(self) -> None:
-        """It will not run. May be called again."""
+        """Cancel the program. May be called twice."""
         process, self._process = self._process, None
         if process is None:
             return
         try:
             os.write(self._writing, b"r")
         except BrokenPipeError:
-            pass  # somebody killed it
+            pass  # it was killed
         os.close(self._writing)
         process.wait()

@@ -1,4 +1,4 @@
-"""What the operating system says, put in words."""
+"""Operating-system errors as mirrord errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mirrord.core.errors import IoFailed, NoSpace, PermissionMissing
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn operating-system errors that nobody explained into `MirrordError`."""
+    """Turn remaining operating-system errors into `MirrordError`."""
     try:
         yield
     except OSError as error:
@@ -36,11 +36,11 @@ def explained() -> Iterator[None]:
             raise IoFailed(
                 "the file system is read-only",
                 where=where,
-                hint="Mount it writable; if the kernel made it read-only, look at 'dmesg' first.",
+                hint="Mount it writable; if the kernel made it read-only, check 'dmesg' first.",
             ) from error
         raise IoFailed(
-            "an operation on files failed",
+            "a file operation failed",
             where=where,
             why=why,
-            hint="Look at that path and at what 'dmesg' says, then run the same command again.",
+            hint="Check that path and the kernel log ('dmesg'), then run the same command again.",
         ) from error

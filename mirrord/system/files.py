@@ -26,7 +26,7 @@ def sync_directory(path: str | Path) -> None:
 
 
 def sync_filesystem(op: str, path: str | Path) -> None:
-    """Make all that was written to the file system of `path` durable (syncfs)."""
+    """Make everything written to the file system of `path` durable (syncfs)."""
     steps.reached(op)
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -38,7 +38,7 @@ def sync_filesystem(op: str, path: str | Path) -> None:
 
 
 def sync_device(op: str, path: str | Path) -> None:
-    """Make all that was written to a block device through its cache durable."""
+    """Make everything written to a block device through the page cache durable."""
     steps.reached(op)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -50,9 +50,9 @@ def sync_device(op: str, path: str | Path) -> None:
 def write_atomic(
     op: str, path: str | Path, data: bytes, *, mode: int = 0o644, durable: bool = True
 ) -> None:
-    """Replace the file at `path` by `data` in one durable step; a crash leaves old or new.
+    """Replace the file at `path` by `data` in one durable step; a crash leaves the old or new file.
 
-    durable: False: the disk is not waited for; after a power cut it may also be empty.
+    durable: False: does not wait for the disk; after a power failure the file may also be empty.
     """
     path = Path(path)
     beside = path.with_name(f".{path.name}.new")
@@ -76,10 +76,10 @@ def write_atomic(
 
 
 def rename(op: str, old: str | Path, new: str | Path, *, leaving: bool = False) -> None:
-    """Rename, replacing `new` if it is there; durable on return.
+    """Rename, replacing `new` if it exists; durable on return.
 
-    leaving: the old folder is removed next, so it needs no sync of its own (an entry is never in
-    both folders, also after a power cut).
+    leaving: the old folder is removed next, so it needs no sync (even after a power failure an
+    entry is never in both folders).
     """
     steps.reached(op)
     os.rename(old, new)
@@ -112,7 +112,7 @@ def switch_link(op: str, target: str, link: str | Path) -> None:
 
 
 def make_directory(op: str, path: str | Path, *, mode: int = 0o755) -> None:
-    """Make a directory, and those above it, if it is not there yet; durable on return."""
+    """Create a directory, and its parents, if it does not exist; durable on return."""
     path = Path(path)
     if path.is_dir():
         return
@@ -125,7 +125,7 @@ def make_directory(op: str, path: str | Path, *, mode: int = 0o755) -> None:
 
 
 def remove_file(op: str, path: str | Path) -> None:
-    """Remove a file or link, if it is there; durable on return."""
+    """Remove a file or link, if it exists; durable on return."""
     steps.reached(op)
     path = Path(path)
     path.unlink(missing_ok=True)
@@ -134,7 +134,7 @@ def remove_file(op: str, path: str | Path) -> None:
 
 
 def remove_directory(op: str, path: str | Path) -> None:
-    """Remove an empty directory, if it is there."""
+    """Remove an empty directory, if it exists."""
     steps.reached(op)
     try:
         Path(path).rmdir()

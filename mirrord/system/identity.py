@@ -1,4 +1,4 @@
-"""Who this host is to others, without anything that would have to be kept."""
+"""The identity of this host, derived without stored state."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _MACHINE_ID = Path("/etc/machine-id")
 
 def controller(config: Path) -> str:
     """The identity of the definitions in that folder on this host: 16 hexadecimal digits, "@" and
-    the host's name, which is there for people only.
+    the host name, which is informational only.
 
-    It is made of the machine's id (where there is none, of the host's name) and the folder's path:
-    so it stays what it is when all else of mirrord's is lost.
+    It is derived from the machine id (if there is none, from the host name) and the folder's path,
+    so it stays the same when all other data of mirrord is lost.
     """
     name = os.uname().nodename
     try:

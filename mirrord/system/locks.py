@@ -1,4 +1,4 @@
-"""Locks that say who holds them, and that end with their process, however it ends."""
+"""Locks that record their holder, and that end with their process, even if it is killed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import NamedTuple
 from mirrord.core.errors import Busy
 from mirrord.system import clock
 
-#: How long somebody may take who has the lock without saying so: to ask, or to begin.
-_ASKING_S = 1.0
+#: How long the lock may be held without a recorded holder: by a query, or while starting.
+_QUERY_S = 1.0
 
 
 class Holder(NamedTuple):
-    """Who holds a lock: the process, what it does, and since when (wall time).
+    """The holder of a lock: the process, its purpose, and since when (wall time).
 
-    shared: the process does other work too (a service): a signal would end all of it.
+    shared: the process also does other work (the daemon): a signal would end all of it.
     """
 
     pid: int
@@ -39,13 +39,13 @@ _shared = False
 
 
 def share_process() -> None:
-    """This process is a service: locks that it takes from now on say so."""
+    """This process is the daemon: locks that it takes from now on record that."""
     global _shared
     _shared = True
 
 
 def holder_of(path: str | Path) -> Holder | None:
-    """Who holds the lock at `path` now, or None when nobody does."""
+    """The current holder of the lock at `path`, or None."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -61,10 +61,10 @@ def holder_of(path: str | Path) -> Holder | None:
 
 @contextmanager
 def exclusive(path: str | Path, purpose: str, *, what: str) -> Iterator[None]:
-    """Hold the lock at `path`; `Busy` with the holder when somebody else has it.
+    """Hold the lock at `path`; `Busy` with the holder when it is taken.
 
-    The lock is the kernel's (flock): it ends with the process, so a crash leaves none behind. It
-    needs no room: on a full file system who holds it may not be recorded, but it is held.
+    The lock is a kernel lock (flock): it ends with the process, so a crash leaves none behind. It
+    needs no disk space: on a full file system the holder may not be recorded, but it is held.
     what: what is locked, for the message (`mirror 'home'`).
     """
     with ExitStack() as stack:
@@ -72,16 +72,16 @@ def exclusive(path: str | Path, purpose: str, *, what: str) -> Iterator[None]:
         if not _take(descriptor):
             raise Busy(
                 f"{what} is in use by {_read_holder(descriptor)}",
-                hint="Wait for it to end, or end it: 'mirrord abort NAME' where it is a mirror's.",
+                hint="Wait for it to end; 'mirrord abort NAME' ends the operation of a mirror.",
             )
-        _sign(descriptor, purpose)
+        _record_holder(descriptor, purpose)
         yield
         _record(descriptor, b"")
 
 
 def _opened(path: Path, stack: ExitStack, what: str) -> int:
-    """The file to lock. Where there is no room to make one, its folder is; who has the file holds
-    the folder's lock with others, so that the two kinds exclude each other.
+    """The file to lock, or its folder when there is no space to create the file. A holder of the
+    file also holds a shared lock on the folder, so that the two kinds exclude each other.
     """
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     stack.callback(os.close, folder)
@@ -100,22 +100,22 @@ def _opened(path: Path, stack: ExitStack, what: str) -> int:
 
 
 def _record(descriptor: int, text: bytes) -> None:
-    with suppress(OSError):  # a full file system, or a folder: it is held all the same
+    with suppress(OSError):  # a full file system, or a folder: the lock is held anyway
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text, 0)
 
 
-def _sign(descriptor: int, purpose: str) -> None:
-    """Write down who holds the lock. It holds without that, too: on a full file system others only
-    learn that somebody has it.
+def _record_holder(descriptor: int, purpose: str) -> None:
+    """Record the holder of the lock. The lock is valid without the record: on a full file system
+    other processes only learn that it is held.
     """
     record = Holder(os.getpid(), purpose, clock.now_ns(), _shared)._asdict()
     _record(descriptor, json.dumps(record).encode())
 
 
 def _take(descriptor: int) -> bool:
-    """Take the lock. Without a record in it, somebody is only asking who holds it: a moment."""
-    deadline_s = clock.monotonic_s() + _ASKING_S
+    """Take the lock. A lock without a record may just be a query for its holder: wait briefly."""
+    deadline_s = clock.monotonic_s() + _QUERY_S
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -148,8 +148,8 @@ def _read_holder(descriptor: int) -> Holder:
 
 @contextmanager
 def passing(path: str | Path, *, what: str) -> Iterator[None]:
-    """Hold the lock at `path` for a moment, without a record in it: who else passes waits for
-    that. `Busy` with the holder when somebody keeps it.
+    """Hold the lock at `path` briefly, without a record in it; other callers wait. `Busy` with the
+    holder when it is held for longer.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

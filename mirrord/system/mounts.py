@@ -1,4 +1,4 @@
-"""Whether anything was mounted or unmounted, without reading the whole table each time."""
+"""Detects mounts and unmounts without reading the complete table each time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _TABLE = "/proc/self/mountinfo"
 
 
 class MountTable:
-    """The mounts that this process sees. The kernel says when they change (proc(5))."""
+    """The mounts that this process sees. The kernel reports changes (proc(5))."""
 
     def __init__(self) -> None:
         self._descriptor = os.open(_TABLE, os.O_RDONLY | os.O_CLOEXEC)
@@ -21,5 +21,5 @@ class MountTable:
         return any(events & select.POLLPRI for _, events in self._poll.poll(0))
 
     def close(self) -> None:
-        """Be done with it; once."""
+        """Close the table. Call once only."""
         os.close(self._descriptor)

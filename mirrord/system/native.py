@@ -1,7 +1,7 @@
 """The native code (native/, Rust), with types. The only importer of `mirrord._native`.
 
-`Panic` is raised when the native code has a bug. It is no `Exception`: whoever is the last to hear
-of an error that somebody waits for must name it as well.
+`Panic` is raised when the native code has a bug. It is not an `Exception`: code that passes on the
+error of a thread to a waiting one must name it as well.
 """
 
 from __future__ import annotations

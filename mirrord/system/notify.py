@@ -1,4 +1,4 @@
-"""Telling systemd how the service is (sd_notify): datagrams to the socket that it names."""
+"""Notifies systemd of the daemon's state (sd_notify): datagrams to the socket that it names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 def tell(*lines: str, patience_s: float = 2.0) -> None:
     """Send lines such as READY=1; nothing when systemd did not start this process.
 
-    Only so many datagrams wait for who does not read them: after `patience_s` one is given up.
+    The receive queue is limited: after `patience_s` a datagram is dropped.
     """
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
@@ -22,9 +22,9 @@ def tell(*lines: str, patience_s: float = 2.0) -> None:
         try:
             sender.sendto("\n".join(lines).encode(), address)
         except OSError:
-            return  # systemd sees that nothing comes: there is nobody else to tell
+            return  # systemd notices the missing notification itself
 
 
 def reloading() -> None:
-    """Settings are read anew; `tell("READY=1")` ends that."""
+    """The configuration is being reloaded; `tell("READY=1")` ends that."""
     tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")

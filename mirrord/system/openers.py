@@ -1,5 +1,5 @@
-"""Who has files of a file system open for writing, from /proc: processes in all mount namespaces
-that this one can see, loop devices and swap files.
+"""Finds what has files of a file system open for writing, from /proc: processes in all mount
+namespaces that this one can see, loop devices and swap files.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _Wanted = Callable[[os.stat_result], bool]
 
 
 def writers_on(device: int, *, limit: int = 20) -> list[OpenWriter]:
-    """At most `limit` of those that have a file with that `st_dev` open for writing. (On btrfs each
-    subvolume has one of its own.) A process that ends meanwhile is left out.
+    """At most `limit` of the openers of files with that `st_dev` for writing. (On btrfs each
+    subvolume has its own.) A process that ends in the meantime is left out.
     """
     found: list[OpenWriter] = []
     for one in _all_writers(device):
@@ -37,8 +37,8 @@ def writers_on(device: int, *, limit: int = 20) -> list[OpenWriter]:
 
 
 def sees_all() -> bool:
-    """Whether this process may see the files of all others: by CAP_SYS_PTRACE, which it takes for
-    those of another user, and of root with more rights.
+    """Whether this process can see the open files of all others. That needs CAP_SYS_PTRACE for
+    processes of other users, and of root with more capabilities.
     """
     for line in (_PROC / "self/status").read_text().splitlines():
         name, _, value = line.partition(":")
@@ -48,7 +48,7 @@ def sees_all() -> bool:
 
 
 def writers_of_devices(numbers: Collection[int]) -> Iterator[OpenWriter]:
-    """Who has one of these block devices (`st_rdev`) open for writing; loop devices, too."""
+    """What has one of these block devices (`st_rdev`) open for writing, including loop devices."""
 
     def wanted(file: os.stat_result) -> bool:
         return stat.S_ISBLK(file.st_mode) and file.st_rdev in numbers
@@ -80,10 +80,10 @@ def _descriptors(folder: Path, wanted: _Wanted) -> Iterator[str]:
     try:
         numbers = os.listdir(folder / "fd")
     except OSError:
-        return  # it ended, or is the kernel's
+        return  # it ended, or is a kernel thread
     for number in numbers:
         try:
-            # First the flags: to look at the file itself may block on a server that is gone.
+            # Check the flags first: stat() may block on an unreachable file server.
             if _for_writing(folder / "fdinfo" / number):
                 link = folder / "fd" / number
                 if wanted(os.stat(link)):
@@ -101,7 +101,7 @@ def _for_writing(information: Path) -> bool:
 
 
 def _mappings(folder: Path, wanted: _Wanted) -> Iterator[str]:
-    """Shared writable mappings: they write without any descriptor."""
+    """Shared writable mappings, which need no descriptor to write."""
     try:
         lines = (folder / "maps").read_bytes().splitlines()
     except OSError:
@@ -146,7 +146,7 @@ def _loops(device: int, field: int = 0) -> Iterator[OpenWriter]:
 
 
 def _decoded(number: int) -> int:
-    """A device number as the kernel hands it out in 64 bits, as `st_dev`."""
+    """The kernel's 64-bit encoding of a device number, as `st_dev`."""
     major = (number & 0xFFF00) >> 8
     minor = (number & 0xFF) | ((number >> 12) & 0xFFF00)
     return os.makedev(major, minor)

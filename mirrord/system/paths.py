@@ -1,5 +1,5 @@
-"""Where mirrord keeps its things: /etc, /var/lib and /run for root, XDG folders otherwise, or
-all below `MIRRORD_HOME` when that is set.
+"""The folders of mirrord: /etc, /var/lib and /run for root, XDG folders otherwise, or all below
+`MIRRORD_HOME` when that is set.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ class Paths(NamedTuple):
 
     @property
     def schedules(self) -> Path:
-        """The folder of the owner's named schedules."""
+        """The folder of user-defined named schedules."""
         return self.config / "schedules.d"
 
     @property
     def pki(self) -> Path:
-        """The folder of this host's authority for TLS."""
+        """The folder of this host's certificate authority for TLS."""
         return self.config / "pki"
 
     @property
     def peers(self) -> Path:
-        """The folder of who may connect over TLS."""
+        """The folder of the peers that may connect over TLS."""
         return self.config / "peers.d"
 
     @property
     def act_socket(self) -> Path:
-        """The daemon's socket for who may change things."""
+        """The daemon's socket for clients that may make changes."""
         return self.run / "control.sock"
 
     @property
     def read_socket(self) -> Path:
-        """The daemon's socket for who may only look."""
+        """The daemon's socket for read-only clients."""
         return self.run / "status.sock"
 
     @property
@@ -69,13 +69,13 @@ class Paths(NamedTuple):
         return self.state / "catalogue.sqlite"
 
     def make(self) -> None:
-        """Make what is missing, for the owner only: it names what is mirrored where."""
+        """Create the missing folders, mode 0700: they reveal what is mirrored where."""
         for folder in (self.mirrors, self.state, self.run):
             try:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as error:
                 raise ConfigError(
-                    f"the folder {folder} cannot be made",
+                    f"the folder {folder} cannot be created",
                     why=error.strerror or str(error),
                     hint="Run it as root, or set MIRRORD_HOME to a folder of your own.",
                 ) from error

@@ -9,7 +9,7 @@ _IO = Path("/proc/pressure/io")
 
 def io_pressure() -> float | None:
     """Share of the last ten seconds, in percent, in which some task waited for storage; None when
-    this kernel does not tell.
+    the kernel does not report it.
     """
     try:
         words = _IO.read_text(encoding="ascii").split()

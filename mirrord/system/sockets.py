@@ -13,7 +13,7 @@ _PATH_BYTES_MAX = 107
 @contextmanager
 def address(path: Path) -> Iterator[str]:
     """How to bind or connect to the socket at `path`: the kernel takes at most 107 bytes, so a
-    longer path goes by way of an open descriptor of its folder.
+    longer path is reached through an open descriptor of its folder.
     """
     text = os.fspath(path)
     if len(os.fsencode(text)) <= _PATH_BYTES_MAX:

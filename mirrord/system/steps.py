@@ -1,8 +1,8 @@
 """Labelled steps: every effect that changes stored state announces itself here first.
 
-A test installs an observer, learns all labels that a flow passes, and then fails or kills the
+A test installs an observer, records all labels of an operation, and then fails or kills the
 process at each of them in turn: that is the crash matrix (tests/crash). In production there is
-no observer and a step costs one comparison.
+no observer, and a step costs one comparison.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""How a piece of work waits for another host or a program: it may be cancelled, or is in a hurry.
+"""How an operation waits for another host or a program: whether it can be cancelled or hurried.
 
-One object says it, which is passed to all that waits for this work's sake: a verb gives its own to
-its two drivers and to the streams between them, an agent gives each call's to the driver's stream.
-What holds for a part of the work holds in a `with` block. One thread changes it; others may wait.
+One object per operation is passed to everything that waits on its behalf: a verb passes its own to
+its two drivers and to the streams between them, an agent passes that of each call to the driver's
+stream. Settings for a part of the operation apply in a `with` block. One thread changes it; others
+may wait.
 """
 
 from __future__ import annotations
@@ -16,28 +17,28 @@ from contextlib import contextmanager
 from mirrord.core.errors import LinkLost
 from mirrord.system import clock
 
-#: How often somebody who waits asks whether he shall go on.
+#: How often a waiting thread checks for cancellation.
 _ASK_S = 0.1
-#: How long who is in a hurry waits for a sign of life, and who only looks.
+#: How long to wait for a sign of life when hurried, and when only probing.
 HURRY_S = 0.8
 LOOK_S = 4.0
 
-#: Raises when nobody wants the work any more.
+#: Raises when the operation is cancelled.
 Check = Callable[[], None]
 
 
 class Waiting:
-    """As long as it takes, unless `check` or one of the blocks says otherwise."""
+    """Waits without a limit, unless `check` or one of the blocks ends the wait."""
 
     def __init__(self, check: Check | None = None) -> None:
         self._check = check
-        #: How long to wait for a sign of life when in a hurry; 0: no hurry.
+        #: How long to wait for a sign of life when hurried; 0: not hurried.
         self.hurry_s = 0.0
         self._once = False
 
     @contextmanager
     def cancellable(self, check: Check) -> Iterator[None]:
-        """Ask `check` while waiting: what it raises ends the wait."""
+        """Call `check` while waiting: an error that it raises ends the wait."""
         before, self._check = self._check, check
         try:
             yield
@@ -46,8 +47,8 @@ class Waiting:
 
     @contextmanager
     def hurried(self, seconds: float = HURRY_S) -> Iterator[None]:
-        """Somebody waits for the end of what was broken off, or only wants to look: a host that
-        does not answer within `seconds` is lost, and no second try is made. 0: as before.
+        """For cleanup after a cancellation, or for a probe: a host that does not answer within
+        `seconds` counts as lost, and no second attempt is made. 0: as before.
         """
         before, self.hurry_s = self.hurry_s, seconds or self.hurry_s
         try:
@@ -57,7 +58,7 @@ class Waiting:
 
     @contextmanager
     def once(self) -> Iterator[None]:
-        """The caller tries again itself, after pauses of its own: one try is enough."""
+        """The caller does its own retries: make one attempt only."""
         before, self._once = self._once, True
         try:
             yield
@@ -66,11 +67,11 @@ class Waiting:
 
     @property
     def one_try(self) -> bool:
-        """Whether nobody wants a second try."""
+        """Whether only one attempt is to be made."""
         return self._once or self.hurry_s > 0
 
     def look(self) -> None:
-        """Raise when nobody wants the work any more."""
+        """Raise when the operation is cancelled."""
         if self._check is not None:
             self._check()
 
@@ -82,8 +83,8 @@ class Waiting:
             clock.sleep_s(min(left_s, _ASK_S))
 
     def until(self, wait: Callable[[float | None], bool], timeout_s: float | None = None) -> bool:
-        """Wait by `wait(seconds)`, which tells whether it is over, for at most `timeout_s` (None:
-        as long as it takes); whether it is over.
+        """Call `wait(seconds)` until it returns true, for at most `timeout_s` (None: no limit);
+        returns whether it did.
         """
         if self._check is None:
             return wait(timeout_s)
@@ -97,11 +98,11 @@ class Waiting:
             self.look()
 
     def acquire(self, lock: threading.Lock) -> None:
-        """Take a lock that somebody may hold who waits for the other end."""
+        """Take a lock whose holder may be waiting for the other end."""
         self.until(lambda left_s: lock.acquire(timeout=-1 if left_s is None else left_s))
 
     def joined(self, thread: threading.Thread) -> None:
-        """Until a thread has ended."""
+        """Wait until a thread has ended."""
 
         def over(left_s: float | None) -> bool:
             thread.join(left_s)
@@ -110,7 +111,7 @@ class Waiting:
         self.until(over)
 
     def write_all(self, descriptor: int, data: bytes | memoryview) -> None:
-        """Write to a pipe that does not block, however long it takes to be read."""
+        """Write everything to a non-blocking pipe, waiting for its reader."""
         view = memoryview(data)
         while view:
             try:
@@ -119,7 +120,7 @@ class Waiting:
                 self._ready(descriptor, select.POLLOUT)
 
     def readable(self, descriptor: int) -> None:
-        """Until a pipe has something to read, or has ended."""
+        """Wait until a pipe is readable, or has ended."""
         self._ready(descriptor, select.POLLIN)
 
     def _ready(self, descriptor: int, what: int) -> None:
@@ -129,15 +130,15 @@ class Waiting:
 
 
 def deadline(seconds: float) -> Waiting:
-    """Of what waits no longer than so, and cannot be cancelled: `LinkLost`."""
+    """A wait of at most that long, which cannot be cancelled; then `LinkLost`."""
     until_s = clock.monotonic_s() + seconds
 
     def check() -> None:
         if clock.monotonic_s() > until_s:
             raise LinkLost(
                 "the other end does not answer",
-                why="nothing came in time",
-                hint="Run the same command again: it goes on where this one stopped.",
+                why="no answer within the time limit",
+                hint="Run the same command again: it resumes where this one stopped.",
             )
 
     return Waiting(check)

@@ -91,12 +91,12 @@ def test_a_target_out_of_reach_says_what_the_link_can_do(overhead_s: float) -> N
 def test_changes_that_outrun_the_link() -> None:
     plan = plan_lag(60, [Run(10, 25, 10**9), Run(25, 60, 25 * 10**8), Run(60, 140, 6 * 10**9)])
     assert not plan.feasible and math.isinf(plan.best_s) and "outrun" not in plan.why
-    assert "faster than this link" in plan.why
+    assert "data changes faster than this link" in plan.why
 
 
 def test_without_history_the_first_run_comes_early() -> None:
     plan = plan_lag(300, [])
-    assert plan.wait_s == 75 and plan.feasible and "no run yet" in plan.why
+    assert plan.wait_s == 75 and plan.feasible and "no history yet" in plan.why
     assert plan_lag(2, []).wait_s == 1
 
 

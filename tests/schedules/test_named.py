@@ -42,7 +42,7 @@ def test_a_zone_of_its_own_stays() -> None:
         ("a", {"run": "@daily", "zne": "UTC"}, "unknown key 'zne'", "'zone'"),
         ("a", {"run": 5}, "'run' is not a list", "run ="),
         ("a", {"run": ["@daily", 5]}, "'run' is not a list", "run ="),
-        ("a", {"run": "@daily", "jitter": 5}, "'jitter' is not a text", "jitter ="),
+        ("a", {"run": "@daily", "jitter": 5}, "'jitter' is not a string", "jitter ="),
         ("a", {"run": "@daily", "windows": "Mon"}, "'windows' is not a list", "windows ="),
         ("a", {"run": "every 0s"}, "out of range", "366 d"),
         ("a", {"run": "@daily", "zone": "UTX"}, "time zone", ""),

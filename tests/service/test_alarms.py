@@ -145,7 +145,7 @@ def test_a_lag_target_that_cannot_be_held_is_said_with_what_can_be(served: Serve
         until(served.in_step)
     until(lambda: "target" in served.alarms())
     [text] = [a["text"] for a in served.row()["alarms"] if a["kind"] == "target"]
-    assert "smallest lag" in text or "faster than this link carries them" in text
+    assert "smallest lag" in text or "faster than this link can transfer it" in text
     served.service.throttle(NAME, "unlimited")
     # The runs that are remembered get quick again, and the target can be held.
     for seed in range(10, 40):

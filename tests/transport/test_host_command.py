@@ -157,13 +157,13 @@ def test_a_changed_host_key_is_mended_by_the_command_that_is_named(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--fingerprint", "SHA256:short"], "is no fingerprint"),
-        (["--port", "70000"], "is no port"),
-        (["--transport", "telnet"], "is no transport"),
+        (["--fingerprint", "SHA256:short"], "is not a valid fingerprint"),
+        (["--port", "70000"], "is not a valid port"),
+        (["--transport", "telnet"], "is not a valid transport"),
         (["--key", "/no/such/key"], "the key /no/such/key cannot be used"),
         (["--allow-send", "data"], "'data' is no absolute path"),
         (["--allow-receive", "/backup/../etc"], "'/backup/../etc' is no absolute path"),
-        (["--jump", "dr"], "the jump hosts lead in a circle"),
+        (["--jump", "dr"], "the jump hosts form a loop"),
     ],
 )
 def test_bad_options_change_nothing(
@@ -204,4 +204,4 @@ def test_a_wrong_file_is_said_by_config_check(
     (etc / "hosts.d/dr.toml").write_text("\nport = 0\n")
     for command in (["config", "check"], ["host", "list"], ["host", "check", "dr"]):
         assert run(command) == 2
-        assert f"{etc}/hosts.d/dr.toml:2: 'port' is wrong" in capsys.readouterr().err
+        assert f"{etc}/hosts.d/dr.toml:2: 'port' is invalid" in capsys.readouterr().err

@@ -65,24 +65,24 @@ def test_in_the_other_direction_each_member_is_turned() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('name = "log"', 'name = "data"', "two members have one name"),
-        ('"btrfs:/db/log"', '"btrfs:/db/data"', "one place"),
+        ('name = "log"', 'name = "data"', "two members have the same name"),
+        ('"btrfs:/db/log"', '"btrfs:/db/data"', "volumes are the same"),
         ('"btrfs:/db/log"', '"btrfs:/db/data/log"', "inside the other"),
         ('"btrfs:/db/log"', '"btrfs:/backup/data/log"', "inside the other"),
         ('"btrfs:/db/log"', '"block:/db/log"', "cannot be mirrored to"),
         (
             '"btrfs://dr.example.org/backup/log"',
             '"btrfs:/backup/data"',
-            "one destination|one place",
+            "same destination|volumes are the same",
         ),
-        ('name = "log"\n', "", "each has a name"),
-        ('name = "log"', 'name = "log"\nextra = 1', "text"),
+        ('name = "log"\n', "", "each needs a name"),
+        ('name = "log"', 'name = "log"\nextra = 1', "expected a string"),
         ('name = "log"', 'name = "log"\nelsewhere = "btrfs:/x"', "endpoint for each site"),
         ('here = "btrfs:/db/log"', "", "endpoint for each site"),
         ('name = "log"', 'name = "../log"', "cannot name a member"),
-        ("keep = 3", 'endpoint = "btrfs:/db"', "beside"),
-        ("keep = 3", 'snapshots = ["daily.*"]', "beside"),
-        ('id = "ab12"', 'id = "ab12"\nrecursive = true', "beside"),
+        ("keep = 3", 'endpoint = "btrfs:/db"', "cannot be combined"),
+        ("keep = 3", 'snapshots = ["daily.*"]', "cannot be combined"),
+        ('id = "ab12"', 'id = "ab12"\nrecursive = true', "cannot be combined"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(old: str, new: str, message: str) -> None:
@@ -125,7 +125,7 @@ def test_a_part_of_another_mirrors_sets_is_not_mirrored_further() -> None:
     )
     other = turned._replace(destination=first.source)
     assert other.destination == first.source
-    with pytest.raises(ConfigError, match="one destination"):
+    with pytest.raises(ConfigError, match="have the same destination"):
         check_together([first, parse("far", TEXT.replace("ab12", "cd34"), "far.toml")])
 
 

@@ -18,7 +18,7 @@ from mirrord.system.paths import Paths
 
 #: As 'mirrord create' of the version before wrote it, with hooks of the owner's.
 OLD = """\
-# The mirror 'home'. Each key: docs/config.md. Check it with 'mirrord config check'.
+# The mirror 'home'. Keys: docs/config.md. Check it with 'mirrord config check'.
 id = "7168001f"
 source = "btrfs:/srv/disk1/home"
 destination = "btrfs:/srv/disk2/home"
@@ -40,7 +40,7 @@ before_snapshot = ["/bin/freeze"]
 timeout = "20s"  # enough
 """
 NEW = """\
-# The mirror 'home'. Each key: docs/config.md. Check it with 'mirrord config check'.
+# The mirror 'home'. Keys: docs/config.md. Check it with 'mirrord config check'.
 id = "7168001f"
 policy = "async"
 
@@ -130,15 +130,18 @@ def test_odd_files_keep_their_values_and_every_comment(text: str) -> None:
         (ENDS, "the key 'id' is missing"),
         ('id = "a"\nsource = "block:/a"\n', "the key 'destination' is missing"),
         ('id = "a"\n' + ENDS + "sorce = 1\n", "home.toml:4: unknown key 'sorce'"),
-        ('id = "a"\n' + ENDS + "keep_source = 0\n", "home.toml:4: 'keep_source' is wrong"),
+        ('id = "a"\n' + ENDS + "keep_source = 0\n", "home.toml:4: 'keep_source' is invalid"),
         ('id = "a"\n' + ENDS + "nonsense\n", "not valid TOML"),
         ('id = "a"\n' + ENDS + "error_percent = 1\n", "below 'warn_percent'"),
         (
             'id = "a"\n' + ENDS + "[site.a]\n[site.b]\n",
-            "home.toml:2: 'source' is of the older form",
+            "home.toml:2: 'source' belongs to the older format",
         ),
-        (NEW + "[site.third]\nendpoint = 'btrfs:/x'\n", "names two sites"),
-        (NEW.replace('id = "7168001f"', "keep_source = 3"), "'keep_source' is of the older form"),
+        (NEW + "[site.third]\nendpoint = 'btrfs:/x'\n", "needs exactly two sites"),
+        (
+            NEW.replace('id = "7168001f"', "keep_source = 3"),
+            "'keep_source' belongs to the older format",
+        ),
         ("", "the key 'id' is missing"),
     ],
 )
