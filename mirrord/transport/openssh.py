@@ -1,7 +1,7 @@
-"""A byte stream to a program on another host through the program `ssh`, for who needs its features.
+"""A byte stream to a program on another host through the `ssh` command, for its extra features.
 
-It reads its own configuration; what hosts.d says goes before that. It never asks and never accepts
-a host key by itself.
+ssh reads its own configuration; settings of hosts.d take precedence. It never prompts, and never
+accepts a host key by itself.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from mirrord.transport import failures
 from mirrord.transport.local import ProcessStream, spawn
 from mirrord.transport.target import Target, resolve
 
-#: ssh's own status when it is ssh that failed, not the program at the other end.
+#: Exit status of ssh when ssh itself failed, not the remote program.
 _SSH_FAILED = 255
 _LAST_WORDS_S = 0.5
 
-#: Tells ssh the host key as a known one if it has the fingerprint, and nothing otherwise. ssh
-#: puts the key's fingerprint, the host's name, the key's type and the key for the last words.
+#: Prints the host key as a known_hosts line if it has the pinned fingerprint, else nothing. ssh
+#: expands %f, %H, %t and %K to the key's fingerprint, the host's name, the key's type and the key.
 _PINNED = '/bin/sh -c \'[ "$1" = "$2" ] && echo "$3 $4 $5"; exit 0\' sh {fingerprint} %f %H %t %K'
 
 
 class OpensshStream(ProcessStream):
-    """Standard input and output of the program at the other end, by way of ssh's."""
+    """Standard input and output of the remote program, through those of ssh."""
 
     def __init__(self, ours: socket.socket, process: command.Process, host: RemoteHost) -> None:
         super().__init__(ours, process, host.name)
         self.host = host
 
     def failure(self, heard: bytes = b"") -> MirrordError:
-        """Why it never spoke as mirrord's agent: ssh's message, turned into ours."""
+        """Why it did not respond as mirrord's agent: ssh's message as an error of mirrord."""
         status, said = self.status(wait_s=_LAST_WORDS_S), self.said()
         if status == _SSH_FAILED and not heard:
             return explained(self.host, said)
@@ -45,9 +45,9 @@ class OpensshStream(ProcessStream):
 def open_openssh(
     host: RemoteHost, jumps: Sequence[RemoteHost] = (), arguments: Sequence[str] = ()
 ) -> OpensshStream:
-    """Run the host's command with `arguments` there, through `jumps` (the first hop first).
+    """Run the host's command with `arguments` there, through `jumps` (first hop first).
 
-    ssh connects by itself: that it could not is known when the stream ends, by `failure`.
+    ssh connects by itself: a failed connection is reported when the stream ends, by `failure`.
     """
     ours, process = spawn(
         command_line(host, jumps, arguments),
@@ -59,13 +59,13 @@ def open_openssh(
 def command_line(
     host: RemoteHost, jumps: Sequence[RemoteHost] = (), arguments: Sequence[str] = ()
 ) -> list[str]:
-    """The words of the call of ssh."""
+    """The command line of ssh."""
     program = shlex.join([*host.command, *arguments])
     return [*_to(host, jumps), "-T", "--", host.address, program]
 
 
 def _to(host: RemoteHost, jumps: Sequence[RemoteHost]) -> list[str]:
-    """ssh with all options that lead to a host, without the host."""
+    """ssh with all options for a host, without the host's name."""
     words = [
         "ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes",
         "-o", f"ConnectTimeout={max(1, round(host.connect_s))}",
@@ -96,22 +96,22 @@ def _to(host: RemoteHost, jumps: Sequence[RemoteHost]) -> list[str]:
 
 
 def explained(host: RemoteHost, said: str) -> MirrordError:
-    """ssh's complaints as the error that the other transport would give."""
+    """ssh's messages as the errors that the other transport raises."""
     target = _target(host)
     for pattern, make in _MEANINGS:
         found = re.search(pattern, said, re.IGNORECASE | re.DOTALL)
         if found is not None:
             return make(target, found, said)
     return Unreachable(
-        "ssh ended",
+        "ssh failed",
         where=host.name,
         why=failures.quoted(said[-300:]),
-        hint=f"Try it by hand: ssh -v {shlex.quote(host.address)} true",
+        hint=f"Test the connection with: ssh -v {shlex.quote(host.address)} true",
     )
 
 
 def _target(host: RemoteHost) -> Target:
-    """For messages only: ssh itself may understand what we cannot."""
+    """For messages only: ssh may support configuration that mirrord does not."""
     try:
         return resolve(host)
     except MirrordError:
@@ -133,13 +133,16 @@ def _target(host: RemoteHost) -> Target:
 def _changed(target: Target, found: re.Match[str], said: str) -> MirrordError:
     place = re.search(r"Offending \S+ key in (\S+)", said)
     return failures.changed_key(
-        target, found[1].rstrip("."), target.fingerprint or "another", place[1] if place else ""
+        target,
+        found[1].rstrip("."),
+        target.fingerprint or "a different key",
+        place[1] if place else "",
     )
 
 
 def _unknown(target: Target, found: re.Match[str], said: str) -> MirrordError:
     if target.fingerprint:
-        return failures.changed_key(target, f"another ({found[1]})", target.fingerprint, "")
+        return failures.changed_key(target, f"a different key ({found[1]})", target.fingerprint, "")
     return failures.unknown_key(target, found[1], "")
 
 

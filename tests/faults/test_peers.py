@@ -15,7 +15,7 @@ SAID = {
     "garbage": "error: dr: what the other end says is not mirrord's protocol",
     "later-garbage": "error: dr: a frame does not begin as one does",
     "huge": "error: dr: a frame of 4294967295 bytes is longer than any may be",
-    "nothing": "error: dr: mirrord does not answer there: it said nothing for 8 s",
+    "nothing": "error: dr: the remote mirrord does not respond: it said nothing for 8 s",
     "nonsense": "error: block://dr/",
     "bomb": "error: dr: malformed frame body",
     "newer": "error: dr: the two ends speak no common version of the protocol",
@@ -58,12 +58,16 @@ def test_who_says_next_to_nothing_after_the_greeting_is_left(site: Remote) -> No
 @pytest.mark.parametrize(
     ("command", "said", "hinted"),
     [
-        (("mirrord-is-not-here", "agent"), "'mirrord-is-not-here' is not found there", "command ="),
-        (("echo", "welcome to dr"), "it says 'welcome to dr'", "agent"),
-        (("false",), "it ended with status 1", "agent"),
+        (
+            ("mirrord-is-not-here", "agent"),
+            "'mirrord-is-not-here' is not found on the remote host",
+            "command =",
+        ),
+        (("echo", "welcome to dr"), "received 'welcome to dr'", "agent"),
+        (("false",), "exit status 1", "agent"),
         (
             ("sh", "-c", "echo 'error: there is no command '\"'agent'\" >&2; exit 2"),
-            "the mirrord there is too old",
+            "the remote mirrord is too old",
             "mirrord --version",
         ),
     ],
@@ -84,7 +88,7 @@ def test_an_agent_that_cannot_begin_says_why(site: Remote) -> None:
     site.set_host(command=(*site.command, "--allow", "recieve=/backup"))
     done = site.cli("create", "home", f"block:{source}", f"block://dr{site.folder}/copy")
     error, hint = one_error(done.stderr)
-    assert "mirrord does not begin there: --allow 'recieve=/backup'" in error
+    assert "the remote mirrord does not start: --allow 'recieve=/backup'" in error
     assert "Did you mean receive=/backup?" in hint
 
 

@@ -79,7 +79,7 @@ def test_another_key_than_the_one_that_is_let_in(site: Remote) -> None:
     make_key(site.folder / "other")
     site.set_host(key=str(site.folder / "other"))
     error, hint = create(site, f"block://dr{site.folder}/copy")
-    assert error.startswith("error: dr: the log-in as") and "authorized_keys" in hint
+    assert error.startswith("error: dr: the login as") and "authorized_keys" in hint
 
 
 @pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
