@@ -15,11 +15,11 @@ SAID = {
     "garbage": "error: dr: what the other end says is not mirrord's protocol",
     "later-garbage": "error: dr: a frame does not begin as one does",
     "huge": "error: dr: a frame of 4294967295 bytes is longer than any may be",
-    "nothing": "error: dr: the remote mirrord does not respond: it said nothing for 8 s",
+    "nothing": "error: dr: the remote mirrord does not respond: no greeting within 8 s",
     "nonsense": "error: block://dr/",
     "bomb": "error: dr: malformed frame body",
-    "newer": "error: dr: the two ends speak no common version of the protocol",
-    "older": "error: dr: the two ends speak no common version of the protocol",
+    "newer": "error: dr: the two ends have no common version of the protocol",
+    "older": "error: dr: the two ends have no common version of the protocol",
 }
 
 
@@ -39,7 +39,7 @@ def test_who_is_no_agent_is_told_apart(site: Remote, word: str) -> None:
     assert error.startswith(SAID[word])
     assert len(error) < 300
     if word in ("newer", "older"):
-        assert "mirrord 9.1.0 there speaks 7, 8" in error or "0.0.1 there speaks 0" in error
+        assert "mirrord 9.1.0 there supports 7, 8" in error or "0.0.1 there supports 0" in error
         assert "same version" in hint
 
 
@@ -52,7 +52,7 @@ def test_who_says_next_to_nothing_after_the_greeting_is_left(site: Remote) -> No
     assert 10 < time.monotonic() - began_s < 60
     assert done.returncode == 1
     error, _hint = one_error(done.stderr)
-    assert "dr: the connection is lost: nothing came over it for 12 s" in error
+    assert "dr: the connection is lost: nothing was received for 12 s" in error
 
 
 @pytest.mark.parametrize(
