@@ -12,9 +12,9 @@ from tests.support import liar
 from tests.support.remote import MIB, Remote, one_error
 
 SAID = {
-    "garbage": "error: dr: what the other end says is not mirrord's protocol",
-    "later-garbage": "error: dr: a frame does not begin as one does",
-    "huge": "error: dr: a frame of 4294967295 bytes is longer than any may be",
+    "garbage": "error: dr: the other end does not use mirrord's protocol",
+    "later-garbage": "error: dr: a frame does not begin with the magic bytes",
+    "huge": "error: dr: a frame of 4294967295 bytes exceeds the limit",
     "nothing": "error: dr: the remote mirrord does not respond: no greeting within 8 s",
     "nonsense": "error: block://dr/",
     "bomb": "error: dr: malformed frame body",

@@ -180,7 +180,7 @@ def test_settings() -> None:
     assert [Chooser.of(text).level(0) for text in ("off", "1", "19")] == [0, 1, 19]
     assert Chooser.of("auto").level(0) > 0
     for wrong in ("", "on", "0", "20", "-1", "1.5", "٣"):
-        with pytest.raises(UsageError, match="no compression"):
+        with pytest.raises(UsageError, match="invalid compression"):
             Chooser.of(wrong)
 
 
