@@ -138,22 +138,22 @@ class Agent:
             )
         opened = self._permitted(found, *_checked((int,), words[:1]))
         checked = _checked(found.kinds.values(), words[1:], str(opened.driver))
-        said = dict(zip(found.kinds, checked, strict=True))
+        arguments = dict(zip(found.kinds, checked, strict=True))
         used = [opened]
         if found.role is Pool:
-            numbers = {words[0], *said["others"]}
-            if len(numbers) <= len(said["others"]):
+            numbers = {words[0], *arguments["others"]}
+            if len(numbers) <= len(arguments["others"]):
                 raise ProtocolError("a call names a volume twice")
-            used += [self._permitted(found, number) for number in said["others"]]
+            used += [self._permitted(found, number) for number in arguments["others"]]
         with explained(), ExitStack() as stack:
             if found.changes:
                 for one in used:
                     stack.enter_context(one.changing(f"peer: {found.what}"))
             if method in _GUARDS:
-                _GUARDS[method](opened, said)
+                _GUARDS[method](opened, arguments)
             if found.role is Pool:
-                said["others"] = _together(opened.driver, [one.driver for one in used[1:]])
-            return pack(_run(found, opened, exchange, said))
+                arguments["others"] = _together(opened.driver, [one.driver for one in used[1:]])
+            return pack(_run(found, opened, exchange, arguments))
 
     def _open(self, kind: str, location: str) -> Any:
         if kind not in KINDS:
@@ -234,15 +234,15 @@ def _check_name(name: str, where: str) -> None:
         raise Refused(f"invalid name: {name[:100]!r}", where=where)
 
 
-def _run(method: Method, opened: _Opened, exchange: Exchange, said: dict[str, Any]) -> Any:
+def _run(method: Method, opened: _Opened, exchange: Exchange, arguments: dict[str, Any]) -> Any:
     target: object = opened.driver
     if method.role is PeerLock:
         target = opened
     elif method.role is Clones:
         target = clones_of(opened.driver)
     if method.result not in (SendStream, Receiver):
-        return method.call(target, said)
-    with method.call(target, said) as stream:
+        return method.call(target, arguments)
+    with method.call(target, arguments) as stream:
         stream.waiting = exchange.waiting
         exchange.opened()
         if isinstance(stream, SendStream):
@@ -273,7 +273,7 @@ def _receive(receiver: Receiver, exchange: Exchange) -> Staging:
 _Guard = Callable[[_Opened, dict[str, Any]], None]
 
 
-def _demand_own(opened: _Opened, said: dict[str, Any]) -> None:
+def _demand_own(opened: _Opened, arguments: dict[str, Any]) -> None:
     """A peer that may only send may delete the reference snapshots of a live volume that were taken
     there, and no others: what was received is a backup.
     """
@@ -281,7 +281,7 @@ def _demand_own(opened: _Opened, said: dict[str, Any]) -> None:
         return
     why = "it was received on that host"
     listed = {one.guid: one for one in opened.driver.snapshots()}
-    one = listed.get(said["guid"])
+    one = listed.get(arguments["guid"])
     if one is None:
         return
     facts = opened.driver.facts()
@@ -302,16 +302,16 @@ def _demand_own(opened: _Opened, said: dict[str, Any]) -> None:
     )
 
 
-def _demand_pins(opened: _Opened, said: dict[str, Any]) -> None:
+def _demand_pins(opened: _Opened, arguments: dict[str, Any]) -> None:
     """The mirror whose destination is the volume needs RECEIVE, all others need SEND. A live volume
     may be that mirror's source, after a reverse: then either is enough.
     """
     if opened.rules.free:
         return
     facts, needed = opened.driver.facts(), Right.SEND
-    if said["mirror_id"] == facts.mirror_id:
+    if arguments["mirror_id"] == facts.mirror_id:
         needed = Right.RECEIVE if facts.role is Role.MIRROR else Right.SEND | Right.RECEIVE
-    what = f"pin snapshots for the mirror {said['mirror_id']}"
+    what = f"pin snapshots for the mirror {arguments['mirror_id']}"
     demand(opened.rules, opened.rights, needed, what, str(opened.driver))
 
 
@@ -328,51 +328,51 @@ def _demand_relation(opened: _Opened, mirror_id: str, what: str, *, raising: boo
         demand(opened.rules, opened.rights, Right.REMOVE, what, where)
 
 
-def _demand_epoch(opened: _Opened, said: dict[str, Any]) -> None:
-    record: Relationship = said["record"]
+def _demand_epoch(opened: _Opened, arguments: dict[str, Any]) -> None:
+    record: Relationship = arguments["record"]
     _check_name(record.mirror_id, str(opened.driver))
     what = f"record an epoch of the mirror {record.mirror_id}"
-    _demand_relation(opened, record.mirror_id, what, raising=said["after"] > 0)
+    _demand_relation(opened, record.mirror_id, what, raising=arguments["after"] > 0)
 
 
-def _demand_unrelate(opened: _Opened, said: dict[str, Any]) -> None:
-    what = f"remove the record of the mirror {said['mirror_id']}"
-    _demand_relation(opened, said["mirror_id"], what, raising=True)
+def _demand_unrelate(opened: _Opened, arguments: dict[str, Any]) -> None:
+    what = f"remove the record of the mirror {arguments['mirror_id']}"
+    _demand_relation(opened, arguments["mirror_id"], what, raising=True)
 
 
-def _demand_forward(opened: _Opened, said: dict[str, Any]) -> None:
+def _demand_forward(opened: _Opened, arguments: dict[str, Any]) -> None:
     """A peer that may only append may not show a committed snapshot older than the shown one: that
     would roll back the view.
     """
-    if not said["show"] or not opened.rules.append_only:
+    if not arguments["show"] or not opened.rules.append_only:
         return
     listed = {one.guid: one for one in opened.driver.snapshots()}
     shown = listed.get(opened.driver.facts().shown or "")
     for staging in opened.driver.stagings():
         there = listed.get(staging.snapshot.guid)
-        if staging.transfer_id != said["transfer_id"] or not shown or not there:
+        if staging.transfer_id != arguments["transfer_id"] or not shown or not there:
             continue
         if there.order < shown.order:
             demand(opened.rules, opened.rights, Right.REMOVE, "roll back a view", there.name)
 
 
 def _clamp(most: int) -> _Guard:
-    def guard(_opened: _Opened, said: dict[str, Any]) -> None:
-        said["limit"] = max(0, min(said["limit"], most))
+    def guard(_opened: _Opened, arguments: dict[str, Any]) -> None:
+        arguments["limit"] = max(0, min(arguments["limit"], most))
 
     return guard
 
 
-def _demand_kept_name(opened: _Opened, said: dict[str, Any]) -> None:
+def _demand_kept_name(opened: _Opened, arguments: dict[str, Any]) -> None:
     """Check the name of the kept snapshot, if there is one."""
-    if said["kept"]:
-        _check_name(said["kept"], str(opened.driver))
-    _clamp(1000)(opened, said)
+    if arguments["kept"]:
+        _check_name(arguments["kept"], str(opened.driver))
+    _clamp(1000)(opened, arguments)
 
 
-def _demand_place(opened: _Opened, said: dict[str, Any]) -> None:
+def _demand_place(opened: _Opened, arguments: dict[str, Any]) -> None:
     """The copy must be in a place where the peer may have a destination."""
-    if place := said["place"]:
+    if place := arguments["place"]:
         rights = rights_at(opened.rules, place, kind=opened.driver.kind)
         demand(opened.rules, rights, Right.RECEIVE, "create a writable copy", place)
 

@@ -121,20 +121,20 @@ class Exchange:
             return
         if kind in (Type.RETURN, Type.ERROR):
             self.hold(weight_of(kind, body))
-        said = value_of(body, kind)
+        value = value_of(body, kind)
         with self._changed:
             if kind is Type.RETURN:
-                self._answer = (printable(said),)
+                self._answer = (printable(value),)
             elif kind is Type.ERROR:
-                found = printable(said)
+                found = printable(value)
                 self._error = unpack_error(found if isinstance(found, dict) else {})
             elif kind is Type.END:
-                self._end = _end_of(said)
+                self._end = _end_of(value)
             elif kind is Type.CREDIT:
-                if type(said) is not int or not 0 < said <= WINDOW_BYTES - self._credit:
+                if type(value) is not int or not 0 < value <= WINDOW_BYTES - self._credit:
                     raise ProtocolError("malformed grant of credit")
-                self._credit += said
-                self._pace.came_back(said, clock.monotonic_s())
+                self._credit += value
+                self._pace.acknowledged(value, clock.monotonic_s())
             elif kind is Type.CANCEL:
                 self._cancelled = True
             elif kind is Type.OPENED:
@@ -321,7 +321,7 @@ class Exchange:
             if self._cancelled or self._answer is not None:
                 raise Cancelled
             self._credit -= weight
-            self._pace.went(weight, clock.monotonic_s())
+            self._pace.sent(weight, clock.monotonic_s())
         number = self._pieces_out
         self._pieces_out += 1
         self._bytes_out += len(piece)
@@ -471,7 +471,7 @@ def send_piece(
     packer.sent(len(payload), clock.monotonic_s() - before_s)
 
 
-def _end_of(said: Any) -> tuple[int, int, str]:
-    if not isinstance(said, list) or [type(one) for one in said] != [int, int, str]:
+def _end_of(value: Any) -> tuple[int, int, str]:
+    if not isinstance(value, list) or [type(one) for one in value] != [int, int, str]:
         raise ProtocolError("malformed end of a stream")
-    return said[0], said[1], said[2]
+    return value[0], value[1], value[2]

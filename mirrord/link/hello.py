@@ -109,12 +109,12 @@ def expect(lane: Lane, *, timeout_s: float) -> Hello:
 def _no_greeting(lane: Lane, timeout_s: float | None) -> MirrordError:
     stray = lane.reader.pending()
     if timeout_s is not None and not stray:
-        said = printable(lane.stream.said()).strip().splitlines()
+        stderr = printable(lane.stream.stderr_tail()).strip().splitlines()
         nothing = f"no greeting within {timeout_s:g} s"
         return Unreachable(
             "the remote mirrord does not respond",
             where=lane.stream.peer,
-            why=f"{nothing} ({said[-1]})" if said else nothing,
+            why=f"{nothing} ({stderr[-1]})" if stderr else nothing,
             hint="Log in there and check that 'mirrord agent --help' works. For a slow host, raise "
             'the timeout: connect = "30s" in its file in hosts.d.',
         )

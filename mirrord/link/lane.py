@@ -198,10 +198,10 @@ class Lane:
 
 def lost(stream: ByteStream, why: str) -> LinkLost:
     """The error for a broken stream, with the last line of the remote program's stderr."""
-    said = printable(stream.said()).strip().splitlines()
+    stderr = printable(stream.stderr_tail()).strip().splitlines()
     return LinkLost(
         "the connection is lost",
         where=stream.peer,
-        why=f"{why} ({said[-1]})" if said else why,
+        why=f"{why} ({stderr[-1]})" if stderr else why,
         hint="Run the same command again: it resumes where this one stopped.",
     )

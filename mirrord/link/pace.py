@@ -46,12 +46,12 @@ class Pace:
         in_flight = self._sent - self._read
         return not in_flight or in_flight + count <= self._window
 
-    def went(self, count: int, now_s: float) -> None:
+    def sent(self, count: int, now_s: float) -> None:
         """`count` bytes were sent."""
         self._sent += count
         self._pieces.append((self._sent, now_s))
 
-    def came_back(self, count: int, now_s: float) -> None:
+    def acknowledged(self, count: int, now_s: float) -> None:
         """The other end has read `count` more bytes."""
         self._read += count
         last: tuple[int, float] | None = None

@@ -315,10 +315,10 @@ class Session:
         if self._handler is None or self._workers is None:
             raise ProtocolError("the other end may not call")
         weight = weight_of(Type.CALL, frame.body)
-        said = value_of(frame.body, Type.CALL)
+        call = value_of(frame.body, Type.CALL)
         if (
-            not isinstance(said, list)
-            or [type(one) for one in said] != [str, list]
+            not isinstance(call, list)
+            or [type(one) for one in call] != [str, list]
             or frame.stream <= self._last
         ):
             raise ProtocolError("malformed call")
@@ -341,7 +341,7 @@ class Session:
             return
         exchange.hold(weight)
         try:
-            self._workers.submit(self._answer, exchange, *said)
+            self._workers.submit(self._answer, exchange, *call)
         except RuntimeError:
             return  # the session has just ended
 

@@ -36,17 +36,17 @@ class ByteStream(abc.ABC):
     def close(self) -> None:
         """Close it immediately, from any thread; may be called again."""
 
-    def said(self) -> str:
+    def stderr_tail(self) -> str:
         """What the remote program wrote to its standard error, or ""."""
         return ""
 
     def failure(self, heard: bytes = b"") -> MirrordError:
         """Why the peer did not respond as mirrord's agent: it ended, or sent `heard` instead."""
-        said = self.said().strip().splitlines()
+        stderr = self.stderr_tail().strip().splitlines()
         why = f"received {heard[:60].decode('ascii', 'replace')!r}" if heard else "it ended at once"
         return LinkLost(
             "the remote mirrord does not respond",
             where=self.peer,
-            why=said[-1] if said else why,
+            why=stderr[-1] if stderr else why,
             hint="Check that mirrord runs there, and that no other program listens in its place.",
         )

@@ -183,9 +183,9 @@ def key_locked(target: Target, file: str) -> MirrordError:
     )
 
 
-def _own_words(said: str) -> tuple[str, str] | None:
+def _mirrord_error(stderr: str) -> tuple[str, str] | None:
     """(error, hint) if the output is an error of mirrord itself."""
-    lines = [line.strip() for line in said.splitlines()]
+    lines = [line.strip() for line in stderr.splitlines()]
     errors = [line for line in lines if line.startswith("error: ")]
     if not errors:
         return None
@@ -193,10 +193,10 @@ def _own_words(said: str) -> tuple[str, str] | None:
     return quoted(errors[-1][7:]), hints[-1][6:] if hints else ""
 
 
-def no_agent(host: RemoteHost, status: int | None, said: str, heard: bytes) -> MirrordError:
+def no_agent(host: RemoteHost, status: int | None, stderr: str, heard: bytes) -> MirrordError:
     """The remote program is not mirrord's agent, or ended before it sent anything.
 
-    status: its exit status, None while it runs. said: its standard error. heard: its output.
+    status: its exit status, None while it runs. stderr: its standard error. heard: its output.
     """
     program, shown = shlex.join(host.command), quoted(heard)
     if status == 127 or (status == 126 and not shown):
@@ -204,17 +204,17 @@ def no_agent(host: RemoteHost, status: int | None, said: str, heard: bytes) -> M
         return Unreachable(
             f"'{host.command[0]}' is {found} on the remote host",
             where=host.name,
-            why=quoted(said),
+            why=quoted(stderr),
             hint=f"Install mirrord on that host, or set its path: command = "
             f'["/opt/mirrord/bin/mirrord", "agent"] in hosts.d/{host.name}.toml.',
         )
-    if "there is no command 'agent'" in said:
+    if "there is no command 'agent'" in stderr:
         return Unsupported(
             "the remote mirrord is too old: it has no agent",
             where=host.name,
             hint="Install the version of this host there ('mirrord --version').",
         )
-    if (ours := _own_words(said)) is not None:
+    if (ours := _mirrord_error(stderr)) is not None:
         what, hint = ours
         return Refused(
             "the remote mirrord does not start",
@@ -233,7 +233,7 @@ def no_agent(host: RemoteHost, status: int | None, said: str, heard: bytes) -> M
         )
     if shown or status is not None:
         parts = [f"received '{shown}'"] if shown else []
-        parts += [quoted(said)] if said else []
+        parts += [quoted(stderr)] if stderr else []
         parts += [f"exit status {status}"] if status is not None else []
         return Untrusted(
             "the remote program is not mirrord's agent",
@@ -245,6 +245,6 @@ def no_agent(host: RemoteHost, status: int | None, said: str, heard: bytes) -> M
     return LinkLost(
         "the connection ended before mirrord responded",
         where=host.name,
-        why=quoted(said),
+        why=quoted(stderr),
         hint=f"Run the same command again. If it fails again: mirrord host check {host.name}.",
     )

@@ -13,10 +13,10 @@ from mirrord.system import command, sockets
 from mirrord.transport.base import ByteStream
 
 #: How much of the remote program's standard error is kept: the end of it.
-SAID_BYTES_MAX = 8 << 10
+STDERR_BYTES_MAX = 8 << 10
 
-#: How long `said` waits for the rest of it after the stream has ended, seconds.
-_SAID_WAIT_S = 0.5
+#: How long `stderr_tail` waits for the rest of it after the stream has ended, seconds.
+_STDERR_WAIT_S = 0.5
 
 
 class SocketStream(ByteStream):
@@ -60,14 +60,14 @@ class SocketStream(ByteStream):
 
 
 class ProcessStream(SocketStream):
-    """Standard input and output of a program; its standard error is kept for `said`."""
+    """Standard input and output of a program; its standard error is kept for `stderr_tail`."""
 
     def __init__(self, ours: socket.socket, process: command.Process, peer: str) -> None:
         super().__init__(ours, peer)
         self._process = process
         self._closing = threading.Lock()
         self._kept = bytearray()
-        self._listener = threading.Thread(target=self._listen, name=f"said {peer}", daemon=True)
+        self._listener = threading.Thread(target=self._listen, name=f"stderr {peer}", daemon=True)
         self._listener.start()
 
     def _listen(self) -> None:
@@ -75,12 +75,12 @@ class ProcessStream(SocketStream):
         with self._process.stderr as pipe:
             while part := os.read(pipe.fileno(), 4096):
                 self._kept += part
-                del self._kept[:-SAID_BYTES_MAX]
+                del self._kept[:-STDERR_BYTES_MAX]
 
-    def said(self) -> str:
+    def stderr_tail(self) -> str:
         """The end of its standard error."""
         if self.status() is not None:
-            self._listener.join(_SAID_WAIT_S)
+            self._listener.join(_STDERR_WAIT_S)
         return bytes(self._kept).decode(errors="replace").strip()
 
     def status(self, *, wait_s: float = 0.0) -> int | None:
@@ -94,7 +94,7 @@ class ProcessStream(SocketStream):
                 return
             command.end_session(self._process)
             super().close()
-        self._listener.join(_SAID_WAIT_S)
+        self._listener.join(_STDERR_WAIT_S)
 
 
 def open_unix(path: str | Path, *, timeout_s: float = 10.0) -> SocketStream:

@@ -36,10 +36,10 @@ class OpensshStream(ProcessStream):
 
     def failure(self, heard: bytes = b"") -> MirrordError:
         """Why it did not respond as mirrord's agent: ssh's message as an error of mirrord."""
-        status, said = self.status(wait_s=_LAST_WORDS_S), self.said()
+        status, stderr = self.status(wait_s=_LAST_WORDS_S), self.stderr_tail()
         if status == _SSH_FAILED and not heard:
-            return explained(self.host, said)
-        return failures.no_agent(self.host, status, said, heard)
+            return explained(self.host, stderr)
+        return failures.no_agent(self.host, status, stderr, heard)
 
 
 def open_openssh(
@@ -95,17 +95,17 @@ def _to(host: RemoteHost, jumps: Sequence[RemoteHost]) -> list[str]:
     return words
 
 
-def explained(host: RemoteHost, said: str) -> MirrordError:
+def explained(host: RemoteHost, stderr: str) -> MirrordError:
     """ssh's messages as the errors that the other transport raises."""
     target = _target(host)
     for pattern, make in _MEANINGS:
-        found = re.search(pattern, said, re.IGNORECASE | re.DOTALL)
+        found = re.search(pattern, stderr, re.IGNORECASE | re.DOTALL)
         if found is not None:
-            return make(target, found, said)
+            return make(target, found, stderr)
     return Unreachable(
         "ssh failed",
         where=host.name,
-        why=failures.quoted(said[-300:]),
+        why=failures.quoted(stderr[-300:]),
         hint=f"Test the connection with: ssh -v {shlex.quote(host.address)} true",
     )
 
@@ -130,8 +130,8 @@ def _target(host: RemoteHost) -> Target:
         )
 
 
-def _changed(target: Target, found: re.Match[str], said: str) -> MirrordError:
-    place = re.search(r"Offending \S+ key in (\S+)", said)
+def _changed(target: Target, found: re.Match[str], stderr: str) -> MirrordError:
+    place = re.search(r"Offending \S+ key in (\S+)", stderr)
     return failures.changed_key(
         target,
         found[1].rstrip("."),
@@ -140,17 +140,17 @@ def _changed(target: Target, found: re.Match[str], said: str) -> MirrordError:
     )
 
 
-def _unknown(target: Target, found: re.Match[str], said: str) -> MirrordError:
+def _unknown(target: Target, found: re.Match[str], stderr: str) -> MirrordError:
     if target.fingerprint:
         return failures.changed_key(target, f"a different key ({found[1]})", target.fingerprint, "")
     return failures.unknown_key(target, found[1], "")
 
 
-def _key_file(target: Target, found: re.Match[str], said: str) -> MirrordError:
+def _key_file(target: Target, found: re.Match[str], stderr: str) -> MirrordError:
     return failures.key_unreadable(target, target.key or found[1], failures.quoted(found[0]))
 
 
-def _denied(target: Target, found: re.Match[str], said: str) -> MirrordError:
+def _denied(target: Target, found: re.Match[str], stderr: str) -> MirrordError:
     if target.key:
         from mirrord.transport import ssh_keys
 
@@ -166,24 +166,24 @@ def _denied(target: Target, found: re.Match[str], said: str) -> MirrordError:
 
 _MEANINGS = (
     (r"Could not resolve hostname [^:]*: ([^\r\n]*)",
-     lambda target, found, said: failures.unresolved(target, found[1])),
+     lambda target, found, stderr: failures.unresolved(target, found[1])),
     (r"connect to (?:host|address) \S+ port \d+: Connection refused",
-     lambda target, found, said: failures.refused(target)),
+     lambda target, found, stderr: failures.refused(target)),
     (r"Connection timed out( during banner exchange)?",
-     lambda target, found, said: failures.silent(target, found[0].lower())),
+     lambda target, found, stderr: failures.silent(target, found[0].lower())),
     (r"No route to host|Network is unreachable|Host is down",
-     lambda target, found, said: failures.no_route(target, found[0].lower())),
+     lambda target, found, stderr: failures.no_route(target, found[0].lower())),
     (r"REMOTE HOST IDENTIFICATION HAS CHANGED.*?(SHA256:\S+)", _changed),
     (r"No (\S+) host key is known for", _unknown),
     (r"Host key \S+ .*?revoked|marked as revoked",
-     lambda target, found, said: failures.revoked_key(target, "", failures.quoted(found[0]))),
+     lambda target, found, stderr: failures.revoked_key(target, "", failures.quoted(found[0]))),
     (r"no such identity: (\S+): [^\r\n]*", _key_file),
     (r"Permissions \d+ for '([^']*)' are too open", _key_file),
     (r"Load key \"([^\"]*)\": (?!.*incorrect passphrase)[^\r\n]*", _key_file),
     (r"(?:\S+: )?Permission denied \([^)]*\)|Too many authentication failures", _denied),
     (r"stdio forwarding failed|channel \d+: open failed: [^\r\n]*",
-     lambda target, found, said: failures.jump_failed(target, "in between", found[0])),
+     lambda target, found, stderr: failures.jump_failed(target, "in between", found[0])),
     (r"banner line contains invalid characters|Connection (?:closed|reset) by|"
      r"Invalid SSH identification|kex_exchange_identification: [^\r\n]*",
-     lambda target, found, said: failures.not_ssh(target, b"")),
+     lambda target, found, stderr: failures.not_ssh(target, b"")),
 )  # fmt: skip

@@ -18,7 +18,7 @@ from mirrord.core.model import RemoteHost
 from mirrord.system import clock
 from mirrord.system.native import TlsConfig
 from mirrord.transport.base import Say
-from mirrord.transport.tls import Door, context, listen, open_stream
+from mirrord.transport.tls import TlsAcceptor, context, listen, open_stream
 from mirrord.transport.tlsstream import TlsStream
 
 #: The default port on which mirrord listens for its peers.
@@ -31,7 +31,7 @@ SESSIONS_MAX = 256
 _BLOCK = re.compile(r"-----BEGIN ([A-Z ]+)-----\n.*?-----END \1-----\n", re.DOTALL)
 
 
-class Welcome(Protocol):
+class AuthorizedPeer(Protocol):
     """A peer that may connect."""
 
     @property
@@ -39,7 +39,7 @@ class Welcome(Protocol):
         """Its name in messages."""
 
 
-P = TypeVar("P", bound=Welcome)
+P = TypeVar("P", bound=AuthorizedPeer)
 
 
 def connect_tls(host: RemoteHost) -> TlsStream:
@@ -90,7 +90,7 @@ def _bundle(file: Path) -> tuple[str, str, str]:
     return found[0][1], found[1][1], found[2][1]
 
 
-class _PeerAuthenticator(Door, Generic[P]):
+class _PeerAuthenticator(TlsAcceptor, Generic[P]):
     """Accepts peers whose certificate the authority issued and that are permitted now."""
 
     def __init__(
@@ -146,7 +146,7 @@ class TlsServer(Generic[P]):
             except Unreachable:
                 pass  # no connection was made
             if clock.monotonic_s() >= recheck_s:
-                self.look()
+                self.recheck()
                 recheck_s = clock.monotonic_s() + RECHECK_S
 
     def _begin(self, stream: TlsStream, peer: P) -> None:
@@ -172,7 +172,7 @@ class TlsServer(Generic[P]):
             with self._guard:
                 self._running.pop(stream, None)
 
-    def look(self) -> None:
+    def recheck(self) -> None:
         """Close the connections of peers whose permissions were changed or withdrawn."""
         with self._guard:
             running = list(self._running.items())

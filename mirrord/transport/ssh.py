@@ -11,12 +11,12 @@ from mirrord.core.errors import MirrordError, Untrusted
 from mirrord.core.model import RemoteHost
 from mirrord.transport import failures
 from mirrord.transport.base import ByteStream
-from mirrord.transport.local import SAID_BYTES_MAX
+from mirrord.transport.local import STDERR_BYTES_MAX
 
 if TYPE_CHECKING:
     from mirrord.transport.ssh_client import Route
 
-#: How long `failure` and `said` wait for the last output of a program that ended, seconds.
+#: How long `failure` and `stderr_tail` wait for the last output of a program that ended, seconds.
 _LAST_WORDS_S = 0.5
 #: sshd does not accept larger packets.
 _PACKET_BYTES = 32 << 10
@@ -33,7 +33,7 @@ class SshStream(ByteStream):
         self._closed = False
         self._kept = bytearray()
         self._listener = threading.Thread(
-            target=self._listen, name=f"said {host.name}", daemon=True
+            target=self._listen, name=f"stderr {host.name}", daemon=True
         )
         self._listener.start()
 
@@ -42,7 +42,7 @@ class SshStream(ByteStream):
         try:
             while part := self._channel.recv_stderr(4096):
                 self._kept += part
-                del self._kept[:-SAID_BYTES_MAX]
+                del self._kept[:-STDERR_BYTES_MAX]
         except Exception:  # the connection is lost, and `read` reports it
             return
 
@@ -84,7 +84,7 @@ class SshStream(ByteStream):
             self._route.close()
         self._listener.join(_LAST_WORDS_S)
 
-    def said(self) -> str:
+    def stderr_tail(self) -> str:
         """The end of the program's standard error."""
         if self._channel.exit_status_ready() or not self._transport.is_active():
             self._listener.join(_LAST_WORDS_S)
@@ -98,7 +98,9 @@ class SshStream(ByteStream):
 
     def failure(self, heard: bytes = b"") -> MirrordError:
         """Why it did not respond as mirrord's agent."""
-        return failures.no_agent(self.host, self.status(wait_s=_LAST_WORDS_S), self.said(), heard)
+        return failures.no_agent(
+            self.host, self.status(wait_s=_LAST_WORDS_S), self.stderr_tail(), heard
+        )
 
 
 def open_ssh(

@@ -267,7 +267,7 @@ class _PendingHandshake:
             raise ConnectionAbortedError("it does not read the reply")
 
 
-class Door:
+class TlsAcceptor:
     """A listening socket with its pending handshakes; rejects peers without a valid certificate.
 
     No pending connection delays the others: handshakes run concurrently, each with a deadline, and
@@ -389,7 +389,7 @@ class Door:
             self._selector.close()
 
 
-class Listener(Door):
+class Listener(TlsAcceptor):
     """Listens on a port for one peer, any number of connections."""
 
     def __init__(

@@ -144,7 +144,7 @@ class Rate:
         self._seen = 0.0
         self._sure = self._sure_yet = 0
 
-    def told(self, count: int, waited_s: float, now_s: float) -> None:
+    def observe(self, count: int, waited_s: float, now_s: float) -> None:
         """`count` bytes were moved, with `waited_s` of waiting, up to now (monotonic)."""
         if self._since_s is None:
             self._since_s = now_s - waited_s
@@ -238,12 +238,12 @@ class Chooser:
     def sent(self, count: int, blocked_s: float, now_s: float) -> None:
         """`count` compressed bytes were sent; the writer was blocked for `blocked_s` (mean)."""
         with self._lock:
-            self.link.told(count, blocked_s, now_s)
+            self.link.observe(count, blocked_s, now_s)
 
-    def came(self, count: int, waited_s: float, now_s: float) -> None:
+    def received(self, count: int, waited_s: float, now_s: float) -> None:
         """The source returned `count` bytes after a wait of `waited_s`."""
         with self._lock:
-            self.source.told(count, waited_s, now_s)
+            self.source.observe(count, waited_s, now_s)
 
     def packed(self, level: int, size: int, packed_size: int, seconds: float) -> None:
         """A chunk was compressed from `size` bytes to `packed_size` in `seconds`. (Not called for

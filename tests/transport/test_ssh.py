@@ -130,9 +130,9 @@ def test_complaints_are_kept_bounded_and_never_stop_the_data(sshd: Sshd) -> None
     program = "head -c 20000000 /dev/zero | tr '\\0' x >&2; echo it broke >&2; echo fine"
     stream = open_ssh(sshd.host(command=("sh", "-c", program)))
     assert read_all(stream) == b"fine\n"
-    until(lambda: stream.said().endswith("xxxit broke"), what=stream.said()[-100:])
+    until(lambda: stream.stderr_tail().endswith("xxxit broke"), what=stream.stderr_tail()[-100:])
     stream.close()
-    assert len(stream.said()) <= 8192
+    assert len(stream.stderr_tail()) <= 8192
 
 
 class TestConfiguration:
