@@ -25,17 +25,17 @@ _log = logging.getLogger(__name__)
 
 
 def serve_unix(path: Path, settings: Settings, paths: Paths) -> None:
-    """Serve whoever may connect to the socket at `path`, until this thread is interrupted.
+    """Serve all clients of the unix socket at `path`, until this thread is interrupted.
 
-    The socket is for its owner only; others may be let in by the rights of its folder and a chmod.
-    `Busy` when somebody listens there already.
+    Only the socket's owner may connect; a chmod of the socket and its folder can permit others.
+    `Busy` when the socket exists already.
     """
     locks.share_process()
     os.umask(0o077)
     paths.make()
     serving = Serving(paths)
     with _bound(path) as listening:
-        print(f"listening at {path}", flush=True)
+        print(f"listening on {path}", flush=True)
         while True:
             connected, _ = listening.accept()
             descriptor = connected.detach()
@@ -65,12 +65,12 @@ def _bound(path: Path) -> Iterator[socket.socket]:
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise IoFailed(
-                    "nothing can listen there", where=str(path), why=error.strerror or str(error)
+                    "cannot listen on the socket", where=str(path), why=error.strerror or str(error)
                 ) from error
             raise Busy(
-                "there is a socket already",
+                "the socket exists already",
                 where=str(path),
-                hint="If no agent listens there (a crash left it), remove the file.",
+                hint="If no agent listens there (it was left by a crash), remove the file.",
             ) from error
         finally:
             os.umask(before)
@@ -84,22 +84,22 @@ def _bound(path: Path) -> Iterator[socket.socket]:
 def serve_tls(address: tuple[str, int], paths: Paths, *, compress: str = "auto") -> None:
     """Serve peers at (address, port) until this thread is interrupted.
 
-    `NotFound`: there is no authority (`mirrord pki init`); `IoFailed`: nothing can listen there.
+    `NotFound`: there is no authority (`mirrord pki init`); `IoFailed`: cannot listen there.
     """
-    # One process has many sessions: nobody may end it to get at one of its locks.
+    # One process serves many sessions: it must not be killed to release one of its locks.
     locks.share_process()
     serving = Serving(paths)
 
     def one(stream: TlsStream, peer: Peer) -> None:
         rules = parse_rules(peer.allow, append_only=peer.append_only)
-        # The connection itself is TLS: there is no need for another one beside it.
+        # The connection itself uses TLS: no separate data channel is needed.
         settings = Settings(rules, data=False, compress=compress, peer=peer.name)
         serve(stream, settings, serving)
 
     os.umask(0o077)
     paths.make()
     server = TlsServer(paths.pki, Peers(paths.peers).of, one, address, say=_log.warning)
-    print(f"listening at {address[0] or '*'}:{server.port}", flush=True)
+    print(f"listening on {address[0] or '*'}:{server.port}", flush=True)
     try:
         server.run()
     finally:

@@ -1,4 +1,4 @@
-"""What a peer may do here: its own subtrees, and there the verbs that were named, nothing else."""
+"""What a peer may do here: only the permitted verbs, in the subtrees given for them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from mirrord.core.names import nearest
 from mirrord.wire.methods import Right
 
 _STORE = ".mirrord"
-#: In the names of datasets that the ZFS driver keeps for itself, beside a volume.
+#: In the names of the datasets that the ZFS driver reserves for itself, beside a volume.
 _KEPT = ".mirrord-"
 
 
 class Rules(NamedTuple):
-    """send, receive: folders, absolute, or datasets by their names: each with all below it, and
-    nothing beside it. append_only: nothing that was committed may go.
+    """send, receive: absolute paths of folders, or names of datasets, each with its descendants.
+    append_only: committed data must not be deleted.
 
-    free: no rule was given: the peer may do what the user whom it logs in as may.
+    free: no rule was given: the peer may do all that its login user may.
     """
 
     send: tuple[str, ...] = ()
@@ -52,43 +52,45 @@ def parse_rules(allow: Sequence[str], *, append_only: bool) -> Rules:
                 else "Write it as --allow receive=/backup/a or --allow send=/data, or with the "
                 "name of a dataset: --allow receive=tank/backup.",
             )
-        if "/" in folder and is_dataset(folder):  # never a whole pool
+        if "/" in folder and is_dataset(folder):  # never an entire pool
             folders[verb].append(folder)
             continue
         if not folder.startswith("/") or ".." in folder.split("/"):
             raise UsageError(
                 f"--allow '{word}' is neither an absolute path nor the name of a dataset",
-                hint="Write the whole path, or POOL/DATASET, plainly.",
+                hint="Give the full path without '..', or POOL/DATASET.",
             )
         folders[verb].append(os.path.normpath(folder))
     return Rules(tuple(folders["send"]), tuple(folders["receive"]), append_only, free=not allow)
 
 
 def rights_at(rules: Rules, location: str, *, kind: str = "") -> Right:
-    """What the peer may do with the volume at `location`; `Untrusted` when it is nothing.
+    """What the peer may do with the volume at `location`; `Untrusted` when that is nothing.
 
-    kind: of the volume: its locations are paths, or names of datasets, and nothing else. The path
-    counts as what it leads to: a link that leads out of the subtree is out of it.
+    kind: of the volume: it determines whether locations are paths or names of datasets. Symbolic
+    links are resolved: a link to a place outside of the subtree is refused.
     """
     named = kind in NAMED_KINDS if kind else not location.startswith("/")
     if named:
         return _rights_at_dataset(rules, location)
     if not location.startswith("/") or "\0" in location:
-        raise Untrusted("that is not a path", where=repr(location)[:200])
+        raise Untrusted("invalid path", where=repr(location)[:200])
     parts = location.split("/")
     if ".." in parts or _STORE in parts:
         raise Untrusted(
             "the path is not allowed",
             where=location,
-            why="it has '..' or '.mirrord' in it",
-            hint="Name the volume itself, plainly.",
+            why="it contains '..' or '.mirrord'",
+            hint="Give the path of the volume itself.",
         )
     remove = Right.NONE if rules.append_only else Right.REMOVE
     if rules.free:
         return Right.SEND | Right.RECEIVE | remove
     real, found = _real(location), Right.NONE
     if _STORE in real.split("/"):
-        raise _refused(rules, location, real, "it leads into a snapshot, or mirrord's own files")
+        raise _refused(
+            rules, location, real, "it resolves to a place in a snapshot, or in mirrord's own files"
+        )
     if any(_inside(real, folder) for folder in rules.send):
         found |= Right.SEND
     receiving = [folder for folder in rules.receive if _inside(real, folder)]
@@ -97,17 +99,17 @@ def rights_at(rules: Rules, location: str, *, kind: str = "") -> Right:
     if found:
         return found
     if receiving:
-        raise _refused(rules, location, real, "it is inside another volume of mirrord's")
+        raise _refused(rules, location, real, "it is inside another volume of mirrord")
     raise _refused(rules, location, real, "")
 
 
 def _rights_at_dataset(rules: Rules, location: str) -> Right:
-    """The same for a dataset: a name has no links, but it could be that of a snapshot, or of what
-    the driver keeps beside a volume.
+    """The same for a dataset: a name has no links, but it could be that of a snapshot, or of a
+    dataset reserved for the driver.
     """
     if not is_dataset(location) or _KEPT in location:
         raise Untrusted(
-            "that is not the name of a dataset that a peer may use", where=repr(location)[:200]
+            "the name is not that of a dataset that a peer may use", where=repr(location)[:200]
         )
     remove = Right.NONE if rules.append_only else Right.REMOVE
     if rules.free:
@@ -127,7 +129,7 @@ def _below(location: str, dataset: str) -> bool:
 
 
 def _real(location: str) -> str:
-    """What the path leads to; a link that is a volume's view, into its own store, is the volume."""
+    """The resolved path; a volume's view, a link into its own store, counts as the volume."""
     folder, name = os.path.split(os.path.normpath(location))
     plain, real = os.path.join(os.path.realpath(folder), name), os.path.realpath(location)
     own = os.path.join(os.path.dirname(plain), _STORE, name, "snapshots", "")
@@ -136,21 +138,21 @@ def _real(location: str) -> str:
 
 def _refused(rules: Rules, location: str, real: str, why: str) -> Untrusted:
     plain = os.path.normpath(location) if location.startswith("/") else location
-    # Where links outside of its folders lead is none of its business.
-    told = any(_inside(plain, folder) for folder in (*rules.send, *rules.receive))
-    leads = f"it leads to {real}; " if told and real != plain and not why else ""
+    # The targets of links outside of its folders are not disclosed to the peer.
+    disclosed = any(_inside(plain, folder) for folder in (*rules.send, *rules.receive))
+    target = f"it resolves to {real}; " if disclosed and real != plain and not why else ""
     return Untrusted(
         "this peer may not use that path",
         where=location,
-        why=f"{why or leads}{'; ' if why else ''}it may use: {rules}",
+        why=f"{why or target}{'; ' if why else ''}it may use: {rules}",
         hint="Add --allow receive=FOLDER or send=FOLDER for it at the other end (in "
         "authorized_keys, or in peers.d).",
     )
 
 
 def _in_volume(real: str, folder: str) -> bool:
-    """Whether a volume with a store of mirrord's lies above `real`: what is in there, links too,
-    may be what a peer sent, and change from one moment to the next.
+    """Whether `real` is inside a volume with a mirrord store: its content, including links, may
+    have been sent by a peer, and may change at any time.
     """
     root = os.path.realpath(folder)
     above = os.path.dirname(real)
@@ -169,21 +171,21 @@ def _in_volume(real: str, folder: str) -> bool:
 
 def _inside(real: str, folder: str) -> bool:
     if not folder.startswith("/") or not real.startswith("/"):
-        return False  # the name of a dataset is nowhere in the tree of folders
+        return False  # the name of a dataset is not a path
     root = os.path.realpath(folder)
     return real == root or real.startswith(root.rstrip("/") + "/")
 
 
 def demand(rules: Rules, found: Right, needed: Right, what: str, where: str) -> None:
-    """`Untrusted` when none of the rights that `what` needs was given."""
+    """`Untrusted` when none of the rights in `needed` was granted."""
     if found & needed:
         return
     if needed & Right.REMOVE and rules.append_only:
         raise Untrusted(
             f"this peer may not {what}",
             where=where,
-            why="it may only append: nothing that was committed goes or is turned back from afar",
-            hint="Do it on that host itself.",
+            why="it may only append: committed data cannot be deleted or rolled back by a peer",
+            hint="Run the command on that host.",
         )
     verb = "send" if needed & Right.SEND else "receive"
     raise Untrusted(

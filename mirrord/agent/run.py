@@ -1,4 +1,4 @@
-"""An agent at work: greets, serves one session over a stream, and leaves nothing locked behind."""
+"""Runs an agent: greets, serves one session over a stream, and releases all locks at its end."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from mirrord.system.paths import Paths
 from mirrord.transport.base import ByteStream
 
 _GREETING_S = 30.0
-#: How long a data port stays open for its connections.
+#: How long a data port waits for each connection.
 _DATA_PORT_S = 20.0
 _LANES_MAX = 16
 
 
 class Settings(NamedTuple):
     """rules: what the peer may do. ports: for the data channel, lowest and highest; 0: any.
-    data: whether there may be one. compress: of what we send. peer: its name, where it has one.
+    data: whether one may be opened. compress: for data sent. peer: its name, if it has one.
     """
 
     rules: Rules
@@ -44,24 +44,24 @@ class Settings(NamedTuple):
 
     @property
     def principal(self) -> str:
-        """As what the peer was let in."""
+        """The identity and the rules with which the peer was accepted."""
         return f"{self.peer}: {self.rules}"
 
 
 def serve_stdio(settings: Settings, paths: Paths) -> None:
-    """Be the agent on the standard input and output, as SSH starts it; until the peer ends it."""
+    """Serve on standard input and output, as started by SSH, until the session ends."""
     if sys.stdin.isatty() or sys.stdout.isatty():
         raise UsageError(
-            "'mirrord agent' speaks to another mirrord, not to a person",
-            hint="It is started over SSH by a mirrord on another host. There, 'mirrord host add "
-            "NAME' sets that up; here, it needs an entry in ~/.ssh/authorized_keys.",
+            "'mirrord agent' is not an interactive command",
+            hint="It is started over SSH by mirrord on another host. To set that up, run 'mirrord "
+            "host add NAME' there, and add the key to ~/.ssh/authorized_keys here.",
         )
     from mirrord.transport.fds import FdStream
 
-    # What is made for a peer is nobody else's, but where a driver says so.
+    # Files made for a peer are private, unless a driver sets other permissions.
     os.umask(0o077)
     reading, writing = os.dup(0), os.dup(1)
-    # Whatever prints from now on must not get between the frames.
+    # Output of anything that prints from now on must not get between the frames.
     os.dup2(2, 1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -74,37 +74,37 @@ def _client_name() -> str:
 
 
 class Serving:
-    """What the sessions of one process share: a listening agent has many at the same time."""
+    """Shared by the sessions of one process: a listening agent serves many concurrently."""
 
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
         self.drivers = Drivers()
         self._guard = threading.Lock()
-        #: By their client and its token.
+        #: By the client's principal and its token.
         self._sessions: dict[tuple[str, str], Session] = {}
 
     def end(self, name: tuple[str, str]) -> None:
-        """End the one of that client, if there is one: the client has begun a new one."""
+        """End the client's previous session, if there is one: the client has started a new one."""
         with self._guard:
-            former = self._sessions.get(name)
-        if former is not None:
-            former.close()
+            previous = self._sessions.get(name)
+        if previous is not None:
+            previous.close()
 
     @contextmanager
     def having(self, name: tuple[str, str], session: Session) -> Iterator[None]:
-        """In this block it is served."""
+        """The session is registered while this block runs."""
         with self._guard:
             self._sessions[name] = session
         try:
             yield
         finally:
             with self._guard:
-                if self._sessions.get(name) is session:  # not that of a client that came back
+                if self._sessions.get(name) is session:  # not replaced by a newer one
                     del self._sessions[name]
 
 
 def serve(stream: ByteStream, settings: Settings, serving: Serving) -> MirrordError | None:
-    """Serve one session until it ends; returns why it did."""
+    """Serve one session until it ends; returns the reason."""
     lane = greeting.new_lane(stream)
     try:
         theirs = greeting.expect(lane, timeout_s=_GREETING_S)
@@ -123,17 +123,17 @@ def _ours(settings: Settings, theirs: Hello) -> Hello:
 def _admitted(
     lane: Lane, theirs: Hello, settings: Settings, serving: Serving
 ) -> AbstractContextManager[None]:
-    """The session's place; what is against it, the other end is told before it is raised."""
+    """The right to serve the session; an error is sent to the other end, and then raised."""
     if not set(VERSIONS) & set(theirs.versions):
-        # It says so itself, with both versions: it must only learn ours.
+        # It reports the mismatch itself, with both versions: it only needs ours.
         greeting.say(lane, Hello(mirrord.__version__, VERSIONS))
         greeting.agree(VERSIONS, theirs, lane.stream.peer)
     serving.end((settings.principal, theirs.token))
-    return _told(lane, only_agent(serving.paths, theirs.token, settings.principal))
+    return _ReportingErrors(lane, only_agent(serving.paths, theirs.token, settings.principal))
 
 
-class _told(AbstractContextManager[None]):
-    """Tells the other end why it could not be entered."""
+class _ReportingErrors(AbstractContextManager[None]):
+    """Wraps a context manager, and sends an error on entering it to the other end."""
 
     def __init__(self, lane: Lane, inner: AbstractContextManager[None]) -> None:
         self._lane, self._inner = lane, inner
@@ -174,7 +174,7 @@ def _serve_session(
 
 
 class DataChannel:
-    """The further lanes of a session: TLS connections, each end's certificate for once only."""
+    """The additional lanes of a session: TLS connections with one-time certificates."""
 
     def __init__(self, session: Session, settings: Settings, token: str) -> None:
         self._session = session
@@ -184,13 +184,13 @@ class DataChannel:
         self._attached = threading.Semaphore(0)
 
     def open(self, _exchange: Exchange, certificate: object) -> list[object]:
-        """Listen for a peer that shows `certificate` (PEM); the port and our certificate."""
+        """Listen for a peer that presents `certificate` (PEM); the port and our certificate."""
         from mirrord.transport import tls
 
         if not self._settings.data:
-            raise UsageError("this agent was told to open no data port")
+            raise UsageError("the data channel is disabled for this agent")
         if not isinstance(certificate, str) or self._listener is not None:
-            raise ProtocolError("a data channel cannot be opened like that")
+            raise ProtocolError("invalid request to open a data channel")
         own = tls.OneTime.make()
         listener = tls.Listener(own, certificate, self._settings.ports)
         self._listener = listener
@@ -209,35 +209,35 @@ class DataChannel:
                 if theirs.token != self._token or theirs.lane != number:
                     lane.close()
                     return
-                # The client sends over it as soon as it is greeted: read first.
+                # The client sends over it as soon as it is greeted, so it must be attached.
                 greeting.say(lane, _ours(self._settings, theirs))
                 self._session.attach(lane)
                 self._attached.release()
         except (MirrordError, OSError):
-            return  # nobody came (any more): the client knows, and goes on without
+            return  # no (more) connections: the client knows, and continues without them
         finally:
             listener.close()
 
     def widened(self, exchange: Exchange, count: object) -> None:
-        """The client has all the lanes it wanted: send over them, too."""
+        """The client has connected all its lanes: send over them, too."""
         if not isinstance(count, int) or not 0 < count <= _LANES_MAX:
-            raise ProtocolError("a data channel cannot be widened like that")
+            raise ProtocolError("invalid request to widen a data channel")
         until_s = clock.monotonic_s() + _GREETING_S
         for _ in range(count):
-            # The client was greeted a moment before we count its lane.
+            # The client is greeted shortly before its lane is counted.
             left_s = max(0.0, until_s - clock.monotonic_s())
             if not exchange.waiting.until(lambda s: self._attached.acquire(timeout=s), left_s):
-                raise ProtocolError("not all lanes of the data channel are there")
+                raise ProtocolError("not all lanes of the data channel are connected")
         self.close()
         self._session.widen()
 
     def narrow(self, _exchange: Exchange) -> None:
-        """The client could not connect."""
+        """The client could not connect its lanes: drop them."""
         self.close()
         self._session.narrow()
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         from mirrord.transport import tls
 
         if isinstance(self._listener, tls.Listener):

@@ -1,7 +1,7 @@
 """Serves this host's drivers: each method of the contract, for the volumes that a peer may use.
 
-What a peer says is checked before anything is done with it: the method, the types of its words,
-and its right to use the volume in that way (rules.py).
+A peer's call is checked before it is executed: the method, the types of its arguments, and the
+peer's right to use the volume in that way (rules.py).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _NAME_BYTES_MAX = 200
 
 
 class _Opened(PeerLock):
-    """A driver that a peer uses, and what it holds of the volume's lock.
+    """A driver that a peer uses, and the peer's hold on the volume's lock.
 
     A call that changes the volume runs under the lock: the one that the peer holds, or one of its
-    own. The lock stays until the last such call has ended, whatever the peer gives back meanwhile.
+    own. The lock is held until the last such call has ended, even if the peer unlocks earlier.
     """
 
     def __init__(self, driver: Driver, rights: Right, rules: Rules) -> None:
@@ -42,13 +42,13 @@ class _Opened(PeerLock):
         self._guard = threading.Lock()
         self._lock: ExitStack | None = None
         #: Whether the peer wants the lock, and how many calls need it.
-        self._wanted = self._given_back = False
+        self._wanted = self._closed = False
         self._changing = 0
 
     def lock(self, purpose: str) -> bool:
-        """See `PeerLock.lock`. A lock that is taken while the peer leaves is not kept."""
+        """See `PeerLock.lock`. A lock taken while the peer closes the volume is not kept."""
         with self._guard:
-            # It is shown to whoever finds the volume locked, on a terminal.
+            # Shown on a terminal to users who find the volume locked.
             self._take(harmless(purpose[:200]))
             self._wanted = True
             held = self.driver.locked
@@ -67,7 +67,7 @@ class _Opened(PeerLock):
 
     @contextmanager
     def changing(self, purpose: str) -> Iterator[None]:
-        """While a call changes the volume. `Busy` when somebody else holds its lock."""
+        """Hold the lock while a call changes the volume. `Busy` when another process holds it."""
         with self._guard:
             self._take(purpose)
             self._changing += 1
@@ -79,22 +79,22 @@ class _Opened(PeerLock):
                 self._release()
 
     def close(self) -> None:
-        """The peer is done with it."""
+        """The peer has closed the volume."""
         with self._guard:
-            self._given_back = True
+            self._closed = True
             self._release()
         self.driver.detach()
 
     def _take(self, purpose: str) -> None:
         if self._lock is not None and (self.driver.locked or self._changing):
             return
-        self._drop()  # what was no lock for want of a place may be one now
+        self._drop()  # there may be a place for the lock now
         with ExitStack() as stack:
             stack.enter_context(self.driver.lock(purpose))
             self._lock = stack.pop_all()
 
     def _release(self) -> None:
-        if not self._changing and (self._given_back or not self._wanted):
+        if not self._changing and (self._closed or not self._wanted):
             self._drop()
 
     def _drop(self) -> None:
@@ -104,19 +104,19 @@ class _Opened(PeerLock):
 
 
 class Agent:
-    """What one session may ask for. `handle` is the session's handler."""
+    """Serves one session. `handle` is the session's handler."""
 
     def __init__(self, rules: Rules, opener: Callable[[Endpoint], Driver]) -> None:
         self._rules = rules
         self._opener = opener
-        #: Methods of the session itself (agent/run.py): called with the exchange and the words.
+        #: Methods of the session itself (agent/run.py): called with the exchange and arguments.
         self.extra: dict[str, Callable[..., Any]] = {}
         self._guard = threading.Lock()
         self._opened: dict[int, _Opened] = {}
         self._last = 0
 
     def close(self) -> None:
-        """The session is over and its calls have ended: nothing stays locked."""
+        """Release all locks, after the session and its calls have ended."""
         with self._guard:
             opened, self._opened = list(self._opened.values()), {}
         for one in opened:
@@ -138,22 +138,22 @@ class Agent:
             )
         opened = self._permitted(found, *_checked((int,), words[:1]))
         checked = _checked(found.kinds.values(), words[1:], str(opened.driver))
-        said = dict(zip(found.kinds, checked, strict=True))
+        arguments = dict(zip(found.kinds, checked, strict=True))
         used = [opened]
         if found.role is Pool:
-            numbers = {words[0], *said["others"]}
-            if len(numbers) <= len(said["others"]):
+            numbers = {words[0], *arguments["others"]}
+            if len(numbers) <= len(arguments["others"]):
                 raise ProtocolError("a call names a volume twice")
-            used += [self._permitted(found, number) for number in said["others"]]
+            used += [self._permitted(found, number) for number in arguments["others"]]
         with explained(), ExitStack() as stack:
             if found.changes:
                 for one in used:
-                    stack.enter_context(one.changing(f"a peer, to {found.what}"))
+                    stack.enter_context(one.changing(f"peer: {found.what}"))
             if method in _GUARDS:
-                _GUARDS[method](opened, said)
+                _GUARDS[method](opened, arguments)
             if found.role is Pool:
-                said["others"] = _together(opened.driver, [one.driver for one in used[1:]])
-            return pack(_run(found, opened, exchange, said))
+                arguments["others"] = _together(opened.driver, [one.driver for one in used[1:]])
+            return pack(_run(found, opened, exchange, arguments))
 
     def _open(self, kind: str, location: str) -> Any:
         if kind not in KINDS:
@@ -163,18 +163,18 @@ class Agent:
             driver = self._opener(Endpoint(kind, location))
         if self._rules.append_only and Capability.BLOCK_FOR_BLOCK in driver.capabilities:
             raise Untrusted(
-                f"a {kind} volume cannot be kept by a peer that may only append",
+                f"a {kind} volume cannot be the destination of a peer that may only append",
                 where=str(driver),
-                why="its snapshots go when the source reuses their blocks",
-                hint="Mirror it to a btrfs volume's file, or leave out --append-only.",
+                why="its snapshots are lost when the source reuses their blocks",
+                hint="Mirror it to a file on a btrfs volume, or omit --append-only.",
             )
         with self._guard:
             if len(self._opened) >= _HANDLES_MAX:
-                raise Refused("the peer holds too many volumes open")
+                raise Refused("the peer has too many volumes open")
             self._last += 1
             self._opened[self._last] = _Opened(driver, rights, self._rules)
             number = self._last
-        # A peer that may not delete must know: it does not prune here then.
+        # A peer that may not delete must know that, so that it does not prune here.
         return pack(Opened(number, driver.capabilities.value, self._rules.append_only))
 
     def _close(self, number: int) -> None:
@@ -184,8 +184,8 @@ class Agent:
             one.close()
 
     def _permitted(self, method: Method, number: int) -> _Opened:
-        """The volume of that number, if the peer may use it so. That is asked anew each time: a
-        folder may have become a link since.
+        """The volume of that number, if the peer may use it in that way. Checked at each call: a
+        folder may have been replaced by a link.
         """
         opened = self._find(number)
         kind, location = opened.driver.kind, opened.driver.location
@@ -202,7 +202,7 @@ class Agent:
 
 
 def _together(first: Driver, others: Collection[Driver]) -> list[Pool]:
-    """The others, each of which can be used together with the first; `Refused`."""
+    """The others, if each of them can be used together with the first; else `Refused`."""
     if isinstance(first, Pool):
         found: list[Pool] = [
             one for one in others if isinstance(one, Pool) and first.is_beside(one)
@@ -214,7 +214,7 @@ def _together(first: Driver, others: Collection[Driver]) -> list[Pool]:
 
 def _checked(kinds: Collection[Any], words: list[Any], where: str = "") -> list[Any]:
     if len(kinds) != len(words):
-        raise ProtocolError("a call has another number of words than its method takes")
+        raise ProtocolError("a call has the wrong number of arguments")
     return [_word(kind, word, where) for kind, word in zip(kinds, words, strict=True)]
 
 
@@ -229,20 +229,20 @@ def _word(kind: Any, word: Any, where: str) -> Any:
 
 
 def _check_name(name: str, where: str) -> None:
-    """`Refused` when what is to name something could be a path, or write on a terminal."""
+    """`Refused` when a name could be a path, or has control characters."""
     if not can_name(name) or len(name.encode()) > _NAME_BYTES_MAX:
         raise Refused(f"invalid name: {name[:100]!r}", where=where)
 
 
-def _run(method: Method, opened: _Opened, exchange: Exchange, said: dict[str, Any]) -> Any:
+def _run(method: Method, opened: _Opened, exchange: Exchange, arguments: dict[str, Any]) -> Any:
     target: object = opened.driver
     if method.role is PeerLock:
         target = opened
     elif method.role is Clones:
         target = clones_of(opened.driver)
     if method.result not in (SendStream, Receiver):
-        return method.call(target, said)
-    with method.call(target, said) as stream:
+        return method.call(target, arguments)
+    with method.call(target, arguments) as stream:
         stream.waiting = exchange.waiting
         exchange.opened()
         if isinstance(stream, SendStream):
@@ -259,9 +259,7 @@ def _send(stream: SendStream, exchange: Exchange) -> None:
 
 
 def _receive(receiver: Receiver, exchange: Exchange) -> Staging:
-    """Nothing reaches the driver but pieces that were checked, and it finishes only a stream
-    whose digest both ends agree on.
-    """
+    """The driver gets only verified pieces, and finishes only a stream whose digest matches."""
     while receiver.catch_up():
         exchange.check()
     while chunk := exchange.read():
@@ -269,30 +267,30 @@ def _receive(receiver: Receiver, exchange: Exchange) -> Staging:
     return receiver.finish()
 
 
-# The guards: what is checked of a call beside the types of its words and the peer's rights. Each
-# raises, or puts another value into what was said.
+# The guards: checks of a call in addition to the types of its arguments and the peer's rights.
+# Each raises, or replaces a value of the arguments.
 
 _Guard = Callable[[_Opened, dict[str, Any]], None]
 
 
-def _demand_own(opened: _Opened, said: dict[str, Any]) -> None:
-    """Who may only send may drop the reference snapshots of a live volume that were taken there,
-    and nothing else: what was received is somebody's backup.
+def _demand_own(opened: _Opened, arguments: dict[str, Any]) -> None:
+    """A peer that may only send may delete the reference snapshots of a live volume that were taken
+    there, and no others: what was received is a backup.
     """
     if opened.rights & Right.REMOVE:
         return
-    why = "it was received there"
+    why = "it was received on that host"
     listed = {one.guid: one for one in opened.driver.snapshots()}
-    one = listed.get(said["guid"])
+    one = listed.get(arguments["guid"])
     if one is None:
         return
     facts = opened.driver.facts()
     if opened.rules.append_only and opened.rights & Right.RECEIVE:
         why = "this peer may only append"
     elif one.kind is not SnapshotKind.REFERENCE:
-        why = f"{one.name} is no reference snapshot"
+        why = f"{one.name} is not a reference snapshot"
     elif facts.role is Role.LIVE:
-        # A volume that was a destination once: up to the snapshot that it began as.
+        # A former destination: not the snapshot that it was promoted from, nor older ones.
         origin = listed.get(facts.origin or "")
         if origin is None or one.order > origin.order:
             return
@@ -304,23 +302,21 @@ def _demand_own(opened: _Opened, said: dict[str, Any]) -> None:
     )
 
 
-def _demand_pins(opened: _Opened, said: dict[str, Any]) -> None:
-    """The mirror that has the volume as its destination may with RECEIVE, all others with SEND.
-    Once it is live it may be that mirror's source, after a reverse: then with either.
+def _demand_pins(opened: _Opened, arguments: dict[str, Any]) -> None:
+    """The mirror whose destination is the volume needs RECEIVE, all others need SEND. A live volume
+    may be that mirror's source, after a reverse: then either is enough.
     """
     if opened.rules.free:
         return
     facts, needed = opened.driver.facts(), Right.SEND
-    if said["mirror_id"] == facts.mirror_id:
+    if arguments["mirror_id"] == facts.mirror_id:
         needed = Right.RECEIVE if facts.role is Role.MIRROR else Right.SEND | Right.RECEIVE
-    what = f"pin snapshots for the mirror {said['mirror_id']}"
+    what = f"pin snapshots for the mirror {arguments['mirror_id']}"
     demand(opened.rules, opened.rights, needed, what, str(opened.driver))
 
 
 def _demand_relation(opened: _Opened, mirror_id: str, what: str, *, raising: bool) -> None:
-    """As for pins, and a destination's record is raised or removed only by who may take away what
-    is there.
-    """
+    """As for pins; in addition, to raise or remove a destination's record the peer needs REMOVE."""
     if opened.rules.free:
         return
     facts, where = opened.driver.facts(), str(opened.driver)
@@ -332,53 +328,53 @@ def _demand_relation(opened: _Opened, mirror_id: str, what: str, *, raising: boo
         demand(opened.rules, opened.rights, Right.REMOVE, what, where)
 
 
-def _demand_epoch(opened: _Opened, said: dict[str, Any]) -> None:
-    record: Relationship = said["record"]
+def _demand_epoch(opened: _Opened, arguments: dict[str, Any]) -> None:
+    record: Relationship = arguments["record"]
     _check_name(record.mirror_id, str(opened.driver))
     what = f"record an epoch of the mirror {record.mirror_id}"
-    _demand_relation(opened, record.mirror_id, what, raising=said["after"] > 0)
+    _demand_relation(opened, record.mirror_id, what, raising=arguments["after"] > 0)
 
 
-def _demand_unrelate(opened: _Opened, said: dict[str, Any]) -> None:
-    what = f"remove the record of the mirror {said['mirror_id']}"
-    _demand_relation(opened, said["mirror_id"], what, raising=True)
+def _demand_unrelate(opened: _Opened, arguments: dict[str, Any]) -> None:
+    what = f"remove the record of the mirror {arguments['mirror_id']}"
+    _demand_relation(opened, arguments["mirror_id"], what, raising=True)
 
 
-def _demand_forward(opened: _Opened, said: dict[str, Any]) -> None:
-    """Who may only append may not show a snapshot that is there already, older than what is shown:
-    it would turn the view back.
+def _demand_forward(opened: _Opened, arguments: dict[str, Any]) -> None:
+    """A peer that may only append may not show a committed snapshot older than the shown one: that
+    would roll back the view.
     """
-    if not said["show"] or not opened.rules.append_only:
+    if not arguments["show"] or not opened.rules.append_only:
         return
     listed = {one.guid: one for one in opened.driver.snapshots()}
     shown = listed.get(opened.driver.facts().shown or "")
     for staging in opened.driver.stagings():
         there = listed.get(staging.snapshot.guid)
-        if staging.transfer_id != said["transfer_id"] or not shown or not there:
+        if staging.transfer_id != arguments["transfer_id"] or not shown or not there:
             continue
         if there.order < shown.order:
-            demand(opened.rules, opened.rights, Right.REMOVE, "turn a view back", there.name)
+            demand(opened.rules, opened.rights, Right.REMOVE, "roll back a view", there.name)
 
 
 def _clamp(most: int) -> _Guard:
-    def guard(_opened: _Opened, said: dict[str, Any]) -> None:
-        said["limit"] = max(0, min(said["limit"], most))
+    def guard(_opened: _Opened, arguments: dict[str, Any]) -> None:
+        arguments["limit"] = max(0, min(arguments["limit"], most))
 
     return guard
 
 
-def _demand_kept_name(opened: _Opened, said: dict[str, Any]) -> None:
-    """The name of what was kept, or none."""
-    if said["kept"]:
-        _check_name(said["kept"], str(opened.driver))
-    _clamp(1000)(opened, said)
+def _demand_kept_name(opened: _Opened, arguments: dict[str, Any]) -> None:
+    """Check the name of the kept snapshot, if there is one."""
+    if arguments["kept"]:
+        _check_name(arguments["kept"], str(opened.driver))
+    _clamp(1000)(opened, arguments)
 
 
-def _demand_place(opened: _Opened, said: dict[str, Any]) -> None:
-    """The copy must be where the peer might have its destination, too."""
-    if place := said["place"]:
+def _demand_place(opened: _Opened, arguments: dict[str, Any]) -> None:
+    """The copy must be in a place where the peer may have a destination."""
+    if place := arguments["place"]:
         rights = rights_at(opened.rules, place, kind=opened.driver.kind)
-        demand(opened.rules, rights, Right.RECEIVE, "make a writable copy", place)
+        demand(opened.rules, rights, Right.RECEIVE, "create a writable copy", place)
 
 
 _GUARDS: dict[str, _Guard] = {

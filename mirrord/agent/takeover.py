@@ -1,7 +1,7 @@
-"""One agent for one client: the new connection of a client ends the old one that hangs.
+"""One agent per client: a new connection of a client ends its old agent, which may hang.
 
-A link that is cut without a word leaves the agent at the other end waiting, with the volume's
-lock, until it misses the signs of life. Its client is back sooner.
+When a link fails silently, the agent at the other end keeps waiting, with the volume's lock held,
+until heartbeats are missing. Its client may be back sooner.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from mirrord.system import clock, locks
 from mirrord.system.paths import Paths
 
 _TOKEN = re.compile(r"[0-9a-f]{32}")
-#: For the old agent to keep its checkpoint, and after which it is killed.
+#: Time for the old agent to save its checkpoint before it is killed, and to end after that.
 _PATIENCE_S = 5.0
 _KILLED_S = 5.0
 
 
 @contextmanager
 def only_agent(paths: Paths, token: str, principal: str) -> Iterator[None]:
-    """Be the agent of the client that calls itself `token`, after its former one has ended.
+    """Be the only agent of the client with that `token`, after its previous agent has ended.
 
-    principal: as what it was let in. A former one that was let in as something else is not ended
-    (`Busy`): a token that somebody else got hold of is good for nothing.
+    principal: the identity and rules with which the client was accepted. A previous agent with
+    another principal is not ended (`Busy`): a stolen token is of no use.
     """
     if not _TOKEN.fullmatch(token):
-        raise ProtocolError("the other end's name for its session makes no sense")
+        raise ProtocolError("malformed session token of the other end")
     folder = paths.run / "agents"
     for one in (paths.run, folder):
         one.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def only_agent(paths: Paths, token: str, principal: str) -> Iterator[None]:
             holder = locks.holder_of(path)
             if holder is not None and holder.pid and holder.purpose != purpose:
                 raise
-            signalled = _press(holder, waited_s, signalled)
+            signalled = _end_holder(holder, waited_s, signalled)
             if waited_s > _PATIENCE_S + _KILLED_S:
                 raise
             continue
@@ -59,8 +59,8 @@ def only_agent(paths: Paths, token: str, principal: str) -> Iterator[None]:
         held.__exit__(None, None, None)
 
 
-def _press(holder: locks.Holder | None, waited_s: float, signalled: int) -> int:
-    """Ask the old agent to end, then end it; not a process that serves others, too."""
+def _end_holder(holder: locks.Holder | None, waited_s: float, signalled: int) -> int:
+    """Terminate the old agent, then kill it; never a process that serves other clients."""
     wanted = signal.SIGKILL if waited_s > _PATIENCE_S else signal.SIGTERM
     alone = holder is not None and not holder.shared and holder.pid != os.getpid()
     if holder and alone and holder.pid > 1 and signalled != wanted:

@@ -1,1 +1,1 @@
-"""Sessions over byte streams, and drivers at their other end."""
+"""Sessions over byte streams, and remote drivers that use them."""

@@ -1,4 +1,4 @@
-"""Makes the connection to another host, keeps it, and gives it to all mirrors of that host."""
+"""The connection to another host, shared by all mirrors of that host."""
 
 from __future__ import annotations
 
@@ -21,56 +21,56 @@ from mirrord.system.waiting import Waiting, deadline
 from mirrord.transport.base import ByteStream
 from mirrord.wire.values import unpack
 
-#: How long a data port may take to be reached before SSH carries the data, too.
+#: Timeout for connecting to a data port; after it, SSH carries the data, too.
 _DATA_CONNECT_S = 3.0
-#: So long what hindered a connection counts for who is in a hurry.
+#: How long a failure to connect is reported again, without a new attempt, to callers in a hurry.
 _FRESH_S = 5.0
-#: How long what is quick may take at the other end.
+#: Timeout for quick calls at the other end.
 _QUICK_S = 10.0
-#: Sockets of a long link, in which one alone would wait for its window.
+#: Sockets of a long link, where a single one would be limited by its window.
 _LONG_SOCKETS = 4
-#: A round trip from which on a link is long.
+#: Round-trip time from which a link counts as long.
 _LONG_S = 0.02
 
 
 class DataPort(NamedTuple):
-    """Where the other end waits for the data channel, and the certificate that it shows."""
+    """The port of the data channel at the other end, and the certificate that it presents."""
 
     port: int
     certificate: str
 
 
 class Link:
-    """The connection to one host: made when it is first needed, made anew when it broke."""
+    """The connection to one host: made at its first use, and made again after it broke."""
 
     def __init__(self, host: RemoteHost, jumps: Sequence[RemoteHost] = ()) -> None:
         self.host = host
         self._jumps = tuple(jumps)
         self._guard = threading.Lock()
         self._session: Session | None = None
-        self._making: _Making | None = None
-        #: When the last try to connect failed, and why.
+        self._attempt: _ConnectAttempt | None = None
+        #: When the last attempt to connect failed, and why.
         self._failed: tuple[float, MirrordError] | None = None
-        #: Names our sessions, so that a new one may take the place of one that hangs.
+        #: Identifies our sessions, so that a new one can replace one that hangs.
         self._token = secrets.token_hex(16)
-        #: What a person should know of the present connection, each a full sentence.
+        #: Notes on the current connection for the user, each a full sentence.
         self.notes: tuple[str, ...] = ()
-        #: What the other end said of itself.
+        #: The other end's HELLO.
         self.peer = Hello("", ())
 
     def session(self, waiting: Waiting) -> Session:
-        """A session that is alive; raises what hinders it."""
+        """A live session; raises the error that prevents one."""
         with self._guard:
             if self._session is not None and self._session.alive:
                 return self._session
-            if self._making is None:
-                self._refuse_the_hurried(waiting)
-                self._making = _Making(self)
-            making = self._making
-        return making.made(waiting)
+            if self._attempt is None:
+                self._raise_recent_failure(waiting)
+                self._attempt = _ConnectAttempt(self)
+            attempt = self._attempt
+        return attempt.result(waiting)
 
-    def _refuse_the_hurried(self, waiting: Waiting) -> None:
-        """Who only looks at many mirrors of a dead host does not wait anew for each."""
+    def _raise_recent_failure(self, waiting: Waiting) -> None:
+        """A report on many mirrors of an unreachable host does not wait for each of them."""
         if waiting.hurry_s and self._failed is not None:
             failed_s, error = self._failed
             if clock.monotonic_s() < failed_s + _FRESH_S:
@@ -79,23 +79,25 @@ class Link:
     def close(self) -> None:
         """End the connection."""
         with self._guard:
-            session, self._session, self._making = self._session, None, None
+            session, self._session, self._attempt = self._session, None, None
         if session is not None:
             session.close()
 
-    def take(self, making: _Making, session: Session | None, error: MirrordError | None) -> None:
-        """A connection was made, or could not be."""
+    def take(
+        self, attempt: _ConnectAttempt, session: Session | None, error: MirrordError | None
+    ) -> None:
+        """Take the result of an attempt to connect."""
         with self._guard:
             self._failed = (clock.monotonic_s(), error) if error is not None else None
-            wanted = self._making is making
+            wanted = self._attempt is attempt
             if wanted:
-                self._making = None
+                self._attempt = None
                 self._session = session
         if session is not None and not wanted:
             session.close()
 
     def connect(self) -> Session:
-        """A session over a new connection; raises what hinders it."""
+        """A session over a new connection; raises the error that prevents one."""
         self.notes = ()
         lane = greeting.new_lane(self._open())
         try:
@@ -132,7 +134,7 @@ class Link:
             from mirrord.transport.local import open_unix
 
             return open_unix(host.address)
-        raise UsageError(f"there is no transport '{host.transport}'")
+        raise UsageError(f"unknown transport '{host.transport}'")
 
     def _greet(self, lane: Lane, number: int) -> Hello:
         ours = Hello(mirrord.__version__, VERSIONS, self._token, number, os.getpid())
@@ -147,20 +149,20 @@ class Link:
 
         address = self._reached_at()
         if not address:
-            self.notes = ("The data go over SSH, too: a jump host is in between.",)
+            self.notes = ("Data is sent over SSH, too: the connection uses a jump host.",)
             return
         own = tls.OneTime.make()
         ping, began_s = session.begin("ping"), clock.monotonic_s()
         asked = session.begin("data_channel", own.certificate)
         try:
-            # Only the ping measures the link: for a channel the other end has much to do first.
+            # Only the ping measures the link: opening a channel takes time at the other end.
             ping.result(_QUICK_S)
             trip_s = clock.monotonic_s() - began_s
             port, certificate = unpack(DataPort, asked.result(_QUICK_S))
         except LinkLost:
             raise
         except MirrordError as error:
-            self.notes = (f"The data go over SSH, too: {error}.",)
+            self.notes = (f"Data is sent over SSH, too: {error}.",)
             return
         finally:
             session.forget(ping)
@@ -181,15 +183,15 @@ class Link:
                 session.attach(lane)
         except MirrordError as error:
             session.narrow()
-            self.notes = (f"The data go over SSH, too: {error}.",)
+            self.notes = (f"Data is sent over SSH, too: {error}.",)
             session.call("narrow", timeout_s=_QUICK_S)
             return
-        # The other end reads them since it greeted; it sends over them from this call on.
+        # The other end reads them since its greeting; after this call it also sends over them.
         session.widen()
         session.call("widened", count, timeout_s=_QUICK_S)
 
     def _reached_at(self) -> str:
-        """The address at which the host is reached straight away; "" when it is not."""
+        """The address of the host if it is connected to directly, "" otherwise."""
         from mirrord.transport.target import resolve
 
         if self._jumps:
@@ -198,13 +200,13 @@ class Link:
         return "" if target.jumps else target.address
 
 
-class _Making:
-    """A connection that is being made, in a thread: who waits for it may leave."""
+class _ConnectAttempt:
+    """A connection being made in a thread; a caller may stop waiting for it."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self._began_s = clock.monotonic_s()
-        self._over = threading.Event()
+        self._done = threading.Event()
         self._session: Session | None = None
         self._error: MirrordError | None = None
         threading.Thread(target=self._run, name=f"connect {link.host.name}", daemon=True).start()
@@ -214,16 +216,16 @@ class _Making:
             self._session = self._link.connect()
         except MirrordError as error:
             self._error = error
-        except (Exception, Panic) as error:  # whatever it is, who waits must learn of it
+        except (Exception, Panic) as error:  # any error must reach the callers that wait
             self._error = MirrordError(f"unexpected: {type(error).__name__}: {error}")
         self._link.take(self, self._session, self._error)
-        self._over.set()
+        self._done.set()
 
-    def made(self, waiting: Waiting) -> Session:
-        """The session, as soon as there is one; raises what hindered it."""
+    def result(self, waiting: Waiting) -> Session:
+        """The session, once it is made; raises the error that prevented it."""
         if waiting.hurry_s:
             waiting = deadline(self._began_s + waiting.hurry_s - clock.monotonic_s())
-        waiting.until(self._over.wait)
+        waiting.until(self._done.wait)
         if self._session is None:
             assert self._error is not None
             raise copy_of(self._error)

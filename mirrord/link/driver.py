@@ -1,4 +1,4 @@
-"""A driver whose volume is on another host: its methods are calls to the agent there."""
+"""A driver for a volume on another host: its methods are calls to the agent there."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from mirrord.system.waiting import HURRY_S, Waiting, deadline
 from mirrord.wire.methods import METHODS, Method, Opened
 from mirrord.wire.values import unpack
 
-#: Pauses before a call over a broken connection is tried again over a new one.
+#: Delays before a call whose connection broke is repeated over a new one.
 _PAUSES_S = (0.0, 0.5, 2.0)
-#: What only looks must not wait for a disk that hangs.
+#: Timeout of calls that only read metadata: they must not wait for a disk that hangs.
 _QUICK_S = 60.0
-#: After this silence of what was busy a moment ago, and no answer, nobody waits any longer.
+#: An end that was active and then was silent for this long, and does not answer, is not awaited.
 _STALLED_S = 1.0
-#: The same when even the word that it is ended could not be said: that was tried for so long.
+#: The same when the cancellation could not be sent either, which was tried for this long.
 _UNTOLD_S = 0.5
-#: How long the other end may take to keep a checkpoint after a transfer was ended.
+#: Timeout for the other end to save a checkpoint after a transfer was cancelled.
 _CLOSE_S = 20.0
 
 
 class Sessions(Protocol):
-    """Where the connection to the host comes from: one for all of its mirrors."""
+    """Provides the connection to the host: one for all of its mirrors."""
 
-    #: What a person should know of the connection, each a full sentence.
+    #: Notes on the connection for the user, each a full sentence.
     notes: tuple[str, ...]
 
     def session(self, waiting: Waiting) -> Session:
-        """A session that is alive; `Unreachable`, `Untrusted`, `ProtocolError`."""
+        """A live session; `Unreachable`, `Untrusted`, `ProtocolError`."""
 
 
 _Class = TypeVar("_Class", bound=type)
 
 
 def _calling(made: _Class) -> _Class:
-    """The class, with a call for each method of the table that it does not have by itself."""
+    """The class, with a remote call for each method of the table that it does not define."""
     for method in METHODS.values():
         if method.role in made.__mro__ and method.name not in vars(made):
             setattr(made, method.name, _call_of(method))
@@ -56,7 +56,7 @@ def _calling(made: _Class) -> _Class:
 
 
 def _call_of(method: Method) -> Callable[..., Any]:
-    # (Its attributes stay behind: one of them says that it is abstract.)
+    # Attributes are not copied: one of them marks the method as abstract.
     @functools.wraps(getattr(method.role, method.name), updated=())
     def call(self: RemoteDriver, *arguments: Any, **named: Any) -> Any:
         return self._call(method.name, *arguments, **named)
@@ -66,8 +66,8 @@ def _call_of(method: Method) -> Callable[..., Any]:
 
 @_calling
 class RemoteDriver(Driver, Clones, Pool):
-    """The driver contract over a session. Every method may be repeated by that contract, so one
-    that was cut off is asked again over a new connection.
+    """The driver contract over a session. By that contract every method may be repeated, so a call
+    whose connection broke is made again over a new one.
     """
 
     kind: str  # type: ignore[misc]  # of the endpoint
@@ -80,17 +80,17 @@ class RemoteDriver(Driver, Clones, Pool):
         self._sessions = sessions
         self._guard = threading.RLock()
         self._session: Session | None = None
-        #: The one that was tried last, attached or not.
+        #: The session that was tried last, attached or not.
         self._used: Session | None = None
         self._opened = Opened(0, 0, append_only=False)
         self._purpose: str | None = None
-        #: The fence that the other end was told in the present session.
-        self._told: Fence | None = None
+        #: The fence that was sent to the other end in the current session.
+        self._fence_sent: Fence | None = None
 
     @classmethod
     def of(cls, endpoint: Endpoint, sessions: Sessions) -> Self:
-        """The driver of an endpoint. (Called by its name the class is abstract to a type checker,
-        which does not see the methods that it has by the table.)
+        """The driver of an endpoint. (A type checker takes the class for abstract, because it does
+        not see the methods that the table adds.)
         """
         return cls(endpoint, sessions)
 
@@ -99,40 +99,40 @@ class RemoteDriver(Driver, Clones, Pool):
 
     @property
     def capabilities(self) -> Capability:  # type: ignore[override]
-        """As the other end says."""
+        """As reported by the other end."""
         self._attached()
         return Capability(self._opened.capabilities)
 
     @property
     def append_only(self) -> bool:
-        """As the other end says: who may not delete there does not prune there."""
+        """As reported by the other end: if deleting is not permitted there, neither is pruning."""
         self._attached()
         return self._opened.append_only
 
     # The connection
 
     def _attached(self) -> tuple[Session, int]:
-        """The session, and our number in it; what was locked is locked again in a new one."""
+        """The session and this volume's number in it; a held lock is taken again in a new one."""
         with self._guard:
             self._used = None
             self._used = session = self._sessions.session(self.waiting)
             hurry_s = self.waiting.hurry_s
             if hurry_s and not session.probe(hurry_s):
-                raise LinkLost("the other end does not answer")
+                raise LinkLost("the other end does not respond")
             ask = functools.partial(session.call, timeout_s=_QUICK_S, waiting=self.waiting)
             if session is not self._session:
                 opened: Opened = unpack(Opened, ask("open", self.kind, self.location))
                 if self._purpose is not None:
                     ask("lock", opened.number, self._purpose)
-                self._session, self._opened, self._told = session, opened, None
+                self._session, self._opened, self._fence_sent = session, opened, None
             fenced = session.version >= METHODS["set_fence"].since
-            if fenced and self.fence is not None and self.fence != self._told:
+            if fenced and self.fence is not None and self.fence != self._fence_sent:
                 ask("set_fence", self._opened.number, *self.fence)
-                self._told = self.fence
+                self._fence_sent = self.fence
             return session, self._opened.number
 
     def _try(self, work: Callable[[Session, int], Any]) -> Any:
-        """Do it, and once more over a new connection when the old one breaks."""
+        """Do it, and repeat it over a new connection if the connection breaks."""
         known = self._session is not None
         with self.placing():
             for pause_s in _PAUSES_S:
@@ -141,7 +141,7 @@ class RemoteDriver(Driver, Clones, Pool):
                     return work(*self._attached())
                 except (LinkLost, Unreachable) as error:
                     failure: MirrordError = error
-                    # One that broke is made anew; one that could not be made is told at once.
+                    # A connection that broke is made again; a failure to connect is reported.
                     known = known or (self._used is not None and self._used.answered)
                     if not known or self.waiting.one_try:
                         break
@@ -159,7 +159,7 @@ class RemoteDriver(Driver, Clones, Pool):
         def ask(session: Session, number: int) -> Any:
             if session.version < method.since:
                 raise Unsupported(
-                    f"the mirrord there is too old to {method.what}",
+                    f"the remote mirrord is too old to {method.what}",
                     where=str(self),
                     hint="Install the same version of mirrord at both ends.",
                 )
@@ -169,10 +169,10 @@ class RemoteDriver(Driver, Clones, Pool):
         return None if method.result is None else unpack(method.result, answer)
 
     def demand_fence(self) -> None:
-        """The other end compares the epoch: there the volume is, and its lock."""
+        """The other end compares the epoch: the volume and its lock are there."""
 
     def _begin(self, method: str, words: list[Any]) -> tuple[Session, Exchange]:
-        """A call with data, once the other end has begun it."""
+        """Start a call with data; returns when the other end has begun it."""
 
         def begin(session: Session, number: int) -> tuple[Session, Exchange]:
             exchange = session.begin(method, number, *words, waiting=self.waiting)
@@ -188,11 +188,11 @@ class RemoteDriver(Driver, Clones, Pool):
 
     @contextmanager
     def placing(self) -> Iterator[None]:
-        """What is raised in here says at which end it was."""
+        """Errors raised in this block name the end at which they occurred."""
         try:
             yield
         except Aborted:
-            raise  # somebody here wished it
+            raise  # requested at this end
         except MirrordError as error:
             if error.where in ("", f"{self.kind}:{self.location}"):
                 error.where = str(self)
@@ -203,7 +203,7 @@ class RemoteDriver(Driver, Clones, Pool):
             raise
 
     def detach(self) -> None:
-        """Give up the number in the session: the mirror is done with this end."""
+        """Close the volume in the session: the mirror no longer uses this end."""
         with self._guard:
             session, self._session = self._session, None
         if session is not None and session.alive:
@@ -211,7 +211,7 @@ class RemoteDriver(Driver, Clones, Pool):
                 number = self._opened.number
                 session.forget(session.begin("close", number, waiting=self.waiting))
             except MirrordError:
-                return  # the session ends, and with it what it had open
+                return  # the session ends, and closes all that it had open
 
     @contextmanager
     def _exclusive(self, purpose: str) -> Iterator[bool]:
@@ -220,7 +220,7 @@ class RemoteDriver(Driver, Clones, Pool):
         try:
             yield held
         except BaseException:
-            # Who was ended does not wait for a host that has just fallen silent.
+            # A cancelled caller does not wait for a host that has just become silent.
             if self._session is not None:
                 self._session.probe(HURRY_S, quiet_s=_STALLED_S)
             raise
@@ -232,12 +232,12 @@ class RemoteDriver(Driver, Clones, Pool):
                     number = self._opened.number
                     session.call("unlock", number, timeout_s=_QUICK_S, waiting=self.waiting)
                 except LinkLost:
-                    pass  # a session that ended holds nothing
+                    pass  # a session that has ended holds no locks
 
     # The contract, where it is more than a call
 
     def facts(self) -> VolumeFacts:
-        """See `Volume.facts`; with the host, and what there is to be known of the connection."""
+        """See `Volume.facts`; with the host's name, and the notes on the connection."""
         found: VolumeFacts = self._call("facts")
         return found._replace(
             filesystem=f"{self._endpoint.host} {found.filesystem}",
@@ -250,7 +250,7 @@ class RemoteDriver(Driver, Clones, Pool):
         return listed
 
     def is_beside(self, other: Volume) -> bool:
-        """See `Pool.is_beside`: what the same connection leads to."""
+        """See `Pool.is_beside`: only volumes on the same host over the same connection."""
         return (
             isinstance(other, RemoteDriver)
             and (other.kind, other._sessions) == (self.kind, self._sessions)
@@ -258,12 +258,12 @@ class RemoteDriver(Driver, Clones, Pool):
         )
 
     def take_together(self, name: str, others: Sequence[Pool]) -> list[Snapshot]:
-        """See `Pool.take_together`. The others go by their numbers in the session."""
+        """See `Pool.take_together`. The others are sent as their numbers in the session."""
 
         def ask(session: Session, number: int) -> Any:
             attached = [one._attached() for one in cast(Sequence[RemoteDriver], others)]
             if any(one is not session for one, _number in attached):
-                raise LinkLost("the connection was made anew")  # and has other numbers
+                raise LinkLost("the connection was replaced")  # the numbers differ in a new one
             numbers = [other for _session, other in attached]
             return session.call("take_together", number, name, numbers, waiting=self.waiting)
 
@@ -271,17 +271,17 @@ class RemoteDriver(Driver, Clones, Pool):
         return taken
 
     def _take_together(self, name: str, volumes: Sequence[Pool]) -> list[Snapshot]:
-        raise NotImplementedError  # the other end does it
+        raise NotImplementedError  # done by the other end
 
     def _relate(self, record: Relationship) -> None:
-        raise NotImplementedError  # the other end does it in `relate`
+        raise NotImplementedError  # done by the other end in `relate`
 
     def _unrelate(self, mirror_id: str) -> None:
-        raise NotImplementedError  # the other end does it in `unrelate`
+        raise NotImplementedError  # done by the other end in `unrelate`
 
 
-class _Carried:
-    """Data that belong to a call, with what the two kinds of stream have in common."""
+class _RemoteStream:
+    """The common part of both kinds of stream: the data of a call."""
 
     def __init__(self, driver: RemoteDriver, session: Session, exchange: Exchange) -> None:
         self._driver, self._session, self._exchange = driver, session, exchange
@@ -291,7 +291,7 @@ class _Carried:
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        """Wait as whoever has the stream wants; what is raised says at which end it was."""
+        """Use the stream's `waiting`; errors name the end at which they occurred."""
         self._exchange.waiting = self.waiting
         with self._driver.placing():
             yield
@@ -309,11 +309,11 @@ class _Carried:
         self._exchange.cancel()
 
 
-class _RemoteSend(_Carried, SendStream):
-    """A stream that the other end sends."""
+class _RemoteSend(_RemoteStream, SendStream):
+    """A stream sent by the other end."""
 
     def read(self) -> bytes | memoryview:
-        """The next piece; b"" when all of it has come and its digest is right."""
+        """The next piece; b"" when the stream is complete and its digest matches."""
         with self._working():
             data = self._exchange.read()
             if not data:
@@ -321,7 +321,7 @@ class _RemoteSend(_Carried, SendStream):
             return data
 
 
-class _RemoteReceiver(_Carried, Receiver):
+class _RemoteReceiver(_RemoteStream, Receiver):
     """A receiver at the other end."""
 
     def write(self, chunk: bytes | memoryview) -> None:
@@ -330,7 +330,7 @@ class _RemoteReceiver(_Carried, Receiver):
             try:
                 self._exchange.send(chunk)
             except Cancelled:
-                raise LinkLost("the other end takes no more") from None
+                raise LinkLost("the other end accepts no more data") from None
 
     def finish(self) -> Staging:
         """See `Receiver.finish`."""
@@ -340,8 +340,8 @@ class _RemoteReceiver(_Carried, Receiver):
             return done
 
     def _end(self) -> None:
-        """Wait until the other end has kept what it keeps."""
-        # A host that does not answer now does not keep us: it notices by itself.
+        """Wait until the other end has saved its checkpoint."""
+        # Do not wait for a host that does not respond: it detects the loss by itself.
         told = self._exchange.cancel()
         try:
             if self._session.probe(

@@ -1,8 +1,8 @@
-"""One call over a session: its answer, and the data that flow with it in either direction.
+"""One call over a session: its answer, and the data of the call in either direction.
 
-Data are cut into numbered pieces. A piece may be sent only when the receiver has given credit for
-its raw bytes, so neither end ever holds more than the window. The last word of a stream is its
-number of pieces, its length and its BLAKE3 digest: it counts as whole only if all three are right.
+Data is split into numbered pieces. A piece may be sent only when the receiver has granted credit
+for its raw bytes, so neither end ever holds more than the window. A stream ends with its number of
+pieces, its length and its BLAKE3 digest: it is complete only if all three match.
 """
 
 from __future__ import annotations
@@ -32,54 +32,54 @@ from mirrord.wire.compress import RAW, Packer, unpack
 from mirrord.wire.frames import CHUNK_BYTES, Budget, Frame, Type, value_of, weight_of
 from mirrord.wire.values import printable
 
-#: What may be on its way or unread, in raw bytes: what a cut can cost, too.
+#: Raw bytes that may be in flight or unread: at most this much is sent again after a failure.
 WINDOW_BYTES = 8 << 20
-#: Credit is given back when so much was read, or after so long: by that the sender learns how fast
-#: the link is.
+#: Credit is returned after this many bytes were read, or after this time: the sender measures the
+#: link by it.
 _GRANT_BYTES = WINDOW_BYTES // 32
 _GRANT_S = 0.4
-#: From so many bytes on, threads send while the next piece is read.
+#: Streams longer than this are sent by threads while the next piece is read.
 _THREADS_FROM_BYTES = 1 << 20
-#: How long what was handed over may still take when a stream is cancelled.
+#: When a stream is cancelled: timeout for sending the pieces that are queued already.
 _LAST_S = 0.3
-#: Before the payload of a data frame: number, raw length, how it is packed.
+#: Before the payload of a data frame: number, raw length, compression.
 _PIECE = struct.Struct("<IIB3x")
 
 
-#: What a piece counts at least: there is more to it than its bytes.
+#: Minimum that a piece counts against the credit: it has overhead beyond its bytes.
 _PIECE_BYTES_LEAST = 512
-#: What packing may add to a piece, beside 1/128 of it.
+#: Maximum that compression may add to a piece, in addition to 1/128 of it.
 _PACKING_BYTES_MAX = 64
 
 
 class Cancelled(Exception):
-    """The other end does not want the rest. Never leaves the agent."""
+    """The other end cancelled the call. Never raised outside the agent."""
 
 
 class Carrier(Protocol):
-    """What an exchange needs of its session."""
+    """What an exchange needs from its session."""
 
-    #: Of what is held of the other end's words and data.
+    #: The limit on memory held for the other end's values and data.
     budget: Budget
 
     def control_lane(self) -> Lane:
-        """Where control frames go, in order."""
+        """The lane for control frames, which keep their order."""
 
     def data_lanes(self) -> list[Lane]:
-        """Where data may go, in any order."""
+        """The lanes for data, in any order."""
 
     def packer(self) -> Packer:
         """Compresses one stream's pieces."""
 
     def tell_cancelled(self, exchange: Exchange, within_s: float) -> bool:
-        """Tell the other end that nobody wants the rest; whether that was done in time."""
+        """Tell the other end that the call is cancelled; whether that was sent in time."""
 
 
 class Exchange:
     """One call, at either end. Its methods may be called by one thread for each direction."""
 
     def __init__(self, carrier: Carrier, number: int, waiting: Waiting | None = None) -> None:
-        """waiting: the caller's; None: this end is called, and waits while the call is wanted."""
+        """waiting: the caller's; None at the called end, which waits while it is not cancelled."""
         self.waiting = waiting or Waiting(self.check)
         self.number = number
         self._carrier = carrier
@@ -88,7 +88,7 @@ class Exchange:
         self._answer: tuple[Any] | None = None
         self._cancelled = False
         self._opened = False
-        #: What this call has of the session's budget: the window, once data may come, and values.
+        #: Bytes taken from the session's budget: the window, once data may arrive, and values.
         self._budgeted = 0
         self._windowed = self._over = False
         # Receiving.
@@ -112,7 +112,7 @@ class Exchange:
     # From the session's reading threads
 
     def deliver(self, frame: Frame) -> None:
-        """Take a frame of this stream. `ProtocolError` when it cannot be."""
+        """Process a frame of this stream. `ProtocolError` when it is not allowed."""
         kind, body = frame.type, frame.body
         if kind is Type.DATA:
             with self._changed:
@@ -121,20 +121,20 @@ class Exchange:
             return
         if kind in (Type.RETURN, Type.ERROR):
             self.hold(weight_of(kind, body))
-        said = value_of(body, kind)
+        value = value_of(body, kind)
         with self._changed:
             if kind is Type.RETURN:
-                self._answer = (printable(said),)
+                self._answer = (printable(value),)
             elif kind is Type.ERROR:
-                found = printable(said)
+                found = printable(value)
                 self._error = unpack_error(found if isinstance(found, dict) else {})
             elif kind is Type.END:
-                self._end = _end_of(said)
+                self._end = _end_of(value)
             elif kind is Type.CREDIT:
-                if type(said) is not int or not 0 < said <= WINDOW_BYTES - self._credit:
+                if type(value) is not int or not 0 < value <= WINDOW_BYTES - self._credit:
                     raise ProtocolError("malformed grant of credit")
-                self._credit += said
-                self._pace.came_back(said, clock.monotonic_s())
+                self._credit += value
+                self._pace.acknowledged(value, clock.monotonic_s())
             elif kind is Type.CANCEL:
                 self._cancelled = True
             elif kind is Type.OPENED:
@@ -142,8 +142,8 @@ class Exchange:
             self._changed.notify_all()
 
     def hold(self, count: int) -> None:
-        """Count what is held for this call against the session's budget, until the call is over.
-        `ProtocolError` when that is spent.
+        """Charge `count` bytes to the session's budget until the call is over. `ProtocolError` when
+        the budget is exhausted.
         """
         with self._changed:
             if not self._over:
@@ -151,7 +151,7 @@ class Exchange:
                 self._budgeted += count
 
     def _make_window(self) -> None:
-        """Count a window of data, once they may come."""
+        """Charge a window of data to the session's budget, once data may arrive."""
         with self._changed:
             if not self._windowed:
                 self.hold(WINDOW_BYTES)
@@ -169,9 +169,9 @@ class Exchange:
             or self._held_bytes > WINDOW_BYTES
             or len(body) - _PIECE.size > packed_max
         ):
-            raise ProtocolError("the other end sends more than it may")
+            raise ProtocolError("the other end sent more data than it may")
         if number < self._next or number in self._pieces:
-            raise ProtocolError("a piece of data came twice")
+            raise ProtocolError("a piece of data was received twice")
         self._pieces[number] = body
 
     def fail(self, error: MirrordError) -> None:
@@ -185,7 +185,7 @@ class Exchange:
         return self.waiting.until(lambda left_s: self._changed.wait_for(over, left_s), timeout_s)
 
     def _tell(self, kind: Type, value: Any) -> None:
-        """A frame of control. When the connection is gone, the reason why it ended is raised."""
+        """Send a control frame. If the session has ended, raises the reason of its end."""
         try:
             self._carrier.control_lane().tell(kind, self.number, value, self.waiting)
         except LinkLost:
@@ -208,13 +208,13 @@ class Exchange:
                 raise copy_of(self._error)
             assert not ready
         raise LinkLost(
-            "the other end does not answer",
-            why=f"it took longer than {timeout_s:.0f} s; perhaps its disk hangs",
+            "the other end does not respond",
+            why=f"no reply within {timeout_s:.0f} s; a disk there may hang",
         )
 
     def opened(self) -> None:
-        """Tell the other end that what it called for has begun: data may flow. `Busy` when the
-        session has no room for another window of them.
+        """Tell the other end that the call has begun and data may be sent. `Busy` when the session
+        has no room for another window of data.
         """
         with self._changed:
             try:
@@ -222,12 +222,12 @@ class Exchange:
             except ProtocolError:
                 raise Busy(
                     "too many transfers at once over one connection",
-                    hint="Run the same command again when others have ended.",
+                    hint="Run the same command again when other transfers have finished.",
                 ) from None
         self._tell(Type.OPENED, None)
 
     def check(self) -> None:
-        """Raise when nobody waits for this call any more: `Cancelled`, or why."""
+        """Raise if the call is no longer wanted: `Cancelled`, or the error that ended it."""
         with self._changed:
             if self._error is not None:
                 raise copy_of(self._error)
@@ -235,7 +235,7 @@ class Exchange:
                 raise Cancelled
 
     def await_opened(self) -> None:
-        """Wait until it has; raises why it could not."""
+        """Wait until the call has begun; raises the error that prevented it."""
         with self._changed:
             self._await(lambda: self._opened or self._answer is not None or self._error is not None)
             if not self._opened and self._error is not None:
@@ -244,9 +244,9 @@ class Exchange:
     # Receiving
 
     def read(self) -> bytes | memoryview:
-        """The next raw bytes; b"" when the stream is whole and verified.
+        """The next raw bytes; b"" when the stream is complete and verified.
 
-        Raises `Damaged` when its digest is wrong, what the other end raised, `LinkLost`.
+        Raises `Damaged` if its digest does not match, the other end's error, `LinkLost`.
         """
         self._grant()
         with self._changed:
@@ -264,7 +264,7 @@ class Exchange:
         payload = memoryview(body)[_PIECE.size :]
         data = payload if packing == RAW else unpack(packing, payload, CHUNK_BYTES)
         if len(data) != raw_bytes:
-            raise ProtocolError("a piece of data has another length than it says")
+            raise ProtocolError("a piece of data does not have the length that it declares")
         if self._bytes_in > _THREADS_FROM_BYTES:
             keep_buffers()
         self._digest_in.update(data)
@@ -279,19 +279,19 @@ class Exchange:
     def _check_end(self) -> None:
         assert self._end is not None
         pieces, length, digest = self._end
-        whole = pieces == self._next and length == self._bytes_in
-        if not whole or digest != self._digest_in.hexdigest():
+        complete = pieces == self._next and length == self._bytes_in
+        if not complete or digest != self._digest_in.hexdigest():
             raise Damaged(
-                "the stream that arrived is not the one that was sent",
-                why="its digest or its length is another",
+                "the received stream is not the one that was sent",
+                why="its digest or its length does not match",
                 hint="Nothing was applied; run the same command again.",
             )
 
     def _grant(self) -> None:
-        """Give back the credit of what was read before: it is done with now."""
+        """Return the credit of the data that was read before."""
         now_s = clock.monotonic_s()
-        late = self._consumed and now_s - self._granted_s >= _GRANT_S
-        if self._consumed < _GRANT_BYTES and not late:
+        overdue = self._consumed and now_s - self._granted_s >= _GRANT_S
+        if self._consumed < _GRANT_BYTES and not overdue:
             return
         granted, self._consumed, self._granted_s = self._consumed, 0, now_s
         with self._changed:
@@ -301,7 +301,7 @@ class Exchange:
     # Sending
 
     def send(self, chunk: bytes | memoryview) -> None:
-        """Send raw bytes, in pieces; waits for credit. Raises what the other end raised."""
+        """Send raw bytes, in pieces; waits for credit. Raises the other end's error."""
         view = memoryview(chunk)
         if self._packer is None:
             self._packer = self._carrier.packer()
@@ -321,14 +321,14 @@ class Exchange:
             if self._cancelled or self._answer is not None:
                 raise Cancelled
             self._credit -= weight
-            self._pace.went(weight, clock.monotonic_s())
+            self._pace.sent(weight, clock.monotonic_s())
         number = self._pieces_out
         self._pieces_out += 1
         self._bytes_out += len(piece)
         if self._outflow is None and self._bytes_out > _THREADS_FROM_BYTES:
             keep_buffers()
             self._outflow = _Outflow(self, self._carrier.data_lanes(), packer)
-        # With room for what goes before it, as it travels when it is not compressed.
+        # In the form in which it is sent when it is not compressed.
         body = b"".join((_PIECE.pack(number, len(piece), RAW), piece))
         if self._outflow is not None:
             self._outflow.put(body)
@@ -342,22 +342,22 @@ class Exchange:
         return self._credit >= weight and self._pace.allows(weight)
 
     def end(self) -> None:
-        """Say that the stream is whole."""
+        """Send the end of the stream."""
         if self._outflow is not None:
             self._outflow.finish()
         ending = [self._pieces_out, self._bytes_out, self._digest_out.hexdigest()]
         self._tell(Type.END, ending)
 
     def cancel(self) -> bool:
-        """Tell the other end that nobody wants the rest, and stop sending. What was handed over
-        already still goes, if that is quickly done: it need not be sent again. Whether it was told.
+        """Cancel the call at the other end, and stop sending. Queued pieces are still sent if that
+        is quick, so that they need not be sent again. Whether the other end was told in time.
         """
         if self._outflow is not None:
             self._outflow.stop(_LAST_S)
         return self._carrier.tell_cancelled(self, _LAST_S)
 
     def over(self) -> None:
-        """Nobody has to do with it any more: its threads end, and what it held is given back."""
+        """The call is over: end its threads, and release what it held."""
         if self._outflow is not None:
             self._outflow.end()
         with self._changed:
@@ -374,7 +374,7 @@ class Exchange:
 
 
 class _Outflow:
-    """Packs and sends pieces in threads, one a lane, while the next ones are made."""
+    """Compresses and sends pieces in threads, one per lane, while the next ones are read."""
 
     def __init__(self, exchange: Exchange, lanes: list[Lane], packer: Packer) -> None:
         self._exchange = exchange
@@ -400,21 +400,18 @@ class _Outflow:
     def _run(self, lane: Lane, packer: Packer) -> None:
         while (one := self._queue.get()) is not None:
             if self._stopped:
-                continue  # so that nobody waits for room in the queue
+                continue  # so that no thread waits for room in the queue
             try:
                 send_piece(lane, packer, self._exchange.number, one)
             except MirrordError as error:
                 self._stopped = True
                 self._exchange.fail(error)
-            except (
-                Exception,
-                Panic,
-            ) as error:  # whatever it is, who waits for room must learn of it
+            except (Exception, Panic) as error:  # any error must reach the waiting sender
                 self._stopped = True
                 self._exchange.fail(LinkLost("a piece could not be sent", why=str(error)))
 
     def finish(self) -> None:
-        """Wait until all is sent. `LinkLost`."""
+        """Wait until everything is sent. `LinkLost`."""
         for _ in self._threads:
             self._exchange.waiting.until(lambda left_s: self._put(None, left_s))
         for thread in self._threads:
@@ -423,7 +420,7 @@ class _Outflow:
             raise LinkLost("the connection is lost", why="a part of the stream could not be sent")
 
     def stop(self, within_s: float) -> None:
-        """Send what is here if it can be done in time, and nothing more."""
+        """Send the queued pieces if that can be done in time, and stop."""
         until_s = clock.monotonic_s() + within_s
         for _ in self._threads:
             try:
@@ -437,14 +434,14 @@ class _Outflow:
         self._stopped = True
 
     def end(self) -> None:
-        """Send nothing more, and wait for nobody. May be called after `finish` and `stop`."""
+        """Stop sending, without waiting. May be called after `finish` and `stop`."""
         self._stopped = True
         _drain(self._queue)
         for _ in self._threads:
             try:
                 self._queue.put_nowait(None)
             except queue.Full:
-                return  # by ends that were put there before
+                return  # full of end markers that were queued before
 
 
 def _drain(pieces: queue.Queue[Any]) -> None:
@@ -462,7 +459,7 @@ def _weight(raw_bytes: int) -> int:
 def send_piece(
     lane: Lane, packer: Packer, stream: int, body: bytes, waiting: Waiting | None = None
 ) -> None:
-    """Pack one piece, which comes as it would travel raw, and write it."""
+    """Compress one piece, given in the form in which it is sent raw, and write it."""
     packing, payload = packer.pack(memoryview(body)[_PIECE.size :])
     before_s = clock.monotonic_s()
     if packing == RAW:
@@ -474,7 +471,7 @@ def send_piece(
     packer.sent(len(payload), clock.monotonic_s() - before_s)
 
 
-def _end_of(said: Any) -> tuple[int, int, str]:
-    if not isinstance(said, list) or [type(one) for one in said] != [int, int, str]:
-        raise ProtocolError("the end of a stream makes no sense")
-    return said[0], said[1], said[2]
+def _end_of(value: Any) -> tuple[int, int, str]:
+    if not isinstance(value, list) or [type(one) for one in value] != [int, int, str]:
+        raise ProtocolError("malformed end of a stream")
+    return value[0], value[1], value[2]

@@ -1,4 +1,4 @@
-"""The first frames of every lane: who speaks, in which versions, and for which session."""
+"""The first frames of every lane: software, protocol versions, and session of each end."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from mirrord.transport.base import ByteStream
 from mirrord.wire.frames import MAGIC, FrameReader, Type, value_of
 from mirrord.wire.values import printable
 
-#: Versions of what the frames say that are spoken here, newest first.
+#: Supported versions of the protocol (the content of the frames), newest first.
 #: Version 2 has relationship records and the fence (`Method.since`).
 VERSIONS = (2, 1)
-#: What a login shell may print before mirrord speaks.
+#: Maximum output of a login shell before mirrord's greeting.
 _STRAY_BYTES_MAX = 64 << 10
 
 
 class Hello(NamedTuple):
-    """What an end says of itself.
+    """How an end introduces itself.
 
-    software: the version of mirrord. versions: of the protocol. token: names the client's session,
-    the same over all of its lanes and reconnections. lane: 0 for the first. pid: of its process.
-    about: what the agent lets this peer do, for people.
+    software: the version of mirrord. versions: of the protocol. token: identifies the client's
+    session, the same for all of its lanes and reconnections. lane: 0 for the first. pid: of its
+    process. about: the peer's permissions at the agent, as text.
     """
 
     software: str
@@ -43,31 +43,31 @@ class Hello(NamedTuple):
 
 def _of(packed: Any) -> Hello:
     if not isinstance(packed, dict):
-        raise ProtocolError("the other end's greeting makes no sense")
+        raise ProtocolError("malformed greeting of the other end")
     if isinstance(packed.get("error"), dict):
         raise unpack_error(packed["error"])
     versions = packed.get("versions")
     if not isinstance(versions, list) or not all(type(one) is int for one in versions):
-        raise ProtocolError("the other end's greeting makes no sense")
+        raise ProtocolError("malformed greeting of the other end")
     numbers = [packed.get(key, 0) for key in ("lane", "pid")]
     if not all(type(one) is int and 0 <= one < 1 << 31 for one in numbers):
-        raise ProtocolError("the other end's greeting makes no sense")
+        raise ProtocolError("malformed greeting of the other end")
     words = [str(packed.get(key, ""))[:200] for key in ("software", "token", "about")]
     return Hello(words[0], tuple(versions), words[1], numbers[0], numbers[1], words[2])
 
 
 def say(lane: Lane, hello: Hello) -> None:
-    """Greet."""
+    """Send a greeting."""
     lane.tell(Type.HELLO, 0, {**hello._asdict(), "versions": list(hello.versions)})
 
 
 def refuse(lane: Lane, error: MirrordError) -> None:
-    """Greet with a refusal."""
+    """Send a refusal instead of a greeting."""
     lane.tell(Type.HELLO, 0, {"error": error.as_dict()})
 
 
 def expect(lane: Lane, *, timeout_s: float) -> Hello:
-    """The other end's greeting, or its refusal as it raised it; in time."""
+    """The other end's greeting, within the time; raises its refusal."""
     overdue = threading.Event()
 
     def end() -> None:
@@ -80,23 +80,25 @@ def expect(lane: Lane, *, timeout_s: float) -> Hello:
     try:
         frames = lane.read()
     except LinkLost as error:
-        raise _unheard(lane, timeout_s if overdue.is_set() else None) from error
+        raise _no_greeting(lane, timeout_s if overdue.is_set() else None) from error
     except ProtocolError as error:
         error.where = lane.stream.peer
         stray = lane.reader.stray or lane.reader.pending()
         if stray.startswith(MAGIC):
             error.hint = error.hint or DAMAGED_HINT
             raise
-        error.why = f"it begins with {shown(stray)}"
+        error.why = f"received {shown(stray)}"
         error.hint = (
-            "Is it mirrord that answers there? A login shell must print nothing when it is not "
-            "a terminal's."
+            "Check that mirrord responds there. A login shell must not print anything when its "
+            "output is not a terminal."
         )
         raise
     finally:
         timer.cancel()
     if len(frames) != 1 or frames[0].type is not Type.HELLO:
-        raise ProtocolError("the other end does not greet first", where=lane.stream.peer)
+        raise ProtocolError(
+            "the first frame of the other end is not a greeting", where=lane.stream.peer
+        )
     try:
         return _of(printable(value_of(frames[0].body, Type.HELLO)))
     except MirrordError as error:
@@ -104,36 +106,36 @@ def expect(lane: Lane, *, timeout_s: float) -> Hello:
         raise
 
 
-def _unheard(lane: Lane, timeout_s: float | None) -> MirrordError:
+def _no_greeting(lane: Lane, timeout_s: float | None) -> MirrordError:
     stray = lane.reader.pending()
     if timeout_s is not None and not stray:
-        said = printable(lane.stream.said()).strip().splitlines()
-        nothing = f"it said nothing for {timeout_s:g} s"
+        stderr = printable(lane.stream.stderr_tail()).strip().splitlines()
+        nothing = f"no greeting within {timeout_s:g} s"
         return Unreachable(
-            "mirrord does not answer there",
+            "the remote mirrord does not respond",
             where=lane.stream.peer,
-            why=f"{nothing} ({said[-1]})" if said else nothing,
-            hint="Log in there by hand and run 'mirrord agent --help': does it answer? A slow host "
-            'needs more time: connect = "30s" in its file in hosts.d.',
+            why=f"{nothing} ({stderr[-1]})" if stderr else nothing,
+            hint="Log in there and check that 'mirrord agent --help' works. For a slow host, raise "
+            'the timeout: connect = "30s" in its file in hosts.d.',
         )
     return lane.stream.failure(stray)
 
 
 def shown(stray: bytes) -> str:
-    """Bytes of a stranger's as a person may read them."""
+    """Received bytes, made safe to print."""
     text = stray[:60].decode("ascii", "replace")
     return repr("".join(letter if letter.isprintable() else "?" for letter in text))
 
 
 def agree(ours: tuple[int, ...], theirs: Hello, where: str) -> int:
-    """The newest version that both speak; `ProtocolError` names both."""
+    """The newest version that both support; `ProtocolError` lists those of both."""
     common = set(ours) & set(theirs.versions)
     if not common:
         raise ProtocolError(
-            "the two ends speak no common version of the protocol",
+            "the two ends have no common version of the protocol",
             where=where,
-            why=f"mirrord {mirrord.__version__} here speaks {_listed(ours)}, mirrord "
-            f"{theirs.software} there speaks {_listed(theirs.versions)}",
+            why=f"mirrord {mirrord.__version__} here supports {_listed(ours)}, mirrord "
+            f"{theirs.software} there supports {_listed(theirs.versions)}",
             hint="Install the same version of mirrord at both ends.",
         )
     return max(common)
@@ -144,5 +146,5 @@ def _listed(versions: tuple[int, ...]) -> str:
 
 
 def new_lane(stream: ByteStream) -> Lane:
-    """A lane that passes over what stands before the first greeting."""
+    """A lane that skips output before the first greeting."""
     return Lane(stream, FrameReader(stray_bytes_max=_STRAY_BYTES_MAX))

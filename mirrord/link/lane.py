@@ -1,4 +1,4 @@
-"""One byte stream of a session: writes whole frames, reads in a thread, knows whether it lives."""
+"""One byte stream of a session: writes frames, reads them in a thread, detects a dead peer."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from mirrord.transport.base import ByteStream
 from mirrord.wire.frames import Frame, FrameReader, Type, control, header
 from mirrord.wire.values import printable
 
-#: What to do when frames make no sense: TCP and encryption let no error of the network through.
+#: Hint for malformed frames: TCP and encryption already exclude errors of the network.
 DAMAGED_HINT = (
-    "Nothing of it was applied. Run the same command again; if it comes again, install the same "
-    "version of mirrord at both ends, and test the memory of both."
+    "Nothing of it was applied. Run the same command again. If it fails again, install the same "
+    "version of mirrord at both ends, and test the memory of both hosts."
 )
 _READ_BYTES = 256 << 10
-#: Each end says something at least so often, so that silence means something.
+#: Each end sends at least one frame in this interval, so that a dead peer can be detected.
 BEAT_S = 3.0
-#: A peer that said nothing for so long is lost: noticed within 15 s.
+#: A peer that sent nothing for this long is lost: detected within 15 s.
 SILENCE_S = 12.0
-#: How long a lane waits for whom it says goodbye to.
+#: Timeout for sending the GOODBYE frame.
 _LEAVE_S = 0.3
-#: So few bytes in that time, and no whole frame, are no sign of life either.
+#: Fewer bytes than this in that time, without a complete frame, do not count as activity.
 _TRICKLE_BYTES = 1 << 10
-#: How often a lane looks whether it is time to say something.
+#: Interval at which a lane checks whether a BEAT is due.
 _TICK_S = 1.0
 
 
-class _Turns:
-    """Who may write next: what is small and waited for goes before bulk data."""
+class _WriteLock:
+    """Serializes writes: small frames that a peer waits for have priority over bulk data."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -40,7 +40,7 @@ class _Turns:
         self._urgent = 0
 
     def take(self, waiting: Waiting, *, urgent: bool) -> None:
-        """Wait for a turn."""
+        """Acquire the lock."""
         with self._changed:
             self._urgent += urgent
             try:
@@ -53,28 +53,28 @@ class _Turns:
             finally:
                 self._urgent -= urgent
 
-    def offered(self, within_s: float) -> bool:
-        """As `take`, if it comes in time."""
+    def take_within(self, within_s: float) -> bool:
+        """As `take`, with a timeout; whether it was acquired."""
         with self._changed:
             if not self._changed.wait_for(lambda: not self._taken, within_s):
                 return False
             self._taken = True
             return True
 
-    def leave(self) -> None:
-        """The next one, please."""
+    def release(self) -> None:
+        """Release the lock."""
         with self._changed:
             self._taken = False
             self._changed.notify_all()
 
 
 class Lane:
-    """A stream with frames on it. `start` begins to read; `deliver` gets each frame."""
+    """A stream of frames. `start` begins to read; `deliver` gets each frame."""
 
     def __init__(self, stream: ByteStream, reader: FrameReader | None = None) -> None:
         self.stream = stream
         self.reader = reader or FrameReader()
-        self._turns = _Turns()
+        self._write_lock = _WriteLock()
         self._closed = threading.Event()
         self._wrote_s = clock.monotonic_s()
         self._lived_s = clock.monotonic_s()
@@ -83,32 +83,32 @@ class Lane:
     def write(
         self, kind: Type, stream: int, *body: bytes | memoryview, waiting: Waiting | None = None
     ) -> None:
-        """A frame with a raw body of one or two parts. `LinkLost`. waiting: for its turn."""
-        whole = body[0] if len(body) == 1 else b"".join(body)
-        self._put([header(kind, stream, whole), whole], waiting, urgent=kind is not Type.DATA)
+        """Send a frame with a raw body of one or two parts. `LinkLost`. waiting: for the lock."""
+        joined = body[0] if len(body) == 1 else b"".join(body)
+        self._put([header(kind, stream, joined), joined], waiting, urgent=kind is not Type.DATA)
 
     def tell(self, kind: Type, stream: int, value: Any, waiting: Waiting | None = None) -> None:
-        """A frame with a value. `LinkLost`. waiting: for its turn."""
+        """Send a frame with a value. `LinkLost`. waiting: for the lock."""
         self._put(control(kind, stream, value), waiting, urgent=True)
 
     def _put(self, parts: list[Any], waiting: Waiting | None, *, urgent: bool) -> None:
-        self._turns.take(waiting or Waiting(), urgent=urgent)
+        self._write_lock.take(waiting or Waiting(), urgent=urgent)
         try:
             try:
                 self.stream.write(*parts)
             except OSError as error:
                 raise lost(self.stream, str(error)) from error
             except BaseException:
-                # A signal: perhaps half a frame is out, and nothing can come behind that.
+                # A signal: part of a frame may be sent, so no other frame can follow.
                 self.close()
                 raise
             self._wrote_s = clock.monotonic_s()
         finally:
-            self._turns.leave()
+            self._write_lock.release()
 
     def take_leave(self, why: str) -> None:
-        """The last frame, if the other end takes it at once."""
-        if not self._turns.offered(_LEAVE_S):
+        """Send the last frame, if the other end accepts it immediately."""
+        if not self._write_lock.take_within(_LEAVE_S):
             return
         overdue = threading.Timer(_LEAVE_S, self.stream.close)
         overdue.daemon = True
@@ -119,7 +119,7 @@ class Lane:
             return
         finally:
             overdue.cancel()
-            self._turns.leave()
+            self._write_lock.release()
 
     def read(self) -> list[Frame]:
         """The next frames, at least one; `LinkLost` at the end, `ProtocolError`."""
@@ -129,21 +129,21 @@ class Lane:
             except OSError as error:
                 raise lost(self.stream, str(error)) from error
             if not data:
-                raise lost(self.stream, "the other end closed it")
+                raise lost(self.stream, "closed by the other end")
             frames = self.reader.feed(data)
             self._alive(len(data), bool(frames))
             if frames:
                 return frames
 
-    def _alive(self, count: int, whole: bool) -> None:
+    def _alive(self, count: int, complete: bool) -> None:
         self._trickle += count
-        if whole or self._trickle >= _TRICKLE_BYTES:
+        if complete or self._trickle >= _TRICKLE_BYTES:
             self._lived_s, self._trickle = clock.monotonic_s(), 0
 
     def start(
         self, deliver: Callable[[Frame], None], failed: Callable[[MirrordError], None], name: str
     ) -> None:
-        """Read from now on, in a thread."""
+        """Start reading, in a thread."""
 
         def run() -> None:
             try:
@@ -155,7 +155,7 @@ class Lane:
                     error.where = error.where or self.stream.peer
                     error.hint = error.hint or DAMAGED_HINT
                 failed(error)
-            except BaseException as error:  # whatever it is, those who wait must learn of it
+            except BaseException as error:  # any error must reach the waiting callers
                 failed(lost(self.stream, f"{type(error).__name__}: {error}"))
 
         def beat() -> None:
@@ -167,21 +167,21 @@ class Lane:
 
         self._lived_s = clock.monotonic_s()
         threading.Thread(target=run, name=f"lane-{name}", daemon=True).start()
-        # Of its own: it may have to wait, where nobody reads at the other end.
+        # In a separate thread: it may block while the other end does not read.
         threading.Thread(target=beat, name=f"beat-{name}", daemon=True).start()
 
     def _beat(self) -> None:
-        """Say that we live, when nothing else was said."""
+        """Send a BEAT if nothing else was sent for `BEAT_S`."""
         if clock.monotonic_s() - self._wrote_s >= BEAT_S:
             self.write(Type.BEAT, 0, b"")
 
     def check_life(self) -> None:
-        """Called every second: see whether they live. Waits for nobody. `LinkLost`."""
+        """Check whether the peer is alive; called every second, never blocks. `LinkLost`."""
         if self.silent_s() > SILENCE_S:
-            raise lost(self.stream, f"nothing came over it for {SILENCE_S:.0f} s")
+            raise lost(self.stream, f"nothing was received for {SILENCE_S:.0f} s")
 
     def silent_s(self) -> float:
-        """Since when the other end has said nothing."""
+        """Seconds since the other end was last active."""
         return clock.monotonic_s() - self._lived_s
 
     def close(self) -> None:
@@ -191,11 +191,11 @@ class Lane:
 
 
 def lost(stream: ByteStream, why: str) -> LinkLost:
-    """The error for a broken stream, with what the other end complained of."""
-    said = printable(stream.said()).strip().splitlines()
+    """The error for a broken stream, with the last line of the remote program's stderr."""
+    stderr = printable(stream.stderr_tail()).strip().splitlines()
     return LinkLost(
         "the connection is lost",
         where=stream.peer,
-        why=f"{why} ({said[-1]})" if said else why,
-        hint="Run the same command again: it goes on where this one stopped.",
+        why=f"{why} ({stderr[-1]})" if stderr else why,
+        hint="Run the same command again: it resumes where this one stopped.",
     )

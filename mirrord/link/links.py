@@ -1,4 +1,4 @@
-"""The connections that all mirrors of one process share: one to each host."""
+"""The connections shared by all mirrors of one process: one to each host."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 from mirrord.core.model import RemoteHost
 
 if TYPE_CHECKING:
-    # Loaded with the first link: who has no other host does without it.
+    # Loaded with the first link: not needed without remote hosts.
     from mirrord.link.connect import Link
 
 
 class Links:
-    """Given to all who open a volume on another host."""
+    """Provides the link of each host to those that open a volume there."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._links: dict[RemoteHost, Link] = {}
 
     def to(self, host: RemoteHost, jumps: Sequence[RemoteHost] = ()) -> Link:
-        """The one link to that host."""
+        """The link to that host, made at the first call."""
         from mirrord.link.connect import Link
 
         with self._guard:
@@ -31,12 +31,12 @@ class Links:
             return found
 
     def all(self) -> list[Link]:
-        """Those that were made."""
+        """All links made so far."""
         with self._guard:
             return list(self._links.values())
 
     def close(self) -> None:
-        """End all connections; new ones may be made."""
+        """Close all connections; new ones may be made."""
         with self._guard:
             links = list(self._links.values())
             self._links.clear()

@@ -1,58 +1,58 @@
-"""How much of a stream is under way: about a second of what the link carries.
+"""Congestion control of one stream: keeps about one second of the link's throughput in flight.
 
-What waits in the buffers between two hosts is in the way of all that comes behind it: of the other
-streams, of answers to those who wait, of a request to end. So a sender does not fill the window
-that it is given at once. It begins with little, doubles that while what it sends is soon read at
-the other end, and halves it (or less) when that takes long. Without a clock, a thread or I/O.
+Data queued in the buffers between two hosts delays everything behind it: other streams, answers
+that a caller waits for, cancellations. So a sender does not fill the granted window immediately.
+It starts with a small one, doubles it while the other end reads the data quickly, and reduces it
+in proportion when that takes too long. No clock, threads or I/O.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-#: What is under way at first, and at least.
+#: The initial and the smallest window.
 _FIRST_BYTES = 512 << 10
 _LEAST_BYTES = 256 << 10
-#: What is under way is cut into so many pieces at least.
+#: The window is split into at least this many pieces.
 _PIECES = 4
-#: Read so soon, more may be under way; and how long it is to be under way at the most.
+#: The window grows if data is read within the first time, and shrinks after the second.
 _SOON_S = 0.5
 _LONG_S = 1.0
 
 
 class Pace:
-    """Of one stream that is sent. The caller keeps its methods apart by a lock."""
+    """The send window of one stream. The caller serializes its methods with a lock."""
 
-    #: After so long without news from the other end, more goes: perhaps it waits for that.
+    #: After this time without credit from the other end the window grows: it may wait for more.
     PATIENCE_S = 1.5
 
     def __init__(self, window_bytes: int) -> None:
-        """window_bytes: what may be under way at the most."""
+        """window_bytes: the largest window."""
         self._most = window_bytes
         self._window = min(_FIRST_BYTES, window_bytes)
-        #: Of each piece under way: where in the stream it ends, and when it went.
+        #: For each piece in flight: its end position in the stream, and when it was sent.
         self._pieces: deque[tuple[int, float]] = deque()
         self._sent = self._read = 0
-        #: What went before this place went by an older window, and says nothing of this one.
+        #: Data before this position was sent with an older window and does not measure this one.
         self._since = 0
 
     @property
     def piece_bytes(self) -> int:
-        """So large may the next piece be."""
+        """Maximum size of the next piece."""
         return self._window // _PIECES
 
     def allows(self, count: int) -> bool:
-        """Whether a piece of so many bytes may go now."""
-        under_way = self._sent - self._read
-        return not under_way or under_way + count <= self._window
+        """Whether a piece of `count` bytes may be sent now."""
+        in_flight = self._sent - self._read
+        return not in_flight or in_flight + count <= self._window
 
-    def went(self, count: int, now_s: float) -> None:
-        """It went."""
+    def sent(self, count: int, now_s: float) -> None:
+        """`count` bytes were sent."""
         self._sent += count
         self._pieces.append((self._sent, now_s))
 
-    def came_back(self, count: int, now_s: float) -> None:
-        """The other end has read so many bytes more."""
+    def acknowledged(self, count: int, now_s: float) -> None:
+        """The other end has read `count` more bytes."""
         self._read += count
         last: tuple[int, float] | None = None
         while self._pieces and self._pieces[0][0] <= self._read:

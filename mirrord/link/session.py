@@ -1,4 +1,4 @@
-"""A session: calls between two mirrords over one or several lanes, with signs of life."""
+"""A session: calls between two mirrords over one or several lanes, with heartbeats."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ from mirrord.wire.frames import (
 )
 from mirrord.wire.values import printable
 
-#: Calls of a peer at once: each may hold a window of data.
+#: Concurrent calls of a peer: each may hold a window of data.
 CALLS_MAX = 64
-#: What a session may hold of what its peer says and sends, all in all.
+#: Maximum memory that a session holds for its peer's values and data.
 SESSION_BYTES_MAX = 2 * CONTROL_BYTES_MAX
 
-#: Who said nothing for so long, although something must be said every `BEAT_S`, may be dead.
+#: A peer that sent nothing for this long may be dead: it must send something every `BEAT_S`.
 _QUIET_S = 2 * BEAT_S
-#: Streams at once whose data come before their calls.
+#: Maximum number of streams whose data arrives before their calls.
 _EARLY_MAX = 4
-#: What only who was called may say.
+#: Frames that only the called end may send.
 _ANSWERS = (Type.RETURN, Type.ERROR, Type.OPENED)
 
-#: What an agent does with a call: its value is the answer.
+#: Handles a call at the agent: its return value is the answer.
 Handler = Callable[[Exchange, str, list[Any]], Any]
 
 
 class Session:
-    """One end. `handler`: answers the other end's calls; None: it may make none.
+    """One end of a session. `handler`: answers the other end's calls; None: it may not call.
 
     compress: "auto", "off" or a level, for what this end sends.
     """
@@ -71,28 +71,28 @@ class Session:
         self._compress = compress
         self._on_end = on_end
         self._lock = threading.Lock()
-        #: Calls go out in the order of their numbers.
+        #: Calls are sent in the order of their numbers.
         self._calling = threading.Lock()
         self._exchanges: dict[int, Exchange] = {}
-        #: Of calls that have not come yet: see `_early_call`.
+        #: Exchanges of calls that have not arrived yet: see `_early_call`.
         self._early: dict[int, Exchange] = {}
         self._last = 0
         self._error: MirrordError | None = None
         self._over = threading.Event()
         self._workers = ThreadPoolExecutor(CALLS_MAX, "call") if handler else None
         self.peer = lane.stream.peer
-        #: Of the protocol, as both ends agreed.
+        #: The protocol version that both ends agreed on.
         self.version = version
         #: Whether the other end ever answered a call.
         self.answered = False
 
     def start(self) -> None:
-        """Greetings were exchanged: read, and show signs of life."""
+        """Start reading and sending heartbeats, after the greetings."""
         self._read(self._lanes[0], "0")
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def attach(self, lane: Lane) -> None:
-        """Read a further lane from now on, too."""
+        """Add a lane, and start reading it."""
         with self._lock:
             if self._error is not None:
                 lane.close()
@@ -102,21 +102,21 @@ class Session:
         self._read(lane, str(number))
 
     def widen(self) -> None:
-        """Send data over the further lanes, and what is small over the first of them, from now
-        on: the other end reads them. Only while no call is under way.
+        """From now on send data over the additional lanes, and control frames over the first of
+        them: the other end reads them. Only while no call is in progress.
         """
         with self._lock:
             self._fast = self._lanes[1:]
 
     def narrow(self) -> None:
-        """Drop the further lanes again."""
+        """Drop the additional lanes again."""
         with self._lock:
             dropped, self._lanes, self._fast = self._lanes[1:], self._lanes[:1], []
         for lane in dropped:
             lane.close()
 
     def _read(self, lane: Lane, name: str) -> None:
-        # Who may call says little; who answers may have much to say.
+        # Calls are small; answers may be large.
         lane.reader.bound(self.budget, CALL_BYTES_MAX if self._handler else CONTROL_BYTES_MAX)
 
         def failed(error: MirrordError) -> None:
@@ -133,18 +133,18 @@ class Session:
         return self._error is None
 
     def wait(self) -> MirrordError | None:
-        """Until the session is over; why."""
+        """Wait until the session has ended; the reason."""
         self._over.wait()
         return self._error
 
     def fail(self, error: MirrordError) -> None:
-        """It is over: all that waits learns why."""
+        """End the session; all waiting calls raise `error`."""
         with self._lock:
             if self._error is not None:
                 return
             self._error = error
             exchanges, lanes = list(self._exchanges.values()), list(self._lanes)
-        # First, so that a write which the other end's leave cuts off is not taken for the reason.
+        # First, so that a write that fails because the other end left is not taken for the reason.
         for exchange in exchanges:
             exchange.fail(error)
         if isinstance(error, ProtocolError):
@@ -158,12 +158,12 @@ class Session:
         self._over.set()
 
     def drain(self) -> None:
-        """Wait until what was called has ended: after the end of the session only."""
+        """Wait until all calls have ended; only after the end of the session."""
         if self._workers is not None:
             self._workers.shutdown(wait=True)
 
     def close(self) -> None:
-        """End it in order."""
+        """End the session with a GOODBYE."""
         if self._error is None:
             self._goodbye("")
         self.fail(LinkLost("the connection was closed", where=self.peer))
@@ -183,11 +183,11 @@ class Session:
     # Carrying
 
     def control_lane(self) -> Lane:
-        """Where control frames go, in order: the first of the fast lanes if there are any."""
+        """The lane for control frames, in order: the first of the fast lanes if there are any."""
         return self._fast[0] if self._fast else self._lanes[0]
 
     def data_lanes(self) -> list[Lane]:
-        """Where data may go."""
+        """The lanes for data."""
         return self._fast or self._lanes[:1]
 
     def packer(self) -> Packer:
@@ -203,7 +203,7 @@ class Session:
         timeout_s: float | None = None,
         waiting: Waiting | None = None,
     ) -> Any:
-        """Ask the other end; raises what it raises, or `LinkLost`."""
+        """Call the other end; raises its error, or `LinkLost`."""
         exchange = self.begin(method, *words, waiting=waiting)
         try:
             return exchange.result(timeout_s)
@@ -211,11 +211,11 @@ class Session:
             self.forget(exchange)
 
     def probe(self, within_s: float, *, quiet_s: float = _QUIET_S) -> bool:
-        """Whether the other end answers in time. When it does not, and has not said anything else
-        for `quiet_s` either, the session is over; a slow link is not dead.
+        """Whether the other end responds in time. If it does not, and has sent nothing else for
+        `quiet_s` either, the session is ended; a slow link is not dead.
 
-        quiet_s: by default longer than it may be silent; less for who has just ended something,
-        about which something would come if it could.
+        quiet_s: by default longer than a live peer is silent; less for a caller that has just
+        cancelled something, to which a live peer would respond.
         """
         if self._error is not None:
             return False
@@ -223,12 +223,12 @@ class Session:
             self.call("ping", waiting=deadline(within_s))
         except LinkLost:
             if min(lane.silent_s() for lane in self._lanes) > quiet_s:
-                self.fail(lost(self._lanes[0].stream, f"no answer came within {within_s:g} s"))
+                self.fail(lost(self._lanes[0].stream, f"no response within {within_s:g} s"))
             return False
         return True
 
     def begin(self, method: str, *words: Any, waiting: Waiting | None = None) -> Exchange:
-        """Ask the other end, and do not wait for the answer: `forget` it when it is over."""
+        """Call the other end without waiting for the answer; end it with `forget`."""
         waiting = waiting or Waiting()
         waiting.acquire(self._calling)
         try:
@@ -250,8 +250,8 @@ class Session:
         return exchange
 
     def tell_cancelled(self, exchange: Exchange, within_s: float) -> bool:
-        """Tell the other end that nobody wants the rest; whether that was done in time. If not it
-        is done later, before any other call.
+        """Tell the other end that the call is cancelled; whether that was sent in time. If not, it
+        is sent later, before any other call.
         """
         told = threading.Event()
 
@@ -267,7 +267,7 @@ class Session:
         return told.wait(within_s)
 
     def forget(self, exchange: Exchange) -> None:
-        """What still comes for it is passed over, and nothing more goes."""
+        """End an exchange: ignore what still arrives for it, and send nothing more."""
         with self._lock:
             self._exchanges.pop(exchange.number, None)
         exchange.over()
@@ -281,14 +281,14 @@ class Session:
                 raise LinkLost(
                     "the other end ended the connection",
                     where=self.peer,
-                    hint="Run the same command again: it goes on where this one stopped.",
+                    hint="Run the same command again: it resumes where this one stopped.",
                 )
-            raise ProtocolError("the other end could not make sense of what was sent", why=why)
+            raise ProtocolError("the other end rejected what was sent", why=why)
         if frame.type is Type.CALL:
             self._called(frame)
             return
         if frame.type is Type.HELLO:
-            raise ProtocolError("the other end greets again")
+            raise ProtocolError("a second greeting of the other end")
         if self._handler is not None and frame.type in _ANSWERS:
             raise ProtocolError("the other end answered a call that was not made")
         with self._lock:
@@ -300,12 +300,12 @@ class Session:
             self.answered = True
 
     def _early_call(self, frame: Frame) -> Exchange:
-        """Data on one lane may overtake their call on another: a few, for as long as it takes."""
+        """Data on one lane may overtake its call on another: allowed for a few streams."""
         exchange = self._early.get(frame.stream)
         if exchange is None:
             possible = self._handler is not None and len(self._lanes) > 1
             if not possible or frame.type is not Type.DATA or len(self._early) >= _EARLY_MAX:
-                raise ProtocolError("a frame belongs to no call")
+                raise ProtocolError("a frame does not belong to any call")
             exchange = self._early[frame.stream] = Exchange(self, frame.stream)
         return exchange
 
@@ -315,31 +315,33 @@ class Session:
         if self._handler is None or self._workers is None:
             raise ProtocolError("the other end may not call")
         weight = weight_of(Type.CALL, frame.body)
-        said = value_of(frame.body, Type.CALL)
+        call = value_of(frame.body, Type.CALL)
         if (
-            not isinstance(said, list)
-            or [type(one) for one in said] != [str, list]
+            not isinstance(call, list)
+            or [type(one) for one in call] != [str, list]
             or frame.stream <= self._last
         ):
             raise ProtocolError("malformed call")
         with self._lock:
             self._last = frame.stream
             exchange = self._early.pop(frame.stream, None) or Exchange(self, frame.stream)
-            # Calls come in order: those before this one will not come any more.
-            late = [self._early.pop(number) for number in list(self._early) if number < self._last]
-            crowded = len(self._exchanges) >= CALLS_MAX
-            if not crowded:
+            # Calls arrive in order: those before this one will not arrive.
+            skipped = [
+                self._early.pop(number) for number in list(self._early) if number < self._last
+            ]
+            too_many = len(self._exchanges) >= CALLS_MAX
+            if not too_many:
                 self._exchanges[frame.stream] = exchange
-        for one in late:
+        for one in skipped:
             one.over()
-        if crowded:
+        if too_many:
             exchange.over()
-            error = Busy("too many calls at once", why=f"{CALLS_MAX} are under way")
+            error = Busy("too many calls at once", why=f"{CALLS_MAX} are in progress")
             self.control_lane().tell(Type.ERROR, frame.stream, pack_error(error))
             return
         exchange.hold(weight)
         try:
-            self._workers.submit(self._answer, exchange, *said)
+            self._workers.submit(self._answer, exchange, *call)
         except RuntimeError:
             return  # the session has just ended
 
@@ -368,7 +370,7 @@ class Session:
 
 
 def lost_again(error: MirrordError) -> LinkLost:
-    """What a call over a session that has ended raises."""
+    """The error that a call over an ended session raises."""
     return LinkLost(
         "the connection is lost", where=error.where, why=error.why or error.what, hint=error.hint
     )

@@ -1,4 +1,4 @@
-"""What every transport gives: a two-way stream of bytes to one peer."""
+"""The interface of every transport: a bidirectional byte stream to one peer."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Callable
 
 from mirrord.core.errors import LinkLost, MirrordError
 
-#: What a transport says to a person on its way ("the data port cannot be reached: …").
+#: Writes a log line of a transport.
 Say = Callable[[str], None]
 
 
 class ByteStream(abc.ABC):
     """Bytes to and from a peer, in order. One thread may read while others write.
 
-    Whatever breaks it (the peer is gone, the network is, somebody called `close`) makes `read`
-    return b"" or raise `OSError`, and `write` raise `OSError`. Nothing waits for ever on a stream
-    that was closed by another thread.
+    When it breaks (the peer or the network is gone, or `close` was called), `read` returns b"" or
+    raises `OSError`, and `write` raises `OSError`. No call blocks forever on a stream that was
+    closed by another thread.
     """
 
-    #: The other end for messages: a host's name.
+    #: Host name of the other end, for messages.
     peer: str
 
     @abc.abstractmethod
@@ -28,25 +28,25 @@ class ByteStream(abc.ABC):
 
     @abc.abstractmethod
     def write(self, *parts: bytes | memoryview) -> None:
-        """All of the parts, one after another, not mixed with what other threads write. Waits as
-        long as the peer does not take it.
+        """Write all of the parts in order, not interleaved with writes of other threads. Blocks
+        until the peer accepts them.
         """
 
     @abc.abstractmethod
     def close(self) -> None:
-        """End it at once, from any thread; may be called again."""
+        """Close it immediately, from any thread; may be called again."""
 
-    def said(self) -> str:
-        """What the other end's program complained of on its way (its standard error), or ""."""
+    def stderr_tail(self) -> str:
+        """What the remote program wrote to its standard error, or ""."""
         return ""
 
     def failure(self, heard: bytes = b"") -> MirrordError:
-        """Why the peer never spoke as mirrord's agent: it ended, or said `heard` instead."""
-        said = self.said().strip().splitlines()
-        why = f"it said {heard[:60].decode('ascii', 'replace')!r}" if heard else "it ended at once"
+        """Why the peer did not respond as mirrord's agent: it ended, or sent `heard` instead."""
+        stderr = self.stderr_tail().strip().splitlines()
+        why = f"received {heard[:60].decode('ascii', 'replace')!r}" if heard else "it ended at once"
         return LinkLost(
-            "mirrord does not answer there",
+            "the remote mirrord does not respond",
             where=self.peer,
-            why=said[-1] if said else why,
-            hint="See that mirrord runs there, and that nothing else listens in its place.",
+            why=stderr[-1] if stderr else why,
+            hint="Check that mirrord runs there, and that no other program listens in its place.",
         )

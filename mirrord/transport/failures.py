@@ -1,4 +1,4 @@
-"""Why another host cannot be used over SSH, in one wording for both ways to get there."""
+"""Errors of SSH connections, worded alike for both SSH transports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHOWN_MAX = 160
 
 
 def quoted(heard: bytes | str) -> str:
-    """What was heard, in a line that a terminal can bear."""
+    """What was received, as one line that is safe to print on a terminal."""
     text = heard.decode(errors="replace") if isinstance(heard, bytes) else heard
     line = " / ".join(part.strip() for part in text.splitlines() if part.strip())
     plain = "".join(
@@ -40,13 +40,13 @@ def add_command(target: Target, *options: str) -> str:
 
 
 def unresolved(target: Target, why: str) -> MirrordError:
-    """Its name has no address."""
+    """The host name cannot be resolved."""
     return Unreachable(
-        f"the name '{target.address}' has no address",
+        f"cannot resolve the host name '{target.address}'",
         where=target.name,
         why=why,
-        hint=f"Try 'getent hosts {target.address}'; 'mirrord host add {target.name} --address …' "
-        "corrects it.",
+        hint=f"Check with 'getent hosts {target.address}'. To correct the address: mirrord host "
+        f"add {target.name} --address ADDRESS.",
     )
 
 
@@ -62,51 +62,51 @@ def refused(target: Target) -> MirrordError:
 
 
 def no_route(target: Target, why: str) -> MirrordError:
-    """The network does not lead there."""
+    """There is no route to the host."""
     return Unreachable(
         f"{target.address} cannot be reached",
         where=target.name,
         why=why,
-        hint=f"Look at the network with 'ip route get {target.address}', and at its firewall.",
+        hint=f"Check the route with 'ip route get {target.address}', and the firewalls.",
     )
 
 
 def silent(target: Target, stage: str) -> MirrordError:
-    """Nothing came in time."""
+    """There was no response in time."""
     return Unreachable(
-        f"{target.address} port {target.port} does not answer within {target.connect_s:g} s",
+        f"{target.address} port {target.port} does not respond within {target.connect_s:g} s",
         where=target.name,
         why=stage,
-        hint="Is it up, and does its firewall let this host in? A slow link needs more: "
-        f'connect = "30s" in hosts.d/{target.name}.toml.',
+        hint="Check that the host is running and that its firewall allows this host. For a slow "
+        f'link, raise the timeout: connect = "30s" in hosts.d/{target.name}.toml.',
     )
 
 
 def not_ssh(target: Target, heard: bytes | str) -> MirrordError:
-    """Something else listens there, or the server hangs up before it says who it is."""
+    """No SSH server listens there, or it closes the connection before its banner."""
     shown = quoted(heard)
     return Unreachable(
-        f"no SSH server answers on port {target.port} of {target.address}",
+        f"no SSH server on port {target.port} of {target.address}",
         where=target.name,
-        why=f"it says '{shown}'" if shown else "it closes the connection without a word",
-        hint=f"Correct the port (mirrord host add {target.name} --port N), or look at the log of "
-        "the server there ('journalctl -u ssh').",
+        why=f"received '{shown}'" if shown else "the connection was closed without a banner",
+        hint=f"Correct the port (mirrord host add {target.name} --port N), or check the log of "
+        "the SSH server there ('journalctl -u ssh').",
     )
 
 
 def jump_failed(target: Target, jump: str, why: str) -> MirrordError:
-    """The host in between does not get there."""
+    """The jump host cannot reach the target."""
     return Unreachable(
         f"the jump host '{jump}' cannot reach {target.address} port {target.port}",
         where=target.name,
         why=why,
-        hint=f"Log in at '{jump}' and try 'nc -vz {target.address} {target.port}'; its sshd needs "
-        "AllowTcpForwarding.",
+        hint=f"Log in to '{jump}' and run 'nc -vz {target.address} {target.port}'. Its sshd must "
+        "have AllowTcpForwarding enabled.",
     )
 
 
 def unknown_key(target: Target, kind: str, shown: str, *, why: str = "") -> MirrordError:
-    """A host key that nobody has accepted yet. shown: its fingerprint, "" when it is not known."""
+    """A host key that is not accepted yet. shown: its fingerprint, "" when that is not known."""
     what = f"{kind} {shown}" if shown else kind
     port = f" -p {target.port}" if target.port != 22 else ""
     accept = add_command(target, *(["--fingerprint", shown] if shown else []))
@@ -114,50 +114,50 @@ def unknown_key(target: Target, kind: str, shown: str, *, why: str = "") -> Mirr
         f"the host key of {target.address} is not known: {what}",
         where=target.name,
         why=why,
-        hint="Compare it with what 'ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub' shows on "
-        f"that host; if it is the same: {accept}. (Or: ssh-keyscan{port} {target.address} >> "
+        hint="Compare it with the output of 'ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub' on "
+        f"that host. If they match: {accept}. (Or: ssh-keyscan{port} {target.address} >> "
         "~/.ssh/known_hosts)",
     )
 
 
 def changed_key(target: Target, got: str, expected: str, place: str) -> MirrordError:
-    """Another host key than the one that was accepted."""
+    """The host key differs from the accepted one."""
     if place:
         name = target.alias or name_of(target.address, target.port)
         forget = shlex.join(["ssh-keygen", "-f", place.rpartition(":")[0], "-R", name])
-        mend = f"{forget}, then: {add_command(target, '--fingerprint', got)}"
+        fix = f"{forget}, then: {add_command(target, '--fingerprint', got)}"
     else:
-        mend = add_command(target, "--fingerprint", got)
+        fix = add_command(target, "--fingerprint", got)
     return Untrusted(
         f"the host key of {target.address} HAS CHANGED",
         where=target.name,
-        why=f"it shows {got}, expected is {expected}" + (f" ({place})" if place else ""),
-        hint="Somebody may be listening in. Ask who runs that host whether its key is new. Only if "
-        f"it is: {mend}",
+        why=f"received {got}, expected {expected}" + (f" ({place})" if place else ""),
+        hint="This may be a man-in-the-middle attack. Ask the administrator of that host whether "
+        f"its key was replaced. Only if it was: {fix}",
     )
 
 
 def revoked_key(target: Target, got: str, place: str) -> MirrordError:
-    """A host key that must not be used any more."""
+    """The host key is marked as revoked."""
     return Untrusted(
         f"the host key of {target.address} is revoked: {got}",
         where=target.name,
         why=place,
-        hint="Whoever revoked it thinks that somebody else has it. That host needs a new key: "
-        "ssh-keygen -A there, after removing the old one.",
+        hint="A revoked key may be known to others. That host needs a new key: remove the old one "
+        "there, then run 'ssh-keygen -A'.",
     )
 
 
 def login_refused(target: Target, tried: list[str], notes: list[str]) -> MirrordError:
-    """None of our keys lets us in: the server does not say whether user or key is wrong."""
+    """The server accepts none of our keys. It does not tell whether user or key is wrong."""
     why = "; ".join([*(f"tried {key}" for key in tried), *notes])
     return Untrusted(
-        f"the log-in as '{target.user}' is refused",
+        f"the login as '{target.user}' is refused",
         where=target.name,
-        why=why or "there is no key to log in with",
-        hint=f"The public key must stand in ~{target.user}/.ssh/authorized_keys on "
-        f"{target.address}: '{add_command(target)}' prints the line. Is '{target.user}' the right "
-        "user (--user)?",
+        why=why or "there is no private key to log in with",
+        hint=f"The public key must be in ~{target.user}/.ssh/authorized_keys on "
+        f"{target.address}: '{add_command(target)}' prints the line. Check also that "
+        f"'{target.user}' is the right user (--user).",
     )
 
 
@@ -167,25 +167,25 @@ def key_unreadable(target: Target, file: str, why: str) -> MirrordError:
         f"the key {file} cannot be used",
         where=target.name,
         why=why,
-        hint=f"Correct it ('ls -l {file}'; a private key belongs to its owner alone: "
-        f"'chmod 600 {file}'), or name another: mirrord host add {target.name} --key FILE.",
+        hint=f"Check it with 'ls -l {file}' (only its owner may have access: 'chmod 600 {file}'), "
+        f"or use another key: mirrord host add {target.name} --key FILE.",
     )
 
 
 def key_locked(target: Target, file: str) -> MirrordError:
-    """The key has a passphrase that nobody is there to type."""
+    """The key has a passphrase, and there is no one to enter it."""
     return Untrusted(
         f"the key {file} is protected by a passphrase",
         where=target.name,
-        why="no agent holds it, and nobody is there to type it",
-        hint=f"'ssh-add {file}' gives it to the agent; for a service make a key of its own: "
-        f"remove the line 'key' in hosts.d/{target.name}.toml, then {add_command(target)}.",
+        why="it is not loaded in an SSH agent, and mirrord does not prompt for passphrases",
+        hint=f"Load it into the agent with 'ssh-add {file}'. For the daemon, use a separate key: "
+        f"remove the line 'key' from hosts.d/{target.name}.toml, then {add_command(target)}.",
     )
 
 
-def _own_words(said: str) -> tuple[str, str] | None:
-    """(error, hint) when it was mirrord that complained."""
-    lines = [line.strip() for line in said.splitlines()]
+def _mirrord_error(stderr: str) -> tuple[str, str] | None:
+    """(error, hint) if the output is an error of mirrord itself."""
+    lines = [line.strip() for line in stderr.splitlines()]
     errors = [line for line in lines if line.startswith("error: ")]
     if not errors:
         return None
@@ -193,58 +193,58 @@ def _own_words(said: str) -> tuple[str, str] | None:
     return quoted(errors[-1][7:]), hints[-1][6:] if hints else ""
 
 
-def no_agent(host: RemoteHost, status: int | None, said: str, heard: bytes) -> MirrordError:
-    """The program at the other end is no agent of mirrord, or ended before it said a word.
+def no_agent(host: RemoteHost, status: int | None, stderr: str, heard: bytes) -> MirrordError:
+    """The remote program is not mirrord's agent, or ended before it sent anything.
 
-    status: how it ended, None while it runs. said: its standard error. heard: what came of it.
+    status: its exit status, None while it runs. stderr: its standard error. heard: its output.
     """
     program, shown = shlex.join(host.command), quoted(heard)
     if status == 127 or (status == 126 and not shown):
         found = "not found" if status == 127 else "not executable"
         return Unreachable(
-            f"'{host.command[0]}' is {found} there",
+            f"'{host.command[0]}' is {found} on the remote host",
             where=host.name,
-            why=quoted(said),
-            hint=f"Install mirrord on that host, or say where it is: command = "
+            why=quoted(stderr),
+            hint=f"Install mirrord on that host, or set its path: command = "
             f'["/opt/mirrord/bin/mirrord", "agent"] in hosts.d/{host.name}.toml.',
         )
-    if "there is no command 'agent'" in said:
+    if "there is no command 'agent'" in stderr:
         return Unsupported(
-            "the mirrord there is too old: it has no agent",
+            "the remote mirrord is too old: it has no agent",
             where=host.name,
-            hint="Install there what this host has ('mirrord --version').",
+            hint="Install the version of this host there ('mirrord --version').",
         )
-    if (ours := _own_words(said)) is not None:
+    if (ours := _mirrord_error(stderr)) is not None:
         what, hint = ours
         return Refused(
-            "mirrord does not begin there",
+            "the remote mirrord does not start",
             where=host.name,
             why=what,
-            hint=hint or f"Look at it on that host: '{program}'.",
+            hint=hint or f"Check on that host: '{program}'.",
         )
     if shown and status is None:
         return Untrusted(
-            f"'{program}' does not speak first there",
+            f"unexpected output before the greeting of '{program}'",
             where=host.name,
-            why=f"it says '{shown}'",
-            hint="If its login shell prints this, take it out of ~/.bashrc or its like there (or "
-            "let it print only in a terminal); if the key has a forced command "
-            "(~/.ssh/authorized_keys), that must be 'mirrord agent --allow …'.",
+            why=f"received '{shown}'",
+            hint="If the login shell prints this, remove it from ~/.bashrc or similar files there "
+            "(or print it only on a terminal). If the key has a forced command "
+            "(~/.ssh/authorized_keys), it must be 'mirrord agent --allow …'.",
         )
     if shown or status is not None:
-        parts = [f"it says '{shown}'"] if shown else []
-        parts += [quoted(said)] if said else []
-        parts += [f"it ended with status {status}"] if status is not None else []
+        parts = [f"received '{shown}'"] if shown else []
+        parts += [quoted(stderr)] if stderr else []
+        parts += [f"exit status {status}"] if status is not None else []
         return Untrusted(
-            "something else than mirrord's agent answers there",
+            "the remote program is not mirrord's agent",
             where=host.name,
             why="; ".join(parts),
-            hint="Look at the forced command of the key in ~/.ssh/authorized_keys there, and at "
-            f"the user's shell: it must be 'mirrord agent --allow …' or let '{program}' run.",
+            hint="Check the forced command of the key in ~/.ssh/authorized_keys there, and the "
+            f"user's shell: it must be 'mirrord agent --allow …', or allow '{program}'.",
         )
     return LinkLost(
-        "the connection ended before mirrord answered",
+        "the connection ended before mirrord responded",
         where=host.name,
-        why=quoted(said),
-        hint=f"Run the same command again; if it stays so: mirrord host check {host.name}.",
+        why=quoted(stderr),
+        hint=f"Run the same command again. If it fails again: mirrord host check {host.name}.",
     )

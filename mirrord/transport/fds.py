@@ -1,4 +1,4 @@
-"""A byte stream over file descriptors: pipes, sockets, the standard input and output."""
+"""A byte stream over file descriptors: pipes, sockets, standard input and output."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _PARTS_MAX = 64
 class FdStream(ByteStream):
     """Reads from one descriptor and writes to another (or the same). Owns both.
 
-    The descriptors are made non-blocking and waited for together with one that `close` rings:
-    closing a descriptor alone would not wake a thread that waits in it.
+    The descriptors are made non-blocking and polled together with an eventfd that `close` writes:
+    closing a descriptor alone would not wake a thread that waits for it.
     """
 
     def __init__(
@@ -25,9 +25,9 @@ class FdStream(ByteStream):
         self.peer = peer
         self._reading, self._writing = reading, writing
         self._on_close = on_close
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._guard = threading.Lock()
-        self._turn = threading.Lock()
+        self._writing_lock = threading.Lock()
         self._users = 0
         self._closed = False
         for descriptor in {reading, writing}:
@@ -50,7 +50,7 @@ class FdStream(ByteStream):
         left = [memoryview(part) for part in parts if len(part)]
         self._enter()
         try:
-            with self._turn:
+            with self._writing_lock:
                 while left:
                     try:
                         done = os.writev(self._writing, left[:_PARTS_MAX])
@@ -67,15 +67,15 @@ class FdStream(ByteStream):
     def _await(self, descriptor: int, what: int) -> None:
         poll = select.poll()
         poll.register(descriptor, what)
-        poll.register(self._bell, select.POLLIN)
+        poll.register(self._wakeup, select.POLLIN)
         poll.poll()
         if self._closed:
-            raise BrokenPipeError("it was closed here")
+            raise BrokenPipeError("closed by this end")
 
     def _enter(self) -> None:
         with self._guard:
             if self._closed:
-                raise BrokenPipeError("it was closed here")
+                raise BrokenPipeError("closed by this end")
             self._users += 1
 
     def _leave(self) -> None:
@@ -84,18 +84,18 @@ class FdStream(ByteStream):
             self._release()
 
     def close(self) -> None:
-        """See `ByteStream.close`. The descriptors go when nobody uses them any more."""
+        """See `ByteStream.close`. The descriptors are closed once no thread uses them."""
         with self._guard:
             if self._closed:
                 return
             self._closed = True
-            os.eventfd_write(self._bell, 1)
+            os.eventfd_write(self._wakeup, 1)
             self._release()
         if self._on_close is not None:
             self._on_close()
 
     def _release(self) -> None:
-        if self._closed and not self._users and self._bell >= 0:
-            for descriptor in {self._reading, self._writing, self._bell}:
+        if self._closed and not self._users and self._wakeup >= 0:
+            for descriptor in {self._reading, self._writing, self._wakeup}:
                 os.close(descriptor)
-            self._bell = -1
+            self._wakeup = -1

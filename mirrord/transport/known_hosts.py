@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class KnownKey(NamedTuple):
-    """A host key that is known: its type, its public part, and file:line of it."""
+    """A known host key: its type, its public part, and its place (file:line)."""
 
     kind: str
     blob: bytes
@@ -21,10 +21,10 @@ class KnownKey(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What the files say of one host.
+    """The entries of one host.
 
-    keys: those that are accepted. revoked: those that never are. authority: its keys are signed
-    by an authority (`@cert-authority`). unreadable: files that could not be read, with the cause.
+    keys: accepted keys. revoked: revoked keys. authority: there is a `@cert-authority` entry.
+    unreadable: files that could not be read, with the cause.
     """
 
     keys: tuple[KnownKey, ...]
@@ -45,7 +45,7 @@ def name_of(address: str, port: int) -> str:
 
 
 def look_up(files: Sequence[Path], name: str) -> Known:
-    """All that `files` have under `name` (see `name_of`); a file that is not there has nothing."""
+    """All entries of `files` for `name` (see `name_of`). Missing files are skipped."""
     keys: list[KnownKey] = []
     revoked: list[KnownKey] = []
     unreadable: list[str] = []
@@ -70,7 +70,7 @@ def look_up(files: Sequence[Path], name: str) -> Known:
                     words[1], base64.b64decode(words[2], validate=True), f"{file}:{number}"
                 )
             except (binascii.Error, ValueError):
-                continue  # as ssh does: a broken line makes nothing known
+                continue  # as ssh does: a malformed line is ignored
             if marker == "@revoked":
                 revoked.append(key)
             elif marker == "@cert-authority":
@@ -81,7 +81,7 @@ def look_up(files: Sequence[Path], name: str) -> Known:
 
 
 def _matches(names: str, name: str) -> bool:
-    """Whether a line's names mean `name`; one that says `!name` never does."""
+    """Whether a line's names match `name`; a line with `!name` never does."""
     if names.startswith("|1|"):
         return _matches_hash(names, name)
     found = False

@@ -1,4 +1,4 @@
-"""Byte streams on this host: a unix socket, and the two pipes of a program that is started."""
+"""Byte streams on this host: a unix socket, and standard input and output of a child process."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mirrord.core.errors import PermissionMissing, Unreachable
 from mirrord.system import command, sockets
 from mirrord.transport.base import ByteStream
 
-#: How much of what the other end's program complains of is kept: the end of it.
-SAID_BYTES_MAX = 8 << 10
+#: How much of the remote program's standard error is kept: the end of it.
+STDERR_BYTES_MAX = 8 << 10
 
-#: How long `said` waits for the rest of it once the stream is over, seconds.
-_SAID_WAIT_S = 0.5
+#: How long `stderr_tail` waits for the rest of it after the stream has ended, seconds.
+_STDERR_WAIT_S = 0.5
 
 
 class SocketStream(ByteStream):
@@ -29,12 +29,12 @@ class SocketStream(ByteStream):
         self._closed = False
 
     def read(self, most: int) -> bytes:
-        """At least one byte and at most `most`; b"" at the end."""
+        """See `ByteStream.read`."""
         with self._reading:
             return b"" if self._closed else self.socket.recv(most)
 
     def write(self, *parts: bytes | memoryview) -> None:
-        """All of the parts, in one system call as long as the socket takes them."""
+        """Write all of the parts, in one system call if the socket accepts them."""
         with self._writing:
             left = [memoryview(part).cast("B") for part in parts if len(part)]
             while left:
@@ -45,13 +45,13 @@ class SocketStream(ByteStream):
                     left[0] = left[0][sent:]
 
     def close(self) -> None:
-        """End it at once, from any thread."""
+        """See `ByteStream.close`."""
         if self._closed:
             return
         self._closed = True
         try:
-            # Wakes the threads that wait in it. Its number is given back when they are out of it,
-            # so that they never meet another file under the same number.
+            # Wakes the threads that wait for it. The descriptor is closed after they have left,
+            # so that its number is not reused by another file while they still use it.
             self.socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
@@ -60,14 +60,14 @@ class SocketStream(ByteStream):
 
 
 class ProcessStream(SocketStream):
-    """Standard input and output of a program; what it complains of is kept for `said`."""
+    """Standard input and output of a program; its standard error is kept for `stderr_tail`."""
 
     def __init__(self, ours: socket.socket, process: command.Process, peer: str) -> None:
         super().__init__(ours, peer)
         self._process = process
         self._closing = threading.Lock()
         self._kept = bytearray()
-        self._listener = threading.Thread(target=self._listen, name=f"said {peer}", daemon=True)
+        self._listener = threading.Thread(target=self._listen, name=f"stderr {peer}", daemon=True)
         self._listener.start()
 
     def _listen(self) -> None:
@@ -75,26 +75,26 @@ class ProcessStream(SocketStream):
         with self._process.stderr as pipe:
             while part := os.read(pipe.fileno(), 4096):
                 self._kept += part
-                del self._kept[:-SAID_BYTES_MAX]
+                del self._kept[:-STDERR_BYTES_MAX]
 
-    def said(self) -> str:
+    def stderr_tail(self) -> str:
         """The end of its standard error."""
         if self.status() is not None:
-            self._listener.join(_SAID_WAIT_S)
+            self._listener.join(_STDERR_WAIT_S)
         return bytes(self._kept).decode(errors="replace").strip()
 
     def status(self, *, wait_s: float = 0.0) -> int | None:
-        """How the program ended (negative: by that signal), None while it runs."""
+        """The program's exit status (negative: the signal that ended it), None while it runs."""
         return command.ended(self._process, timeout_s=wait_s)
 
     def close(self) -> None:
-        """End it at once, and the program with all that it started."""
+        """Close it immediately, and end the program with all its children."""
         with self._closing:
             if self._closed:
                 return
             command.end_session(self._process)
             super().close()
-        self._listener.join(_SAID_WAIT_S)
+        self._listener.join(_STDERR_WAIT_S)
 
 
 def open_unix(path: str | Path, *, timeout_s: float = 10.0) -> SocketStream:
@@ -109,9 +109,9 @@ def open_unix(path: str | Path, *, timeout_s: float = 10.0) -> SocketStream:
         connected.close()
         if isinstance(error, PermissionError):
             raise PermissionMissing(
-                f"the socket {path} may not be used",
+                f"no permission to use the socket {path}",
                 why=error.strerror or str(error),
-                hint="Run it as root, or as who started the program that listens there.",
+                hint="Run it as root, or as the user of the program that listens there.",
             ) from None
         raise Unreachable(
             f"nothing listens on the socket {path}",
@@ -128,7 +128,7 @@ def open_process(
     environment: Mapping[str, str] | None = None,
     hint: str = "Install it, or correct its path.",
 ) -> ProcessStream:
-    """Start a program and speak with it; closing the stream kills it and its whole session.
+    """Start a program and communicate with it; closing the stream kills it and its session.
 
     peer: the name of the other end, "" for the program's. environment: variables set in addition
     to those of this process. `Unsupported` with `hint` when there is no such program.
@@ -140,7 +140,7 @@ def open_process(
 def spawn(
     arguments: Sequence[str], *, environment: Mapping[str, str] | None = None, hint: str
 ) -> tuple[socket.socket, command.Process]:
-    """A program that was started, and the socket that is its standard input and output."""
+    """Start a program; the socket that is its standard input and output, and its process."""
     program = command.find(arguments[0], hint=hint)
     ours, theirs = socket.socketpair()
     try:

@@ -1,7 +1,7 @@
-"""A byte stream to a program on another host through the program `ssh`, for who needs its features.
+"""A byte stream to a program on another host through the `ssh` command, for its extra features.
 
-It reads its own configuration; what hosts.d says goes before that. It never asks and never accepts
-a host key by itself.
+ssh reads its own configuration; settings of hosts.d take precedence. It never prompts, and never
+accepts a host key by itself.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from mirrord.transport import failures
 from mirrord.transport.local import ProcessStream, spawn
 from mirrord.transport.target import Target, resolve
 
-#: ssh's own status when it is ssh that failed, not the program at the other end.
+#: Exit status of ssh when ssh itself failed, not the remote program.
 _SSH_FAILED = 255
 _LAST_WORDS_S = 0.5
 
-#: Tells ssh the host key as a known one if it has the fingerprint, and nothing otherwise. ssh
-#: puts the key's fingerprint, the host's name, the key's type and the key for the last words.
+#: Prints the host key as a known_hosts line if it has the pinned fingerprint, else nothing. ssh
+#: expands %f, %H, %t and %K to the key's fingerprint, the host's name, the key's type and the key.
 _PINNED = '/bin/sh -c \'[ "$1" = "$2" ] && echo "$3 $4 $5"; exit 0\' sh {fingerprint} %f %H %t %K'
 
 
 class OpensshStream(ProcessStream):
-    """Standard input and output of the program at the other end, by way of ssh's."""
+    """Standard input and output of the remote program, through those of ssh."""
 
     def __init__(self, ours: socket.socket, process: command.Process, host: RemoteHost) -> None:
         super().__init__(ours, process, host.name)
         self.host = host
 
     def failure(self, heard: bytes = b"") -> MirrordError:
-        """Why it never spoke as mirrord's agent: ssh's message, turned into ours."""
-        status, said = self.status(wait_s=_LAST_WORDS_S), self.said()
+        """Why it did not respond as mirrord's agent: ssh's message as an error of mirrord."""
+        status, stderr = self.status(wait_s=_LAST_WORDS_S), self.stderr_tail()
         if status == _SSH_FAILED and not heard:
-            return explained(self.host, said)
-        return failures.no_agent(self.host, status, said, heard)
+            return explained(self.host, stderr)
+        return failures.no_agent(self.host, status, stderr, heard)
 
 
 def open_openssh(
     host: RemoteHost, jumps: Sequence[RemoteHost] = (), arguments: Sequence[str] = ()
 ) -> OpensshStream:
-    """Run the host's command with `arguments` there, through `jumps` (the first hop first).
+    """Run the host's command with `arguments` there, through `jumps` (first hop first).
 
-    ssh connects by itself: that it could not is known when the stream ends, by `failure`.
+    ssh connects by itself: a failed connection is reported when the stream ends, by `failure`.
     """
     ours, process = spawn(
         command_line(host, jumps, arguments),
@@ -59,13 +59,13 @@ def open_openssh(
 def command_line(
     host: RemoteHost, jumps: Sequence[RemoteHost] = (), arguments: Sequence[str] = ()
 ) -> list[str]:
-    """The words of the call of ssh."""
+    """The command line of ssh."""
     program = shlex.join([*host.command, *arguments])
     return [*_to(host, jumps), "-T", "--", host.address, program]
 
 
 def _to(host: RemoteHost, jumps: Sequence[RemoteHost]) -> list[str]:
-    """ssh with all options that lead to a host, without the host."""
+    """ssh with all options for a host, without the host's name."""
     words = [
         "ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes",
         "-o", f"ConnectTimeout={max(1, round(host.connect_s))}",
@@ -95,23 +95,23 @@ def _to(host: RemoteHost, jumps: Sequence[RemoteHost]) -> list[str]:
     return words
 
 
-def explained(host: RemoteHost, said: str) -> MirrordError:
-    """ssh's complaints as the error that the other transport would give."""
+def explained(host: RemoteHost, stderr: str) -> MirrordError:
+    """ssh's messages as the errors that the other transport raises."""
     target = _target(host)
     for pattern, make in _MEANINGS:
-        found = re.search(pattern, said, re.IGNORECASE | re.DOTALL)
+        found = re.search(pattern, stderr, re.IGNORECASE | re.DOTALL)
         if found is not None:
-            return make(target, found, said)
+            return make(target, found, stderr)
     return Unreachable(
-        "ssh ended",
+        "ssh failed",
         where=host.name,
-        why=failures.quoted(said[-300:]),
-        hint=f"Try it by hand: ssh -v {shlex.quote(host.address)} true",
+        why=failures.quoted(stderr[-300:]),
+        hint=f"Test the connection with: ssh -v {shlex.quote(host.address)} true",
     )
 
 
 def _target(host: RemoteHost) -> Target:
-    """For messages only: ssh itself may understand what we cannot."""
+    """For messages only: ssh may support configuration that mirrord does not."""
     try:
         return resolve(host)
     except MirrordError:
@@ -130,24 +130,27 @@ def _target(host: RemoteHost) -> Target:
         )
 
 
-def _changed(target: Target, found: re.Match[str], said: str) -> MirrordError:
-    place = re.search(r"Offending \S+ key in (\S+)", said)
+def _changed(target: Target, found: re.Match[str], stderr: str) -> MirrordError:
+    place = re.search(r"Offending \S+ key in (\S+)", stderr)
     return failures.changed_key(
-        target, found[1].rstrip("."), target.fingerprint or "another", place[1] if place else ""
+        target,
+        found[1].rstrip("."),
+        target.fingerprint or "a different key",
+        place[1] if place else "",
     )
 
 
-def _unknown(target: Target, found: re.Match[str], said: str) -> MirrordError:
+def _unknown(target: Target, found: re.Match[str], stderr: str) -> MirrordError:
     if target.fingerprint:
-        return failures.changed_key(target, f"another ({found[1]})", target.fingerprint, "")
+        return failures.changed_key(target, f"a different key ({found[1]})", target.fingerprint, "")
     return failures.unknown_key(target, found[1], "")
 
 
-def _key_file(target: Target, found: re.Match[str], said: str) -> MirrordError:
+def _key_file(target: Target, found: re.Match[str], stderr: str) -> MirrordError:
     return failures.key_unreadable(target, target.key or found[1], failures.quoted(found[0]))
 
 
-def _denied(target: Target, found: re.Match[str], said: str) -> MirrordError:
+def _denied(target: Target, found: re.Match[str], stderr: str) -> MirrordError:
     if target.key:
         from mirrord.transport import ssh_keys
 
@@ -163,24 +166,24 @@ def _denied(target: Target, found: re.Match[str], said: str) -> MirrordError:
 
 _MEANINGS = (
     (r"Could not resolve hostname [^:]*: ([^\r\n]*)",
-     lambda target, found, said: failures.unresolved(target, found[1])),
+     lambda target, found, stderr: failures.unresolved(target, found[1])),
     (r"connect to (?:host|address) \S+ port \d+: Connection refused",
-     lambda target, found, said: failures.refused(target)),
+     lambda target, found, stderr: failures.refused(target)),
     (r"Connection timed out( during banner exchange)?",
-     lambda target, found, said: failures.silent(target, found[0].lower())),
+     lambda target, found, stderr: failures.silent(target, found[0].lower())),
     (r"No route to host|Network is unreachable|Host is down",
-     lambda target, found, said: failures.no_route(target, found[0].lower())),
+     lambda target, found, stderr: failures.no_route(target, found[0].lower())),
     (r"REMOTE HOST IDENTIFICATION HAS CHANGED.*?(SHA256:\S+)", _changed),
     (r"No (\S+) host key is known for", _unknown),
     (r"Host key \S+ .*?revoked|marked as revoked",
-     lambda target, found, said: failures.revoked_key(target, "", failures.quoted(found[0]))),
+     lambda target, found, stderr: failures.revoked_key(target, "", failures.quoted(found[0]))),
     (r"no such identity: (\S+): [^\r\n]*", _key_file),
     (r"Permissions \d+ for '([^']*)' are too open", _key_file),
     (r"Load key \"([^\"]*)\": (?!.*incorrect passphrase)[^\r\n]*", _key_file),
     (r"(?:\S+: )?Permission denied \([^)]*\)|Too many authentication failures", _denied),
     (r"stdio forwarding failed|channel \d+: open failed: [^\r\n]*",
-     lambda target, found, said: failures.jump_failed(target, "in between", found[0])),
+     lambda target, found, stderr: failures.jump_failed(target, "in between", found[0])),
     (r"banner line contains invalid characters|Connection (?:closed|reset) by|"
      r"Invalid SSH identification|kex_exchange_identification: [^\r\n]*",
-     lambda target, found, said: failures.not_ssh(target, b"")),
+     lambda target, found, stderr: failures.not_ssh(target, b"")),
 )  # fmt: skip

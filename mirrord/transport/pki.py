@@ -1,7 +1,7 @@
 """TLS between daemons without SSH: certificates of a small authority (mirrord.config.pki).
 
-The listening host has the authority; `mirrord pki issue` there made the bundle that the other one
-connects with. Which peer may come in is asked anew at each connection, and while it lasts.
+The listening host has the authority; `mirrord pki issue` there makes the bundle that the other one
+connects with. A peer's permission is checked at each connection, and repeatedly while it lasts.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ from mirrord.core.model import RemoteHost
 from mirrord.system import clock
 from mirrord.system.native import TlsConfig
 from mirrord.transport.base import Say
-from mirrord.transport.tls import Door, context, listen, open_stream
+from mirrord.transport.tls import TlsAcceptor, context, listen, open_stream
 from mirrord.transport.tlsstream import TlsStream
 
-#: Where a mirrord listens for its peers.
+#: The default port on which mirrord listens for its peers.
 PORT = 9745
-#: So often it looks whether those who are in are still welcome, seconds.
-LOOK_S = 3.0
+#: Interval at which the permissions of connected peers are checked again, seconds.
+RECHECK_S = 3.0
 #: Sessions at the same time; a peer has several when its link is long.
 SESSIONS_MAX = 256
 
 _BLOCK = re.compile(r"-----BEGIN ([A-Z ]+)-----\n.*?-----END \1-----\n", re.DOTALL)
 
 
-class Welcome(Protocol):
-    """Somebody who may come in."""
+class AuthorizedPeer(Protocol):
+    """A peer that may connect."""
 
     @property
     def name(self) -> str:
-        """As messages name it."""
+        """Its name in messages."""
 
 
-P = TypeVar("P", bound=Welcome)
+P = TypeVar("P", bound=AuthorizedPeer)
 
 
 def connect_tls(host: RemoteHost) -> TlsStream:
-    """A stream to the mirrord that listens at `host`; its `key` is the bundle's file.
+    """A stream to the mirrord that listens on `host`; the host's `key` is the bundle file.
 
-    `host.fingerprint`, when it is given, is that of the only certificate which is accepted: SHA-256
-    in hexadecimal. `ConfigError`: the bundle; `Unreachable`, `Untrusted`: see `tls.connect`.
+    `host.fingerprint`, if set, is the fingerprint of the only accepted certificate: SHA-256 in
+    hexadecimal. `ConfigError`: the bundle; `Unreachable`, `Untrusted`: see `tls.connect`.
     """
     if not host.key:
         raise ConfigError(
             f"the host '{host.name}' has no bundle",
-            why="transport 'tls' needs the key 'key'",
-            hint=f"Run on {host.name}: mirrord pki issue NAME --allow …, and carry its file here.",
+            why="transport 'tls' requires the setting 'key'",
+            hint=f"Run on {host.name}: mirrord pki issue NAME --allow …, and copy the file here.",
         )
     key, certificate, authority = _bundle(Path(host.key))
     prepared = context(server=False, certificate=certificate, key=key, trusted=authority)
@@ -73,9 +73,9 @@ def _bundle(file: Path) -> tuple[str, str, str]:
         with file.open(encoding="ascii") as opened:
             if os.fstat(opened.fileno()).st_mode & 0o077:
                 raise ConfigError(
-                    "others can read the bundle",
+                    "the bundle is readable by others",
                     where=str(file),
-                    why="it has a private key in it",
+                    why="it contains a private key",
                     hint=f"Run: chmod 600 {file}",
                 )
             found = [(match[1], match[0]) for match in _BLOCK.finditer(opened.read())]
@@ -83,21 +83,21 @@ def _bundle(file: Path) -> tuple[str, str, str]:
         raise ConfigError("the bundle cannot be read", where=str(file), why=str(error)) from error
     if [kind for kind, _ in found] != ["PRIVATE KEY", "CERTIFICATE", "CERTIFICATE"]:
         raise ConfigError(
-            "this is no bundle of 'mirrord pki issue'",
+            "this is not a bundle of 'mirrord pki issue'",
             where=str(file),
-            why="a key and two certificates are needed",
+            why="it must contain a private key and two certificates",
         )
     return found[0][1], found[1][1], found[2][1]
 
 
-class _Gate(Door, Generic[P]):
-    """Lets in whose certificate the authority made and who is welcome now."""
+class _PeerAuthenticator(TlsAcceptor, Generic[P]):
+    """Accepts peers whose certificate the authority issued and that are permitted now."""
 
     def __init__(
         self, address: tuple[str, int], prepared: TlsConfig, who: Callable[[str], P | None]
     ) -> None:
         self._who = who
-        #: Of those who are let in and were not yet taken by `accept`.
+        #: Peers that were authenticated and not yet returned by `accept`.
         self.admitted: dict[TlsStream, P] = {}
         super().__init__(listen(*address), prepared)
 
@@ -121,33 +121,33 @@ class TlsServer(Generic[P]):
         *,
         say: Say = lambda text: None,
     ) -> None:
-        """folder: of the authority. who: which peer a certificate with this fingerprint (SHA-256,
-        hexadecimal) belongs to, None when it is not welcome. serve: what a connection is for;
-        the stream is closed when it returns. address: where to listen, "" for everywhere, port 0
-        for any. say: for the log.
+        """folder: of the authority. who: the peer of a certificate with this fingerprint (SHA-256,
+        hexadecimal), None when it is not permitted. serve: serves one connection; the stream is
+        closed when it returns. address: where to listen, "" for all addresses, port 0 for any
+        free port. say: writes to the log.
 
-        `NotFound`: there is no authority; `IoFailed`: nothing can listen there.
+        `NotFound`: there is no authority; `IoFailed`: cannot listen on that address.
         """
         self._who, self._serve, self._say = who, serve, say
         self._guard = threading.Lock()
         self._running: dict[TlsStream, P] = {}
-        self._told = 0
+        self._reported = 0
         self._closed = False
-        self._gate = _Gate(address, _server_context(folder), who)
-        self.port = self._gate.port
+        self._acceptor = _PeerAuthenticator(address, _server_context(folder), who)
+        self.port = self._acceptor.port
 
     def run(self) -> None:
-        """Accept, until `close` is called."""
-        look_s = clock.monotonic_s()
+        """Accept connections until `close` is called."""
+        recheck_s = clock.monotonic_s()
         while not self._closed:
             try:
-                stream = self._gate.accept(LOOK_S)
-                self._begin(stream, self._gate.admitted.pop(stream))
+                stream = self._acceptor.accept(RECHECK_S)
+                self._begin(stream, self._acceptor.admitted.pop(stream))
             except Unreachable:
-                pass  # nobody came
-            if clock.monotonic_s() >= look_s:
-                self.look()
-                look_s = clock.monotonic_s() + LOOK_S
+                pass  # no connection was made
+            if clock.monotonic_s() >= recheck_s:
+                self.recheck()
+                recheck_s = clock.monotonic_s() + RECHECK_S
 
     def _begin(self, stream: TlsStream, peer: P) -> None:
         with self._guard:
@@ -156,7 +156,7 @@ class TlsServer(Generic[P]):
                 self._running[stream] = peer
         if not room:
             stream.close()
-            self._say(f"turned away {peer.name}: {SESSIONS_MAX} connections are open")
+            self._say(f"rejected {peer.name}: {SESSIONS_MAX} connections are open")
             return
         threading.Thread(
             target=self._work, args=(stream, peer), name=f"tls-{peer.name}", daemon=True
@@ -172,25 +172,27 @@ class TlsServer(Generic[P]):
             with self._guard:
                 self._running.pop(stream, None)
 
-    def look(self) -> None:
-        """End the connections of those who are not welcome any more, or not for the same."""
+    def recheck(self) -> None:
+        """Close the connections of peers whose permissions were changed or withdrawn."""
         with self._guard:
             running = list(self._running.items())
-        asked = {stream.fingerprint for stream, _ in running}
-        now = {fingerprint: self._who(fingerprint) for fingerprint in asked}
+        fingerprints = {stream.fingerprint for stream, _ in running}
+        now = {fingerprint: self._who(fingerprint) for fingerprint in fingerprints}
         for stream, peer in running:
             if now[stream.fingerprint] != peer:
-                self._say(f"ended a connection of {peer.name}: its file in peers.d was changed")
+                self._say(f"closed a connection of {peer.name}: its file in peers.d was changed")
                 stream.close()
-        away = self._gate.turned_away
-        if away != self._told:
-            self._say(f"turned away at port {self.port}: {away - self._told}, {self._gate.last}")
-            self._told = away
+        rejected = self._acceptor.rejected
+        if rejected != self._reported:
+            self._say(
+                f"rejected on port {self.port}: {rejected - self._reported}, {self._acceptor.last}"
+            )
+            self._reported = rejected
 
     def close(self) -> None:
-        """End it, and all connections."""
+        """Stop listening, and close all connections."""
         self._closed = True
-        self._gate.close()
+        self._acceptor.close()
         with self._guard:
             running = list(self._running)
         for stream in running:

@@ -1,4 +1,4 @@
-"""A byte stream to a program on another host, over SSH by Paramiko."""
+"""A byte stream to a program on another host, over SSH with Paramiko."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from mirrord.core.errors import MirrordError, Untrusted
 from mirrord.core.model import RemoteHost
 from mirrord.transport import failures
 from mirrord.transport.base import ByteStream
-from mirrord.transport.local import SAID_BYTES_MAX
+from mirrord.transport.local import STDERR_BYTES_MAX
 
 if TYPE_CHECKING:
     from mirrord.transport.ssh_client import Route
 
-#: How long `failure` and `said` wait for the last words of a program that is over, seconds.
+#: How long `failure` and `stderr_tail` wait for the last output of a program that ended, seconds.
 _LAST_WORDS_S = 0.5
-#: sshd takes no larger packet.
+#: sshd does not accept larger packets.
 _PACKET_BYTES = 32 << 10
 
 
 class SshStream(ByteStream):
-    """Standard input and output of the program at the other end."""
+    """Standard input and output of the remote program."""
 
     def __init__(self, route: Route, channel: Any, host: RemoteHost) -> None:
         self.peer = host.name
@@ -33,21 +33,21 @@ class SshStream(ByteStream):
         self._closed = False
         self._kept = bytearray()
         self._listener = threading.Thread(
-            target=self._listen, name=f"said {host.name}", daemon=True
+            target=self._listen, name=f"stderr {host.name}", daemon=True
         )
         self._listener.start()
 
     def _listen(self) -> None:
-        # What nobody reads would fill the window that it shares with the data.
+        # Unread output would fill the window that it shares with the data.
         try:
             while part := self._channel.recv_stderr(4096):
                 self._kept += part
-                del self._kept[:-SAID_BYTES_MAX]
-        except Exception:  # the connection is gone, and `read` says so
+                del self._kept[:-STDERR_BYTES_MAX]
+        except Exception:  # the connection is lost, and `read` reports it
             return
 
     def read(self, most: int) -> bytes:
-        """At least one byte and at most `most`; b"" at the end."""
+        """See `ByteStream.read`."""
         if self._closed:
             return b""
         try:
@@ -59,7 +59,7 @@ class SshStream(ByteStream):
         return data
 
     def write(self, *parts: bytes | memoryview) -> None:
-        """All of the parts, in packets as large as the other end takes them."""
+        """Write all of the parts, in packets as large as the other end accepts."""
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         view = memoryview(data).cast("B")
         with self._writing:
@@ -72,11 +72,11 @@ class SshStream(ByteStream):
                 except Exception as error:  # Paramiko's own, and EOFError
                     raise ConnectionError(str(error) or type(error).__name__) from None
                 if not sent or not self._transport.is_active():
-                    raise ConnectionResetError("the connection is gone")
+                    raise ConnectionResetError("the connection is lost")
                 at += sent
 
     def close(self) -> None:
-        """End it at once; the program at the other end sees the end of its input."""
+        """Close it immediately; the remote program reads the end of its input."""
         with self._closing:
             if self._closed:
                 return
@@ -84,30 +84,32 @@ class SshStream(ByteStream):
             self._route.close()
         self._listener.join(_LAST_WORDS_S)
 
-    def said(self) -> str:
+    def stderr_tail(self) -> str:
         """The end of the program's standard error."""
         if self._channel.exit_status_ready() or not self._transport.is_active():
             self._listener.join(_LAST_WORDS_S)
         return bytes(self._kept).decode(errors="replace").strip()
 
     def status(self, *, wait_s: float = 0.0) -> int | None:
-        """How the program ended, None while it runs (or when that was never told)."""
+        """The program's exit status, None while it runs (or when it was not reported)."""
         self._channel.status_event.wait(wait_s)
         status: int = self._channel.exit_status
         return status if status >= 0 else None
 
     def failure(self, heard: bytes = b"") -> MirrordError:
-        """Why it never spoke as mirrord's agent."""
-        return failures.no_agent(self.host, self.status(wait_s=_LAST_WORDS_S), self.said(), heard)
+        """Why it did not respond as mirrord's agent."""
+        return failures.no_agent(
+            self.host, self.status(wait_s=_LAST_WORDS_S), self.stderr_tail(), heard
+        )
 
 
 def open_ssh(
     host: RemoteHost, jumps: Sequence[RemoteHost] = (), arguments: Sequence[str] = ()
 ) -> SshStream:
-    """Run the host's command with `arguments` there, through `jumps` (the first hop first).
+    """Run the host's command with `arguments` there, through `jumps` (first hop first).
 
-    `Unreachable` for what the network may mend by itself, `Untrusted` for host keys and log-ins,
-    `ConfigError` for an ssh configuration that cannot be understood.
+    `Unreachable` for network failures, which may be temporary; `Untrusted` for host keys and
+    logins; `ConfigError` for an ssh configuration that cannot be parsed.
     """
     import paramiko
 
@@ -125,11 +127,11 @@ def open_ssh(
         route.close()
         why = error.text if isinstance(error, paramiko.ChannelException) else str(error)
         raise Untrusted(
-            f"'{route.target.user}' may not run a program there",
+            f"'{route.target.user}' may not run a program on the remote host",
             where=host.name,
             why=why,
-            hint="Let that user run programs: look at ForceCommand, MaxSessions and the user's "
-            "shell in that host's sshd_config, and at its log (journalctl -u ssh).",
+            hint="Allow that user to run programs: check ForceCommand and MaxSessions in that "
+            "host's sshd_config, the user's shell, and the log (journalctl -u ssh).",
         ) from None
     except BaseException:
         route.close()
@@ -138,7 +140,7 @@ def open_ssh(
 
 
 def host_key(host: RemoteHost, jumps: Sequence[RemoteHost] = ()) -> tuple[str, str]:
-    """(kind, fingerprint) of the key that the server shows, without trusting it or logging in."""
+    """(type, fingerprint) of the server's host key, without trusting it or logging in."""
     from mirrord.transport import ssh_client
     from mirrord.transport.known_hosts import fingerprint
 

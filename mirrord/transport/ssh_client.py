@@ -1,7 +1,6 @@
-"""SSH connections by Paramiko: to one server or through others, never to one that is not known.
+"""SSH connections with Paramiko: direct or through jump hosts, only to servers with a known key.
 
-Each stage has its own plain error (mirrord.transport.failures); what Paramiko itself would log is
-kept quiet.
+Each stage has an error of its own (mirrord.transport.failures); Paramiko's log is suppressed.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from mirrord.transport import failures, ssh_keys
 from mirrord.transport.known_hosts import fingerprint, look_up, name_of
 from mirrord.transport.target import Target, resolve
 
-#: So much may be on its way to us unread: 100 MB/s over 80 ms.
+#: Receive window: enough for 100 MB/s over 80 ms.
 WINDOW_BYTES = 8 << 20
 PACKET_BYTES_MAX = 256 << 10
 
-#: AES-GCM runs at the speed of memory; CBC is left out.
+#: AES-GCM runs at the speed of memory; CBC is excluded.
 _CIPHERS = (
     "aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr",
 )  # fmt: skip
@@ -44,7 +43,7 @@ logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
 
 
 class Hop(NamedTuple):
-    """One connection of a route: carrier is the socket or channel that its bytes travel on."""
+    """One connection of a route. carrier: the socket or channel below it."""
 
     name: str
     transport: Transport
@@ -52,8 +51,8 @@ class Hop(NamedTuple):
 
 
 class _Carrier:
-    """A channel that another connection travels on. Paramiko closes it in a thread of its own, and
-    the channel says good-bye to a peer that may be gone by then: nobody would catch that there.
+    """A channel that carries another connection. Paramiko closes it in a thread of its own, where
+    the close message to a peer that may be gone would raise an error that nothing catches.
     """
 
     def __init__(self, channel: paramiko.Channel) -> None:
@@ -63,13 +62,13 @@ class _Carrier:
         return getattr(self._channel, name)
 
     def close(self) -> None:
-        """Close it, if there is anything left to be closed."""
+        """Close it, ignoring errors of a connection that is already gone."""
         with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
             self._channel.close()
 
 
 class Route:
-    """A logged-in connection, and those that it goes through, the first one first."""
+    """An authenticated connection, and the connections that it passes through, in order."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -81,18 +80,18 @@ class Route:
         return self.hops[-1].transport
 
     def close(self) -> None:
-        """End all of it at once."""
+        """Close all connections immediately."""
         if self.hops:
             try:
                 self.hops[0].carrier.shutdown(socket.SHUT_RDWR)  # wakes Paramiko's threads
             except OSError:
                 pass
         while self.hops:
-            # The first one first: those on it then have nobody to say good-bye to.
+            # In order: the connections above it then send no close message.
             self._end(self.hops.pop(0))
 
     def drop(self) -> None:
-        """End the last connection."""
+        """Close the last connection."""
         self._end(self.hops.pop())
 
     @staticmethod
@@ -101,10 +100,10 @@ class Route:
             try:
                 part.close()
             except (paramiko.SSHException, EOFError, OSError):
-                pass  # a channel says good-bye, to a peer that may be gone
+                pass  # the close message, to a peer that may be gone
 
     def carrier(self, target: Target, deadline_s: float) -> Any:
-        """What the bytes of the next hop travel on: a socket, or a channel through the last."""
+        """What carries the next hop: a socket, or a channel through the last hop."""
         if not self.hops:
             return _connect(target, deadline_s)
         try:
@@ -125,14 +124,14 @@ class Route:
 def connect(
     host: RemoteHost, jumps: Sequence[RemoteHost], *, meet: Callable[[Any], None] | None = None
 ) -> Route:
-    """Log in at `host` by way of `jumps`, the first hop first. `Unreachable`, `Untrusted`, …
+    """Log in to `host` through `jumps`, first hop first. `Unreachable`, `Untrusted`, …
 
-    meet: is given the host key instead of judging it, and nobody logs in there afterwards.
+    meet: called with the host key, which is then not verified; there is no login at `host`.
     """
     target = resolve(host)
     route = Route(target)
     try:
-        for hop in [*_way(jumps or target.jumps, 0), target]:
+        for hop in [*_jump_targets(jumps or target.jumps, 0), target]:
             last = hop is target
             _join(route, hop, meet if last else None)
     except BaseException:
@@ -141,17 +140,17 @@ def connect(
     return route
 
 
-def _way(jumps: Sequence[RemoteHost], depth: int) -> list[Target]:
-    """Jumps with the jumps that ~/.ssh/config says the first of them needs itself."""
+def _jump_targets(jumps: Sequence[RemoteHost], depth: int) -> list[Target]:
+    """The jump hosts, with those that ~/.ssh/config requires for the first of them."""
     targets = [resolve(jump) for jump in jumps]
     if targets and targets[0].jumps:
         if depth >= _JUMPS_MAX:
             raise Unreachable(
-                "the jump hosts of ~/.ssh/config lead in a circle",
+                "the jump hosts of ~/.ssh/config form a loop",
                 where=targets[0].name,
                 hint="Correct its ProxyJump lines.",
             )
-        return _way(targets[0].jumps, depth + 1) + targets
+        return _jump_targets(targets[0].jumps, depth + 1) + targets
     return targets
 
 
@@ -167,7 +166,7 @@ def _join(route: Route, target: Target, meet: Callable[[Any], None] | None) -> N
         except BaseException as error:
             carrier.close()
             if first is not None and isinstance(error, MirrordError):
-                raise first from None  # it has no other key: what was wrong with the first counts
+                raise first from None  # it has no other key: report what was wrong with the first
             raise
         route.hops.append(Hop(target.name, transport, carrier))
         key = transport.get_remote_server_key()
@@ -175,9 +174,9 @@ def _join(route: Route, target: Target, meet: Callable[[Any], None] | None) -> N
             meet(key)
             return
         try:
-            _judge(target, key)
+            _verify_host_key(target, key)
         except Untrusted as error:
-            # A server shows one of its keys: the pinned one may be of another kind.
+            # A server presents one of its keys: the pinned one may be of another type.
             if not target.fingerprint or key.get_name() in excluded:
                 raise
             first = first or error
@@ -189,7 +188,7 @@ def _join(route: Route, target: Target, meet: Callable[[Any], None] | None) -> N
 
 
 def _connect(target: Target, deadline_s: float) -> socket.socket:
-    """A TCP connection; each address of the name gets its share of the time."""
+    """A TCP connection; the time is divided among the addresses of the name."""
     addresses = _addresses(target, deadline_s)
     worst: OSError | None = None
     for number, (family, kind, protocol, _, address) in enumerate(addresses):
@@ -216,7 +215,7 @@ def _connect(target: Target, deadline_s: float) -> socket.socket:
 
 
 def _addresses(target: Target, deadline_s: float) -> list[Any]:
-    """What the name means, within the time: a resolver that is gone takes longer by itself."""
+    """Resolve the name within the time; an unreachable resolver has a longer timeout."""
     answers: queue.SimpleQueue[list[Any] | OSError] = queue.SimpleQueue()
 
     def ask() -> None:
@@ -229,19 +228,19 @@ def _addresses(target: Target, deadline_s: float) -> list[Any]:
     try:
         found = answers.get(timeout=max(0.1, deadline_s - clock.monotonic_s()))
     except queue.Empty:
-        raise failures.unresolved(target, "the resolver does not answer") from None
+        raise failures.unresolved(target, "the resolver does not respond") from None
     if isinstance(found, OSError):
         raise failures.unresolved(target, found.strerror or str(found))
     return found
 
 
 def _peek(target: Target, carrier: Any, deadline_s: float) -> bytes:
-    """The first bytes that a server says, which stay to be read; b"" for a jump's channel."""
+    """The first bytes from the server, left unread; b"" for a channel of a jump host."""
     if not isinstance(carrier, socket.socket):
         return b""
     ready, _, _ = select.select([carrier], [], [], max(0.0, deadline_s - clock.monotonic_s()))
     if not ready:
-        raise failures.silent(target, "it takes the connection and says nothing")
+        raise failures.silent(target, "the connection was accepted, but no banner was received")
     try:
         heard = carrier.recv(255, socket.MSG_PEEK)
     except OSError:
@@ -254,7 +253,7 @@ def _peek(target: Target, carrier: Any, deadline_s: float) -> bytes:
 def _negotiate(
     target: Target, carrier: Any, deadline_s: float, excluded: Sequence[str]
 ) -> Transport:
-    """Agree on keys with the server; nothing is trusted yet."""
+    """Do the key exchange with the server; its host key is not verified yet."""
     heard = _peek(target, carrier, deadline_s)
     transport = Transport(
         carrier, default_window_size=WINDOW_BYTES, default_max_packet_size=PACKET_BYTES_MAX
@@ -269,41 +268,41 @@ def _negotiate(
         transport.close()
         if isinstance(error, paramiko.IncompatiblePeer):
             raise Unsupported(
-                f"{target.address} and this host have no way to encrypt in common",
+                f"no common encryption algorithm with {target.address}",
                 where=target.name,
                 why=str(error),
-                hint=f'Renew the server there, or set transport = "openssh" in hosts.d/'
+                hint=f'Upgrade the SSH server there, or set transport = "openssh" in hosts.d/'
                 f"{target.name}.toml.",
             ) from None
         if transport.remote_version or heard.startswith(b"SSH-"):
             if clock.monotonic_s() >= deadline_s:
-                raise failures.silent(target, "it does not agree on keys") from None
+                raise failures.silent(target, "the key exchange does not finish") from None
             raise Unreachable(
-                f"{target.address} breaks off before the log-in",
+                f"{target.address} closed the connection before the login",
                 where=target.name,
                 why=str(error) or type(error).__name__,
-                hint="Look at the log of the server there: journalctl -u ssh.",
+                hint="Check the log of the SSH server there: journalctl -u ssh.",
             ) from None
         if not heard and clock.monotonic_s() >= deadline_s:
-            raise failures.silent(target, "it says nothing") from None
+            raise failures.silent(target, "no banner was received") from None
         raise failures.not_ssh(target, heard) from None
     return transport
 
 
 def _prefer(transport: Transport, target: Target, excluded: Sequence[str]) -> None:
-    """Fast ciphers, sound digests, and the kinds of host key that are known of this server."""
+    """Prefer fast ciphers, strong MACs, and the known types of host key of this server."""
     options = transport.get_security_options()
     options.ciphers = [name for name in _CIPHERS if name in options.ciphers]
     options.digests = [name for name in _DIGESTS if name in options.digests]
     known = {key.kind for key in _known(target).keys} if not target.fingerprint else set()
     kinds = [kind for kind in options.key_types if _base(kind) not in excluded]
-    # With none left the server's refusal ends it; an empty list is not allowed.
+    # With none left the server's refusal ends the loop; an empty list is not allowed.
     kinds.sort(key=lambda kind: _base(kind) not in known)
     options.key_types = kinds or list(options.key_types)[:1]
 
 
 def _base(kind: str) -> str:
-    """The kind of key behind a kind of signature."""
+    """The key type of a signature algorithm."""
     return "ssh-rsa" if kind.startswith("rsa-sha2") else kind
 
 
@@ -311,7 +310,7 @@ def _known(target: Target) -> Any:
     return look_up(target.known_hosts, target.alias or name_of(target.address, target.port))
 
 
-def _judge(target: Target, key: Any) -> None:
+def _verify_host_key(target: Target, key: Any) -> None:
     """`Untrusted` unless the host key is the pinned one, or known_hosts has it."""
     blob, kind = key.asbytes(), key.get_name()
     shown, known = fingerprint(blob), _known(target)
@@ -328,12 +327,12 @@ def _judge(target: Target, key: Any) -> None:
         raise failures.changed_key(target, shown, fingerprint(each.blob), each.place)
     why = "; ".join(known.unreadable)
     if known.authority:
-        why = 'only an authority that signs it is known, which needs transport = "openssh"'
+        why = 'known_hosts has only an authority for it, which requires transport = "openssh"'
     raise failures.unknown_key(target, kind, shown, why=why)
 
 
 def _log_in(transport: Transport, target: Target, deadline_s: float) -> None:
-    """Log in by a key: the first that the server takes."""
+    """Log in with the first key that the server accepts."""
     tried: list[str] = []
     notes: list[str] = []
     agent = ssh_keys.Agent()
@@ -341,39 +340,39 @@ def _log_in(transport: Transport, target: Target, deadline_s: float) -> None:
         for what, key in ssh_keys.candidates(target, agent, notes):
             transport.auth_timeout = max(1.0, deadline_s - clock.monotonic_s())
             tried.append(f"{what} ({fingerprint(key.asbytes())})")
-            if _taken(transport, target, key, notes):
+            if _accepted(transport, target, key, notes):
                 return
             if not transport.is_active():
                 if len(tried) > 1:
-                    notes.append("too many keys for that server: name the right one with --key")
+                    notes.append("too many keys for that server: select one with --key")
                 break
     finally:
         agent.close()
     raise failures.login_refused(target, tried, notes)
 
 
-def _taken(transport: Transport, target: Target, key: Any, notes: list[str]) -> bool:
-    """Whether the server lets this key in."""
+def _accepted(transport: Transport, target: Target, key: Any, notes: list[str]) -> bool:
+    """Whether the server accepts this key."""
     try:
         more = transport.auth_publickey(target.user, key)
     except paramiko.BadAuthenticationType as error:
-        note = f"that server takes no keys, only {', '.join(error.allowed_types)}"
+        note = f"that server does not accept keys, only {', '.join(error.allowed_types)}"
         notes[:] = [*(each for each in notes if each != note), note]
         return False
     except (paramiko.SSHException, EOFError, OSError) as error:
         if not transport.is_active():
-            notes.append("then the server broke off")
+            notes.append("then the server closed the connection")
         elif "timeout" in str(error).lower():
-            raise failures.silent(target, "it does not answer the log-in") from None
+            raise failures.silent(target, "the login was not answered") from None
         elif not isinstance(error, paramiko.AuthenticationException):
             notes.append(str(error))
         return False
     if more:
         raise Untrusted(
-            f"the log-in as '{target.user}' wants more than a key",
+            f"the login as '{target.user}' requires more than a key",
             where=target.name,
             why=", ".join(more),
-            hint="Nobody is there to answer: let that user in by key alone there "
-            "(AuthenticationMethods publickey).",
+            hint="mirrord does not answer prompts: allow that user to log in with the key alone "
+            "there (AuthenticationMethods publickey).",
         )
     return True

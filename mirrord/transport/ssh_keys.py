@@ -1,4 +1,4 @@
-"""Private keys for SSH: reading them, finding them with the agent, making one."""
+"""Private keys for SSH: reading them, finding them in the agent, generating one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OPENSSH_MAGIC = b"openssh-key-v1\0"
 
 
 class Locked(Exception):
-    """A key with a passphrase. blob: its public part, b"" when that is not known."""
+    """A key with a passphrase. blob: its public part, b"" when that is unknown."""
 
     def __init__(self, blob: bytes) -> None:
         super().__init__("locked")
@@ -27,7 +27,7 @@ class Locked(Exception):
 
 
 class Unusable(Exception):
-    """A key file that cannot be read, or is none; the text says why."""
+    """A key file that cannot be read, or is not a key; the text gives the reason."""
 
 
 def load(file: str) -> Any:
@@ -38,9 +38,9 @@ def load(file: str) -> Any:
     except OSError as error:
         raise Unusable(error.strerror or str(error)) from None
     if found.st_uid == os.geteuid() and found.st_mode & 0o077:
-        raise Unusable(f"others may read it (mode {found.st_mode & 0o777:04o})")
+        raise Unusable(f"it is readable by others (mode {found.st_mode & 0o777:04o})")
     if b"PRIVATE KEY" not in data:
-        raise Unusable("it is no private key")
+        raise Unusable("it is not a private key")
     locked, blob = _lock(file, data)
     if locked:
         raise Locked(blob)
@@ -48,8 +48,8 @@ def load(file: str) -> Any:
         key = _parsed(data)
         if os.path.exists(f"{file}-cert.pub"):
             key.load_certificate(f"{file}-cert.pub")
-    except Exception as error:  # the libraries below raise of all kinds for a damaged key
-        raise Unusable(f"it is damaged, or of an unknown kind: {error}") from None
+    except Exception as error:  # the libraries raise many types for a damaged key
+        raise Unusable(f"it is damaged, or of an unsupported type: {error}") from None
     return key
 
 
@@ -65,7 +65,7 @@ def _parsed(data: bytes) -> Any:
     if isinstance(found, rsa.RSAPrivateKey):
         return paramiko.RSAKey(key=found)
     if isinstance(found, ec.EllipticCurvePrivateKey):
-        # (Paramiko's own reader of this kind refuses what ssh-keygen writes.)
+        # Paramiko's own reader of this type rejects what ssh-keygen writes.
         return paramiko.ECDSAKey(vals=(found, found.public_key()))
     if isinstance(found, ed25519.Ed25519PrivateKey):
         text = found.private_bytes(
@@ -78,7 +78,7 @@ def _parsed(data: bytes) -> Any:
 
 
 def _lock(file: str, data: bytes) -> tuple[bool, bytes]:
-    """Whether a key has a passphrase, and its public part as far as it can be known."""
+    """Whether a key has a passphrase, and its public part, b"" when that is unknown."""
     body = b"".join(line for line in data.splitlines() if not line.startswith(b"-----"))
     try:
         raw = base64.b64decode(body, validate=True)
@@ -101,7 +101,7 @@ def _lock(file: str, data: bytes) -> tuple[bool, bytes]:
 
 
 def _strings(raw: bytes, at: int) -> Iterator[bytes]:
-    """The strings that stand one after another in an SSH structure."""
+    """The consecutive strings of an SSH structure."""
     while at < len(raw):
         (length,) = struct.unpack_from(">I", raw, at)
         yield raw[at + 4 : at + 4 + length]
@@ -109,7 +109,7 @@ def _strings(raw: bytes, at: int) -> Iterator[bytes]:
 
 
 class Agent:
-    """The keys of the agent at SSH_AUTH_SOCK, asked for when they are needed; none without one.
+    """The keys of the agent at SSH_AUTH_SOCK, read when they are needed; none without an agent.
 
     Open until `close`, because the agent signs with them.
     """
@@ -130,15 +130,15 @@ class Agent:
             return {}
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the connection to the agent."""
         if self._agent is not None:
             self._agent.close()
 
 
 def candidates(target: Target, agent: Agent, notes: list[str]) -> Iterator[tuple[str, Any]]:
-    """(what it is, key) of each key to try, in order; what cannot be tried goes into `notes`.
+    """(description, key) of each key to try, in order; unusable keys are listed in `notes`.
 
-    With a key that is named in hosts.d there is only that one: `Untrusted` when it is of no use.
+    If hosts.d names a key, it is the only one: `Untrusted` when it cannot be used.
     """
     if target.key:
         yield _named(target, agent)
@@ -153,7 +153,7 @@ def candidates(target: Target, agent: Agent, notes: list[str]) -> Iterator[tuple
             offered.add(key.asbytes())
         except Locked as locked:
             if locked.blob in held:
-                own.append((f"{file} by the agent", held[locked.blob]))
+                own.append((f"{file} (agent)", held[locked.blob]))
                 offered.add(locked.blob)
             else:
                 notes.append(f"{file} has a passphrase and is not in the agent (ssh-add {file})")
@@ -163,7 +163,7 @@ def candidates(target: Target, agent: Agent, notes: list[str]) -> Iterator[tuple
     if not target.only:
         for blob, key in held.items():
             if blob not in offered:
-                yield "the agent's", key
+                yield "key of the agent", key
     yield from own
 
 
@@ -174,13 +174,13 @@ def _named(target: Target, agent: Agent) -> tuple[str, Any]:
         held = agent.keys().get(locked.blob)
         if held is None:
             raise failures.key_locked(target, target.key) from None
-        return f"{target.key} by the agent", held
+        return f"{target.key} (agent)", held
     except Unusable as error:
         raise failures.key_unreadable(target, target.key, str(error)) from None
 
 
 def make(file: Path, comment: str) -> str:
-    """Make an ed25519 key in `file` (0600), unless it is there; its public line either way."""
+    """Generate an ed25519 key in `file` (0600), unless the file exists; its public line."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ed25519
 
@@ -197,13 +197,13 @@ def make(file: Path, comment: str) -> str:
 
 
 def public_line(file: str, comment: str) -> str:
-    """`ssh-ed25519 AAAA… comment` of a private key; `Refused` when the key is of no use."""
+    """`ssh-ed25519 AAAA… comment` of a private key; `Refused` when the key cannot be used."""
     try:
         key = load(file)
         kind, blob = key.get_name(), key.asbytes()
     except Locked as locked:
         if not locked.blob:
-            raise _no_public(file, f"it has a passphrase, and {file}.pub is not there") from None
+            raise _no_public(file, f"it has a passphrase, and {file}.pub does not exist") from None
         blob = locked.blob
         kind = next(_strings(blob, 0)).decode()
     except Unusable as error:
@@ -215,5 +215,5 @@ def _no_public(file: str, why: str) -> MirrordError:
     return Refused(
         f"the key {file} cannot be used",
         why=why,
-        hint="Name another with --key, or leave --key out: then one of its own is made.",
+        hint="Use another key with --key, or omit --key: mirrord then generates one.",
     )

@@ -1,4 +1,4 @@
-"""Where an SSH connection goes and what it may use: hosts.d, and ~/.ssh/config for the rest."""
+"""Address and credentials of an SSH connection: from hosts.d, and ~/.ssh/config for the rest."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
 
 
 class Target(NamedTuple):
-    """One server as it is connected to.
+    """The resolved parameters of a connection to one server.
 
-    name: as messages name it. key: the one private key to use, or "" for those of the agent and
-    `keys`. only: no key of the agent beyond those of `keys`. alias: its name in known_hosts.
-    jumps: what ~/.ssh/config says to go through.
+    name: in messages. key: the only private key to use, or "" for those of the agent and `keys`.
+    only: do not use keys of the agent other than `keys`. alias: its name in known_hosts. jumps:
+    the jump hosts of ~/.ssh/config.
     """
 
     name: str
@@ -40,12 +40,12 @@ class Target(NamedTuple):
 
     @property
     def login(self) -> str:
-        """`user@address` with the port where it is not the usual one."""
+        """`user@address`, with the port if it is not 22."""
         return f"{self.user}@{self.address}" + (f" port {self.port}" if self.port != 22 else "")
 
 
 def resolve(host: RemoteHost) -> Target:
-    """The target of `host`; `ConfigError` for an ssh configuration that cannot be understood."""
+    """The target of `host`; `ConfigError` for an ssh configuration that cannot be parsed."""
     found = _configured(host.address)
     address = found.get("hostname", host.address)
     usual = RemoteHost("", "").connect_s
@@ -54,7 +54,7 @@ def resolve(host: RemoteHost) -> Target:
         connect_s = float(found["connecttimeout"]) or usual
     if found.get("proxycommand") and not host.jump:
         raise Unsupported(
-            "~/.ssh/config has a ProxyCommand for it",
+            "~/.ssh/config has a ProxyCommand for this host",
             where=host.name,
             hint=f'Use ProxyJump there, or set transport = "openssh" in hosts.d/{host.name}.toml.',
         )
@@ -86,12 +86,12 @@ def resolve(host: RemoteHost) -> Target:
 def _port(found: Any, host: RemoteHost) -> int:
     text = str(found.get("port", 22))
     if not text.isdigit() or not 0 < int(text) < 65536:
-        raise ConfigError(f"~/.ssh/config has a port that cannot be one: '{text}'", where=host.name)
+        raise ConfigError(f"~/.ssh/config has an invalid port: '{text}'", where=host.name)
     return int(text)
 
 
 def _jumps(text: str) -> tuple[RemoteHost, ...]:
-    """The hosts of a ProxyJump line: `[user@]host[:port]`, one after another."""
+    """The hosts of a ProxyJump line: `[user@]host[:port]`, separated by commas."""
     if text.lower() == "none":
         return ()
     jumps = []
@@ -100,19 +100,19 @@ def _jumps(text: str) -> tuple[RemoteHost, ...]:
             r"(?:ssh://)?(?:([^@]+)@)?(\[[^]]+\]|[^:]+)(?::(\d+))?/?", word.strip()
         )
         if parts is None:
-            raise ConfigError(f"~/.ssh/config has a ProxyJump that cannot be one: '{word}'")
+            raise ConfigError(f"~/.ssh/config has an invalid ProxyJump: '{word}'")
         address = parts[2].strip("[]")
         jumps.append(RemoteHost(address, address, port=int(parts[3] or 0), user=parts[1] or ""))
     return tuple(jumps)
 
 
 def _expanded(name: str) -> str:
-    """A file's name without `~`: the folder of HOME, as it is for all other settings."""
+    """A path with `~` replaced by HOME, as for all other settings."""
     return os.path.expanduser(name)
 
 
 def _configured(address: str) -> Any:
-    """What ~/.ssh/config and then the system's ssh_config say of an address (keys: lower case)."""
+    """The settings of ~/.ssh/config, then ssh_config, for an address (keys in lower case)."""
     own = Path(_expanded("~/.ssh/config"))
     text = _read(own, own.parent, 0) + "\nHost *\n" + _read(_SYSTEM_CONFIG, Path("/etc/ssh"), 0)
     if not re.search(r"(?im)^\s*[a-z]", text.replace("Host *", "")):
@@ -123,23 +123,23 @@ def _configured(address: str) -> Any:
         return paramiko.SSHConfig.from_text(text).lookup(address)
     except (paramiko.SSHException, KeyError, ValueError, ImportError) as error:
         raise ConfigError(
-            "~/.ssh/config cannot be understood",
+            "~/.ssh/config cannot be parsed",
             why=str(error) or type(error).__name__,
-            hint=f"'ssh -G {address}' shows what ssh makes of it; or set transport = "
+            hint=f"'ssh -G {address}' shows how ssh reads it; or set transport = "
             '"openssh" in hosts.d.',
         ) from None
 
 
 def _read(file: Path, folder: Path, depth: int) -> str:
-    """A configuration with its `Include` lines replaced by what they include."""
+    """A configuration with its `Include` lines replaced by the included files."""
     try:
         text = file.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("it cannot be read", where=str(file), why=str(error)) from None
+        raise ConfigError("the file cannot be read", where=str(file), why=str(error)) from None
     if depth > _DEPTH_MAX:
-        raise ConfigError("it includes itself, or too many others", where=str(file))
+        raise ConfigError("the file includes itself, or too many others", where=str(file))
     lines, block = [], "Host *"
     for line in text.splitlines():
         words = line.strip().replace("=", " ", 1).split()
@@ -154,7 +154,7 @@ def _read(file: Path, folder: Path, depth: int) -> str:
                 included = _read(Path(name), folder, depth + 1)
                 if block != "Host *" and re.search(r"(?im)^\s*(host|match)\b", included):
                     raise ConfigError(
-                        f"'{block.strip()}' includes a file with blocks of its own",
+                        f"'{block.strip()}' includes a file with its own Host or Match blocks",
                         where=str(file),
                         hint="Include it before the first Host line, or set transport = "
                         '"openssh" in hosts.d.',

@@ -1,7 +1,7 @@
 """TLS 1.3 between two ends that know each other's certificate beforehand.
 
-The data channel beside SSH: both ends make a certificate for this one time, tell each other over
-SSH, and then accept nobody else (docs/security.md).
+The data channel beside SSH: both ends generate a one-time certificate, exchange the certificates
+over SSH, and then accept no other peer (docs/security.md).
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from mirrord.transport.tlsstream import TlsStream
 
 __all__ = ["Listener", "OneTime", "TlsStream", "connect", "fingerprint_of_pem"]
 
-#: What the accepting end says first, so that the other one knows that it was accepted: in TLS 1.3
-#: a client is done before the server has looked at its certificate.
+#: Sent first by the accepting end, so that the client knows that it was accepted: in TLS 1.3 the
+#: client's handshake is complete before the server has verified the client's certificate.
 GREETING = b"mirrord\n"
-#: Or this, when the certificate is a right one whose owner is not welcome any more.
+#: Sent instead when the certificate is valid but its owner is no longer permitted.
 REFUSAL = b"refused\n"
-#: Strangers at a port: how long each may take, how much it may say, and how many there may be.
+#: Limits of unauthenticated connections: time and bytes of each handshake, and their number.
 HANDSHAKE_S = 5.0
 HANDSHAKE_BYTES_MAX = 64 << 10
 PENDING_MAX = 64
 
 
 class OneTime(NamedTuple):
-    """A certificate for one connection, with its key; both are only in memory.
+    """A certificate for one connection, with its key; both are only kept in memory.
 
-    certificate: PEM, what the other end needs. key: PEM, what it must not have. fingerprint:
+    certificate: PEM, sent to the other end. key: PEM, never sent. fingerprint:
     SHA-256 of the certificate's DER in hexadecimal.
     """
 
@@ -45,7 +45,7 @@ class OneTime(NamedTuple):
 
     @classmethod
     def make(cls) -> OneTime:
-        """A new one; takes about a millisecond after the first."""
+        """Generate one; takes about a millisecond after the first."""
         from datetime import datetime
 
         from cryptography import x509
@@ -60,7 +60,7 @@ class OneTime(NamedTuple):
             .issuer_name(name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            # It ends with the connection: the clocks of two hosts have no say in it.
+            # It is used for one connection only: validity does not depend on the hosts' clocks.
             .not_valid_before(datetime(2000, 1, 1))
             .not_valid_after(datetime(9999, 12, 31, 23, 59, 59))
             .sign(key, hashes.SHA256())
@@ -74,28 +74,28 @@ class OneTime(NamedTuple):
 
 
 def fingerprint_of_pem(certificate: str) -> str:
-    """SHA-256 of a PEM certificate's DER, hexadecimal. `Untrusted` when it is none."""
+    """SHA-256 of a PEM certificate's DER, hexadecimal. `Untrusted` when it is malformed."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
 
     try:
         made = x509.load_pem_x509_certificate(certificate.encode())
     except ValueError as error:
-        raise Untrusted("the other end's certificate makes no sense", why=str(error)) from None
+        raise Untrusted("malformed certificate of the other end", why=str(error)) from None
     return made.fingerprint(hashes.SHA256()).hex()
 
 
 def context(*, server: bool, certificate: str, key: str, trusted: str) -> TlsConfig:
-    """TLS 1.3 only; the peer must show the certificate `trusted` (PEM), or one that it signed.
+    """TLS 1.3 only; the peer must present the certificate `trusted` (PEM), or one signed by it.
 
-    `Untrusted` says whose certificate makes no sense.
+    `Untrusted` reports whose certificate is malformed.
     """
     try:
         return TlsConfig(server, certificate, key, trusted)
     except ValueError as error:
         whose, why = error.args
-        owner = "our own" if whose == "own" else "the other end's"
-        raise Untrusted(f"{owner} certificate makes no sense", why=why) from None
+        owner = "this end" if whose == "own" else "the other end"
+        raise Untrusted(f"malformed certificate of {owner}", why=why) from None
 
 
 def connect(
@@ -107,10 +107,10 @@ def connect(
     *,
     name: str = "",
 ) -> TlsStream:
-    """A stream to the listener there, which must show exactly `peer_certificate` (PEM).
+    """A stream to the listener there, which must present exactly `peer_certificate` (PEM).
 
-    name: of the other end for messages. `Unreachable`: nobody answers, or no TLS. `Untrusted`:
-    somebody else answers, or we are not let in.
+    name: of the other end, for messages. `Unreachable`: no response, or not TLS. `Untrusted`:
+    the other end has another certificate, or does not accept ours.
     """
     prepared = context(
         server=False, certificate=own.certificate, key=own.key, trusted=peer_certificate
@@ -130,9 +130,9 @@ def open_stream(
     name: str = "",
     right: Callable[[str], bool] = bool,
 ) -> TlsStream:
-    """Connect, look who it is, and wait for the greeting; errors as `connect`.
+    """Connect, verify the peer, and wait for the greeting; errors as for `connect`.
 
-    right: whether a certificate with this fingerprint is the right one.
+    right: whether a certificate with this fingerprint is the expected one.
     """
     deadline_s = clock.monotonic_s() + timeout_s
     where = name or address
@@ -146,15 +146,15 @@ def open_stream(
         _shake_hands(connection, tls, deadline_s)
         stream = TlsStream(connection, tls, where)
         if not right(stream.fingerprint):
-            raise _somebody_else(where, port, "it is not the one that was agreed on")
+            raise _wrong_peer(where, port, "it is not the agreed one")
         _await_greeting(stream, connection, deadline_s)
         connection.settimeout(None)
     except TlsUntrusted as error:
         connection.close()
-        raise _somebody_else(where, port, str(error)) from None
+        raise _wrong_peer(where, port, str(error)) from None
     except TlsAlert as error:
         connection.close()
-        raise _not_welcome(where, _reason(error)) from None
+        raise _not_accepted(where, _reason(error)) from None
     except OSError as error:
         connection.close()
         raise _unreachable(where, port, error) from None
@@ -173,11 +173,11 @@ def _shake_hands(connection: socket.socket, tls: TlsSession, deadline_s: float) 
             return
         received = connection.recv(RECEIVED_BYTES)
         if not received:
-            raise ConnectionResetError("it hung up during the handshake")
+            raise ConnectionResetError("the connection was closed during the handshake")
         tls.feed(received)
 
 
-#: Of a handshake, at once.
+#: Read at once during a handshake.
 RECEIVED_BYTES = 16 << 10
 
 
@@ -188,9 +188,9 @@ def _await_greeting(stream: TlsStream, connection: socket.socket, deadline_s: fl
         piece = stream.read(len(GREETING) - len(greeting))
         greeting += piece
         if greeting == REFUSAL:
-            raise _not_welcome(stream.peer, "it is not on its list of peers")
+            raise _not_accepted(stream.peer, "it is not on its list of peers")
         if not piece or not (GREETING.startswith(greeting) or REFUSAL.startswith(greeting)):
-            raise ConnectionResetError("it hung up during the handshake")
+            raise ConnectionResetError("the connection was closed during the handshake")
 
 
 def _left(deadline_s: float) -> float:
@@ -207,38 +207,38 @@ def _reason(error: OSError) -> str:
 def _unreachable(where: str, port: int, error: OSError) -> Unreachable:
     why = _reason(error)
     if isinstance(error, TlsError):
-        why = f"what answers there does not speak TLS 1.3 ({why})"
+        why = f"the server there does not support TLS 1.3 ({why})"
     elif isinstance(error, TimeoutError):
-        why = "no answer in time: a firewall may drop it"
+        why = "no response in time: a firewall may drop the packets"
     return Unreachable(f"port {port} cannot be reached", where=where, why=why)
 
 
-def _somebody_else(where: str, port: int, why: str) -> Untrusted:
+def _wrong_peer(where: str, port: int, why: str) -> Untrusted:
     return Untrusted(
-        f"somebody else answers at port {port}",
+        f"the certificate presented on port {port} is not accepted",
         where=where,
-        why=f"its certificate is not accepted: {why}",
-        hint="Look what listens there, and whether something in between takes TLS apart.",
+        why=why,
+        hint="Check what listens there, and whether a proxy in between intercepts TLS.",
     )
 
 
-def _not_welcome(where: str, why: str) -> Untrusted:
+def _not_accepted(where: str, why: str) -> Untrusted:
     return Untrusted(
-        "the other end does not accept our certificate",
+        "the other end does not accept this host's certificate",
         where=where,
         why=why,
-        hint="Its log says which certificate it was shown.",
+        hint="Its log shows which certificate it received.",
     )
 
 
 def tune(connection: socket.socket) -> None:
-    """Small frames leave at once, and a peer that is gone is noticed some day by the kernel too."""
+    """Send small frames immediately, and let the kernel detect a dead peer, too."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
-class _Stranger:
-    """A connection whose handshake is not done."""
+class _PendingHandshake:
+    """A connection whose handshake is not complete."""
 
     def __init__(self, connection: socket.socket, prepared: TlsConfig, address: str) -> None:
         self.connection, self.address = connection, address
@@ -247,31 +247,31 @@ class _Stranger:
         self._bytes_left = HANDSHAKE_BYTES_MAX
 
     def advance(self) -> bool:
-        """Take what came; True when the handshake is done. `OSError`: turn it away."""
+        """Process received bytes; True when the handshake is complete. `OSError`: reject it."""
         received = self.connection.recv(min(RECEIVED_BYTES, self._bytes_left))
         if not received:
-            raise ConnectionResetError("it hung up")
+            raise ConnectionResetError("the connection was closed")
         self._bytes_left -= len(received)
         self.tls.feed(received)
         self.send()
         self.tls.check()
         done = not self.tls.handshaking()
         if not done and self._bytes_left <= 0:
-            raise ConnectionAbortedError("its handshake has no end")
+            raise ConnectionAbortedError("its handshake is too long")
         return done
 
     def send(self) -> None:
-        """What the handshake has to say; a new socket has room for it."""
+        """Send the pending handshake bytes; a new socket has room for them."""
         sealed = self.tls.outgoing()
         if sealed and self.connection.send(sealed) != len(sealed):
-            raise ConnectionAbortedError("it does not take our answer")
+            raise ConnectionAbortedError("it does not read the reply")
 
 
-class Door:
-    """A listening socket with the strangers before it; keeps out who has no right certificate.
+class TlsAcceptor:
+    """A listening socket with its pending handshakes; rejects peers without a valid certificate.
 
-    Nothing that a stranger does holds up the others: handshakes run side by side, each with its
-    end, and when too many stand there the oldest goes.
+    No pending connection delays the others: handshakes run concurrently, each with a deadline, and
+    when there are too many the oldest is closed.
     """
 
     def __init__(self, listening: socket.socket, prepared: TlsConfig) -> None:
@@ -282,9 +282,9 @@ class Door:
         self._woken, self._waker = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         self._ready: deque[TlsStream] = deque()
-        self._strangers: dict[socket.socket, _Stranger] = {}
-        #: How many were turned away, and the last: "192.0.2.7: it hung up".
-        self.turned_away = 0
+        self._pending: dict[socket.socket, _PendingHandshake] = {}
+        #: How many were rejected, and the last: "192.0.2.7: the connection was closed".
+        self.rejected = 0
         self.last = ""
         listening.setblocking(False)
         self._woken.setblocking(False)
@@ -292,68 +292,68 @@ class Door:
             self._selector.register(each, selectors.EVENT_READ)
 
     def admit(self, stream: TlsStream) -> None:
-        """Look at who shook hands, before a byte is exchanged; `Untrusted` turns it away."""
+        """Check an authenticated peer before any data is exchanged; `Untrusted` rejects it."""
 
     def accept(self, timeout_s: float) -> TlsStream:
-        """The next stream that was admitted. `Unreachable` when none comes in time, or `close`
-        was called.
+        """The next accepted stream. `Unreachable` when there is none in time, or `close` was
+        called.
         """
         deadline_s = clock.monotonic_s() + timeout_s
         with self._lock:
             while not self._ready:
                 left = deadline_s - clock.monotonic_s()
                 if self._closed or left <= 0:
-                    raise self._nobody()
-                self._wait(min(left, self._next_end_s()))
+                    raise self._no_connection()
+                self._wait(min(left, self._next_deadline_s()))
             return self._ready.popleft()
 
-    def _nobody(self) -> Unreachable:
+    def _no_connection(self) -> Unreachable:
         if self._closed:
             return Unreachable(f"port {self.port} was closed")
-        why = "nothing came"
-        if self.turned_away:
-            why = f"{self.turned_away} turned away, the last: {self.last}"
+        why = "there was no connection"
+        if self.rejected:
+            why = f"{self.rejected} rejected, the last: {self.last}"
         return Unreachable(f"the other end did not connect to port {self.port}", why=why)
 
-    def _next_end_s(self) -> float:
-        ends = [each.deadline_s for each in self._strangers.values()]
-        return max(0.0, min(ends) - clock.monotonic_s()) if ends else HANDSHAKE_S
+    def _next_deadline_s(self) -> float:
+        deadlines = [each.deadline_s for each in self._pending.values()]
+        return max(0.0, min(deadlines) - clock.monotonic_s()) if deadlines else HANDSHAKE_S
 
     def _wait(self, seconds: float) -> None:
-        """One round: whoever has something to say is heard, whoever is late is turned away."""
+        """One round: process connections that are ready, reject those past their deadline."""
         for key, _ in self._selector.select(seconds):
             if key.fileobj is self._listening:
-                self._welcome()
+                self._accept_connection()
             elif key.fileobj is not self._woken:
-                self._hear(key.data)
+                self._advance(key.data)
         now_s = clock.monotonic_s()
-        for stranger in [s for s in self._strangers.values() if s.deadline_s <= now_s]:
-            self._turn_away(stranger, TimeoutError("it took too long"))
+        for pending in [s for s in self._pending.values() if s.deadline_s <= now_s]:
+            self._reject(pending, TimeoutError("the handshake took too long"))
 
-    def _welcome(self) -> None:
+    def _accept_connection(self) -> None:
         try:
             connection, address = self._listening.accept()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 clock.sleep_s(0.05)  # no descriptors left: the connection stays in the queue
             return
-        if len(self._strangers) >= PENDING_MAX:
-            self._turn_away(next(iter(self._strangers.values())), OSError("too many at once"))
-        stranger = _Stranger(connection, self._prepared, address[0])
+        if len(self._pending) >= PENDING_MAX:
+            self._reject(next(iter(self._pending.values())), OSError("too many pending handshakes"))
+        pending = _PendingHandshake(connection, self._prepared, address[0])
         connection.setblocking(False)
         tune(connection)
-        self._strangers[connection] = stranger
-        self._selector.register(connection, selectors.EVENT_READ, stranger)
+        self._pending[connection] = pending
+        self._selector.register(connection, selectors.EVENT_READ, pending)
 
-    def _hear(self, stranger: _Stranger) -> None:
-        if stranger.connection not in self._strangers:
-            return  # turned away in this very round
+    def _advance(self, pending: _PendingHandshake) -> None:
+        if pending.connection not in self._pending:
+            return  # rejected in this round
         try:
-            if not stranger.advance():
+            if not pending.advance():
                 return
-            self._selector.unregister(stranger.connection)
-            stream = TlsStream(stranger.connection, stranger.tls, stranger.address)
-            stranger.connection.setblocking(True)  # a new socket has room for the greeting
+            self._selector.unregister(pending.connection)
+            stream = TlsStream(pending.connection, pending.tls, pending.address)
+            pending.connection.setblocking(True)  # a new socket has room for the greeting
             try:
                 self.admit(stream)
             except Untrusted:
@@ -361,36 +361,36 @@ class Door:
                 raise
             stream.write(GREETING)
         except (OSError, Untrusted) as error:
-            self._turn_away(stranger, error)
+            self._reject(pending, error)
             return
-        del self._strangers[stranger.connection]
+        del self._pending[pending.connection]
         self._ready.append(stream)
 
-    def _turn_away(self, stranger: _Stranger, error: OSError | Untrusted) -> None:
-        del self._strangers[stranger.connection]
-        self.turned_away += 1
+    def _reject(self, pending: _PendingHandshake, error: OSError | Untrusted) -> None:
+        del self._pending[pending.connection]
+        self.rejected += 1
         why = str(error) if isinstance(error, Untrusted) else _reason(error)
-        self.last = f"{stranger.address}: {why}"
-        if stranger.connection.fileno() in self._selector.get_map():
-            self._selector.unregister(stranger.connection)
-        stranger.connection.close()
+        self.last = f"{pending.address}: {why}"
+        if pending.connection.fileno() in self._selector.get_map():
+            self._selector.unregister(pending.connection)
+        pending.connection.close()
 
     def close(self) -> None:
-        """End it, from any thread, also while another one waits in `accept`."""
+        """Close it, from any thread, also while another one waits in `accept`."""
         self._closed = True
-        self._waker.close()  # whoever waits sees the end of it
+        self._waker.close()  # wakes a thread that waits in `accept`
         with self._lock:
-            for each in (*self._strangers, self._listening, self._woken):
+            for each in (*self._pending, self._listening, self._woken):
                 each.close()
             for stream in self._ready:
                 stream.close()
-            self._strangers.clear()
+            self._pending.clear()
             self._ready.clear()
             self._selector.close()
 
 
-class Listener(Door):
-    """Waits at a port for one peer, as often as it connects."""
+class Listener(TlsAcceptor):
+    """Listens on a port for one peer, any number of connections."""
 
     def __init__(
         self,
@@ -399,8 +399,8 @@ class Listener(Door):
         ports: tuple[int, int] | int = 0,
         address: str = "",
     ) -> None:
-        """ports: the lowest and the highest that may be used; 0: any. address: "" for all of this
-        host. `IoFailed` when no port is free.
+        """ports: the lowest and the highest that may be used; 0: any. address: "" for all addresses
+        of this host. `IoFailed` when no port is free.
         """
         self._expected = fingerprint_of_pem(peer_certificate)
         prepared = context(
@@ -409,15 +409,15 @@ class Listener(Door):
         super().__init__(listen(address, ports), prepared)
 
     def admit(self, stream: TlsStream) -> None:
-        """Only the one certificate that was agreed on."""
+        """Accept only the agreed certificate."""
         if stream.fingerprint != self._expected:
-            raise Untrusted("it shows another certificate than was agreed on")
+            raise Untrusted("it presented a certificate other than the agreed one")
 
 
 def listen(address: str, ports: tuple[int, int] | int) -> socket.socket:
-    """A listening socket at the first free one of these ports (lowest, highest; or one; 0: any).
+    """A listening socket on the first free one of these ports (lowest, highest; or one; 0: any).
 
-    `IoFailed` says why there is none.
+    `IoFailed` when no port can be used.
     """
     low, high = ports if isinstance(ports, tuple) else (ports, ports)
     both = not address and socket.has_dualstack_ipv6()
@@ -431,4 +431,4 @@ def listen(address: str, ports: tuple[int, int] | int) -> socket.socket:
         except OSError as error:
             why = error.strerror or str(error)
     shown = str(low) if low == high else f"{low} to {high}"
-    raise IoFailed(f"nothing can listen at port {shown}", where=address, why=why)
+    raise IoFailed(f"cannot listen on port {shown}", where=address, why=why)

@@ -1,7 +1,7 @@
 """A byte stream over TLS 1.3, in both directions at once.
 
-The cryptography is rustls, without I/O (native/python/src/tls.rs): here is the socket. One thread
-may read while another writes, and nobody holds the session while the socket is waited for.
+The cryptography is rustls, without I/O (native/python/src/tls.rs); this module does the socket
+I/O. One thread may read while another writes, and the session is not locked during socket I/O.
 """
 
 from __future__ import annotations
@@ -15,43 +15,43 @@ from collections.abc import Iterator
 from mirrord.system.native import TlsSession
 from mirrord.transport.base import ByteStream
 
-#: What is taken from the socket at once, and encrypted before it is sent: small enough to stay in
+#: Read from the socket at once, and encrypted at once before it is sent: small enough to stay in
 #: the processor's cache between the steps.
 _PIECE_BYTES = 256 << 10
 
 
 class TlsStream(ByteStream):
-    """See `ByteStream`; over a connected socket whose handshake is done.
+    """See `ByteStream`; over a connected socket whose handshake is complete.
 
-    An end of the connection that the peer did not announce raises `OSError`: somebody else may
-    have cut it.
+    A connection that ends without the peer's close_notify raises `OSError`: an attacker may have
+    cut it.
     """
 
     def __init__(self, connection: socket.socket, tls: TlsSession, peer: str) -> None:
-        """peer: as messages name it. The socket belongs to the stream from now on."""
+        """peer: its name in messages. The stream owns the socket from now on."""
         self.peer = peer
-        #: SHA-256 of the peer's certificate (DER), in hexadecimal; "" when it showed none.
+        #: SHA-256 of the peer's certificate (DER), in hexadecimal; "" if it presented none.
         shown = tls.peer_certificate()
         self.fingerprint = hashlib.sha256(shown).hexdigest() if shown else ""
         self._socket = connection
         self._tls = tls
         self._reading = threading.Lock()
         self._writing = threading.Lock()
-        #: Of the two below: the descriptor must not be closed, and perhaps be given to another
-        #: file, while a thread is inside a call with it.
+        #: Guards the two below: the descriptor must not be closed, and its number reused for
+        #: another file, while a thread is in a system call with it.
         self._using = threading.Lock()
         self._users = 0
         self._closed = False
-        self._taken = bytearray(_PIECE_BYTES)
+        self._received = bytearray(_PIECE_BYTES)
 
     def read(self, most: int) -> bytes:
         """See `ByteStream`."""
         with self._reading, self._use():
             while (found := self._tls.read(most)) is None:
-                count = self._socket.recv_into(self._taken)
+                count = self._socket.recv_into(self._received)
                 if not count:
-                    raise ConnectionAbortedError("the connection was cut without a goodbye")
-                self._tls.feed(memoryview(self._taken)[:count])
+                    raise ConnectionAbortedError("the connection was closed without close_notify")
+                self._tls.feed(memoryview(self._received)[:count])
             return found
 
     def write(self, *parts: bytes | memoryview) -> None:
@@ -61,7 +61,7 @@ class TlsStream(ByteStream):
                 self._socket.sendall(self._tls.seal(group))
 
     def close(self) -> None:
-        """See `ByteStream`. Tells the peer when that needs no waiting."""
+        """See `ByteStream`. Sends close_notify if that does not block."""
         with self._using:
             if self._closed:
                 return
@@ -69,14 +69,14 @@ class TlsStream(ByteStream):
             self._users += 1
         if self._writing.acquire(blocking=False):
             try:
-                self._say_goodbye()
+                self._send_close_notify()
             finally:
                 self._writing.release()
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes whoever waits in it
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes threads that wait for it
         self._leave()
 
-    def _say_goodbye(self) -> None:
+    def _send_close_notify(self) -> None:
         with contextlib.suppress(OSError):
             self._socket.send(self._tls.goodbye(), socket.MSG_DONTWAIT)
 
@@ -100,7 +100,7 @@ class TlsStream(ByteStream):
 
 
 def _pieces(parts: tuple[bytes | memoryview, ...]) -> Iterator[list[bytes | memoryview]]:
-    """The same bytes in groups of `_PIECE_BYTES`."""
+    """The same bytes, in groups of `_PIECE_BYTES`."""
     group: list[bytes | memoryview] = []
     room = _PIECE_BYTES
     for part in parts:

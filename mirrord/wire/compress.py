@@ -1,7 +1,7 @@
-"""Compression of data frames, and the choice of how hard to compress.
+"""Compression of data frames, and the choice of the compression level.
 
-Each frame is a zstd frame by itself, or raw: so the level may change at any frame, and frames may
-go over several sockets. Nothing here has a clock or a thread; who packs passes the times in.
+Each data frame is a separate zstd frame, or raw, so the level may change at any frame, and frames
+may be sent over several sockets. No clock or threads here; the caller passes the times in.
 """
 
 from __future__ import annotations
@@ -15,33 +15,32 @@ import zstandard
 
 from mirrord.core.errors import Damaged, UsageError
 
-#: What a payload is.
+#: Compression of a payload.
 RAW, ZSTD = 0, 1
 
-#: The levels there are to choose from, 0 for off, with what to expect before anything was
-#: measured, in relation to level 1: its speed, and what it saves (ratio - 1) of text. The order is
-#: that of their cost.
+#: The available levels, 0 for off, in the order of their cost; and the expected speed and gain
+#: (ratio - 1) on text, relative to level 1, until they are measured.
 LEVELS = (0, 1, 3, 6, 9, 12, 19)
 _EXPECTED = {
     1: (1.0, 1.0), 3: (0.9, 1.13), 6: (0.3, 1.26), 9: (0.19, 1.29), 12: (0.13, 1.31),
     19: (0.018, 1.42),
 }  # fmt: skip
 LEVEL_MAX = 19
-#: Of text on one core at level 1: bytes per second, and the ratio less 1.
+#: Expected for text on one core at level 1: bytes per second, and ratio - 1.
 _FIRST_SPEED, _FIRST_GAIN = 300e6, 1.5
 
-#: A sample: so many pieces of so many bytes, spread over the chunk. It is worth compressing when
-#: level 1 makes it smaller by more than this share.
+#: A sample: this many pieces of this many bytes, spread over the chunk. The chunk is compressed if
+#: level 1 reduces the sample by more than this fraction.
 _SAMPLE_PIECES, _SAMPLE_BYTES = 4, 4 << 10
 _WORTH = 0.06
-#: A chunk that is not made smaller by this share is sent as it is: unpacking costs time, too.
+#: A chunk not reduced by this fraction is sent raw: decompression costs time, too.
 _KEPT = 0.03
 
 
 class Packed(NamedTuple):
-    """A chunk as it travels.
+    """A chunk as it is sent.
 
-    flag: RAW or ZSTD. level: at which it was compressed; 0: it was not even tried.
+    flag: RAW or ZSTD. level: at which it was compressed; 0: compression was not tried.
     """
 
     flag: int
@@ -50,7 +49,7 @@ class Packed(NamedTuple):
 
 
 class Compressor:
-    """Packs chunks; one thread uses it at a time, and other threads run meanwhile."""
+    """Compresses chunks. Used by one thread at a time; releases the GIL while it compresses."""
 
     def __init__(self) -> None:
         self._made: dict[int, zstandard.ZstdCompressor] = {}
@@ -63,7 +62,7 @@ class Compressor:
         return found
 
     def worth(self, chunk: bytes | memoryview) -> bool:
-        """Whether a sample of it can be compressed: costs microseconds, also of a large chunk."""
+        """Whether a sample of it is compressible; takes microseconds, also for a large chunk."""
         size = _SAMPLE_PIECES * _SAMPLE_BYTES
         sample: bytes | memoryview = chunk
         if len(chunk) > size:
@@ -73,10 +72,10 @@ class Compressor:
         return len(self._at(1).compress(sample)) < len(sample) * (1 - _WORTH)
 
     def pack(self, chunk: bytes | memoryview, level: int) -> Packed:
-        """The chunk at that level (0: off), or as it is when that is hardly larger.
+        """The chunk compressed at that level (0: off), or raw if that saves almost nothing.
 
-        Of data that does not compress (also because the file system has compressed it already)
-        only a sample is tried.
+        If the data is not compressible (for example, compressed by the file system already) only
+        a sample is tried.
         """
         if level <= 0 or not len(chunk) or not self.worth(chunk):
             return Packed(RAW, chunk, 0)
@@ -87,65 +86,66 @@ class Compressor:
 
 
 def unpack(flag: int, payload: bytes | memoryview, size_max: int) -> bytes:
-    """The chunk; `Damaged` when it is none, or would be larger than `size_max` bytes.
+    """The chunk; `Damaged` when it is malformed, or would be larger than `size_max` bytes.
 
-    Memory for at most `size_max` bytes is taken, whatever the payload says of itself.
+    Allocates at most `size_max` bytes, whatever size the payload declares.
     """
     if flag == RAW:
         if len(payload) > size_max:
             raise Damaged("a chunk is too large", why=f"{len(payload)} bytes of {size_max}")
         return bytes(payload)
     if flag != ZSTD:
-        raise Damaged("a chunk is packed in an unknown way", why=f"{flag}")
+        raise Damaged("unknown compression of a chunk", why=f"{flag}")
     try:
         size = zstandard.frame_content_size(payload)
         if not 0 <= size <= size_max:
             raise Damaged(
-                "a packed chunk is too large",
-                why=f"{size} bytes of {size_max}"
-                if size >= 0
-                else "it does not say how large it is",
+                "a compressed chunk is too large",
+                why=f"{size} bytes of {size_max}" if size >= 0 else "it does not declare its size",
             )
         chunk = zstandard.ZstdDecompressor().decompress(
             payload, max_output_size=size, allow_extra_data=False
         )
     except zstandard.ZstdError as error:
-        raise Damaged("a packed chunk makes no sense", why=str(error)) from None
+        raise Damaged("malformed compressed chunk", why=str(error)) from None
     if len(chunk) != size:
-        raise Damaged("a packed chunk is not as large as it says", why=f"{len(chunk)}, not {size}")
+        raise Damaged(
+            "a compressed chunk does not have its declared size", why=f"{len(chunk)}, not {size}"
+        )
     return chunk
 
 
 class Rate:
-    """How fast something can go (a link, a source), from how fast it went and how long somebody
-    waited for it.
+    """Estimates the maximum rate of a link or a source, from its observed rate and from how long
+    the sender waited for it.
 
-    Only who waits sees the limit itself: the buffers before a link are full then. Otherwise it lies
-    somewhere above: what is known of it stays, and is doubted more and more as time goes by.
+    The limit is only observed while the sender waits: then the buffers before the link are full.
+    Otherwise the limit is higher than the observed rate: the last estimate is kept, and raised
+    more and more over time.
     """
 
     _WINDOW_S = 0.2
     _FIRST = 3
     _WAITED, _FREE = 0.25, 0.1
     _DOUBT, _DOUBT_MAX = 0.02, 1.0
-    #: Windows without a doubt after one that was wrong; twice as many each time.
+    #: Windows without raising the estimate after a wrong raise; doubled each time.
     _SURE, _SURE_MAX = 4, 64
 
     def __init__(self) -> None:
-        #: Bytes per second; infinite while nobody ever waited.
+        #: Bytes per second; infinite until the sender had to wait.
         self.limit = float("inf")
-        #: Windows until something is known: at first all goes into the buffers of the kernel.
+        #: Windows until the estimate is usable: the first data only fills the kernel's buffers.
         self._unknown = self._FIRST
         self._since_s: float | None = None
         self._bytes = 0
         self._waited_s = 0.0
         self._doubt = self._DOUBT
-        #: What was seen last while somebody waited; how sure that is, and for how long yet.
+        #: The last rate observed while waiting; its confidence in windows, and how many are left.
         self._seen = 0.0
         self._sure = self._sure_yet = 0
 
-    def told(self, count: int, waited_s: float, now_s: float) -> None:
-        """`count` bytes went, for which somebody waited so long, up to now (monotonic)."""
+    def observe(self, count: int, waited_s: float, now_s: float) -> None:
+        """`count` bytes were moved, with `waited_s` of waiting, up to now (monotonic)."""
         if self._since_s is None:
             self._since_s = now_s - waited_s
         self._bytes += count
@@ -158,14 +158,14 @@ class Rate:
         if share >= self._WAITED:
             self._waiting(seen)
         elif share < self._FREE:
-            # No faster than it was while somebody waited.
+            # No faster than it was during the waits.
             most = self._bytes / self._waited_s if self._waited_s > 0 else float("inf")
             self._free(seen, most)
         self._since_s, self._bytes, self._waited_s = now_s, 0, 0.0
 
     @property
     def known(self) -> bool:
-        """Whether it was seen long enough to say anything."""
+        """Whether it was observed long enough for an estimate."""
         return self._unknown <= 0
 
     def _waiting(self, seen: float) -> None:
@@ -188,21 +188,21 @@ class Rate:
 
 
 class Chooser:
-    """Chooses the level of each chunk: the one that moves the most of the source's bytes.
+    """Chooses the level of each chunk: the one with the highest throughput of raw bytes.
 
     That is min(link's rate x ratio, speed of compression, source's rate). The ratio and the speed
-    are measured on this very stream, of the level in use with each chunk, of its neighbours now
-    and then. May be used by several threads.
+    are measured on this stream: for the current level with each chunk, for its neighbours from
+    time to time. May be used by several threads.
     """
 
-    #: After so many chunks and so long a neighbour is tried
+    #: A neighbour is tried after this many chunks and this time
     _TRY_EVERY = 16
     _TRY_AFTER_S = 0.5
-    #: that promises at least this share of what the level in use gives.
+    #: if its expected throughput is at least this fraction of the current level's.
     _TRY_FROM = 0.6
-    #: Each step of a level must be worth so much: it costs processor time that others can use.
+    #: Penalty per step of level, for the processor time that it takes from other programs.
     _STEP_COST = 0.01
-    #: A better level must be better by so much.
+    #: A level must be better by this factor to be preferred.
     _BETTER = 1.03
     _STEP_LOSS = 0.95
     _NEW = 0.25
@@ -213,17 +213,17 @@ class Chooser:
         self._workers = workers
         self.link, self.source = Rate(), Rate()
         self._lock = threading.Lock()
-        #: Place in LEVELS of the level in use.
+        #: Index in LEVELS of the current level.
         self._at = 1
         self._speed, self._gain = _FIRST_SPEED, _FIRST_GAIN
         self._measured = False
         self._relative = {level: list(pair) for level, pair in _EXPECTED.items()}
-        #: Chunks since a neighbour was tried; when the next may be; which way.
+        #: Chunks since the last trial of a neighbour; earliest time of the next; its direction.
         self._chunks, self._try_s, self._upwards = 0, 0.0, False
 
     @classmethod
     def of(cls, setting: str, *, workers: int = 1) -> Chooser:
-        """As a host's `compress` says it: "auto", "off", or a level. `UsageError` otherwise."""
+        """From a host's setting `compress`: "auto", "off", or a level. `UsageError` otherwise."""
         if setting == "auto":
             return cls(workers=workers)
         if setting == "off":
@@ -231,23 +231,23 @@ class Chooser:
         if setting.isascii() and setting.isdigit() and 1 <= int(setting) <= LEVEL_MAX:
             return cls(int(setting))
         raise UsageError(
-            f"'{setting}' is no compression",
-            hint=f'Write "auto", "off", or a zstd level from "1" to "{LEVEL_MAX}".',
+            f"invalid compression '{setting}'",
+            hint=f'Use "auto", "off", or a zstd level from "1" to "{LEVEL_MAX}".',
         )
 
     def sent(self, count: int, blocked_s: float, now_s: float) -> None:
-        """So many packed bytes left, and the writer was blocked so long (the mean of several)."""
+        """`count` compressed bytes were sent; the writer was blocked for `blocked_s` (mean)."""
         with self._lock:
-            self.link.told(count, blocked_s, now_s)
+            self.link.observe(count, blocked_s, now_s)
 
-    def came(self, count: int, waited_s: float, now_s: float) -> None:
-        """The source gave so many bytes, and was waited for so long."""
+    def received(self, count: int, waited_s: float, now_s: float) -> None:
+        """The source returned `count` bytes after a wait of `waited_s`."""
         with self._lock:
-            self.source.told(count, waited_s, now_s)
+            self.source.observe(count, waited_s, now_s)
 
     def packed(self, level: int, size: int, packed_size: int, seconds: float) -> None:
-        """A chunk was compressed from `size` bytes to `packed_size` in so long (not what a sample
-        kept from being compressed: its `level` is 0).
+        """A chunk was compressed from `size` bytes to `packed_size` in `seconds`. (Not called for
+        chunks whose sample was not compressible: their `level` is 0.)
         """
         if self._fixed is not None or level not in self._relative or size < 1024:
             return
@@ -260,14 +260,14 @@ class Chooser:
                 self._speed += new * (speed / relative[0] - self._speed)
                 self._gain += new * (gain / relative[1] - self._gain)
             else:
-                # Seen beside the level in use: what it is in relation to it.
+                # Measured next to the current level: relative to that.
                 relative[0] += 0.5 * (speed / self._speed - relative[0])
                 relative[1] += 0.5 * (gain / self._gain - relative[1])
             if level != used:
                 self._move(LEVELS.index(level))
 
     def _worth(self, at: int) -> float:
-        """What a level moves, less what it costs."""
+        """The expected throughput of a level, less its penalty."""
         level = LEVELS[at]
         speed, ratio = float("inf"), 1.0
         if level:
@@ -281,12 +281,12 @@ class Chooser:
         return max(range(len(LEVELS)), key=self._worth)
 
     def _move(self, tried: int) -> None:
-        """Take a neighbour that was tried when it is on the way to the best."""
+        """Switch to a tried neighbour if it is in the direction of the best level."""
         best, here = self._best(), self._worth(self._at)
-        on_the_way = (tried - self._at) * (best - self._at) > 0
-        # A step may lose a little when the one after it gains more.
+        towards_best = (tried - self._at) * (best - self._at) > 0
+        # A step may lose a little if the one after it gains more.
         loss = self._STEP_LOSS if self._worth(best) > self._BETTER * here else 1.0
-        if on_the_way and abs(tried - self._at) == 1 and self._worth(tried) >= loss * here:
+        if towards_best and abs(tried - self._at) == 1 and self._worth(tried) >= loss * here:
             self._at = tried
 
     def level(self, now_s: float) -> int:
@@ -308,7 +308,7 @@ class Chooser:
             return LEVELS[self._at]
 
     def _neighbour(self, now_s: float) -> int:
-        """A place beside the one in use that may be worth a trial, or that one."""
+        """The index of a neighbour that is worth a trial, or the current one."""
         self._chunks, self._try_s = 0, now_s + self._TRY_AFTER_S
         self._upwards = not self._upwards
         near = self._at + (1 if self._upwards else -1)
@@ -319,23 +319,23 @@ class Chooser:
 
 
 class Packer:
-    """A chooser with compressors: packs the pieces of one stream, in any number of threads."""
+    """A chooser with compressors: compresses the pieces of one stream in several threads."""
 
-    #: What a write takes that waits for nobody: copies and encryption, seconds a byte.
+    #: The cost of a write that does not block: copies and encryption, seconds per byte.
     _COPY_S = 0.8e-9
 
     def __init__(self, setting: str, *, lanes: int = 1, now_s: Callable[[], float]) -> None:
-        """setting: a host's `compress`. lanes: threads that pack and send at the same time.
-        now_s: the monotonic clock. `UsageError` as `Chooser.of`.
+        """setting: a host's `compress`. lanes: threads that compress and send concurrently.
+        now_s: the monotonic clock. `UsageError` as for `Chooser.of`.
         """
         self.chooser = Chooser.of(setting, workers=lanes)
         self._lanes = lanes
         self._now_s = now_s
-        #: Those that no thread uses now; each is for one thread at a time.
+        #: Compressors not in use; each is for one thread at a time.
         self._idle: list[Compressor] = []
 
     def pack(self, piece: bytes | memoryview) -> tuple[int, bytes | memoryview]:
-        """The piece as it travels: what it is (RAW, ZSTD), and its bytes."""
+        """The piece as it is sent: its compression (RAW, ZSTD), and its bytes."""
         began_s = self._now_s()
         with self._compressor() as compressor:
             flag, payload, level = compressor.pack(piece, self.chooser.level(began_s))
@@ -355,6 +355,6 @@ class Packer:
             self._idle.append(compressor)
 
     def sent(self, count: int, seconds: float) -> None:
-        """So many packed bytes were written, which took so long."""
+        """`count` compressed bytes were written in `seconds`."""
         blocked_s = max(0.0, seconds - count * self._COPY_S) / self._lanes
         self.chooser.sent(count, blocked_s, self._now_s())

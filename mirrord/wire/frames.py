@@ -4,7 +4,7 @@ A frame is a header of 20 bytes and a body (docs/wire.md):
 
     magic "mR" | version 1 | type 1 | stream 4 | length 4 | checksum 8      (little-endian)
 
-checksum: XXH3-64 of the body, exclusive-or XXH3-64 of the first 12 bytes of the header. Every
+checksum: XXH3-64 of the body, XOR XXH3-64 of the first 12 bytes of the header. Every
 length is checked before anything is stored: a peer cannot make us hold more than it may send.
 """
 
@@ -21,44 +21,44 @@ from mirrord.core.errors import ProtocolError, Unsupported
 from mirrord.system.native import block_checksums, msgpack_weight
 
 MAGIC = b"mR"
-#: Of the frame format; a change of what the frames say is a matter of HELLO.
+#: Version of the frame format; the version of the protocol is agreed on by HELLO.
 FORMAT = 1
 HEADER = struct.Struct("<2sBBIIQ")
 _HEAD = struct.Struct("<2sBBII")
 #: The longest body: a data frame of CHUNK_BYTES with what compression may add to it.
 BODY_BYTES_MAX = (1 << 20) + (64 << 10)
-#: Control bodies larger than a frame are cut into PART frames: at most this much of them, over
-#: all streams.
+#: Control bodies larger than a frame are split into PART frames: at most this many bytes of them,
+#: over all streams.
 CONTROL_BYTES_MAX = 256 << 20
-#: What a client may ask for is small, however large the answers are.
+#: Calls are small, however large their answers are.
 CALL_BYTES_MAX = 1 << 20
-#: The raw bytes of one data frame at the most.
+#: Maximum raw bytes of one data frame.
 CHUNK_BYTES = 512 << 10
-#: What is held of a peer's parts counts so much at least: there is more to it than its bytes.
+#: Minimum that a PART frame counts against the budget: it has overhead beyond its bytes.
 PART_BYTES_LEAST = 512
-#: Arrays and maps within each other, in any value.
+#: Maximum nesting of arrays and maps in a value.
 DEPTH_MAX = 32
 
 
 class Type(enum.IntEnum):
-    """What a frame is."""
+    """The type of a frame."""
 
-    HELLO = 1  # who speaks, and which versions
-    CALL = 2  # ask for a method
-    RETURN = 3  # its value
-    ERROR = 4  # or its failure
+    HELLO = 1  # the greeting, with the supported versions
+    CALL = 2  # a call of a method
+    RETURN = 3  # its return value
+    ERROR = 4  # or its error
     DATA = 5  # a numbered piece of a stream
-    END = 6  # the stream is whole: pieces, bytes, digest
-    CREDIT = 7  # so many bytes more may be sent
-    BEAT = 8  # nothing but life
-    CANCEL = 9  # nobody wants the rest
+    END = 6  # the end of a stream: pieces, bytes, digest
+    CREDIT = 7  # how many more bytes may be sent
+    BEAT = 8  # a heartbeat
+    CANCEL = 9  # the call is cancelled
     GOODBYE = 10  # the session ends, and why
-    PART = 11  # the next part of a control body that goes on in another frame of its stream
-    OPENED = 12  # what was called has begun: data may flow
+    PART = 11  # a part of a control body that continues in another frame of its stream
+    OPENED = 12  # the call has begun: data may be sent
 
 
 class Limit(NamedTuple):
-    """Of a control frame's value: its bytes on the way, and the memory that its objects take."""
+    """Limits of a control frame's value: its encoded bytes, and the memory of its objects."""
 
     body_bytes: int
     value_bytes: int
@@ -79,16 +79,16 @@ LIMITS = {
 
 
 class Budget:
-    """What one session may hold of what its peer sent: parts, values, windows of data. Used by all
-    of its threads.
+    """Limits the memory that one session holds for its peer: parts, values, windows of data. Used
+    by all of its threads.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self._left = self._max = bytes_max
         self._lock = threading.Lock()
 
-    def offered(self, count: int) -> bool:
-        """Take `count` bytes, if there are so many left."""
+    def try_take(self, count: int) -> bool:
+        """Take `count` bytes if that many are left."""
         with self._lock:
             if count > self._left:
                 return False
@@ -96,19 +96,19 @@ class Budget:
             return True
 
     def take(self, count: int) -> None:
-        """As `offered`; `ProtocolError` when there are not so many."""
-        if not self.offered(count):
-            raise ProtocolError("the other end sends more than a session may hold")
+        """As `try_take`; `ProtocolError` when there are not enough left."""
+        if not self.try_take(count):
+            raise ProtocolError("the other end sent more than a session may hold")
 
     def give(self, count: int) -> None:
-        """They are no longer held."""
+        """Release `count` bytes."""
         with self._lock:
             self._left += count
             assert self._left <= self._max, (self._left, self._max)
 
     @property
     def held(self) -> int:
-        """Bytes that are taken now."""
+        """Bytes currently taken."""
         with self._lock:
             return self._max - self._left
 
@@ -122,26 +122,26 @@ class Frame(NamedTuple):
 
 
 def checksum_of(data: bytes | memoryview) -> int:
-    """XXH3-64 of some bytes."""
+    """XXH3-64 of `data`."""
     return int.from_bytes(block_checksums(data, len(data)), "little") if len(data) else 0
 
 
 def header(kind: Type, stream: int, body: bytes | memoryview) -> bytes:
-    """The header that belongs before `body`."""
+    """The header for `body`."""
     head = _HEAD.pack(MAGIC, FORMAT, kind, stream, len(body))
     checksum = checksum_of(body) ^ checksum_of(head)
     return HEADER.pack(MAGIC, FORMAT, kind, stream, len(body), checksum)
 
 
 def control(kind: Type, stream: int, value: Any) -> list[bytes]:
-    """The parts to write for a frame whose body is a msgpack value. `Unsupported` when it is larger
+    """The bytes to write for a frame whose body is a msgpack value. `Unsupported` when it is larger
     than a frame of that type may be.
     """
     body = msgpack.packb(value, use_bin_type=True, unicode_errors="surrogateescape")
     if len(body) > LIMITS[kind].body_bytes:
         raise Unsupported(
-            "what is to be told to the other end is larger than the protocol allows",
-            why=f"a {kind.name} of {len(body)} bytes of {LIMITS[kind].body_bytes}",
+            "a message to the other end is larger than the protocol allows",
+            why=f"a {kind.name} of {len(body)} bytes, the limit is {LIMITS[kind].body_bytes}",
         )
     parts: list[bytes] = []
     view = memoryview(body)
@@ -152,12 +152,12 @@ def control(kind: Type, stream: int, value: Any) -> list[bytes]:
 
 
 def weight_of(kind: Type, body: bytes) -> int:
-    """The memory that the value of a control frame will take, before any of it is made.
-    `ProtocolError` when it is more than its type allows, or no value.
+    """The memory that the value of a control frame will take, computed without decoding it.
+    `ProtocolError` when it exceeds the limit of its type, or is malformed.
     """
     limit = LIMITS[kind]
     if len(body) > limit.body_bytes:
-        raise ProtocolError(f"a {kind.name} of {len(body)} bytes is longer than any may be")
+        raise ProtocolError(f"a {kind.name} of {len(body)} bytes exceeds the limit")
     try:
         return msgpack_weight(body, DEPTH_MAX, limit.value_bytes)
     except ValueError as error:
@@ -165,7 +165,7 @@ def weight_of(kind: Type, body: bytes) -> int:
 
 
 def value_of(body: bytes, kind: Type = Type.RETURN) -> Any:
-    """The value of a control frame of that type. `ProtocolError` when it is none."""
+    """The value of a control frame of that type. `ProtocolError` when it is malformed."""
     weight_of(kind, body)
     try:
         return msgpack.unpackb(
@@ -176,22 +176,22 @@ def value_of(body: bytes, kind: Type = Type.RETURN) -> Any:
 
 
 class FrameReader:
-    """Cuts what arrives into frames; the first wrong byte is an error, and the end of it."""
+    """Splits received bytes into frames. After the first error it must not be used again."""
 
     def __init__(self, *, stray_bytes_max: int = 0) -> None:
-        """stray_bytes_max: bytes before the first frame that are passed over (what a login shell
-        prints before the program at the other end speaks).
+        """stray_bytes_max: how many bytes before the first frame are skipped (what a login shell
+        prints before the remote program starts).
         """
         self._buffer = bytearray()
         self._stray_max = stray_bytes_max
         self._begun = False
-        #: What stood before the first frame.
+        #: What was received before the first frame.
         self.stray = b""
-        #: Of a frame whose body is not whole yet: its header, what is here, and how much is not.
+        #: Of an incomplete frame: its header, the received parts of its body, the missing bytes.
         self._header = b""
-        self._here: list[bytes] = []
+        self._received: list[bytes] = []
         self._missing = 0
-        #: Of frames in parts: what has come, by stream, and what that counts.
+        #: Frames in parts, by stream: the received bytes, and what they count against the budget.
         self._parts: dict[int, bytearray] = {}
         self._parts_bytes: dict[int, int] = {}
         self._parts_held = 0
@@ -199,18 +199,18 @@ class FrameReader:
         self._parts_max = CONTROL_BYTES_MAX
 
     def bound(self, budget: Budget, parts_bytes_max: int) -> None:
-        """From now on what is held counts against a session's budget, and all parts together
-        against `parts_bytes_max`. After the greeting, which has no parts.
+        """From now on charge parts to a session's budget, and limit all parts together to
+        `parts_bytes_max`. Called after the greeting, which has no parts.
         """
         if self._parts:
-            raise ProtocolError("the other end greets in parts")
+            raise ProtocolError("the greeting of the other end is split into parts")
         self._budget, self._parts_max = budget, parts_bytes_max
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that are whole now. `ProtocolError` says what is wrong with one."""
+        """The frames that are complete now. `ProtocolError` when one is malformed."""
         found: list[Frame] = []
         if self._missing:
-            rest = self._go_on(data, found)
+            rest = self._continue(data, found)
             if rest is None:
                 return found
             data = rest
@@ -225,8 +225,8 @@ class FrameReader:
             header, begin = bytes(buffer[at : at + HEADER.size]), at + HEADER.size
             at = begin + length
             if len(buffer) < at:
-                # A large body is put together once, when all of it is here.
-                self._header, self._here = header, [bytes(memoryview(buffer)[begin:])]
+                # A large body is joined once, when it is complete.
+                self._header, self._received = header, [bytes(memoryview(buffer)[begin:])]
                 self._missing = at - len(buffer)
                 buffer.clear()
                 return found
@@ -235,51 +235,51 @@ class FrameReader:
             del buffer[:at]
         return found
 
-    def _go_on(self, data: bytes, found: list[Frame]) -> bytes | None:
-        """More of a body that has begun; what comes after it, or None while it is not whole."""
+    def _continue(self, data: bytes, found: list[Frame]) -> bytes | None:
+        """Add to an incomplete body; the bytes after it, or None while it is incomplete."""
         if len(data) < self._missing:
-            self._here.append(data)
+            self._received.append(data)
             self._missing -= len(data)
             return None
         view = memoryview(data)
-        body = b"".join([*self._here, view[: self._missing]])
+        body = b"".join([*self._received, view[: self._missing]])
         rest = bytes(view[self._missing :])
-        self._here, self._missing = [], 0
+        self._received, self._missing = [], 0
         self._checked(self._header, body, found)
         return rest
 
     def _checked(self, header: bytes, body: bytes, found: list[Frame]) -> None:
-        """Add the frame if it is one, and whole."""
+        """Verify the frame's checksum, and add it to `found` if it is complete."""
         _, _, kind, stream, _, checksum = HEADER.unpack(header)
         if checksum != checksum_of(body) ^ checksum_of(header[: _HEAD.size]):
             raise ProtocolError("a frame's checksum does not match")
-        frame = self._whole(Frame(Type(kind), stream, body))
+        frame = self._completed(Frame(Type(kind), stream, body))
         if frame is not None:
             found.append(frame)
 
     def _find_beginning(self) -> bool:
         at = self._buffer.find(MAGIC + bytes([FORMAT, Type.HELLO]))
         if at < 0:
-            # Fewer bytes than a header cannot tell yet.
+            # Fewer bytes than a header are not enough to decide.
             if len(self._buffer) > self._stray_max + HEADER.size:
                 if self._buffer.startswith(MAGIC):
                     _check(MAGIC, self._buffer[2], self._buffer[3], 0)
                 self.stray = bytes(self._buffer[:200])
-                raise ProtocolError("what the other end says is not mirrord's protocol")
+                raise ProtocolError("the other end does not use mirrord's protocol")
             return False
         if at > self._stray_max:
-            raise ProtocolError("what the other end says is not mirrord's protocol")
+            raise ProtocolError("the other end does not use mirrord's protocol")
         self.stray = bytes(self._buffer[:at])
         del self._buffer[:at]
         self._begun = True
         return True
 
     def pending(self) -> bytes:
-        """What has arrived and is no frame yet, for messages."""
+        """Received bytes that are not a frame yet, for messages."""
         return bytes(self._buffer[:200])
 
-    def _whole(self, frame: Frame) -> Frame | None:
-        """The frame with the parts that came before it; None while more are to come."""
+    def _completed(self, frame: Frame) -> Frame | None:
+        """The frame joined with its previous parts; None for a part."""
         if frame.type is Type.PART:
             self._take_part(frame)
             return None
@@ -294,7 +294,7 @@ class FrameReader:
     def _take_part(self, frame: Frame) -> None:
         count = max(len(frame.body), PART_BYTES_LEAST)
         if self._parts_held + count > self._parts_max:
-            raise ProtocolError("a frame in parts is larger than any may be")
+            raise ProtocolError("a frame in parts exceeds the limit")
         self._budget.take(count)
         self._parts_held += count
         self._parts_bytes[frame.stream] = self._parts_bytes.get(frame.stream, 0) + count
@@ -303,13 +303,13 @@ class FrameReader:
 
 def _check(magic: bytes, version: int, kind: int, length: int) -> None:
     if magic != MAGIC:
-        raise ProtocolError("a frame does not begin as one does")
+        raise ProtocolError("a frame does not begin with the magic bytes")
     if version != FORMAT:
         raise ProtocolError(
-            f"a frame is of format {version}, and only {FORMAT} is known here",
+            f"a frame has the unsupported format {version}, expected {FORMAT}",
             hint="Install the same version of mirrord at both ends.",
         )
     if length > BODY_BYTES_MAX:
-        raise ProtocolError(f"a frame of {length} bytes is longer than any may be")
+        raise ProtocolError(f"a frame of {length} bytes exceeds the limit")
     if not Type.HELLO <= kind <= Type.OPENED:
-        raise ProtocolError(f"a frame is of the unknown type {kind}")
+        raise ProtocolError(f"a frame has the unknown type {kind}")

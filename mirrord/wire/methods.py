@@ -1,7 +1,7 @@
-"""What an agent can be asked about a volume: the one table of methods, which both ends work by.
+"""The methods that an agent serves for a volume: one table, used by both ends.
 
-The words of a call, and what it returns, are what the signature of the method in the driver
-contract says, in its order. The table adds what a signature cannot say.
+The arguments of a call and its result are those of the method's signature in the driver contract,
+in its order. The table adds what a signature cannot express.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from mirrord.wire.values import pack
 
 
 class Right(enum.Flag):
-    """Kinds of use. Every method needs one of them."""
+    """Access rights. Every method requires one of them."""
 
     NONE = 0
     #: Read a volume and its changes; take reference snapshots of it and delete those.
     SEND = enum.auto()
-    #: Keep a copy here: make, fill and show it.
+    #: Keep a copy here: create, fill and show it.
     RECEIVE = enum.auto()
-    #: Delete what was committed, turn it back, or make it writable.
+    #: Delete committed data, roll it back, or make it writable.
     REMOVE = enum.auto()
 
 
 class Opened(NamedTuple):
-    """A volume at the other end: its number in the session, what its driver can do (the numbers of
-    `Capability`), and whether the peer may only append.
+    """An open volume at the other end: its number in the session, its driver's capabilities (the
+    value of `Capability`), and whether the peer is append-only.
     """
 
     number: int
@@ -43,32 +43,32 @@ class Opened(NamedTuple):
 
 
 class PeerLock(abc.ABC):
-    """A volume's lock and fence at an agent: they last for many calls."""
+    """A volume's lock and fence at an agent, held over several calls."""
 
     @abc.abstractmethod
     def lock(self, purpose: str) -> bool:
-        """Hold it until `unlock`, `close` or the end of the session. False: there is no place for a
-        lock yet (`prepare` makes one), and nothing is held.
+        """Hold the lock until `unlock`, `close` or the end of the session. False: there is no place
+        for a lock yet (`prepare` makes one), and nothing is held.
         """
 
     @abc.abstractmethod
     def unlock(self) -> None:
-        """Give it back; a call that needs it keeps it until it ends."""
+        """Release the lock; a call that needs it holds it until the call ends."""
 
     @abc.abstractmethod
     def set_fence(self, mirror_id: Name, epoch: int) -> None:
-        """What this peer changes from now on is for that mirror, in that epoch (`Volume.fence`)."""
+        """Further changes by this peer are for that mirror, in that epoch (`Volume.fence`)."""
 
 
-#: The type of other volumes that a method takes.
+#: The type of parameters that are other volumes.
 VOLUMES = Sequence[Pool]
 
 
 @dataclass(frozen=True)
 class Method:
-    """role, name: the method of the contract. rights: one of them is needed. what: it does, for a
-    refusal. quick: it only looks, and must not wait for a disk that hangs. since: the first version
-    of the protocol that has it.
+    """role, name: the method of the contract. rights: one of them is required. what: the action,
+    for a refusal. quick: it only reads metadata, and must not wait for a disk that hangs. since:
+    the first version of the protocol that has it.
     """
 
     role: type
@@ -80,7 +80,7 @@ class Method:
 
     @property
     def changes(self) -> bool:
-        """Whether it changes the volume or what is kept of it, and runs under the volume's lock."""
+        """Whether it changes the volume or its records, and so runs under the volume's lock."""
         return changes(self.role, self.name)
 
     @functools.cached_property
@@ -91,8 +91,8 @@ class Method:
 
     @functools.cached_property
     def kinds(self) -> dict[str, Any]:
-        """The types of its words, by the names of the arguments. Other volumes travel as their
-        numbers in the session.
+        """The types of its arguments, by name. Other volumes are sent as their numbers in the
+        session.
         """
         found = {name: one.annotation for name, one in self.signature.parameters.items()}
         return {name: list[int] if kind == VOLUMES else kind for name, kind in found.items()}
@@ -103,13 +103,13 @@ class Method:
         return self.signature.return_annotation
 
     def words(self, *arguments: Any, **named: Any) -> list[Any]:
-        """The words of a call with these arguments."""
+        """These arguments as they are sent in a call."""
         bound = self.signature.bind(*arguments, **named)
         bound.apply_defaults()
         return [pack(value) for value in bound.arguments.values()]
 
     def call(self, target: object, arguments: Mapping[str, Any]) -> Any:
-        """Call it at `target` with all of its arguments, by name."""
+        """Call it on `target` with all of its arguments, by name."""
         bound = inspect.BoundArguments(self.signature, OrderedDict(arguments))
         return getattr(target, self.name)(*bound.args, **bound.kwargs)
 
@@ -120,43 +120,43 @@ _ANY = _S | _R
 METHODS: Mapping[str, Method] = {
     method.name: method
     for method in (
-        Method(Volume, "facts", _ANY, "look at a volume", quick=True),
+        Method(Volume, "facts", _ANY, "inspect a volume", quick=True),
         Method(PeerLock, "lock", _ANY, "lock a volume", quick=True),
         Method(PeerLock, "unlock", _ANY, "unlock a volume", quick=True),
         Method(PeerLock, "set_fence", _ANY, "use a volume", quick=True, since=2),
         Method(Volume, "snapshots", _ANY, "list snapshots", quick=True),
-        Method(Volume, "members", _ANY, "look at a snapshot"),
+        Method(Volume, "members", _ANY, "inspect a snapshot"),
         Method(Volume, "changed_since", _ANY, "compare snapshots"),
         Method(Volume, "delete_snapshot", _S | _REMOVE, "delete snapshots"),
         Method(Volume, "pin", _ANY, "pin snapshots"),
-        Method(Volume, "relationships", _ANY, "look at a volume", quick=True, since=2),
-        Method(Volume, "relationship", _ANY, "look at a volume", quick=True, since=2),
+        Method(Volume, "relationships", _ANY, "inspect a volume", quick=True, since=2),
+        Method(Volume, "relationship", _ANY, "inspect a volume", quick=True, since=2),
         Method(Volume, "relate", _ANY, "record a relationship", since=2),
         Method(Volume, "unrelate", _S | _REMOVE, "remove a relationship record", since=2),
         Method(Volume, "reclaim", _ANY, "reclaim space"),
-        Method(Source, "own_snapshots", _S, "list the owner's snapshots"),
+        Method(Source, "own_snapshots", _S, "list user snapshots"),
         Method(Source, "take_snapshot", _S, "take snapshots"),
         Method(Pool, "take_together", _S, "take snapshots", since=2),
-        Method(Source, "base_left", _S, "look for what is left of a base"),
+        Method(Source, "base_left", _S, "look for the remains of a base"),
         Method(Source, "delta", _S, "compute deltas"),
         Method(Source, "changes", _S, "compute deltas"),
         Method(Source, "send", _S, "send from a volume"),
-        Method(Destination, "prepare", _R, "make a destination"),
+        Method(Destination, "prepare", _R, "create a destination"),
         Method(Destination, "receive", _R, "receive into a volume"),
-        Method(Destination, "stagings", _ANY, "look at transfers", quick=True),
+        Method(Destination, "stagings", _ANY, "list transfers", quick=True),
         Method(Destination, "commit", _R, "commit a transfer"),
         Method(Destination, "discard", _R, "discard a transfer"),
         Method(Failover, "promote", _REMOVE, "make a destination writable"),
-        Method(Failover, "writers", _REMOVE, "see who writes to a volume"),
+        Method(Failover, "writers", _REMOVE, "list the writers of a volume"),
         Method(Failover, "freeze", _REMOVE, "freeze a volume"),
         Method(Failover, "thaw", _REMOVE, "thaw a volume"),
         Method(Failover, "mark", _REMOVE, "mark a volume"),
-        Method(Failover, "is_marked", _ANY, "look at a volume"),
+        Method(Failover, "is_marked", _ANY, "inspect a volume"),
         Method(Failover, "divergence", _ANY, "compare snapshots"),
-        Method(Failover, "rollback", _REMOVE, "turn a volume back"),
-        Method(Failover, "reinstate", _REMOVE, "turn a volume back"),
+        Method(Failover, "rollback", _REMOVE, "roll back a volume"),
+        Method(Failover, "reinstate", _REMOVE, "roll back a volume"),
         Method(Failover, "forget", _REMOVE, "forget a mirror"),
-        Method(Clones, "begin_test", _REMOVE, "make a writable copy"),
+        Method(Clones, "begin_test", _REMOVE, "create a writable copy"),
         Method(Clones, "end_test", _REMOVE, "remove a writable copy"),
     )
 }

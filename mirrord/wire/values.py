@@ -1,4 +1,4 @@
-"""Model values as msgpack carries them, and back: a peer's word is checked field by field."""
+"""Conversion of model values to msgpack and back; a peer's values are checked by field."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pack(value: Any) -> Any:
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, FileChange | OpenWriter):
-        # As it is, where all else that a peer says is made printable.
+        # Sent as bytes: all other text of a peer is made printable.
         path = value.path.encode(errors="surrogateescape")
         value = tuple({**value._asdict(), "path": path}.values())
     if isinstance(value, tuple | list):
@@ -32,13 +32,13 @@ def pack(value: Any) -> Any:
     return value
 
 
-#: Control characters of both kinds (a line break is none of them): what moves a terminal's cursor.
+#: C0 and C1 control characters, which can move a terminal's cursor. Line breaks are not replaced.
 _CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), "�")
 del _CONTROLS[ord("\n")]
 
 
 def printable(value: Any) -> Any:
-    """The same value without control characters: what another host says is shown to people."""
+    """The same value without control characters: text of another host is shown to users."""
     if isinstance(value, str):
         return value if value.isprintable() else value.translate(_CONTROLS)
     if isinstance(value, list):
@@ -51,15 +51,15 @@ def printable(value: Any) -> Any:
 def unpack(kind: Any, packed: Any) -> Any:
     """`packed` as a value of the type `kind`; `ProtocolError` when it is not one.
 
-    A NamedTuple may have fewer fields than ours when those that are missing have defaults (an
-    older peer), and more (a newer one): what is unknown is passed over.
+    A NamedTuple may have fewer fields than ours if the missing ones have defaults (an older peer),
+    and more (a newer one): unknown fields are ignored.
     """
     try:
         return _reader(kind)(packed)
     except (TypeError, ValueError, KeyError, RecursionError) as error:
         name = getattr(kind, "__name__", str(kind))
         raise ProtocolError(
-            f"what the other end says is no {name}",
+            f"malformed {name} from the other end",
             why=str(error)[:200],
             hint="Install the same version of mirrord at both ends.",
         ) from error
@@ -89,17 +89,17 @@ def _reader(kind: Any) -> Reader:
         return kind
     if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
         return _named(kind)
-    raise AssertionError(f"{kind} does not travel")
+    raise AssertionError(f"{kind} cannot be sent")
 
 
 def _nothing(packed: Any) -> None:
     if packed is not None:
-        raise TypeError(f"{packed!r} is not nothing")
+        raise TypeError(f"{packed!r} is not null")
 
 
 def _exactly(kind: type, packed: Any) -> Any:
     if type(packed) is not kind:
-        raise TypeError(f"{packed!r} is no {kind.__name__}")
+        raise TypeError(f"{packed!r} is not of the type {kind.__name__}")
     return packed
 
 
@@ -111,7 +111,7 @@ def _file_name(packed: Any) -> str:
 
 def _real(packed: Any) -> float:
     if type(packed) not in (int, float):
-        raise TypeError(f"{packed!r} is no number")
+        raise TypeError(f"{packed!r} is not a number")
     return float(packed)
 
 
@@ -122,18 +122,18 @@ def _one_of(readers: tuple[Reader, ...], packed: Any) -> Any:
             return read(packed)
         except (TypeError, ValueError, KeyError) as error:
             why = error
-    raise TypeError(f"{packed!r} is none of what it may be") from why
+    raise TypeError(f"{packed!r} is of none of the allowed types") from why
 
 
 def _many(made: type, read: Reader, packed: Any) -> Any:
     if not isinstance(packed, list):
-        raise TypeError(f"{packed!r} is no list")
+        raise TypeError(f"{packed!r} is not a list")
     return made(read(one) for one in packed)
 
 
 def _mapping(read: Reader, packed: Any) -> dict[str, Any]:
     if not isinstance(packed, dict) or not all(isinstance(key, str) for key in packed):
-        raise TypeError(f"{packed!r} is no map")
+        raise TypeError(f"{packed!r} is not a map")
     return {key: read(one) for key, one in packed.items()}
 
 
@@ -144,7 +144,9 @@ def _named(kind: Any) -> Reader:
 
     def read(packed: Any) -> Any:
         if not isinstance(packed, list) or len(packed) < least:
-            raise TypeError(f"it has {len(packed)} fields" if isinstance(packed, list) else "none")
+            raise TypeError(
+                f"it has {len(packed)} fields" if isinstance(packed, list) else "it is not a list"
+            )
         return kind(*(one(part) for one, part in zip(readers, packed, strict=False)))
 
     return read

@@ -46,7 +46,7 @@ def listening(home: Path, *words: str) -> Iterator[str]:
     assert process.stdout is not None and process.stderr is not None
     try:
         said = process.stdout.readline()
-        assert said.startswith("listening at "), process.stderr.read()
+        assert said.startswith("listening on "), process.stderr.read()
         yield said.split()[-1]
     finally:
         process.send_signal(signal.SIGTERM)
@@ -126,7 +126,7 @@ def test_a_mirror_over_a_unix_socket(tmp_path: Path) -> None:
             timeout=PATIENCE_S,
         )
         assert second.returncode == Busy.exit_status
-        assert "there is a socket already" in second.stderr
+        assert "the socket exists already" in second.stderr
     assert not socket.exists()
 
 
@@ -137,7 +137,7 @@ def test_a_mirror_over_a_unix_socket(tmp_path: Path) -> None:
         (["--listen", "0.0.0.0:9999999"], "not an address and a port"),
         (["--listen", "127.0.0.1:9745", "--allow", "send=/"], "takes no --allow"),
         (["--listen", "127.0.0.1:9745"], "mirrord pki init"),
-        (["--listen", "/no/such/folder/s"], "nothing can listen there"),
+        (["--listen", "/no/such/folder/s"], "cannot listen on the socket"),
     ],
 )
 def test_a_wrong_place_to_listen_is_said(tmp_path: Path, words: list[str], part: str) -> None:

@@ -52,7 +52,7 @@ def test_started_by_hand_it_explains_itself(tmp_path: Path) -> None:
     os.close(leader)
     os.close(follower)
     assert done.returncode == 2
-    assert b"speaks to another mirrord, not to a person" in done.stderr
+    assert b"'mirrord agent' is not an interactive command" in done.stderr
     assert b"mirrord host add" in done.stderr
 
 

@@ -12,14 +12,14 @@ from tests.support import liar
 from tests.support.remote import MIB, Remote, one_error
 
 SAID = {
-    "garbage": "error: dr: what the other end says is not mirrord's protocol",
-    "later-garbage": "error: dr: a frame does not begin as one does",
-    "huge": "error: dr: a frame of 4294967295 bytes is longer than any may be",
-    "nothing": "error: dr: mirrord does not answer there: it said nothing for 8 s",
+    "garbage": "error: dr: the other end does not use mirrord's protocol",
+    "later-garbage": "error: dr: a frame does not begin with the magic bytes",
+    "huge": "error: dr: a frame of 4294967295 bytes exceeds the limit",
+    "nothing": "error: dr: the remote mirrord does not respond: no greeting within 8 s",
     "nonsense": "error: block://dr/",
     "bomb": "error: dr: malformed frame body",
-    "newer": "error: dr: the two ends speak no common version of the protocol",
-    "older": "error: dr: the two ends speak no common version of the protocol",
+    "newer": "error: dr: the two ends have no common version of the protocol",
+    "older": "error: dr: the two ends have no common version of the protocol",
 }
 
 
@@ -39,7 +39,7 @@ def test_who_is_no_agent_is_told_apart(site: Remote, word: str) -> None:
     assert error.startswith(SAID[word])
     assert len(error) < 300
     if word in ("newer", "older"):
-        assert "mirrord 9.1.0 there speaks 7, 8" in error or "0.0.1 there speaks 0" in error
+        assert "mirrord 9.1.0 there supports 7, 8" in error or "0.0.1 there supports 0" in error
         assert "same version" in hint
 
 
@@ -52,18 +52,22 @@ def test_who_says_next_to_nothing_after_the_greeting_is_left(site: Remote) -> No
     assert 10 < time.monotonic() - began_s < 60
     assert done.returncode == 1
     error, _hint = one_error(done.stderr)
-    assert "dr: the connection is lost: nothing came over it for 12 s" in error
+    assert "dr: the connection is lost: nothing was received for 12 s" in error
 
 
 @pytest.mark.parametrize(
     ("command", "said", "hinted"),
     [
-        (("mirrord-is-not-here", "agent"), "'mirrord-is-not-here' is not found there", "command ="),
-        (("echo", "welcome to dr"), "it says 'welcome to dr'", "agent"),
-        (("false",), "it ended with status 1", "agent"),
+        (
+            ("mirrord-is-not-here", "agent"),
+            "'mirrord-is-not-here' is not found on the remote host",
+            "command =",
+        ),
+        (("echo", "welcome to dr"), "received 'welcome to dr'", "agent"),
+        (("false",), "exit status 1", "agent"),
         (
             ("sh", "-c", "echo 'error: there is no command '\"'agent'\" >&2; exit 2"),
-            "the mirrord there is too old",
+            "the remote mirrord is too old",
             "mirrord --version",
         ),
     ],
@@ -84,7 +88,7 @@ def test_an_agent_that_cannot_begin_says_why(site: Remote) -> None:
     site.set_host(command=(*site.command, "--allow", "recieve=/backup"))
     done = site.cli("create", "home", f"block:{source}", f"block://dr{site.folder}/copy")
     error, hint = one_error(done.stderr)
-    assert "mirrord does not begin there: --allow 'recieve=/backup'" in error
+    assert "the remote mirrord does not start: --allow 'recieve=/backup'" in error
     assert "Did you mean receive=/backup?" in hint
 
 

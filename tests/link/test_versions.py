@@ -156,7 +156,7 @@ def test_an_older_agent_is_asked_for_nothing_that_it_does_not_have() -> None:
     [taken] = [found for name, found in results if name == "take_snapshot"]
     assert taken.name == "one"
     assert {METHODS[name].since for name in agent.methods if name in METHODS} == {1}
-    with pytest.raises(Unsupported, match="too old to look at a volume"):
+    with pytest.raises(Unsupported, match="too old to inspect a volume"):
         made[1].relationship("m1")
     assert not agent._answers
     agent.session().close()

@@ -62,7 +62,7 @@ def test_from_nothing_to_a_connection(
     assert sshd.fingerprint in command
     assert run(shlex.split(command)[1:]) == 1
     said = capsys.readouterr()
-    assert f"the log-in as '{USER}' is refused" in said.err and "mirrord host check dr" in said.err
+    assert f"the login as '{USER}' is refused" in said.err and "mirrord host check dr" in said.err
     line = line_of(said.out)
     public = line.partition('" ')[2]
     assert line == (
@@ -75,7 +75,7 @@ def test_from_nothing_to_a_connection(
     # In place, but without mirrord there.
     sshd.authorized.write_text(line.replace("mirrord agent", "no-mirrord agent") + "\n")
     assert run(["host", "check", "dr"]) == 1
-    assert "'mirrord' is not found there" in capsys.readouterr().err
+    assert "'mirrord' is not found on the remote host" in capsys.readouterr().err
     # With a program that runs; running it again keeps key, pin and settings.
     file = etc / "hosts.d/dr.toml"
     agent = ["env", f"MIRRORD_HOME={etc.parent}/there", sys.executable, "-m", "mirrord", "agent"]
@@ -148,7 +148,7 @@ def test_a_changed_host_key_is_mended_by_the_command_that_is_named(
     assert run(words(sshd, *key, "--fingerprint", "SHA256:" + "A" * 43)) == 1
     said = capsys.readouterr().err
     assert "HAS CHANGED" in said
-    command = said.partition("Only if it is: ")[2].splitlines()[0].split()
+    command = said.partition("Only if it was: ")[2].splitlines()[0].split()
     run(command[1:])
     assert "HAS CHANGED" not in capsys.readouterr().err
     assert sshd.fingerprint in (etc / "hosts.d/dr.toml").read_text()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mirrord.core.errors import Unreachable, Unsupported
-from mirrord.transport.local import SAID_BYTES_MAX, open_process, open_unix
+from mirrord.transport.local import STDERR_BYTES_MAX, open_process, open_unix
 from tests.support.service import until
 from tests.transport.echo import ends_for_both, lives, read_all, round_trip
 
@@ -66,9 +66,9 @@ def test_closing_kills_all_that_the_program_started(tmp_path: Path) -> None:
 def test_what_the_program_complains_of_is_kept_and_bounded() -> None:
     stream = open_process(["/bin/sh", "-c", "seq 1 9999 >&2; echo it broke >&2"])
     assert read_all(stream) == b"" and stream.status(wait_s=20) == 0
-    said = stream.said()
+    said = stream.stderr_tail()
     stream.close()
-    assert said.endswith("9999\nit broke") and SAID_BYTES_MAX - 2 <= len(said) <= SAID_BYTES_MAX
+    assert said.endswith("9999\nit broke") and STDERR_BYTES_MAX - 2 <= len(said) <= STDERR_BYTES_MAX
 
 
 def test_how_the_program_ended() -> None:

@@ -25,7 +25,7 @@ def test_a_host_that_falls_silent(tmp_path: Path) -> None:
             round_trip(stream, 4 << 20)
             there.cut()
             begun = time.monotonic()
-            with pytest.raises(Unreachable, match="does not answer within 1 s"):
+            with pytest.raises(Unreachable, match="does not respond within 1 s"):
                 open_ssh(made.host(connect_s=1.0))
             assert time.monotonic() - begun < 8  # the kernel alone tries for minutes
             # Nobody waits for what is lost: neither who writes nor who closes.

@@ -85,7 +85,7 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.fixture
 def serving(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
-    monkeypatch.setattr(pki, "LOOK_S", 0.1)
+    monkeypatch.setattr(pki, "RECHECK_S", 0.1)
     made = Serving(place)
     yield made
     made.close()
@@ -134,9 +134,11 @@ def test_deleting_the_file_shuts_out_and_ends_what_runs(place: Place, serving: S
     began_s = time.monotonic()
     ends(stream)
     assert time.monotonic() - began_s < 30
-    with pytest.raises(Untrusted, match="does not accept our certificate: it is not on its list"):
+    with pytest.raises(
+        Untrusted, match="does not accept this host's certificate: it is not on its list"
+    ):
         connect_tls(serving.host(bundle))
-    until(lambda: any("ended a connection of berlin" in each for each in serving.said))
+    until(lambda: any("closed a connection of berlin" in each for each in serving.said))
     until(lambda: any("no peer has the certificate" in each for each in serving.said))
     other.write(b"still here\n")
     assert line(other) == "still here"
@@ -169,20 +171,20 @@ def test_another_authority_lets_nobody_in(tmp_path: Path, place: Place, serving:
     stranger = Place(tmp_path / "stranger")
     bundle = stranger.issue("berlin")
     place.issue("berlin")
-    with pytest.raises(Untrusted, match="somebody else answers"):
+    with pytest.raises(Untrusted, match="certificate presented on port"):
         connect_tls(serving.host(bundle))
     # One that does not mind who answers is not let in either.
     mixed = bundle.read_text().split("-----BEGIN CERTIFICATE")
     own = OneTime("-----BEGIN CERTIFICATE" + mixed[1], mixed[0], "")
     server = (place.authority.folder / "server.pem").read_text()
-    with pytest.raises(Untrusted, match=r"somebody else answers|does not accept"):
+    with pytest.raises(Untrusted, match=r"certificate presented on port|does not accept"):
         connect("127.0.0.1", serving.server.port, own, server[server.index("-----BEGIN CERT") :], 5)
     trusting = tmp_path / "trusting.pem"
     trusting.write_text(
         mixed[0] + "-----BEGIN CERTIFICATE" + mixed[1] + place.authority.certificate.read_text()
     )
     trusting.chmod(0o600)
-    with pytest.raises(Untrusted, match="does not accept our certificate"):
+    with pytest.raises(Untrusted, match="does not accept this host's certificate"):
         connect_tls(serving.host(trusting))
 
 
@@ -226,7 +228,7 @@ def test_nor_can_it_make_certificates(place: Place, serving: Serving, tmp_path: 
         key=text[0],
         trusted=place.authority.certificate.read_text(),
     )
-    with pytest.raises(Untrusted, match="does not accept our certificate"):
+    with pytest.raises(Untrusted, match="does not accept this host's certificate"):
         open_stream("127.0.0.1", serving.server.port, prepared, 5)
 
 
@@ -237,7 +239,7 @@ def test_a_pinned_certificate_of_the_listening_host(place: Place, serving: Servi
     stream.close()
     for written in (right, "SHA256:" + right.upper()):
         connect_tls(serving.host(bundle, fingerprint=written)).close()
-    with pytest.raises(Untrusted, match="not the one that was agreed on"):
+    with pytest.raises(Untrusted, match="not the agreed one"):
         connect_tls(serving.host(bundle, fingerprint="0" * 64))
 
 
@@ -249,7 +251,7 @@ def test_keys_are_the_owners_alone(place: Place) -> None:
         assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
     assert stat.S_IMODE(place.authority.folder.stat().st_mode) == 0o700
     bundle.chmod(0o640)
-    with pytest.raises(ConfigError, match="others can read the bundle"):
+    with pytest.raises(ConfigError, match="the bundle is readable by others"):
         connect_tls(RemoteHost("dr", "127.0.0.1", 1, key=str(bundle)))
 
 
@@ -261,7 +263,7 @@ def test_bad_bundles(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.pem"
     wrong.write_text(OneTime.make().certificate)
     wrong.chmod(0o600)
-    with pytest.raises(ConfigError, match="no bundle of 'mirrord pki issue'"):
+    with pytest.raises(ConfigError, match="not a bundle of 'mirrord pki issue'"):
         connect_tls(RemoteHost("dr", "127.0.0.1", key=str(wrong)))
 
 
@@ -363,5 +365,5 @@ def test_the_listening_hosts_certificate_is_no_peers(
     stream = connect_tls(serving.host(place.issue("berlin")))
     place.peers.write(Peer("sly", stream.fingerprint, ("send=/",)))  # even when it is welcome
     stream.close()
-    with pytest.raises(Untrusted, match="does not accept our certificate"):
+    with pytest.raises(Untrusted, match="does not accept this host's certificate"):
         connect_tls(serving.host(bundle))

@@ -63,7 +63,7 @@ class Pipeline:
     def chunk(self, now: Moment) -> None:
         self.source_s = max(self.source_s + CHUNK / now.source, self.packer_s - 4 * 0.001)
         began_s = max(self.packer_s, self.source_s)
-        self.chooser.came(CHUNK, began_s - self.packer_s, began_s)
+        self.chooser.received(CHUNK, began_s - self.packer_s, began_s)
         level = self.chooser.level(began_s)
         self.levels.append(level)
         size, took_s = float(CHUNK), 20e-6
@@ -180,7 +180,7 @@ def test_settings() -> None:
     assert [Chooser.of(text).level(0) for text in ("off", "1", "19")] == [0, 1, 19]
     assert Chooser.of("auto").level(0) > 0
     for wrong in ("", "on", "0", "20", "-1", "1.5", "٣"):
-        with pytest.raises(UsageError, match="no compression"):
+        with pytest.raises(UsageError, match="invalid compression"):
             Chooser.of(wrong)
 
 
@@ -197,7 +197,7 @@ def test_a_rate_is_known_where_somebody_waits_and_doubted_elsewhere() -> None:
         nonlocal now_s
         for _ in range(times):
             now_s += 0.25
-            rate.told(count, waited_s, now_s)
+            rate.observe(count, waited_s, now_s)
 
     assert not rate.known
     told(2, 10_000_000, 0.25)

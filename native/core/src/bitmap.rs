@@ -1,4 +1,4 @@
-//! Flat allocation bitmaps: one bit a block, least significant bit first.
+//! Flat allocation bitmaps: one bit per block, least significant bit first.
 
 /// The runs `(first, length)` of set bits in `bits`.
 pub fn runs(bits: &[u8]) -> Vec<(u64, u64)> {

@@ -1,10 +1,10 @@
-//! The blocks on disk that the files of a btrfs subvolume name, and what becomes of them.
+//! The blocks on disk referenced by the files of a btrfs subvolume, and their changes.
 //!
-//! While a snapshot holds an extent its place is not written to again, so what two snapshots name
-//! differs exactly by what was allocated and freed between them: the records of allocation and
-//! deallocation of SnapMirror's traces (FAST'02, section 4). Finer than `btrfs_search`: of an
-//! extent that files name in part, only that part counts; the rest is kept by btrfs, but nobody
-//! reads it, and no send stream carries it.
+//! While a snapshot references an extent, its place on disk is not reused, so the references of
+//! two snapshots differ exactly by what was allocated and freed between them: the allocation and
+//! deallocation records of SnapMirror's traces (FAST'02, section 4). Finer than `btrfs_search`: of
+//! an extent that files reference in part, only that part counts; btrfs keeps the rest, but it
+//! cannot be read, and no send stream contains it.
 
 use crate::btrfs_search::{each_item, le64, Key, BLOCK, EXTENT_DATA, INODE_ITEM};
 use std::collections::BTreeSet;
@@ -12,36 +12,36 @@ use std::collections::BTreeSet;
 const REGULAR: u8 = 1;
 const INLINE: u8 = 0;
 
-/// A range of bytes (first, end). The first is on a block's border; the end need not be, where a
+/// A range of bytes (first, end). The first is block-aligned; the end need not be, where a
 /// file ends within its last block.
 pub type Range = (u64, u64);
 
-/// Content in the tree itself: (inode, generation, bytes).
+/// Inline content in the tree: (inode, generation, bytes).
 pub type Inline = (u64, u64, u64);
 
-/// What lies between two trees: ranges on disk and inodes with content in the tree.
+/// The difference of two trees: ranges on disk and inodes with inline content.
 #[derive(Debug, Default, PartialEq)]
 pub struct Changed {
     pub disk: Vec<Range>,
     pub inline: Vec<Inline>,
 }
 
-/// What the files of one tree name.
+/// The ranges referenced by the files of one tree.
 #[derive(Default)]
 pub struct Blocks {
     inode: (u64, u64),
     disk: Vec<Range>,
     inline: Vec<Inline>,
-    /// How many there were when they were settled last.
+    /// How many ranges there were after the last `settle`.
     settled: usize,
     pub items: u64,
 }
 
-/// Below so many, what files name twice is not looked for before the end.
+/// Below this number, duplicate references are only removed at the end.
 const SETTLE_FROM: usize = 1 << 20;
 
 impl Blocks {
-    /// Take `count` items from the search's buffer; the key of the last, to go on behind it.
+    /// Process `count` items of the search's buffer; the key of the last, to continue after it.
     pub fn feed(&mut self, buffer: &[u8], count: usize) -> Result<Option<Key>, String> {
         each_item(buffer, count, |key, item| {
             self.items += 1;
@@ -60,7 +60,7 @@ impl Blocks {
             self.inline.push((key.0, le64(item, 0), bytes));
             return;
         }
-        // Preallocated space has no content: nothing of it is ever sent.
+        // Preallocated space has no content and is never sent.
         if kind != REGULAR || item.len() < 53 || le64(item, 21) == 0 {
             return;
         }
@@ -74,28 +74,28 @@ impl Blocks {
             return; // beyond the end of the file
         }
         let range = if compressed {
-            // Of a compressed extent no part stands for a part of the file.
+            // No part of a compressed extent corresponds to a part of the file.
             (place, place.saturating_add(on_disk))
         } else {
             let first = place.saturating_add(skipped);
             (first, first.saturating_add(in_file.min(size - key.2)))
         };
-        // (Aligned upwards below: damaged numbers must not overflow there.)
+        // Rounded up to a block below: damaged numbers must not overflow there.
         if range.0 < range.1 && range.1 < u64::MAX - BLOCK {
             if self.disk.len() >= SETTLE_FROM.max(2 * self.settled) {
-                self.settle(); // so that memory is for what there is, not for how often
+                self.settle(); // so that memory grows with ranges, not with references
             }
             self.disk.push(range);
         }
     }
 
-    /// Each block once, in order: several files, or parts of one file, may name the same.
+    /// Sort, each block once: several files, or parts of one file, may reference the same block.
     pub fn settle(&mut self) {
         self.disk.sort_unstable();
         let mut settled: Vec<Range> = Vec::with_capacity(self.disk.len());
         for &(first, end) in &self.disk {
             match settled.last_mut() {
-                // Where a file ends there stays a border: its last block is not full.
+                // The end of a file is not merged: its last block is not full.
                 Some(last) if first < aligned(last.1) || (first == last.1) => {
                     last.1 = last.1.max(end);
                 }
@@ -109,7 +109,7 @@ impl Blocks {
         self.inline.dedup_by_key(|one| one.0);
     }
 
-    /// What `newer` names and this tree, the base, does not, and the reverse: (allocated, freed).
+    /// What `newer` references and this tree, the base, does not, and vice versa: allocated, freed.
     /// Call `settle` on both first.
     pub fn changes(&self, newer: &Self) -> (Changed, Changed) {
         let allocated = Changed {
@@ -135,8 +135,8 @@ fn inline_without(from: &[Inline], known: impl Fn(&Inline) -> bool) -> Vec<Inlin
     from.iter().filter(|one| !known(one)).copied().collect()
 }
 
-/// The blocks of `from` that are not in `taken`; both settled. A range that reaches the end of its
-/// file ends where that does, within the block.
+/// The blocks of `from` that are not in `taken`; both settled. A range that includes the end of its
+/// file ends there, within the block.
 fn without(from: &[Range], taken: &[Range]) -> Vec<Range> {
     let mut left = Vec::new();
     let mut next = 0;

@@ -1,7 +1,7 @@
 //! Which files a btrfs send stream changes, read from a stream without data.
 //!
-//! The kernel makes new files under temporary names and renames them later, and moves what is to
-//! be deleted aside first: so names are followed to where they end.
+//! The kernel creates new files under temporary names and renames them later, and renames what it
+//! deletes before that: so names are followed to their final value.
 
 use crate::btrfs_stream::{attribute, command, Command};
 use std::collections::BTreeMap;
@@ -32,9 +32,9 @@ impl Kind {
 
 #[derive(Clone, Debug)]
 struct Entry {
-    /// Where it was in the base; None: it is new.
+    /// Its path in the base; None: it is new.
     origin: Option<Vec<u8>>,
-    /// What was done to it where it is.
+    /// The changes to it at its current path.
     kind: Kind,
     data_bytes: u64,
 }
@@ -44,7 +44,7 @@ struct Entry {
 pub struct Changes {
     now: BTreeMap<Vec<u8>, Entry>,
     deleted: Vec<Vec<u8>>,
-    /// From a name to the newest link that was made to it.
+    /// From a name to the newest link with that name.
     links: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
@@ -110,8 +110,8 @@ impl Changes {
         entry.data_bytes = entry.data_bytes.saturating_add(data_bytes);
     }
 
-    /// Where in the base a name was that nothing is known of but, perhaps, that a folder above it
-    /// has moved: the kernel moves a folder aside before it deletes what is in it.
+    /// The path in the base of a name that has no change of its own except, perhaps, that a parent
+    /// folder was renamed: the kernel renames a folder before it deletes its content.
     fn origin_of(&self, path: &[u8]) -> Vec<u8> {
         let slashes = path.iter().enumerate().filter(|(_, &byte)| byte == b'/');
         for (at, _) in slashes.rev() {
@@ -132,7 +132,7 @@ impl Changes {
             kind: Kind::Times,
             data_bytes: 0,
         });
-        // What is known below a folder moves with it, and is not itself renamed by that.
+        // Known entries below a folder move with it, without being renamed themselves.
         let mut prefix = path.to_vec();
         prefix.push(b'/');
         let below: Vec<Vec<u8>> = self
@@ -159,7 +159,7 @@ impl Changes {
             Some(entry) if entry.origin.as_deref() != Some(path) => entry.origin.clone(),
             _ => Some(self.origin_of(path)),
         };
-        // A rename often comes as a new link and the removal of the old one.
+        // A rename is often sent as a new link and the removal of the old one.
         let moved = self
             .links
             .remove(path)
@@ -188,7 +188,7 @@ impl Changes {
                 (Some(origin), Kind::Times | Kind::Metadata) if origin != path => Kind::Renamed,
                 (_, kind) => kind,
             };
-            // Replaced by another file of the same name: to people that is a change of it.
+            // Replaced by another file of the same name: reported as a change of that file.
             let replaced = found.contains_key(path);
             let kind = if replaced { Kind::Modified } else { kind };
             found.insert(path.clone(), (kind, entry.data_bytes));
@@ -201,7 +201,7 @@ impl Changes {
     }
 }
 
-/// Forget folders of which only the times changed, because of what is in them.
+/// Drop folders of which only the times changed, because of changes to their content.
 fn drop_parents(found: &mut BTreeMap<Vec<u8>, (Kind, u64)>) {
     let mut parents = std::collections::BTreeSet::new();
     for path in found.keys() {

@@ -1,14 +1,14 @@
-//! The beginning of a btrfs send stream, with its first command changed.
+//! Rewrites the first command of a btrfs send stream.
 //!
-//! The first command names the snapshot, its identity and the one it starts from. Both ends have
-//! reasons to say that in other words than the kernel does.
+//! The first command contains the snapshot's name, its identity and that of its parent. Both ends
+//! need values other than those of the kernel.
 
 use crate::btrfs_stream::{
     attribute, checksum, le16, le32, Command, Scanner, COMMAND_BYTES_MAX, COMMAND_HEADER,
     STREAM_HEADER,
 };
 
-/// What `rewrite_beginning` puts in the place of what the kernel wrote; None: leave it.
+/// The values that `rewrite_beginning` writes instead of the kernel's; None: keep the kernel's.
 #[derive(Default)]
 pub struct Rewrite<'a> {
     pub path: Option<&'a [u8]>,
@@ -16,7 +16,7 @@ pub struct Rewrite<'a> {
     pub parent_uuid: Option<[u8; 16]>,
 }
 
-/// `data`, the beginning of a stream, with its first command changed; None: more is needed.
+/// `data`, the beginning of a stream, with its first command changed; None: more data is needed.
 pub fn rewrite_beginning(data: &[u8], wanted: &Rewrite) -> Result<Option<Vec<u8>>, String> {
     let Some(length) = le32(data, STREAM_HEADER) else {
         return Ok(None);
@@ -30,7 +30,7 @@ pub fn rewrite_beginning(data: &[u8], wanted: &Rewrite) -> Result<Option<Vec<u8>
     let Some(whole) = data.get(..end) else {
         return Ok(None);
     };
-    // Nothing damaged gets a new and right checksum here.
+    // Damaged data must not get a new, valid checksum.
     Scanner::default().feed(whole, &mut |_| ())?;
     let old = Command {
         kind: le16(data, STREAM_HEADER + 4).unwrap_or(0),

@@ -1,22 +1,22 @@
 //! The extents of a btrfs subvolume, from the buffers of BTRFS_IOC_TREE_SEARCH_V2.
 //!
-//! While a snapshot holds an extent, its place on disk is not written to again: the set of
-//! extents that a snapshot's tree names is its active map (SnapMirror, FAST'02, section 3.1).
+//! While a snapshot references an extent, its place on disk is not reused: the set of extents
+//! that a snapshot's tree references is its active map (SnapMirror, FAST'02, section 3.1).
 
 const ITEM_HEADER: usize = 32;
 pub(crate) const INODE_ITEM: u32 = 1;
 pub(crate) const EXTENT_DATA: u32 = 108;
 pub(crate) const BLOCK: u64 = 4096;
 
-/// Bytes that a send stream spends beside the data: per new and per changed inode (names, owner,
+/// Overhead of a send stream in bytes: per new and per changed inode (names, owner,
 /// mode, times), per extent, and per stream.
 const NEW_INODE_BYTES: u64 = 420;
 const CHANGED_INODE_BYTES: u64 = 150;
 const EXTENT_BYTES: u64 = 60;
 const STREAM_BYTES: u64 = 200;
-/// Extents that are held at once: 64 MiB of them.
+/// Maximum number of extents held in memory (64 MiB).
 pub const EXTENTS_MAX: usize = 4 << 20;
-/// The kernel cuts data into writes of this size, each with a header and the path.
+/// The kernel splits data into writes of this size, each with a header and the path.
 const WRITE_BYTES: u64 = 48 << 10;
 
 fn le32(bytes: &[u8], at: usize) -> u32 {
@@ -30,7 +30,7 @@ pub(crate) fn le64(bytes: &[u8], at: usize) -> u64 {
 /// A tree key: (object, type, offset).
 pub type Key = (u64, u32, u64);
 
-/// Show `count` items of a search's buffer to `sink`; the key of the last.
+/// Pass `count` items of a search's buffer to `sink`; the key of the last.
 pub(crate) fn each_item(
     buffer: &[u8],
     count: usize,
@@ -55,11 +55,11 @@ pub(crate) fn each_item(
     Ok(last)
 }
 
-/// The extents of one tree that are newer than a generation (0: all); of a large tree a part only.
+/// The extents of one tree that are newer than a generation (0: all); of a large tree, only a part.
 ///
-/// An extent must be remembered, as other files may name it again, and a tree may name hundreds of
-/// millions. So no more than `EXTENTS_MAX` are held: where there are more, those of one part of
-/// `parts` are kept, chosen by their place, and the tree is read once more for each other part.
+/// Extents must be kept in memory, because other files may reference them again, and a tree may
+/// reference hundreds of millions. So at most `EXTENTS_MAX` are kept: if there are more, only those
+/// of one part of `parts`, selected by their place, and the tree is read again for each other part.
 #[derive(Default)]
 pub struct Extents {
     newer_than: u64,
@@ -68,15 +68,15 @@ pub struct Extents {
     parts: u64,
     held_max: usize,
     inode: (u64, u64),
-    /// (place on disk, length there), of data and of preallocated space.
+    /// (place on disk, length on disk), of data and of preallocated space.
     disk: Vec<(u64, u64)>,
-    /// (inode, generation) of files whose data are in the tree itself.
+    /// (inode, generation) of files with inline data.
     inline: Vec<(u64, u64)>,
     pub items: u64,
     pub send_bytes: u64,
 }
 
-/// Counts of 4 KiB blocks by state; `unused` needs the size of the file system, too.
+/// Counts of 4 KiB blocks by state; `unused` also requires the size of the file system.
 #[derive(Debug, PartialEq)]
 pub struct States {
     pub unchanged: u64,
@@ -85,7 +85,7 @@ pub struct States {
 }
 
 impl Extents {
-    /// newer_than: generation up to which extents are old. encoded: compressed data are sent so.
+    /// newer_than: generation up to which extents are old. encoded: compressed data is sent as is.
     pub fn new(newer_than: u64, encoded: bool) -> Self {
         Self {
             newer_than,
@@ -97,8 +97,8 @@ impl Extents {
         }
     }
 
-    /// The same for one part of `parts`, a power of two. Part 0 is divided further as it needs to
-    /// be, so read it first: the others then have as many extents each.
+    /// The same for one part of `parts`, a power of two. Part 0 is divided further if necessary, so
+    /// read it first: the others then have a similar number of extents.
     pub fn of_part(newer_than: u64, encoded: bool, part: u64, parts: u64) -> Self {
         assert!(parts.is_power_of_two() && part < parts, "{part} of {parts}");
         Self {
@@ -108,12 +108,12 @@ impl Extents {
         }
     }
 
-    /// Of how many parts this is one.
+    /// The number of parts of which this is one.
     pub fn parts(&self) -> u64 {
         self.parts
     }
 
-    /// Keep what belongs to this part of so many parts, which are more.
+    /// Keep only what belongs to this part of a larger number of parts.
     pub fn divide(&mut self, parts: u64) {
         assert!(parts.is_power_of_two() && parts >= self.parts, "{parts}");
         self.parts = parts;
@@ -127,7 +127,7 @@ impl Extents {
         scattered(number) & (self.parts - 1) == self.part
     }
 
-    /// Make room when there is none: what came twice goes first.
+    /// Make room if it is full: duplicates are removed first.
     fn make_room(&mut self) {
         if self.disk.len() + self.inline.len() < self.held_max {
             return;
@@ -138,7 +138,7 @@ impl Extents {
         }
     }
 
-    /// Take `count` items from the search's buffer; the key of the last, to go on behind it.
+    /// Process `count` items of the search's buffer; the key of the last, to continue after it.
     pub fn feed(&mut self, buffer: &[u8], count: usize) -> Result<Option<Key>, String> {
         each_item(buffer, count, |key, item| {
             self.items += 1;
@@ -184,7 +184,7 @@ impl Extents {
             self.disk.push((place, on_disk));
         }
         if kind != 1 {
-            return; // preallocated: nothing to read there
+            return; // preallocated: no content
         }
         // The last block of a file is not sent beyond the file's size.
         let length = match self.inode {
@@ -202,7 +202,7 @@ impl Extents {
             .saturating_add(EXTENT_BYTES * (1 + sent / WRITE_BYTES));
     }
 
-    /// Each extent once: several files, or parts of one file, may name the same.
+    /// Remove duplicates: several files, or parts of one file, may reference the same extent.
     pub fn settle(&mut self) {
         self.disk.sort_unstable();
         self.disk.dedup();
@@ -236,12 +236,12 @@ fn blocks_of(bytes: u64) -> u64 {
     bytes.div_ceil(BLOCK)
 }
 
-/// Numbers that lie close together, far apart.
+/// Hashes a number, so that close numbers are far apart.
 fn scattered(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }
 
-/// The sum over what two sorted lists without repetitions have in common.
+/// The sum over the common items of two sorted lists without duplicates.
 fn common(one: &[(u64, u64)], other: &[(u64, u64)], value: impl Fn(&(u64, u64)) -> u64) -> u64 {
     let mut rest = other.iter().peekable();
     let mut sum = 0;

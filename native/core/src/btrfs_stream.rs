@@ -1,8 +1,8 @@
 //! Btrfs send streams, checked command by command.
 //!
-//! `btrfs receive` takes an end of file between two commands for a good end, and a sending
-//! kernel that is stopped and continued begins its stream again. So both ends of a transfer look
-//! at every command: nothing counts as whole that has not come to its END command.
+//! `btrfs receive` accepts an end of file between two commands as a valid end, and a sending
+//! kernel that is stopped and continued restarts its stream. So both ends of a transfer check
+//! every command: a stream is complete only with its END command.
 
 pub const MAGIC: &[u8; 13] = b"btrfs-stream\0";
 const AGAIN: &str = "it begins again in its middle: the sender was stopped meanwhile";
@@ -65,7 +65,7 @@ pub struct Command<'a> {
 }
 
 impl<'a> Command<'a> {
-    /// The attributes in order; an error when a length leaves the command.
+    /// The attributes in order; an error when a length exceeds the command.
     pub fn attributes(&self) -> Attributes<'a> {
         Attributes {
             rest: self.payload,
@@ -101,7 +101,7 @@ impl<'a> Iterator for Attributes<'a> {
         let Some(kind) = le16(rest, 0) else {
             return Some(Err("an attribute is cut short".into()));
         };
-        // From version 2 on, data are the last attribute and have no length of their own.
+        // From version 2 on, data is the last attribute and has no length field.
         if kind == attribute::DATA && self.version >= 2 {
             return Some(Ok((kind, &rest[2..])));
         }
@@ -114,7 +114,7 @@ impl<'a> Iterator for Attributes<'a> {
     }
 }
 
-/// CRC32C as btrfs has it: seed 0, no inversions; the checksum's own field counts as zero.
+/// CRC32C as used by btrfs: seed 0, no inversions; the checksum's own field counts as zero.
 pub(crate) fn checksum(header: &[u8], payload: &[u8]) -> u32 {
     let crc = crc32c::crc32c_append(!0, &header[..6]);
     let crc = crc32c::crc32c_append(crc, &[0; 4]);
@@ -125,7 +125,7 @@ fn has_magic(data: &[u8]) -> bool {
     data.windows(MAGIC.len()).any(|part| part == MAGIC)
 }
 
-/// What the first command says: which snapshot this is, and from which one it starts.
+/// The content of the first command: the snapshot, and its parent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Beginning {
     pub uuid: Vec<u8>,
@@ -142,7 +142,7 @@ enum State {
     Broken,
 }
 
-/// Checks a stream that comes in pieces of any size.
+/// Checks a stream that is passed in pieces of any size.
 #[derive(Default)]
 pub struct Scanner {
     state: State,
@@ -159,12 +159,12 @@ impl Scanner {
         self.state == State::Ended
     }
 
-    /// Check the next piece and show each whole command to `sink`. After an error: only errors.
+    /// Check the next piece and pass each complete command to `sink`. After an error: only errors.
     pub fn feed(&mut self, data: &[u8], sink: &mut dyn FnMut(&Command)) -> Result<(), String> {
         let past_its_beginning = &data[usize::from(self.bytes == 0).min(data.len())..];
         self.advance(data, sink).map_err(|why| {
             self.state = State::Broken;
-            // The kernel begins again wherever it stood, usually within a command.
+            // The kernel restarts at any position, usually within a command.
             if has_magic(past_its_beginning) {
                 return AGAIN.into();
             }
@@ -186,7 +186,7 @@ impl Scanner {
                     continue;
                 }
             }
-            // Cut by the border of two pieces: put together what belongs together.
+            // A command that is split over two pieces is joined.
             let wanted = self.unit(&self.pending)?;
             let taken = (wanted - self.pending.len()).min(data.len());
             self.pending.extend_from_slice(&data[..taken]);
@@ -200,7 +200,7 @@ impl Scanner {
         Ok(())
     }
 
-    /// How long the unit that begins at `data` is, as far as can be told from what is there.
+    /// The length of the unit that begins at `data`, if `data` is enough to determine it.
     fn unit(&self, data: &[u8]) -> Result<usize, String> {
         match self.state {
             State::Header => return Ok(STREAM_HEADER),
@@ -263,7 +263,7 @@ impl Scanner {
     fn check(&mut self, command: &Command) -> Result<(), String> {
         let begins = matches!(command.kind, command::SUBVOL | command::SNAPSHOT);
         if begins != self.beginning.is_none() {
-            return Err("only the first command names the snapshot".into());
+            return Err("a command after the first names the snapshot".into());
         }
         if command.kind == 0 || command.kind > command::LAST {
             return Err("the command is unknown".into());
@@ -276,7 +276,7 @@ impl Scanner {
                 attribute::PATH | attribute::PATH_TO | attribute::CLONE_PATH
             );
             if (path || link) && !is_inside(value) {
-                return Err("a path leads out of the volume".into());
+                return Err("a path is outside of the volume".into());
             }
             if kind == attribute::DATA {
                 self.data_bytes += value.len() as u64;
@@ -384,7 +384,7 @@ pub mod tests {
             let mut bad = stream.clone();
             bad[at] ^= 1 << (at % 8);
             if let Ok(scanner) = scan(&bad, 1000) {
-                // The version 1 and 2 differ in one bit pattern only; nothing else may pass.
+                // Versions 1 and 2 differ in a single bit pattern; nothing else may be accepted.
                 assert!(!scanner.ended() || at == 13, "byte {at}");
             }
         }

@@ -1,4 +1,4 @@
-//! Checksums of blocks and streams (XXH3, seed 0), and the digest that two hosts agree on (BLAKE3).
+//! Checksums of blocks and streams (XXH3, seed 0), and the digest that two hosts compare (BLAKE3).
 
 use xxhash_rust::xxh3::{xxh3_64, Xxh3};
 
@@ -16,7 +16,7 @@ impl StreamChecksum {
     }
 }
 
-/// A running BLAKE3 digest: strong, so that equal digests mean equal streams.
+/// A running BLAKE3 digest: cryptographic, so that equal digests mean equal streams.
 #[derive(Default)]
 pub struct StreamDigest(blake3::Hasher);
 
@@ -31,7 +31,7 @@ impl StreamDigest {
 }
 
 /// The 64-bit checksum of each block of `block_size` bytes in `data`, in order.
-/// A last block that is shorter is summed as it stands.
+/// A shorter last block is not padded.
 pub fn block_checksums(data: &[u8], block_size: usize) -> Vec<u64> {
     data.chunks(block_size).map(xxh3_64).collect()
 }

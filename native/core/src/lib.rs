@@ -1,4 +1,4 @@
-//! What is hot in mirrord, without I/O, so that each piece can be tested by itself.
+//! The performance-critical parts of mirrord, without I/O, so that each can be tested separately.
 
 pub mod bitmap;
 pub mod btrfs_blocks;

@@ -1,20 +1,20 @@
-//! What a msgpack value will cost, before anything of it is made.
+//! The memory that a msgpack value needs, computed without decoding it.
 //!
-//! One byte can stand for an empty map, which takes 64 bytes of memory as an object, and an array
-//! can claim more items than there are bytes. So a peer's value is walked here first: its depth,
+//! One byte can encode an empty map, which takes 64 bytes of memory as an object, and an array
+//! can declare more items than there are bytes. So a peer's value is checked here first: its depth,
 //! its completeness, and the memory that its objects will take.
 
-/// What one value is allowed to be.
+/// Limits of one value.
 pub struct Bounds {
-    /// Arrays and maps within each other.
+    /// Maximum nesting of arrays and maps.
     pub depth: usize,
-    /// Of the objects that it becomes, estimated from above.
+    /// Maximum memory of its objects, estimated from above.
     pub bytes: u64,
 }
 
-/// An object without its content: header, and the reference that holds it.
+/// An object without its content: its header, and the reference to it.
 const OBJECT: u64 = 64;
-/// A place in an array; in a map, for key and value with their share of the hash table.
+/// An entry of an array; of a map, key and value with their share of the hash table.
 const ITEM: u64 = 8;
 const PAIR: u64 = 104;
 
@@ -22,7 +22,7 @@ const PAIR: u64 = 104;
 pub fn weigh(data: &[u8], bounds: &Bounds) -> Result<u64, String> {
     let mut left = data;
     let mut weight = 0u64;
-    // Of each array and map that is open: the values that are still to come.
+    // For each open array and map: the number of values still expected.
     let mut open: Vec<u64> = Vec::new();
     loop {
         let (cost, inner) = one(&mut left)?;
@@ -58,7 +58,7 @@ pub fn weigh(data: &[u8], bounds: &Bounds) -> Result<u64, String> {
     }
 }
 
-/// The next value's cost without what is in it, and how many values are.
+/// The next value's cost without its content, and how many values it contains.
 fn one(left: &mut &[u8]) -> Result<(u64, u64), String> {
     let first = take(left, 1)?[0];
     match first {
@@ -107,13 +107,13 @@ fn map(left: &[u8], pairs: u64) -> Result<(u64, u64), String> {
     Ok((OBJECT + PAIR * pairs, 2 * pairs))
 }
 
-/// A string takes up to four bytes a character, as soon as one of them needs so many.
+/// A string takes four bytes per character as soon as one of its characters needs four.
 fn text(left: &mut &[u8], length: u64) -> Result<(u64, u64), String> {
     let width = if take(left, length)?.is_ascii() { 1 } else { 4 };
     Ok((OBJECT + width * length, 0))
 }
 
-/// Each value has a byte at least.
+/// Each value has at least one byte.
 fn at_least(left: &[u8], values: u64) -> Result<(), String> {
     if values > left.len() as u64 {
         return Err("it ends early".into());

@@ -1,13 +1,13 @@
 //! The block layer's events, from the pages of the kernel's ring buffer (`trace_pipe_raw`).
 //!
 //! A page begins with the time of its first event and the number of bytes that are in use; each
-//! event has the time since the one before it. `events/header_page` and `events/header_event` in
-//! tracefs describe it. This is where blktrace gets its "Q" from, and it can also be read on
-//! machines whose kernel is locked down (Secure Boot), where blktrace's own files cannot.
+//! event has the time since the previous one. `events/header_page` and `events/header_event` in
+//! tracefs describe it. blktrace gets its "Q" events from the same tracepoint. The ring buffer can
+//! also be read on machines whose kernel is locked down (Secure Boot), unlike blktrace's files.
 
 const PAGE_HEADER: usize = 16;
 const SECTOR: u64 = 512;
-/// In the word with the length of a page: events before it were lost; how many follows the data.
+/// Flags in a page's length word: events before the page were lost; their number follows the data.
 const LOST: u64 = 1 << 31;
 const LOST_STORED: u64 = 1 << 30;
 const LENGTH_MASK: u64 = (1 << 20) - 1;
@@ -26,7 +26,7 @@ pub mod op {
     pub const FLUSH: u8 = 3;
 }
 
-/// Where the fields of an event are, as tracefs says in `events/block/…/format`.
+/// Offsets of an event's fields, from `events/block/…/format` in tracefs.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields {
     /// The event's number, in `common_type`.
@@ -39,10 +39,10 @@ pub struct Fields {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Record {
-    /// By the clock of the trace.
+    /// Time by the trace clock.
     pub time_ns: u64,
     pub op: u8,
-    /// Bytes on the device.
+    /// Byte range on the device.
     pub offset: u64,
     pub length: u64,
 }
@@ -59,7 +59,7 @@ fn le64(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// The records of one page go to `sink`; returns how many events were lost before it.
+/// Passes the records of one page to `sink`; returns how many events were lost before it.
 pub fn read_page(
     page: &[u8],
     fields: &Fields,
@@ -72,7 +72,7 @@ pub fn read_page(
     let data = page.get(..end).ok_or_else(cut)?;
     let lost = match word & (LOST | LOST_STORED) {
         0 => 0,
-        LOST => 1, // the kernel did not find room for the number
+        LOST => 1, // the page had no room for the number
         _ => le64(page, end).unwrap_or(1),
     };
     let mut at = PAGE_HEADER;
@@ -127,8 +127,8 @@ fn read_event(event: &[u8], time_ns: u64, fields: &Fields) -> Option<Record> {
     })
 }
 
-/// From the letters that the kernel has for a request: an "F" in front says that a flush comes
-/// first; then what it does; then how ("S" sync, "M" metadata, "A" read ahead, "F" forced).
+/// From the kernel's flag letters of a request: a leading "F" means that a flush comes
+/// first; then the operation; then its attributes ("S" sync, "M" metadata, "A" readahead, "F" FUA).
 fn op_of(rwbs: &[u8]) -> Option<u8> {
     let letters = match rwbs {
         [b'F', rest @ ..] if rest.first().is_some_and(u8::is_ascii_uppercase) => rest,
@@ -139,9 +139,9 @@ fn op_of(rwbs: &[u8]) -> Option<u8> {
         b'W' => Some(op::WRITE),
         b'D' => Some(op::TRIM),
         b'F' => Some(op::FLUSH),
-        // Zeroes that the device writes itself: new content, as far as a mirror is concerned.
+        // Zeroes written by the device itself: new content for a mirror.
         b'N' => Some(op::WRITE),
-        _ => None, // zones
+        _ => None, // zone management
     }
 }
 

@@ -1,9 +1,9 @@
-//! Which blocks of which objects a ZFS send stream brings and frees.
+//! Which blocks of which objects a ZFS send stream writes and frees.
 
 use crate::zfs_stream::Record;
 use std::collections::BTreeMap;
 
-/// Disjoint ranges (start, end) in bytes, ordered; those that touch are one.
+/// Disjoint ranges (start, end) in bytes, ordered; adjacent ones are merged.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ranges(Vec<(u64, u64)>);
 
@@ -13,7 +13,7 @@ impl Ranges {
             return;
         }
         match self.0.last_mut() {
-            // A stream goes upwards: nearly always this is what happens.
+            // Offsets in a stream ascend: this is the usual case.
             Some(last) if start == last.1 => last.1 = end,
             Some(last) if start < last.1 => self.insert(start, end),
             _ => self.0.push((start, end)),
@@ -42,18 +42,18 @@ impl Ranges {
     }
 }
 
-/// What becomes of one object.
+/// The changes of one object.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Object {
-    /// OpenZFS' type of it (19: a file's content, 20: a folder, 23: a volume); 0: not said.
+    /// Its OpenZFS type (19: a file's content, 20: a folder, 23: a volume); 0: not given.
     pub kind: u32,
-    /// Its block size in bytes; 0: not said.
+    /// Its block size in bytes; 0: not given.
     pub block: u32,
-    /// Where there is new content.
+    /// Ranges with new content.
     pub added: Ranges,
-    /// Where there is nothing any more, or never was. An end of u64::MAX: to its end.
+    /// Ranges without content: freed, or never written. An end of u64::MAX: to its end.
     pub freed: Ranges,
-    /// Bytes of new content as they are sent: compressed where the stream is.
+    /// Bytes of new content as sent: compressed if the stream is.
     pub payload_bytes: u64,
 }
 
@@ -61,7 +61,7 @@ pub struct Object {
 #[derive(Default)]
 pub struct Collected {
     pub objects: BTreeMap<u64, Object>,
-    /// (first, end) of the numbers of objects that are not there (any more).
+    /// (first, end) of the numbers of objects that do not exist (any more).
     pub freed_objects: Ranges,
 }
 

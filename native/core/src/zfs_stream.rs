@@ -1,22 +1,22 @@
 //! OpenZFS send streams, checked record by record.
 //!
-//! `zfs recv` makes all that it read visible in the moment in which it has read the END record. So
-//! whoever receives must know where that record begins before it passes it on, and that what came
-//! before is whole. A record is a header of 312 bytes, in the byte order of the sending machine,
-//! and a payload whose length follows from the header's fields. All of a stream is under one
-//! running Fletcher-4 checksum, whose value each header repeats: it is verified here, so a length
-//! is believed only when it is what the sender wrote, and even then only within bounds.
+//! `zfs recv` makes all received data visible once it has read the END record. So the receiver
+//! must find the beginning of that record before passing it on, and verify that everything before
+//! it is complete. A record is a header of 312 bytes, in the byte order of the sending machine, and
+//! a payload whose length follows from the header's fields. One running Fletcher-4 checksum covers
+//! the entire stream, and each header repeats its value: it is verified here, so a length is used
+//! only if it is what the sender wrote, and even then only within bounds.
 
 pub const HEADER: usize = 312;
-/// Where a header's own checksum lies: at its end.
+/// Offset of a header's own checksum: at its end.
 pub(crate) const CHECKSUM_AT: usize = HEADER - 32;
 const MAGIC: u64 = 0x2_f5ba_cbac;
 /// The largest block of any pool, and so the largest payload of a record.
 const BLOCK_BYTES_MAX: u64 = 16 << 20;
-/// What OpenZFS itself takes at most behind a BEGIN record.
+/// The largest payload of a BEGIN record that OpenZFS accepts.
 const BEGIN_BYTES_MAX: u64 = 64 << 20;
 const BONUS_BYTES_MAX: u64 = 16 << 10;
-/// What fits into a block pointer itself.
+/// The largest content embedded in a block pointer.
 const EMBEDDED_BYTES_MAX: u64 = 112;
 /// Numbers of objects have 48 bits.
 const OBJECT_MAX: u64 = 1 << 48;
@@ -42,11 +42,11 @@ pub mod feature {
     pub const RAW: u64 = 1 << 24;
 }
 
-/// What the first record says.
+/// The content of the first record.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Begin {
     pub to_guid: u64,
-    /// 0: a whole stream.
+    /// 0: a full stream.
     pub from_guid: u64,
     pub to_name: Vec<u8>,
     pub creation_s: u64,
@@ -54,18 +54,18 @@ pub struct Begin {
     pub flags: u32,
     /// 2: a file system, 3: a volume.
     pub kind: u32,
-    /// From a machine of the other byte order.
+    /// From a machine with the other byte order.
     pub swapped: bool,
 }
 
 /// A record's place in an object, its header verified. Lengths in bytes; `payload`: as sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Record {
-    /// An object that is new or whose own facts changed; all that follows may be about it.
+    /// An object that is new or whose metadata changed; the following records may refer to it.
     Object { object: u64, kind: u32, block: u32 },
-    /// These objects are not there (any more).
+    /// These objects do not exist (any more).
     FreeObjects { first: u64, count: u64 },
-    /// Content: of a WRITE, of a block within its pointer, or of one that is elsewhere already.
+    /// Content: of a WRITE, of an embedded block, or of a reference to another block.
     Write {
         object: u64,
         offset: u64,
@@ -78,13 +78,13 @@ pub enum Record {
         offset: u64,
         length: u64,
     },
-    /// Attributes of an object that have a block of their own.
+    /// Attributes of an object in a separate block (spill block).
     Spill {
         object: u64,
         length: u64,
         payload: u64,
     },
-    /// BEGIN, END, OBJECT_RANGE, REDACT: nothing that a block is changed by.
+    /// BEGIN, END, OBJECT_RANGE, REDACT: they change no blocks.
     Other,
 }
 
@@ -172,7 +172,7 @@ impl Header<'_> {
     fn object(&self) -> Result<u64, String> {
         let object = self.u64(8);
         if object == 0 || object >= OBJECT_MAX {
-            return Err(format!("it is about object {object}, which cannot be"));
+            return Err(format!("it is about the invalid object {object}"));
         }
         Ok(object)
     }
@@ -182,7 +182,7 @@ impl Header<'_> {
         let (offset, length) = (self.u64(at), self.u64(at + 8));
         if !(open && length == u64::MAX) && offset.checked_add(length).is_none() {
             return Err(format!(
-                "{length} bytes from {offset} lead beyond the end of any object"
+                "{length} bytes at {offset} are beyond the maximum size of an object"
             ));
         }
         Ok((offset, length))
@@ -192,12 +192,12 @@ impl Header<'_> {
 fn bounded(length: u64, most: u64, what: &str) -> Result<u64, String> {
     if length > most {
         return Err(format!(
-            "its {what} claims {length} bytes; {most} are the most there can be"
+            "its {what} claims {length} bytes; the limit is {most}"
         ));
     }
     if length % 4 != 0 {
         return Err(format!(
-            "its {what} of {length} bytes is no whole number of words"
+            "its {what} of {length} bytes is not an integer number of words"
         ));
     }
     Ok(length)
@@ -212,7 +212,7 @@ enum State {
     Broken,
 }
 
-/// Checks a stream that comes in pieces of any size.
+/// Checks a stream that is passed in pieces of any size.
 pub struct Scanner {
     state: State,
     header: [u8; HEADER],
@@ -221,12 +221,12 @@ pub struct Scanner {
     fletcher: Fletcher,
     swapped: bool,
     pub begin: Option<Begin>,
-    /// Where the END record begins, as soon as it is there whole.
+    /// Offset of the END record, as soon as it is complete.
     pub end_at: Option<u64>,
     pub bytes: u64,
-    /// How many records of each kind, by `kind`.
+    /// Number of records of each kind, by `kind`.
     pub records: [u64; kind::COUNT],
-    /// Payload of the records with content: what of the stream is the owner's data.
+    /// Payload of the records with content: the user data in the stream.
     pub data_bytes: u64,
 }
 
@@ -253,13 +253,13 @@ impl Scanner {
         self.state == State::Ended
     }
 
-    /// How many bytes from the stream's start belong to records that were verified and are not
-    /// END: so many may be given on.
+    /// How many bytes from the stream's start belong to verified records other than END: these may
+    /// be passed on.
     pub fn passable(&self) -> u64 {
         self.end_at.unwrap_or(self.bytes - self.filled as u64)
     }
 
-    /// Check the next piece and show each record to `sink`. After an error: only errors.
+    /// Check the next piece and pass each record to `sink`. After an error: only errors.
     pub fn feed(&mut self, data: &[u8], sink: &mut dyn FnMut(Record)) -> Result<(), String> {
         let result = self.advance(data, sink);
         if result.is_err() {
@@ -301,7 +301,7 @@ impl Scanner {
         Ok(())
     }
 
-    /// Take the header that is whole now.
+    /// Process a complete header.
     fn take(&mut self) -> Result<Record, String> {
         let bytes = self.header;
         if self.state == State::Beginning {
@@ -359,7 +359,7 @@ impl Scanner {
         let begin = Begin {
             to_guid: header.u64(40),
             from_guid: header.u64(48),
-            to_name: name[..length.ok_or("the snapshot's name has no end")?].to_vec(),
+            to_name: name[..length.ok_or("the snapshot's name is not terminated")?].to_vec(),
             creation_s: header.u64(24),
             features: version >> 2 & ((1 << 56) - 1),
             flags: header.u32(36),
@@ -388,14 +388,14 @@ impl Scanner {
             .as_ref()
             .is_none_or(|begin| begin.to_guid != guid)
         {
-            return Err("it ends as another snapshot than it began".into());
+            return Err("its END record is of another snapshot than its BEGIN record".into());
         }
         self.end_at = Some(self.bytes - HEADER as u64);
         self.state = State::Ended;
         Ok(())
     }
 
-    /// What a verified header says, and how long the payload behind it is.
+    /// The record of a verified header, and the length of its payload.
     fn parse(&self, header: &Header, found: u32) -> Result<(Record, u64), String> {
         let raw = self
             .begin
@@ -482,7 +482,7 @@ fn content(
     let object = header.object()?;
     let payload = bounded(payload, BLOCK_BYTES_MAX, "block")?;
     if length == 0 || length > BLOCK_BYTES_MAX {
-        return Err(format!("a block of {length} bytes cannot be"));
+        return Err(format!("invalid block size of {length} bytes"));
     }
     Ok((
         Record::Write {

@@ -200,7 +200,7 @@ fn raw_streams_have_their_lengths_elsewhere() {
         ],
         &[1; 192],
     );
-    // Not compressed, and yet its length is where that of a compressed one is.
+    // Not compressed, but with its length in the field of a compressed one.
     writer.record(
         kind::WRITE,
         &[(8, 3, 8), (24, 0, 8), (32, 8192, 8), (96, 4096, 8)],
@@ -223,7 +223,7 @@ fn every_flipped_bit_is_found_or_leaves_no_end() {
         let mut bad = stream.clone();
         bad[at] ^= 1 << (at % 8);
         if let Ok((scanner, _)) = scan(&bad, 1000) {
-            // A longer beginning swallows all that follows it; nothing else passes.
+            // A longer BEGIN consumes everything after it; nothing else is accepted.
             assert!(!scanner.ended() && (4..8).contains(&at), "byte {at}");
         }
     }
@@ -305,7 +305,7 @@ fn garbage_never_panics() {
         bad.extend((0..random() % 100).map(|_| random() as u8));
         let _ = scan(&bad, 1 + random() % 700);
     }
-    // Garbage in the fields, under a checksum that is right: only the bounds are left to refuse it.
+    // Random fields with a valid checksum: only the bounds can reject it.
     for _ in 0..20_000 {
         let mut writer = Writer::new(random() % 2 == 0, random() as u64, &[]);
         let fields: Vec<Field> = (0..random() % 8)

@@ -1,4 +1,4 @@
-//! The Python face of the btrfs parsers.
+//! Python bindings of the btrfs parsers.
 
 use crate::{bytes_of, unlocked};
 use mirrord_core::btrfs_blocks::{Blocks, Changed};
@@ -15,7 +15,7 @@ fn value_error(why: String) -> PyErr {
     PyValueError::new_err(why)
 }
 
-/// Checks a btrfs send stream as it passes by; ValueError says what is wrong with it.
+/// Checks a btrfs send stream passed in pieces; ValueError describes the error.
 #[pyclass]
 #[derive(Default)]
 pub struct BtrfsStreamScanner(Scanner);
@@ -52,7 +52,7 @@ impl BtrfsStreamScanner {
         self.0.data_bytes
     }
 
-    /// (uuid in hex, ctransid, parent's uuid in hex or None), as soon as it is known.
+    /// (uuid in hex, ctransid, parent's uuid in hex or None), once it is known.
     #[getter]
     fn beginning(&self) -> Option<(String, u64, Option<String>)> {
         let beginning = self.0.beginning.as_ref()?;
@@ -102,7 +102,7 @@ impl BtrfsChanges {
     }
 }
 
-/// `data`, the beginning of a stream, with its first command changed; None: more is needed.
+/// `data`, the beginning of a stream, with its first command changed; None: more data is needed.
 #[pyfunction]
 #[pyo3(signature = (data, *, path=None, ctransid=None, parent_uuid=None))]
 pub fn btrfs_rewrite_beginning<'py>(
@@ -133,18 +133,18 @@ impl BtrfsExtents {
         Self(Extents::of_part(newer_than, encoded, part, parts))
     }
 
-    /// Of how many parts of the tree's extents this is one, after all of it was fed.
+    /// The number of parts of the tree's extents, after the tree was read completely.
     #[getter]
     fn parts(&self) -> u64 {
         self.0.parts()
     }
 
-    /// Keep what belongs to this part of so many, which are more.
+    /// Keep only what belongs to this part of a larger number of parts.
     fn divide(&mut self, parts: u64) {
         self.0.divide(parts);
     }
 
-    /// Take `count` items; the key (object, type, offset) of the last of them.
+    /// Process `count` items; the key (object, type, offset) of the last of them.
     fn feed(
         &mut self,
         py: Python<'_>,
@@ -185,7 +185,7 @@ impl BtrfsExtents {
     }
 }
 
-/// The blocks that the files of one tree name, from the buffers of a tree search.
+/// The blocks referenced by the files of one tree, from the buffers of a tree search.
 #[pyclass]
 #[derive(Default)]
 pub struct BtrfsBlocks {
@@ -209,7 +209,7 @@ impl BtrfsBlocks {
         Self::default()
     }
 
-    /// Take `count` items; the key (object, type, offset) of the last of them.
+    /// Process `count` items; the key (object, type, offset) of the last of them.
     fn feed(
         &mut self,
         py: Python<'_>,
@@ -223,8 +223,8 @@ impl BtrfsBlocks {
     }
 
     /// (allocated, freed) between this tree, the base, and `newer`: triples of little-endian u64,
-    /// (object, offset, length), object 0 the disk, 1 the contents that are in the tree itself.
-    /// What was freed is whole blocks.
+    /// (object, offset, length), object 0 the disk, 1 inline content in the tree.
+    /// Freed ranges are complete blocks.
     fn changes<'py>(
         &mut self,
         py: Python<'py>,

@@ -1,4 +1,4 @@
-//! `mirrord._native`: the Python face of `mirrord-core`. Only `mirrord.system.native` imports it.
+//! `mirrord._native`: Python bindings of `mirrord-core`. Only `mirrord.system.native` imports it.
 
 mod btrfs;
 mod replay;
@@ -22,11 +22,10 @@ fn bytes_of(buffer: &PyBuffer<u8>) -> PyResult<&[u8]> {
     Ok(unsafe { std::slice::from_raw_parts(buffer.buf_ptr() as *const u8, buffer.len_bytes()) })
 }
 
-/// From so many bytes on, other threads run while they are worked on: below, changing over costs
-/// more than the work.
+/// From this many bytes on, the GIL is released: below, releasing it costs more than the work.
 const LONG: usize = 64 << 10;
 
-/// Do some work on `bytes` bytes, in which other threads run when it is long.
+/// Do some work on `bytes` bytes, with the GIL released if that is long enough.
 fn unlocked<T: Send>(py: Python<'_>, bytes: usize, work: impl Send + FnOnce() -> T) -> T {
     if bytes < LONG {
         work()
@@ -94,7 +93,7 @@ fn block_checksums<'py>(
     Ok(PyBytes::new(py, &flat))
 }
 
-/// The memory that a msgpack value will take as objects; ValueError when it is none, is nested
+/// The memory that a msgpack value will take as objects; ValueError when it is malformed, is nested
 /// more than `depth` deep, or would take more than `bytes_max`. Other threads run meanwhile.
 #[pyfunction]
 fn msgpack_weight(

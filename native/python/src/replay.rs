@@ -1,4 +1,4 @@
-//! The Python face of the replay kernels.
+//! Python bindings of the replay kernels.
 
 use mirrord_core::replay::{Columns, Cuts, Fault, Replayer as Kernel};
 use pyo3::buffer::{Element, PyBuffer};
@@ -172,13 +172,13 @@ impl Replayer {
         Some((counts, bins, packed(py, totals.ends.iter().copied()), grids))
     }
 
-    /// Bytes that the tables of blocks take.
+    /// Memory of the tables of blocks, in bytes.
     fn memory(&self) -> usize {
         self.0.memory()
     }
 }
 
-/// Adds what this file has to the module.
+/// Adds the classes of this file to the module.
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<Replayer>()
 }

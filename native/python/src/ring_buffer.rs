@@ -1,4 +1,4 @@
-//! The Python face of the kernel's ring buffer.
+//! Python bindings of the ring buffer parser.
 
 use crate::bytes_of;
 use mirrord_core::ring_buffer::{read_page, Fields};
@@ -17,7 +17,7 @@ type Columns<'py> = (
 );
 
 /// The requests in pages of `trace_pipe_raw`, each of `page_bytes`. fields: the event's number,
-/// then the places of sector, number of sectors and letters in it, and how many letters.
+/// then the offsets of sector, number of sectors and letters in it, and how many letters.
 #[pyfunction]
 pub fn block_events<'py>(
     py: Python<'py>,

@@ -1,7 +1,7 @@
-//! TLS 1.3 by rustls, without I/O: what came from the peer goes in, what is to be sent comes out.
+//! TLS 1.3 with rustls, without I/O: received bytes are passed in, bytes to send are returned.
 //!
-//! Both ends show a certificate. Who it is says the certificate itself, never a name or an
-//! address: it is either the very one that is trusted, or one that the trusted authority made.
+//! Both ends present a certificate. A peer is identified by the certificate itself, never by a name
+//! or an address: it is either the trusted certificate, or one signed by the trusted authority.
 
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -27,12 +27,12 @@ use rustls::{
 use crate::bytes_of;
 
 create_exception!(mirrord._native, TlsError, PyOSError);
-// The peer said that it does not go on.
+// The peer aborted the connection with an alert.
 create_exception!(mirrord._native, TlsAlert, TlsError);
 // The peer's certificate is not accepted.
 create_exception!(mirrord._native, TlsUntrusted, TlsError);
 
-/// Accepts the one certificate that is trusted, and what the trusted authority signed.
+/// Accepts the trusted certificate, and certificates signed by the trusted authority.
 #[derive(Debug)]
 struct Trust {
     certificate: CertificateDer<'static>,
@@ -138,7 +138,7 @@ impl ServerCertVerifier for Trust {
 
 impl ClientCertVerifier for Trust {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[] // strangers need not learn whom we trust
+        &[] // unauthenticated peers need not learn whom we trust
     }
 
     fn verify_client_cert(
@@ -184,14 +184,14 @@ enum Role {
     Server(Arc<ServerConfig>),
 }
 
-/// Who we are and whom we trust; each connection gets a session of it.
+/// Our certificate and the trusted one; each connection gets a session from it.
 #[pyclass(frozen)]
 pub struct TlsConfig(Role);
 
 #[pymethods]
 impl TlsConfig {
     /// certificate, key: our own, PEM. trusted: the peer's certificate, or its authority's, PEM.
-    /// `ValueError` says which of them makes no sense.
+    /// `ValueError` names the malformed one.
     #[new]
     fn new(server: bool, certificate: &str, key: &str, trusted: &str) -> PyResult<Self> {
         let wrong = |what: &str, why: String| PyValueError::new_err((what.to_owned(), why));
@@ -212,7 +212,7 @@ impl TlsConfig {
                 .with_client_cert_verifier(Arc::new(trust))
                 .with_single_cert(chain, key)
                 .map_err(own)?;
-            // A resumed session would have shown no certificate.
+            // A resumed session would not present a certificate.
             config.send_tls13_tickets = 0;
             config.session_storage = Arc::new(NoServerSessionStorage {});
             Role::Server(Arc::new(config))
@@ -220,7 +220,7 @@ impl TlsConfig {
             let mut config = ClientConfig::builder_with_provider(provider)
                 .with_protocol_versions(&[&TLS13])
                 .map_err(own)?
-                .dangerous() // "dangerous" is only that it is our own rule: see `Trust`
+                .dangerous() // required for a custom verifier: see `Trust`
                 .with_custom_certificate_verifier(Arc::new(trust))
                 .with_client_auth_cert(chain, key)
                 .map_err(own)?;
@@ -231,7 +231,7 @@ impl TlsConfig {
         Ok(Self(made))
     }
 
-    /// A session in which nothing has happened yet.
+    /// A new session.
     fn session(&self) -> PyResult<TlsSession> {
         let made = match &self.0 {
             Role::Server(config) => ServerConnection::new(config.clone()).map(Connection::from),
@@ -241,7 +241,7 @@ impl TlsConfig {
             }
         };
         let mut connection = made.map_err(|error| exception(&error))?;
-        connection.set_buffer_limit(None); // each piece is taken at once
+        connection.set_buffer_limit(None); // each piece is removed immediately
         Ok(TlsSession(Mutex::new(State {
             connection,
             plain: Vec::new(),
@@ -253,10 +253,10 @@ impl TlsConfig {
 
 struct State {
     connection: Connection,
-    /// Decrypted, and not read yet.
+    /// Decrypted data that was not read yet.
     plain: Vec<u8>,
     failed: Option<Error>,
-    /// The peer said that nothing more comes.
+    /// The peer has sent close_notify.
     closed: bool,
 }
 
@@ -264,7 +264,7 @@ impl State {
     fn feed(&mut self, mut data: &[u8]) {
         while !data.is_empty() && self.failed.is_none() {
             match self.connection.read_tls(&mut data) {
-                Ok(0) => break, // after its goodbye, what it says does not count
+                Ok(0) => break, // data after its close_notify is ignored
                 Ok(_) => {}
                 Err(error) => {
                     self.failed = Some(Error::General(error.to_string()));
@@ -293,7 +293,7 @@ impl State {
     fn outgoing(&mut self) -> Vec<u8> {
         let mut sealed = Vec::new();
         while self.connection.wants_write() {
-            // Into memory, that cannot fail.
+            // Writing to memory cannot fail.
             if self.connection.write_tls(&mut sealed).is_err() {
                 break;
             }
@@ -308,22 +308,22 @@ pub struct TlsSession(Mutex<State>);
 
 impl TlsSession {
     fn state(&self) -> MutexGuard<'_, State> {
-        // A panic inside would have left nothing that may be used: it is reported as such.
+        // After a panic inside the session cannot be used: that is reported.
         self.0.lock().expect("the session is usable")
     }
 }
 
 #[pymethods]
 impl TlsSession {
-    /// Take what came from the peer. Its failure is raised by `check` and, when all before it was
-    /// read, by `read`.
+    /// Process received bytes. An error in them is raised by `check` and, after all data before it
+    /// was read, by `read`.
     fn feed(&self, py: Python<'_>, data: PyBuffer<u8>) -> PyResult<()> {
         let bytes = bytes_of(&data)?;
         py.detach(|| self.state().feed(bytes));
         Ok(())
     }
 
-    /// Raise what went wrong.
+    /// Raise the error of the session, if there is one.
     fn check(&self) -> PyResult<()> {
         match &self.state().failed {
             Some(error) => Err(exception(error)),
@@ -331,19 +331,19 @@ impl TlsSession {
         }
     }
 
-    /// Whether the handshake is not done yet.
+    /// Whether the handshake is not complete yet.
     fn handshaking(&self) -> bool {
         self.state().connection.is_handshaking()
     }
 
-    /// What is to be sent, beside what `seal` gave.
+    /// Bytes to send, in addition to those returned by `seal`.
     fn outgoing<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         let sealed = py.detach(|| self.state().outgoing());
         PyBytes::new(py, &sealed)
     }
 
-    /// At most so many bytes of what was decrypted; None: nothing yet; b"": the peer has said that
-    /// nothing more comes.
+    /// At most `most` bytes of decrypted data; None: nothing yet; b"": the peer has sent
+    /// close_notify.
     fn read<'py>(&self, py: Python<'py>, most: usize) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let mut state = self.state();
         let count = most.min(state.plain.len());
@@ -359,7 +359,7 @@ impl TlsSession {
         Ok(Some(found))
     }
 
-    /// The parts, one behind the other, encrypted.
+    /// The parts, concatenated and encrypted.
     fn seal<'py>(
         &self,
         py: Python<'py>,
@@ -376,7 +376,7 @@ impl TlsSession {
         Ok(PyBytes::new(py, &sealed))
     }
 
-    /// Say that nothing more comes; returns what is to be sent.
+    /// Close this direction (close_notify); returns the bytes to send.
     fn goodbye<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         let mut state = self.state();
         state.connection.send_close_notify();
@@ -384,7 +384,7 @@ impl TlsSession {
         PyBytes::new(py, &sealed)
     }
 
-    /// The peer's certificate (DER), None before it was shown.
+    /// The peer's certificate (DER), None before it was presented.
     fn peer_certificate<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
         let state = self.state();
         let shown = state.connection.peer_certificates()?.first()?;
@@ -396,12 +396,12 @@ fn exception(error: &Error) -> PyErr {
     match error {
         Error::AlertReceived(alert) => TlsAlert::new_err(words(&format!("{alert:?}"))),
         Error::InvalidCertificate(why) => TlsUntrusted::new_err(format!("{why}")),
-        Error::NoCertificatesPresented => TlsUntrusted::new_err("it shows none"),
+        Error::NoCertificatesPresented => TlsUntrusted::new_err("no certificate was presented"),
         other => TlsError::new_err(other.to_string()),
     }
 }
 
-/// "CertificateRequired" as people write it.
+/// "CertificateRequired" as "certificate required".
 fn words(name: &str) -> String {
     let mut said = String::new();
     for letter in name.chars() {

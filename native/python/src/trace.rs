@@ -1,4 +1,4 @@
-//! The Python face of the trace parsers.
+//! Python bindings of the trace parsers.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +64,7 @@ fn op_of(value: u8) -> PyResult<Op> {
     }
 }
 
-/// One source's parser: pieces of bytes in, columns out; TraceFault says what is wrong, and where.
+/// One source's parser: pieces of bytes in, columns out; TraceFault reports an error and its place.
 #[pyclass]
 pub struct TraceParser(Box<dyn Parser + Send + Sync>);
 
@@ -104,7 +104,7 @@ impl TraceParser {
     #[pyo3(signature = (*, delimiter, time, offset, length, volumes, op, operation, words, time_ns,
         offset_bytes, length_bytes, time_extra=None, latency=None, latency_ns=1, header=0,
         only_digits=false, skip_bad=false))]
-    #[allow(clippy::too_many_arguments)] // named in Python, and each a column or its unit
+    #[allow(clippy::too_many_arguments)] // keyword arguments in Python, each a column or its unit
     fn delimited(
         delimiter: u8,
         time: usize,
@@ -182,13 +182,13 @@ impl TraceParser {
         self.0.shared().counts.clone()
     }
 
-    /// The first record's time in nanoseconds as the source counts; None without a record.
+    /// The first record's time in nanoseconds from the source's time 0; None without a record.
     #[getter]
     fn zero(&self) -> Option<i128> {
         self.0.shared().zero
     }
 
-    /// Unix time in nanoseconds of the source's time 0, where the source itself tells it.
+    /// Unix time in nanoseconds of the source's time 0, if the source contains it.
     #[getter]
     fn epoch(&self) -> Option<i128> {
         self.0.shared().epoch
@@ -224,7 +224,7 @@ impl Borrowed {
     }
 }
 
-/// A running survey of a trace: what `mirrord trace info` tells.
+/// A running survey of a trace, for `mirrord trace info`.
 #[pyclass]
 pub struct TraceSurvey(Survey);
 
@@ -267,7 +267,7 @@ impl TraceSurvey {
     }
 }
 
-/// Leaves out block writes that repeat the one before within `window_ns`.
+/// Drops block writes that repeat the previous one within `window_ns`.
 #[pyclass]
 pub struct TraceDedup(dedup::Dedup);
 
@@ -297,7 +297,7 @@ impl TraceDedup {
     }
 }
 
-/// Adds what this file has to the module.
+/// Adds the classes of this file to the module.
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<TraceParser>()?;
     m.add_class::<TraceSurvey>()?;

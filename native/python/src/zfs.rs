@@ -1,4 +1,4 @@
-//! The Python face of the ZFS stream scanner.
+//! Python bindings of the ZFS stream scanner.
 
 use crate::bytes_of;
 use mirrord_core::zfs_ranges::Collected;
@@ -10,7 +10,7 @@ use pyo3::types::PyBytes;
 
 type Runs = Vec<(u64, u64)>;
 
-/// Checks a ZFS send stream as it passes by; ValueError says what is wrong with it.
+/// Checks a ZFS send stream passed in pieces; ValueError describes the error.
 #[pyclass]
 pub struct ZfsStreamScanner {
     scanner: Scanner,
@@ -70,7 +70,7 @@ impl ZfsStreamScanner {
         self.scanner.data_bytes
     }
 
-    /// How many records of each type, by OpenZFS' number of the type.
+    /// Number of records of each type, by OpenZFS' number of the type.
     #[getter]
     fn records(&self) -> Vec<u64> {
         self.scanner.records.to_vec()
@@ -121,7 +121,7 @@ impl ZfsStreamScanner {
             .collect()
     }
 
-    /// (first, end) of the numbers of objects that are not there (any more).
+    /// (first, end) of the numbers of objects that do not exist (any more).
     fn freed_objects(&self) -> Runs {
         self.collected
             .as_ref()

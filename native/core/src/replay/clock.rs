@@ -1,11 +1,11 @@
 //! Grids of update intervals, run along a trace.
 
-/// How a grid cuts time.
+/// How a grid divides time.
 #[derive(Clone)]
 pub enum Cuts {
-    /// Intervals of so many nanoseconds from the first record on.
+    /// Intervals of this many nanoseconds, from the first record on.
     Every(i64),
-    /// Updates at these instants, ascending; more may come by `Clock::cut`.
+    /// Updates at these instants, ascending; `Clock::cut` can add more.
     At(Vec<i64>),
 }
 
@@ -16,14 +16,14 @@ struct Grid {
     end_ns: i64,
 }
 
-/// Where each grid is. An epoch is the time between two boundaries of any grid.
+/// The position of each grid. An epoch is the time between two boundaries of any grid.
 pub struct Clock {
     grids: Vec<Grid>,
     origin_ns: Option<i64>,
-    /// The end of the interval that ends first.
+    /// The earliest end of a current interval.
     pub next_ns: i64,
     pub epoch: i32,
-    /// The epoch in which each grid's interval began, and what closed last.
+    /// The epoch in which each grid's interval began, and the intervals that were closed last.
     pub starts: Vec<i32>,
     pub closed: Vec<(usize, i64)>,
 }
@@ -55,7 +55,7 @@ impl Clock {
         self.grids[grid].interval
     }
 
-    /// Moves to `time_ns`, at or after `next_ns`. In `closed` are the intervals that ended.
+    /// Advances to `time_ns`, at or after `next_ns`. `closed` lists the intervals that ended.
     /// None: there are too many epochs.
     pub fn advance(&mut self, time_ns: i64) -> Option<()> {
         self.closed.clear();

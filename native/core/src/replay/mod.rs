@@ -1,10 +1,10 @@
-//! Kernels of the replay: what a mirror would transfer of a traced workload.
+//! Kernels of the replay: what a mirror would transfer for a traced workload.
 //!
-//! One look at a block's state serves all grids of update intervals at once. Time is cut into
+//! One access to a block's state serves all grids of update intervals. Time is divided into
 //! epochs by the boundaries of all grids together; the state is the epoch of the block's last write,
 //! and a write is the first of its block in an interval if the block's epoch is before that in which
-//! the interval began. Blocks are split into parts by volume and block range: parts share nothing,
-//! and what they count adds.
+//! the interval began. Blocks are split into parts by volume and block range: parts share no state,
+//! and their counts are added.
 
 mod clock;
 mod part;
@@ -19,11 +19,11 @@ pub use clock::Cuts;
 pub use part::{Fault, Part, Row, Whole};
 pub use totals::Totals;
 
-/// Writes and trims as `mirrord.traces.model.Op` numbers them; the others change nothing.
+/// Writes and trims, as numbered by `mirrord.traces.model.Op`; the others change nothing.
 pub const WRITE: u8 = 0;
 pub const TRIM: u8 = 2;
 
-/// Fewer records than this are not worth a thread.
+/// Minimum number of records for starting threads.
 const THREAD_RECORDS: usize = 16 << 10;
 
 /// Consecutive records as columns of one length.
@@ -43,7 +43,7 @@ pub struct Replayer {
 }
 
 impl Replayer {
-    /// `here` parts from `first` on, of `of` in all. Blocks of `1 << block_bits` bytes.
+    /// `here` parts from `first` on, of `of` in total. Blocks of `1 << block_bits` bytes.
     pub fn new(block_bits: u32, cuts: &[Cuts], first: u32, here: u32, of: u32) -> Self {
         Self {
             parts: (first..first + here)
@@ -84,8 +84,8 @@ impl Replayer {
         })
     }
 
-    /// Ends the grid's interval at `at_ns`, which no record fed so far reaches. Block writes of the
-    /// interval, blocks for an update in place, and blocks that the active map has.
+    /// Ends the grid's interval at `at_ns`, after all records fed so far. Returns the block writes
+    /// of the interval, blocks for an update in place, and blocks in the active map.
     pub fn cut(&mut self, grid: usize, at_ns: i64) -> (i64, i64, i64) {
         let mut sum = (0, 0, 0);
         for part in &mut self.parts {
@@ -120,7 +120,7 @@ impl Replayer {
         (rows, volumes)
     }
 
-    /// Bytes that the tables of blocks take.
+    /// Memory of the tables of blocks, in bytes.
     pub fn memory(&self) -> usize {
         self.parts.iter().map(Part::memory).sum()
     }

@@ -1,4 +1,4 @@
-//! The blocks of one part: their states, and what each grid's intervals count of them.
+//! The blocks of one part: their states, and the counts of each grid's intervals.
 
 use super::clock::{Clock, Cuts};
 use super::table::{Directory, Pages, PAGE, PAGE_BITS};
@@ -6,13 +6,13 @@ use super::{Columns, TRIM, WRITE};
 
 /// Set in the state of a block that was trimmed since its last write.
 const TRIMMED: i32 = i32::MIN;
-/// Grids that are counted together, by one vector instruction or two.
+/// Number of grids counted together, with one or two vector instructions.
 const LANES: usize = 8;
-/// Ranges that are looked up before the first of them is counted.
+/// Number of ranges looked up before the first of them is counted.
 const AHEAD: usize = 256;
 /// A trace has fewer volumes than this.
 const VOLUMES_MAX: u32 = 1 << 20;
-/// Longer writes are a fault of the trace.
+/// Longer writes are an error in the trace.
 const WRITE_MAX: i64 = 1 << 40;
 
 /// Why records cannot be replayed; `record` counts from the first one fed.
@@ -32,11 +32,11 @@ pub enum Fault {
     },
     /// A number that no volume of a trace has.
     Volume { record: u64, volume: u32 },
-    /// There are more intervals than can be told apart.
+    /// There are more intervals than can be distinguished.
     Intervals { record: u64 },
 }
 
-/// What one interval of one grid counted of a volume's blocks; rows of the same interval add.
+/// The counts of one volume in one interval of one grid; rows of the same interval are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     pub volume: u32,
@@ -47,13 +47,13 @@ pub struct Row {
     pub in_place: i64,
     /// Blocks written that were not trimmed after that.
     pub active: i64,
-    /// Change of the number of blocks that hold something.
+    /// Change of the number of blocks with content.
     pub live: i64,
-    /// The end of the last block that was ever written; of such rows the greatest counts.
+    /// The end of the highest block ever written; the maximum of such rows counts.
     pub end: i64,
 }
 
-/// What a part has of a volume as a whole; those of all parts add.
+/// The totals of a volume in one part; those of all parts are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Whole {
     pub volume: u32,
@@ -61,7 +61,7 @@ pub struct Whole {
     pub written: i64,
     /// Different blocks written.
     pub unique: i64,
-    /// Change of the number of blocks that hold something.
+    /// Change of the number of blocks with content.
     pub live: i64,
 }
 
@@ -74,8 +74,8 @@ struct Volume {
     live: i64,
     /// The end of the last block written.
     end: i64,
-    /// Of each grid's interval: blocks written first in it; what trims make different for an update
-    /// in place and for the active map.
+    /// For each grid's interval: blocks first written in it; the effect of trims on an update
+    /// in place and on the active map.
     first: Vec<[u32; LANES]>,
     more_in_place: Vec<i64>,
     more_active: Vec<i64>,
@@ -178,12 +178,12 @@ impl Part {
         Ok(())
     }
 
-    /// Notes the blocks of a record that are this part's.
+    /// Records the blocks of a record that belong to this part.
     #[inline]
     fn look_up(&mut self, volume: u32, op: u8, offset: u64, length: u64) {
         let end = offset + length;
         if op == TRIM {
-            // Only blocks that it covers wholly hold nothing now.
+            // Only blocks that it covers completely lose their content.
             let first = offset.div_ceil(1 << self.block_bits);
             let end = end >> self.block_bits;
             if first < end {
@@ -209,7 +209,7 @@ impl Part {
     fn look_up_trim(&mut self, volume: u32, first: u64, last: u64) {
         self.need(volume);
         let directory = &self.volumes[volume as usize].directory;
-        // What was never written is not known to hold anything.
+        // Blocks that were never written are not known to have content.
         for (page, id) in directory.among(first >> PAGE_BITS, last >> PAGE_BITS) {
             self.note(volume, id, (page, first, last), true);
         }
@@ -233,7 +233,7 @@ impl Part {
         }
     }
 
-    /// Whether a page belongs to this part: pages are spread, so that a hot region is shared.
+    /// Whether a page belongs to this part: pages are hashed, so that hot regions are distributed.
     #[inline]
     fn is_mine(&self, volume: u32, page: u64) -> bool {
         if self.of == 1 {
@@ -257,7 +257,7 @@ impl Part {
         }
     }
 
-    /// Counts what was looked up.
+    /// Counts the ranges that were looked up.
     fn flush(&mut self) {
         for range in &self.ahead {
             let volume = &mut self.volumes[range.volume as usize];
@@ -273,7 +273,7 @@ impl Part {
     }
 
     pub fn cut(&mut self, grid: usize, at_ns: i64) -> (i64, i64, i64) {
-        // (That there are too many epochs is found by the next record.)
+        // Too many epochs are reported at the next record.
         let _ = self.clock.cut(grid, at_ns);
         let before = self.rows[grid].len();
         self.close();
@@ -295,7 +295,7 @@ impl Part {
         self.close();
     }
 
-    /// Its volumes, after the end.
+    /// Its volumes, after the end of the trace.
     pub fn wholes(&self) -> impl Iterator<Item = Whole> + '_ {
         let volumes = self.volumes.iter().enumerate();
         volumes.map(|(index, volume)| Whole {
@@ -316,7 +316,7 @@ impl Part {
         }
     }
 
-    /// Writes down the intervals that have just ended.
+    /// Adds rows for the intervals that have just ended.
     fn close(&mut self) {
         for &(grid, interval) in &self.clock.closed {
             for (index, volume) in self.volumes.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! The states of the blocks of one volume, in pages that come into being when they are written.
+//! The states of the blocks of one volume, in pages that are allocated when they are written.
 
 use std::alloc::{alloc, dealloc, handle_alloc_error, Layout};
 use std::collections::HashMap;
@@ -7,15 +7,14 @@ use std::ptr::NonNull;
 /// Blocks of a page: 4 MiB of a volume of 4 KiB blocks.
 pub const PAGE_BITS: u32 = 10;
 pub const PAGE: usize = 1 << PAGE_BITS;
-/// Pages are allocated so many at once.
+/// Number of pages allocated at once.
 const CHUNK_BITS: u32 = 10;
 const CHUNK: usize = 1 << CHUNK_BITS;
-/// Pages below this have a place in a flat directory (64 TiB of 4 KiB blocks).
+/// Pages below this are in a flat directory (64 TiB of 4 KiB blocks).
 const FLAT: u64 = 1 << 24;
 const NONE: u32 = u32::MAX;
 
-/// Bytes of a chunk, and what it is aligned to: huge pages spare most of the time that goes into
-/// finding where memory is.
+/// Size and alignment of a chunk: huge pages avoid most of the time for address translation.
 const CHUNK_LAYOUT: Layout = match Layout::from_size_align(CHUNK * PAGE * size_of::<i32>(), 2 << 20)
 {
     Ok(layout) => layout,
@@ -33,7 +32,7 @@ unsafe impl Sync for Chunk {}
 impl Chunk {
     fn new() -> Self {
         // SAFETY: the layout is not empty. The memory is written before it is read, and the advice
-        // changes nothing but speed, so that it may fail.
+        // only affects speed, so it may fail.
         unsafe {
             let Some(start) = NonNull::new(alloc(CHUNK_LAYOUT)) else {
                 handle_alloc_error(CHUNK_LAYOUT)
@@ -51,7 +50,7 @@ impl Chunk {
 
     #[inline]
     fn states(&self) -> &[i32; CHUNK * PAGE] {
-        // SAFETY: the memory is there, and every i32 was written.
+        // SAFETY: the memory is allocated, and every i32 was written.
         unsafe { self.0.as_ref() }
     }
 
@@ -95,7 +94,7 @@ impl Pages {
             .expect("a whole page")
     }
 
-    /// Asks for the state of a block, so that it is there when it is needed.
+    /// Prefetches the state of a block.
     #[inline]
     pub fn prefetch(&self, id: u32, block: usize) {
         #[cfg(target_arch = "x86_64")]
@@ -136,7 +135,7 @@ impl Directory {
         }
     }
 
-    /// The page's id; it comes into being if need be.
+    /// The page's id; the page is allocated if necessary.
     #[inline]
     pub fn find_or_add(&mut self, page: u64, pages: &mut Pages) -> u32 {
         match self.find(page) {
@@ -159,7 +158,7 @@ impl Directory {
         id
     }
 
-    /// The pages from `first` to `last` that there are, with their ids.
+    /// The allocated pages from `first` to `last`, with their ids.
     pub fn among(&self, first: u64, last: u64) -> Vec<(u64, u32)> {
         let end = (self.flat.len() as u64).min(last.saturating_add(1));
         let near = (first..end).filter_map(|page| self.find(page).map(|id| (page, id)));

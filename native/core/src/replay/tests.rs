@@ -1,4 +1,4 @@
-//! Small traces by hand. (Any trace, against a slow replay: tests/analysis/test_replay.py.)
+//! Small handmade traces. (Random traces, against a slow replay: tests/analysis/test_replay.py.)
 
 use super::*;
 
@@ -130,7 +130,7 @@ fn parts_share_nothing_and_miss_nothing() {
         sums
     };
     let alone = sum(&mut Replayer::new(12, &cuts, 0, 1, 1));
-    // More records than a thread is made for: both run side by side.
+    // Enough records to start threads: both parts run concurrently.
     assert_eq!(sum(&mut Replayer::new(12, &cuts, 0, 2, 2)), alone);
     let mut added = vec![0; alone.len()];
     for part in 0..5 {

@@ -1,9 +1,9 @@
-//! What a trace holds as a whole, whatever the blocks: counts, bytes over time, ends of volumes.
+//! Totals of a trace, independent of blocks: counts, bytes over time, ends of volumes.
 
 use super::clock::{Clock, Cuts};
 use super::{Columns, TRIM, WRITE};
 
-/// Bins of the series of bytes written; with more of them two become one.
+/// Bins of the series of bytes written; beyond this number, pairs of bins are merged.
 const BINS_MAX: usize = 4 << 20;
 
 pub struct Totals {
@@ -14,11 +14,11 @@ pub struct Totals {
     pub writes: u64,
     pub trims: u64,
     pub bytes_written: u64,
-    /// Of each volume, the end of what is touched, bytes.
+    /// For each volume, the end of the accessed range in bytes.
     pub ends: Vec<i64>,
     pub bin_ns: i64,
     pub bins: Vec<i64>,
-    /// Of each grid, intervals with writes and the bytes written in them.
+    /// For each grid, intervals with writes and the bytes written in them.
     pub grids: Vec<Vec<(i64, i64)>>,
     marks: Vec<u64>,
 }
@@ -52,12 +52,12 @@ impl Totals {
         }
         self.last_ns = last_ns;
         self.records += columns.time_ns.len() as u64;
-        // The bin that is being filled: its end and what it got.
+        // The current bin: its end and its bytes.
         let (mut bin_end_ns, mut in_bin) = (i64::MIN, 0);
         let mut bin = 0;
         for (index, &time_ns) in columns.time_ns.iter().enumerate() {
             if time_ns >= self.clock.next_ns {
-                // (Too many epochs were found by the parts.)
+                // Too many epochs are reported by the parts.
                 let _ = self.clock.advance(time_ns);
                 self.close();
             }
@@ -87,7 +87,7 @@ impl Totals {
         self.add(bin, in_bin);
     }
 
-    /// The bin of an instant; there are coarser bins if there would be too many.
+    /// The bin of an instant; bins are merged if there would be too many.
     fn bin_of(&mut self, time_ns: i64) -> usize {
         while (time_ns - self.first_ns) / self.bin_ns >= BINS_MAX as i64 {
             self.bin_ns *= 2;

@@ -4,7 +4,7 @@ use super::columns::Record;
 use super::delimited::scsi;
 use super::{Columns, Fault, Op, Parser, Shared};
 
-/// What a format makes of one record of its size.
+/// Parses the records of one format.
 pub trait RecordParser {
     const SIZE: usize;
     /// How many bytes before the first record; None: not known yet.
@@ -19,7 +19,7 @@ pub trait RecordParser {
     ) -> Result<(), String>;
 }
 
-/// Cuts a source into records.
+/// Splits a source into records.
 pub struct Records<P> {
     inner: P,
     shared: Shared,
@@ -136,7 +136,7 @@ impl Vscsi {
     fn push(&self, wanted: u16, shared: &mut Shared, out: &mut Columns) -> Result<(), String> {
         if self.version >> 8 != wanted {
             let found = self.version >> 8;
-            return Err(format!("the record says version {found}, not {wanted}"));
+            return Err(format!("the record has version {found}, not {wanted}"));
         }
         let Some(op) = scsi(u64::from(self.command & 0xff)) else {
             shared.count("SCSI commands without data left out");
@@ -222,7 +222,7 @@ impl RecordParser for Srt {
                 .parse()
                 .ok()
         });
-        self.sector_bytes = size.ok_or("the header does not say a sectorsize")?;
+        self.sector_bytes = size.ok_or("the header has no sectorsize")?;
         Ok(Some(end + 1))
     }
 

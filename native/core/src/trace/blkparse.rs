@@ -1,8 +1,8 @@
-//! The text of blkparse, as it prints it without `-f`.
+//! The default text output of blkparse (without `-f`).
 //!
 //! `8,16 2 41103 9.378419363 16766 Q W 3428327242 + 8 [flush-8:16]`: device, processor, sequence,
 //! seconds, process, action, kind of request, sector, number of sectors. Each request appears
-//! several times (queued, merged, issued, completed): one action is taken, all others left out.
+//! several times (queued, merged, issued, completed): one action is read, all others are skipped.
 
 use super::columns::Record;
 use super::lines::LineParser;
@@ -22,7 +22,7 @@ impl Blkparse {
     }
 }
 
-/// Takes the next word off a line.
+/// Removes the next word from a line.
 #[inline]
 fn word<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let mut at = 0;
@@ -38,7 +38,7 @@ fn word<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     (at > begin).then(|| &bytes[begin..at])
 }
 
-/// What the letters say: D discard, E secure erase, W write, R read, F alone flush.
+/// The meaning of the letters: D discard, E secure erase, W write, R read, F alone flush.
 pub fn operation(kind: &[u8], sectors: u64) -> Option<Op> {
     if kind.contains(&b'D') || kind.contains(&b'E') {
         return Some(Op::Trim);
@@ -49,7 +49,7 @@ pub fn operation(kind: &[u8], sectors: u64) -> Option<Op> {
     if kind.contains(&b'R') {
         return Some(Op::Read);
     }
-    // "FWS" without sectors: a cache flush and nothing else.
+    // "FWS" without sectors: only a cache flush.
     kind.starts_with(b"F").then_some(Op::Flush)
 }
 

@@ -1,4 +1,4 @@
-//! The binary files of blktrace: one for each processor, events of 48 bytes and what follows them.
+//! The binary files of blktrace: one per processor, events of 48 bytes with optional payload.
 
 use super::columns::Record;
 use super::{Columns, Fault, Op, Parser, Shared};
@@ -10,14 +10,14 @@ const WRITE: u32 = 1 << 1;
 const FLUSH: u32 = 1 << 2;
 const NOTIFY: u32 = 1 << 10;
 const DISCARD: u32 = 1 << 13;
-/// The notification that tells the wall clock: seconds and nanoseconds follow.
+/// The notification with the wall-clock time: seconds and nanoseconds follow.
 const NOTIFY_CLOCK: u32 = 1;
 
 pub struct Blktrace {
     shared: Shared,
     carry: Vec<u8>,
     number: u64,
-    /// The action that is taken: 1 queued, 8 completed.
+    /// The action that is read: 1 queued, 8 completed.
     action: u32,
 }
 
@@ -48,7 +48,7 @@ impl Blktrace {
         }
     }
 
-    /// One event from the beginning of `data`, and how long it is; None: it is not all there.
+    /// One event from the beginning of `data`, and its length; None: it is incomplete.
     fn event<'a>(&self, data: &'a [u8]) -> Result<Option<(Event<'a>, usize)>, Fault> {
         if data.len() < EVENT {
             return Ok(None);

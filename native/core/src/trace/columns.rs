@@ -1,15 +1,15 @@
-//! Records as columns, and what all parsers share.
+//! Records as columns, and the common part of all parsers.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// More volumes than this are taken for a wrong column.
+/// More volumes than this are treated as a wrong column.
 const VOLUMES_MAX: usize = 1 << 20;
 /// Times this far from the first record's are refused, so that no difference of two overflows.
 const TIME_MAX: i128 = 1 << 62;
-/// So much of a faulty line is shown.
+/// How much of a malformed line is shown.
 const EXCERPT_MAX: usize = 80;
 
-/// What a record does; the values are those of `mirrord.traces.model.Op`.
+/// The operation of a record; the values are those of `mirrord.traces.model.Op`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Op {
@@ -19,7 +19,7 @@ pub enum Op {
     Flush = 3,
 }
 
-/// Columns of one length, as `mirrord.traces.model.Batch`.
+/// Columns of equal length, as in `mirrord.traces.model.Batch`.
 #[derive(Default, Debug, PartialEq)]
 pub struct Columns {
     pub time: Vec<i64>,
@@ -30,15 +30,15 @@ pub struct Columns {
     pub latency: Vec<i64>,
 }
 
-/// What was wrong with a source.
+/// An error in a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// "record": it makes no sense; "truncated": the source ends within it.
+    /// "record": it is malformed; "truncated": the source ends within it.
     pub kind: &'static str,
     pub what: String,
     /// The line's or the record's number, from 1.
     pub place: u64,
-    /// What is there.
+    /// The malformed text.
     pub excerpt: String,
 }
 
@@ -61,7 +61,7 @@ impl Fault {
 
 /// One record before it is appended.
 pub struct Record {
-    /// Nanoseconds, counted as the source does.
+    /// Nanoseconds, from the source's time 0.
     pub time: i128,
     pub volume: u32,
     pub op: Op,
@@ -71,7 +71,7 @@ pub struct Record {
     pub latency: i64,
 }
 
-/// The names of volumes, what was left out, and where time begins.
+/// The names of volumes, counts of skipped records, and the first time.
 #[derive(Default)]
 pub struct Shared {
     names: HashMap<Vec<u8>, u32>,
@@ -79,7 +79,7 @@ pub struct Shared {
     last: (Vec<u8>, u32),
     pub counts: BTreeMap<&'static str, u64>,
     pub zero: Option<i128>,
-    /// Unix time in nanoseconds of the source's own time 0, where the source itself tells it.
+    /// Unix time in nanoseconds of the source's time 0, if the source contains it.
     pub epoch: Option<i128>,
 }
 
@@ -111,14 +111,14 @@ impl Shared {
         Ok(index)
     }
 
-    /// Count something that was left out or looks odd.
+    /// Count something that was skipped or is unusual.
     pub fn count(&mut self, what: &'static str) {
         *self.counts.entry(what).or_insert(0) += 1;
     }
 
-    /// The source ended, `left` bytes after the beginning of record `number`: a fault, unless a
-    /// source that is cut off is taken.
-    /// whole: its size, or "it" where that is not known.
+    /// The source ended, `left` bytes after the beginning of record `number`: an error, unless
+    /// truncated sources are accepted.
+    /// whole: the record's size, or "it" if that is unknown.
     pub fn cut_off(
         &mut self,
         left: usize,
@@ -137,7 +137,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Append a record; says why not, when it cannot be.
+    /// Append a record; an error with the reason if it is invalid.
     #[inline]
     pub fn push(&mut self, record: &Record, out: &mut Columns) -> Result<(), String> {
         let (Ok(offset), Ok(length)) = (i64::try_from(record.offset), i64::try_from(record.length))
@@ -164,7 +164,7 @@ impl Shared {
 }
 
 impl Columns {
-    /// With room for so many records.
+    /// With room for this many records.
     pub fn with_room(records: usize) -> Self {
         Self {
             time: Vec::with_capacity(records),

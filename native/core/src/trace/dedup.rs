@@ -1,4 +1,4 @@
-//! Leaves out block writes that repeat the one before within a moment (a trace of two layers).
+//! Drops block writes that repeat the previous one within a short time (a trace of two layers).
 
 use std::collections::HashMap;
 
@@ -6,14 +6,14 @@ use super::survey::{block_key, BuildMix, Seen};
 use super::Columns;
 
 const BLOCK: i64 = 4096;
-/// A write longer than this (1 GiB) is a wrong unit; it is not taken apart.
+/// A write longer than this (1 GiB) indicates a wrong unit; it is not split.
 const LONGEST: i64 = 1 << 30;
 
-/// Drops each 4 KiB block of a write that comes at most `window` after the write before of the same
-/// block, dropped or not. What is left of a record stays, in as few pieces as it has gaps.
+/// Drops each 4 KiB block of a write at most `window` after the previous write of the same
+/// block, dropped or not. The rest of a record is kept, split at the gaps.
 ///
-/// Two generations of the last writes are kept, each of one window, so memory is bounded by what is
-/// written within two of them. Records must come in the order of time.
+/// Two generations of the last writes are kept, each of one window, so memory is limited by what is
+/// written within two windows. Records must be in the order of time.
 pub struct Dedup {
     window: i64,
     young: HashMap<u64, i64, BuildMix>,

@@ -6,28 +6,28 @@ use super::lines::LineParser;
 use super::number::{hexadecimal, is_huge, scaled, trimmed, whole};
 use super::{Columns, Op, Shared};
 
-/// Columns beyond these are not looked at.
+/// Columns beyond these are ignored.
 const FIELDS_MAX: usize = 24;
 
 /// How the operation is written.
 #[derive(Clone, Debug)]
 pub enum OpRule {
-    /// Every record does this.
+    /// Every record has this operation.
     Always(Op),
     /// Words, in lower case, packed by `key`.
     Words(Vec<(u64, Op)>),
-    /// A number in base 16 whose lowest bit says read (DiskSim).
+    /// A hexadecimal number whose lowest bit means read (DiskSim).
     ReadBit,
-    /// Letters as blkparse writes them: W, WS, RA, D …
+    /// Letters as printed by blkparse: W, WS, RA, D …
     Letters,
-    /// A SCSI operation code in base 16 without 0x.
+    /// A hexadecimal SCSI operation code without 0x.
     Scsi,
 }
 
-/// Where each value stands (columns from 0) and in which unit.
+/// The column of each value (from 0) and its unit.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// 0: any blanks.
+    /// 0: any whitespace.
     pub delimiter: u8,
     pub time: usize,
     /// Nanoseconds to add to the time, in a column of their own; they may be 10^9 and more.
@@ -43,13 +43,13 @@ pub struct Layout {
     pub length_bytes: u64,
     pub latency_ns: u64,
     pub rule: OpRule,
-    /// Lines to leave out at the beginning of each source.
+    /// Lines to skip at the beginning of each source.
     pub header: u64,
-    /// Lines that do not begin with a digit are headers, wherever they stand.
+    /// Lines that do not begin with a digit are headers, anywhere in the source.
     pub only_digits: bool,
 }
 
-/// Up to eight bytes of a word, in lower case, as one number; longer ones are cut.
+/// Up to eight bytes of a word, in lower case, as one number; longer words are truncated.
 #[inline]
 pub fn key(word: &[u8]) -> u64 {
     let mut packed = 0u64;
@@ -59,12 +59,12 @@ pub fn key(word: &[u8]) -> u64 {
     packed
 }
 
-/// What a SCSI command of this code does to its range.
+/// The operation of a SCSI command with this code.
 pub fn scsi(code: u64) -> Option<Op> {
     match code {
         0x08 | 0x28 | 0x88 | 0xa8 => Some(Op::Read),
         0x0a | 0x2a | 0x8a | 0xaa | 0x2e | 0x8e | 0xae => Some(Op::Write),
-        // WRITE SAME stores what it is given, unless its UNMAP bit is set, which no trace keeps.
+        // WRITE SAME writes data, unless its UNMAP bit is set, which no trace records.
         0x41 | 0x93 => Some(Op::Write),
         0x42 => Some(Op::Trim),
         0x35 | 0x91 => Some(Op::Flush),
@@ -87,7 +87,7 @@ impl Delimited {
         }
     }
 
-    /// None: blank, which counts as no operation at all.
+    /// None: blank, treated as no operation.
     #[inline]
     fn operation(&self, field: &[u8]) -> Result<Option<Op>, String> {
         if field.is_empty() {

@@ -5,7 +5,7 @@ use super::lines::LineParser;
 use super::number::{is_huge, scaled, trimmed, whole};
 use super::{Columns, Op, Shared};
 
-/// Version 2 has no times but `wait` lines; version 3 begins each line with a time.
+/// Version 2 has `wait` lines instead of times; version 3 begins each line with a time.
 pub struct Fio {
     version: u8,
     /// Nanoseconds of a unit of time (fio itself: microseconds).

@@ -1,25 +1,25 @@
-//! Text that comes in pieces, line by line.
+//! Splits text that is passed in pieces into lines.
 
 use super::{Columns, Fault, Parser, Shared};
 
-/// A line longer than this is no text of a trace.
+/// A longer line is not the text of a trace.
 const LINE_MAX: usize = 1 << 20;
 
-/// What a format makes of one line.
+/// Parses the lines of one format.
 pub trait LineParser {
-    /// Append the record of a line, or leave the line out; `Err` says what is wrong with it.
+    /// Append the record of a line, or skip the line; `Err` describes a malformed one.
     fn line(&mut self, line: &[u8], shared: &mut Shared, out: &mut Columns) -> Result<(), String>;
     /// A new source begins.
     fn restart(&mut self) {}
 }
 
-/// Cuts a source into lines.
+/// Splits a source into lines.
 pub struct Lines<P> {
     inner: P,
     shared: Shared,
     carry: Vec<u8>,
     number: u64,
-    /// Lines that make no sense are counted and left out.
+    /// Malformed lines are counted and skipped.
     skip_bad: bool,
 }
 

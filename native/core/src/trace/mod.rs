@@ -1,8 +1,8 @@
 //! Parsers of trace formats: bytes in, columns out.
 //!
-//! Each parser takes a source piece by piece as it comes and appends to `Columns`. Times are
+//! Each parser reads a source piece by piece and appends to `Columns`. Times are
 //! nanoseconds since the first record of the parser, which keeps that record's own time in `zero`:
-//! what a source counts from (1601, 1970, the start of the recording) is known one level up.
+//! the caller knows the source's epoch (1601, 1970, the start of the recording).
 
 pub mod binary;
 pub mod blkparse;
@@ -19,11 +19,11 @@ pub use columns::{Columns, Fault, Op, Shared};
 
 /// A source of one format, read piece by piece.
 pub trait Parser {
-    /// Parse what `data` completes; what is left over waits for the next piece.
+    /// Parse the records that `data` completes; the rest is kept for the next piece.
     fn feed(&mut self, data: &[u8], out: &mut Columns) -> Result<(), Fault>;
-    /// The end of one source; `partial`: a record that breaks off is counted and left out.
+    /// The end of one source; `partial`: an incomplete last record is counted and skipped.
     fn finish(&mut self, partial: bool, out: &mut Columns) -> Result<(), Fault>;
-    /// What was found besides the records.
+    /// The results besides the records.
     fn shared(&self) -> &Shared;
 }
 

@@ -1,6 +1,6 @@
 //! Numbers in text, exactly: no floating point, so that no nanosecond is lost.
 
-/// A whole number without a sign; None when it is none, or beyond 2^64.
+/// An unsigned integer; None if it is not one, or beyond 2^64.
 #[inline]
 pub fn whole(field: &[u8]) -> Option<u64> {
     if field.is_empty() || field.len() > 20 {
@@ -48,7 +48,7 @@ fn eight_digits(bytes: [u8; 8]) -> Option<u64> {
     Some((fours * 10_000 + (fours >> 32)) & 0xffff_ffff)
 }
 
-/// A number in base 16, with or without `0x`.
+/// A hexadecimal number, with or without `0x`.
 pub fn hexadecimal(field: &[u8]) -> Option<u64> {
     let digits = field.strip_prefix(b"0x").unwrap_or(field);
     if digits.is_empty() || digits.len() > 16 {
@@ -59,7 +59,7 @@ pub fn hexadecimal(field: &[u8]) -> Option<u64> {
     })
 }
 
-/// A decimal number times `unit`: `0.551706` by 10^9 is 551,706,000. Digits below 1 are cut off.
+/// A decimal number times `unit`: `0.551706` by 10^9 is 551,706,000. Digits below 1 are truncated.
 #[inline]
 pub fn scaled(field: &[u8], unit: u64) -> Option<i128> {
     let (field, negative) = match field.strip_prefix(b"-") {
@@ -82,7 +82,7 @@ pub fn scaled(field: &[u8], unit: u64) -> Option<i128> {
     Some(if negative { -value } else { value })
 }
 
-/// The digits behind the point times `unit`.
+/// The digits after the decimal point times `unit`.
 #[inline]
 fn fraction(digits: &[u8], unit: u64) -> Option<u64> {
     const TENS: [u64; 10] = [
@@ -110,12 +110,12 @@ fn fraction(digits: &[u8], unit: u64) -> Option<u64> {
     u64::try_from(value).ok()
 }
 
-/// Whether it is a whole number that is only too large.
+/// Whether it is an integer that is too large.
 pub fn is_huge(field: &[u8]) -> bool {
     field.len() > 18 && field.iter().all(u8::is_ascii_digit)
 }
 
-/// Without blanks and quotes around it.
+/// Without surrounding whitespace and quotes.
 #[inline]
 pub fn trimmed(mut field: &[u8]) -> &[u8] {
     while let [b' ' | b'\t' | b'"' | b'\r', rest @ ..] = field {

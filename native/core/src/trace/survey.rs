@@ -1,10 +1,10 @@
-//! What can be seen in passing: counts, odd grids, rewrites that come too soon, bursts.
+//! Statistics of a trace from one pass: counts, unusual grids, early rewrites, bursts.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 
 const BLOCK_SHIFT: u32 = 12;
-/// Grids to try: 0, 512 … 3584 bytes are added to each offset.
+/// Grids to test: 0, 512 … 3584 bytes are added to each offset.
 pub const SHIFTS: usize = 8;
 /// Gaps between two writes of a block: up to 1 ms, 10 ms, 0.1 s, 1 s, 10 s, and longer.
 pub const GAPS: usize = 6;
@@ -15,11 +15,11 @@ const GAP_LIMITS: [i64; GAPS - 1] = [
     1_000_000_000,
     10_000_000_000,
 ];
-/// Blocks whose writes are followed at once; when there are more, every second one is dropped.
+/// Maximum number of blocks whose writes are tracked; beyond it, every second one is dropped.
 const FOLLOWED_MAX: usize = 1 << 17;
 const SECOND: i64 = 1_000_000_000;
 
-/// Multiplies and folds: blocks are numbers, and nobody chooses them to harm us.
+/// Multiplies and folds: block numbers are not chosen by an attacker.
 #[derive(Default, Clone, Copy)]
 pub struct Mix(u64);
 
@@ -74,13 +74,13 @@ pub struct Survey {
     pub empty: u64,
     /// Bytes of the longest record.
     pub longest: i64,
-    /// Writes whose offset or length is no multiple of 4096.
+    /// Writes whose offset or length is not a multiple of 4096.
     pub unaligned: u64,
     /// Blocks touched by writes on each grid.
     pub touched: [u64; SHIFTS],
     /// Times that are a multiple of 1 s, of 1 ms, of 1 µs.
     pub round: [u64; 3],
-    /// Followed blocks: writes, and the gaps to the write before.
+    /// Tracked blocks: writes, and the time since the previous write.
     pub followed_writes: u64,
     pub gaps: [u64; GAPS],
     /// Reads that repeat the read before them within 1 ms, byte for byte.
@@ -126,7 +126,7 @@ impl Default for Survey {
     }
 }
 
-/// The columns that are looked at; all of one length.
+/// The columns that are read; all of equal length.
 pub struct Seen<'a> {
     pub time: &'a [i64],
     pub volume: &'a [u32],
@@ -184,7 +184,7 @@ impl Survey {
             *touched += ((begin + length - 1) >> BLOCK_SHIFT) - (begin >> BLOCK_SHIFT) + 1;
         }
         self.unaligned += u64::from((offset | length) & 4095 != 0);
-        // Seconds as they come; an unsorted source only splits some of them.
+        // Seconds in the order of the source; an unsorted source only splits some of them.
         let second = time.div_euclid(SECOND);
         if second != self.second {
             self.second = second;
@@ -192,8 +192,8 @@ impl Survey {
         }
         self.in_second += length;
         self.peak_bytes = self.peak_bytes.max(self.in_second);
-        // In steps of a block from where the write begins, on whatever grid that is: neighbours
-        // that share one of our blocks are no rewrites. Of a long write the first speak for all.
+        // In steps of a block from the beginning of the write, on any grid: adjacent writes that
+        // share a block are not rewrites. Only the first blocks of a long write are used.
         for step in 0..length.div_ceil(4096).min(256) {
             self.follow(time, block_key(volume, (offset >> 9) + 8 * step));
         }
@@ -206,7 +206,7 @@ impl Survey {
         }
         self.followed_writes += 1;
         if let Some(before) = self.followed.insert(key, time) {
-            // (A step back is no rewrite that came soon.)
+            // A step back in time is not an early rewrite.
             let gap = time.saturating_sub(before);
             if gap >= 0 {
                 let class = GAP_LIMITS.iter().position(|&limit| gap <= limit);
