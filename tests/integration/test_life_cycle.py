@@ -48,7 +48,7 @@ def test_a_mirror_must_be_initialized_first_and_only_once(world: World) -> None:
     with pytest.raises(Refused):
         world.service.resync(NAME, yes=True)
     world.service.initialize(NAME)
-    with pytest.raises(Refused, match="initialized already"):
+    with pytest.raises(Refused, match="already initialized"):
         world.service.initialize(NAME)
 
 
@@ -316,7 +316,7 @@ def test_create_refuses_places_that_cannot_be_meant(world: World) -> None:
     with pytest.raises(Refused, match="no volume"):
         world.service.create("m", source + ".nowhere", destination)
     for name in ("a/b", "", ".hidden", "x" * 65, "a b"):
-        with pytest.raises(MirrordError, match="cannot name a mirror"):
+        with pytest.raises(MirrordError, match="is not a valid name for a mirror"):
             world.service.create(name, source, destination)
     world.create()
     with pytest.raises(MirrordError, match="one destination"):
