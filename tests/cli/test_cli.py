@@ -135,7 +135,7 @@ def test_off_a_terminal_resync_shows_its_plan_and_needs_yes(block: World) -> Non
     assert block.cli("break", NAME).returncode == 0
     block.lab.change(block.lab.destination(), 3)
     asked = block.cli("resync", NAME)
-    assert "goes back to" in asked.stdout and "It loses" in asked.stdout
+    assert "is rolled back to" in asked.stdout and "It loses" in asked.stdout
     assert asked.returncode == 1 and "mirrord resync home --yes" in asked.stderr
     assert block.cli("resync", NAME, "--yes").returncode == 0
 

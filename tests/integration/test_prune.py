@@ -99,7 +99,7 @@ def test_a_dry_run_shows_what_goes_and_why_the_rest_stays(world: World) -> None:
     assert len(source["gone"]) + len(source["kept"]) == len(before)
     assert all(each["why"] for each in (*source["gone"], *source["kept"]))
     assert any("base of the next update" in why for each in source["kept"] for why in each["why"])
-    assert "would go" in shown.text
+    assert "would be deleted" in shown.text
 
 
 def test_a_clock_that_leaps_ahead_takes_nothing(block: World, calendar: Calendar) -> None:
@@ -192,7 +192,7 @@ def test_what_cannot_fit_is_refused_early_with_figures(tight: tuple[Service, Pat
     subprocess.run(["sync"], check=True)
     with pytest.raises(NoSpace) as caught:
         service.update(NAME)
-    assert "needs 7" in caught.value.why and "are free" in caught.value.why
+    assert "needs 7" in caught.value.why and "is free" in caught.value.why
     assert service.history(NAME, limit=1)["transfers"][0]["stream_bytes"] == 0
 
 
