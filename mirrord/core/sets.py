@@ -75,13 +75,13 @@ def gathered(listed: Sequence[Sequence[Snapshot]]) -> list[Snapshot]:
 def together(parts: Sequence[Snapshot | None]) -> Snapshot:
     """The set of these snapshots, one of each member; at least one is not None."""
     there = [one for one in parts if one is not None]
-    whole = None not in parts or there[0].kind is SnapshotKind.DIVERGED
+    complete = None not in parts or there[0].kind is SnapshotKind.DIVERGED
     paths = {one.path for one in there}
     return there[0]._replace(
         guid=joined(one.guid if one else "" for one in parts),
         taken_at_ns=min(one.taken_at_ns for one in there),
         path=paths.pop() if len(paths) == 1 else "",
-        intact=whole and all(one.intact for one in there),
+        intact=complete and all(one.intact for one in there),
         pinned=tuple(sorted({mirror_id for one in there for mirror_id in one.pinned})),
         aside=any(one.aside for one in there),
         unrelated=any(one.unrelated for one in there),

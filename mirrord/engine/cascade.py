@@ -38,7 +38,7 @@ def passed_on(mirror: Mirror) -> Snapshot | None:
     )
 
 
-def went_back(mirror: Mirror, snapshot: Snapshot) -> Refused:
+def rolled_back_error(mirror: Mirror, snapshot: Snapshot) -> Refused:
     """The source shows something older than the destination does."""
     return Refused(
         "the source was rolled back to an older snapshot",
@@ -77,7 +77,7 @@ def change_source(mirror: Mirror, endpoint: Endpoint, driver: Driver) -> Result:
                 "the mirror cannot continue from that source",
                 where=str(source),
                 why=base.why,
-                hint=_instead(here, there, base.hint),
+                hint=_conflict_hint(here, there, base.hint),
             )
         if pending is not None:
             recovery.drop(mirror, pending)
@@ -93,7 +93,7 @@ def change_source(mirror: Mirror, endpoint: Endpoint, driver: Driver) -> Result:
         mirror.catalogue.add_event(mirror.id, "info", f"source changed from {before} to {endpoint}")
         # The previous source is often lost: do not wait for it long.
         with mirror.waiting.hurried(LOOK_S):
-            trouble = _let_go(mirror, mirror.source) if before != endpoint else []
+            trouble = _release_source(mirror, mirror.source) if before != endpoint else []
         return Result(
             "done",
             "\n".join(
@@ -108,12 +108,12 @@ def change_source(mirror: Mirror, endpoint: Endpoint, driver: Driver) -> Result:
         )
 
 
-def _let_go(mirror: Mirror, source: Members) -> list[str]:
+def _release_source(mirror: Mirror, source: Members) -> list[str]:
     warnings = pinning.give_up(mirror, source), relation.give_up(mirror, source)
     return [text for text in warnings if text]
 
 
-def _instead(here: list[Snapshot], there: list[Snapshot], hint: str) -> str:
+def _conflict_hint(here: list[Snapshot], there: list[Snapshot], hint: str) -> str:
     common = plan.newest_complete_set(here, there)
     if common is None:
         return hint

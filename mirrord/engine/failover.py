@@ -34,14 +34,14 @@ from mirrord.engine.mirror import (
 )
 from mirrord.engine.picking import pick_snapshot
 from mirrord.engine.recovery import Recovered
-from mirrord.engine.update import strange, update_held
+from mirrord.engine.update import unrelated_reason, update_held
 from mirrord.system import clock, steps
 from mirrord.system.waiting import LOOK_S
 
 _FILES_SHOWN = 20
 
 
-class Turn(NamedTuple):
+class FailbackPlan(NamedTuple):
     """What a resync, reverse or restore is going to do, to be confirmed.
 
     loser: the end that is rolled back to `base`; lost: what it has beyond that (None: nothing).
@@ -212,16 +212,16 @@ def resync(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
         recovered = recovery.recover(mirror)
         mirror.permit(Verb.RESYNC)
         check_source(mirror.source.facts(), str(mirror.source), mirror.id)
-        turn = _plan_resync(mirror)
+        failback = _plan_resync(mirror)
         if not yes:
-            return Result("needs-yes", "\n".join(turn.lines), turn.data())
+            return Result("needs-yes", "\n".join(failback.lines), failback.data())
         if not force:
             failover_steps.refuse_writers(mirror.destination, mirror.name)
         if recovered.pending is not None:
             recovery.drop(mirror, recovered.pending)
-        begin_turn(mirror, turn, mirror.destination, {})
+        begin_failback(mirror, failback, mirror.destination, {})
         finished = carry_out(mirror)
-        return _then_update(finished, turn)
+        return _then_update(finished, failback)
 
 
 def carry_out(mirror: Mirror) -> Finished:
@@ -234,7 +234,9 @@ def carry_out(mirror: Mirror) -> Finished:
         raise
 
 
-def begin_turn(mirror: Mirror, turn: Turn, loser: Driver, arguments: dict[str, object]) -> None:
+def begin_failback(
+    mirror: Mirror, failback: FailbackPlan, loser: Driver, arguments: dict[str, object]
+) -> None:
     """Record the confirmation, and a mark of the losing side at this moment: recovery finishes the
     verb by itself only while the mark still matches.
 
@@ -242,24 +244,24 @@ def begin_turn(mirror: Mirror, turn: Turn, loser: Driver, arguments: dict[str, o
     no earlier diverged snapshot can be taken for this one.
     """
     known = {
-        "guid": turn.base.guid,
-        "base_name": turn.base.name,
-        "taken_ns": turn.base.taken_at_ns,
+        "guid": failback.base.guid,
+        "base_name": failback.base.name,
+        "taken_ns": failback.base.taken_at_ns,
         "mark": loser.mark(),
         "epoch": relation.next_epoch(mirror),
     }
-    needed = {turn.base.guid, str(arguments.get("base"))}
+    needed = {failback.base.guid, str(arguments.get("base"))}
     pinning.add(mirror, [mirror.destination, mirror.source], needed)
     moment_ns = clock.now_ns()
     mirror.catalogue.begin(
         mirror.id,
-        turn.verb.value,
+        failback.verb.value,
         {**known, **arguments},
         name=lambda sequence: names.diverged_name(mirror.id, moment_ns, sequence),
     )
 
 
-def _plan_resync(mirror: Mirror) -> Turn:
+def _plan_resync(mirror: Mirror) -> FailbackPlan:
     facts = mirror.destination.facts()
     check_destination(facts, mirror)
     common = _common(mirror, mirror.source.snapshots(), mirror.destination.snapshots())
@@ -275,11 +277,11 @@ def _plan_resync(mirror: Mirror) -> Turn:
         *writer_lines(writers),
         "2. What changed at the source since then is transferred.",
     ]
-    return Turn(Verb.RESYNC, common, where, lost, tuple(lines), writers)
+    return FailbackPlan(Verb.RESYNC, common, where, lost, tuple(lines), writers)
 
 
 def _replaced_lines(mirror: Mirror, common: Snapshot) -> list[str]:
-    why = strange(mirror, mirror.source.snapshots(), {common.guid})
+    why = unrelated_reason(mirror, mirror.source.snapshots(), {common.guid})
     if not why:
         return []
     return [f"   Note: the source was replaced by another volume ({why}), which is mirrored."]
@@ -298,14 +300,14 @@ def reverse(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
             return turned(mirror)  # repeating the command must not reverse it a second time
         mirror.permit(Verb.REVERSE)
         planned = mirror.row().state is State.MIRRORED
-        turn = _plan_reverse(mirror, planned=planned)
+        failback = _plan_reverse(mirror, planned=planned)
         if not yes:
-            return Result("needs-yes", "\n".join(turn.lines), turn.data())
+            return Result("needs-yes", "\n".join(failback.lines), failback.data())
         if not force:
             failover_steps.refuse_writers(mirror.source, mirror.name)
         if planned:
             update_held(mirror, recovered)
-            turn = _plan_reverse(mirror, planned=planned)
+            failback = _plan_reverse(mirror, planned=planned)
         elif recovered.pending is not None:
             recovery.drop(mirror, recovered.pending)
         arguments: dict[str, object] = {
@@ -315,9 +317,9 @@ def reverse(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
             "force": force,
         }
         with mirror.source_locked():
-            begin_turn(mirror, turn, mirror.source, arguments)
+            begin_failback(mirror, failback, mirror.source, arguments)
             finished = carry_out(mirror)
-        return _then_update(finished, turn)
+        return _then_update(finished, failback)
 
 
 def turned(mirror: Mirror) -> Result:
@@ -329,7 +331,7 @@ def turned(mirror: Mirror) -> Result:
     )
 
 
-def _plan_reverse(mirror: Mirror, *, planned: bool) -> Turn:
+def _plan_reverse(mirror: Mirror, *, planned: bool) -> FailbackPlan:
     source, destination = mirror.source, mirror.destination
     facts = source.facts()
     check_source(facts, str(source), mirror.id)
@@ -391,7 +393,7 @@ def _plan_reverse(mirror: Mirror, *, planned: bool) -> Turn:
         f"{number + 3}. What changed at the new source since then is transferred.",
         f"To switch back, run 'mirrord reverse {mirror.name}' again.",
     ]
-    return Turn(Verb.REVERSE, common, str(source), lost, tuple(lines), writers)
+    return FailbackPlan(Verb.REVERSE, common, str(source), lost, tuple(lines), writers)
 
 
 def _common(mirror: Mirror, ours: list[Snapshot], theirs: list[Snapshot]) -> Snapshot:
@@ -438,9 +440,9 @@ def loss_lines(lost: Divergence | None) -> list[str]:
     return lines
 
 
-def _then_update(finished: Finished, turn: Turn) -> Result:
+def _then_update(finished: Finished, failback: FailbackPlan) -> Result:
     """The switch is done and recorded; the update that follows may fail without undoing it."""
-    verb, mirror = turn.verb, finished.mirror
+    verb, mirror = failback.verb, finished.mirror
     head = {
         Verb.RESYNC: f"'{mirror.name}' is mirrored again, from {finished.base}.",
         Verb.REVERSE: f"'{mirror.name}' is reversed: {mirror.source} is now the source.",
@@ -461,5 +463,5 @@ def _then_update(finished: Finished, turn: Turn) -> Result:
     if finished.kept:
         lines.append(f"The losing side is kept as {finished.kept}.")
     lines += [*(f"Warning: {line}" for line in finished.lines), result.text]
-    data = {**turn.data(), **result.data, "kept_as": finished.kept}
+    data = {**failback.data(), **result.data, "kept_as": finished.kept}
     return Result("done", "\n".join(lines), data)

@@ -27,24 +27,24 @@ def around(mirror: Mirror, what: str, **facts: str) -> Iterator[dict[str, str]]:
     """
     before = getattr(mirror.definition.hooks, f"before_{what}")
     after = getattr(mirror.definition.hooks, f"after_{what}")
-    told = dict(facts)
+    hook_facts = dict(facts)
     if not before and not after:
-        yield told
+        yield hook_facts
         return
     result, problem = "failed", ""
     try:
         if before:
             run(mirror, f"before_{what}", before, facts)
-        yield told
+        yield hook_facts
         result = "done"
     except BaseException as error:
         problem = str(error)
         raise
     finally:
         if after:
-            told |= {"result": result, "error": problem}
+            hook_facts |= {"result": result, "error": problem}
             try:
-                run(mirror, f"after_{what}", after, told)
+                run(mirror, f"after_{what}", after, hook_facts)
             except MirrordError as error:
                 mirror.catalogue.add_event(mirror.id, "warning", str(error))
 

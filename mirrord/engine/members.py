@@ -423,10 +423,10 @@ class Members(Joint, Clones):
 def _taken(driver: Driver, others: Sequence[Driver], name: str) -> dict[Driver, Snapshot]:
     """Take the snapshot of a volume, and of those of the others that are next to it."""
     if isinstance(driver, Pool):
-        beside = [one for one in others if one is not driver and driver.is_beside(one)]
-        if beside:
-            taken = driver.take_together(name, [one for one in beside if isinstance(one, Pool)])
-            return dict(zip((driver, *beside), taken, strict=True))
+        adjacent = [one for one in others if one is not driver and driver.is_beside(one)]
+        if adjacent:
+            taken = driver.take_together(name, [one for one in adjacent if isinstance(one, Pool)])
+            return dict(zip((driver, *adjacent), taken, strict=True))
     return {driver: driver.take_snapshot(name)}
 
 

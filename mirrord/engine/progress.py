@@ -127,10 +127,10 @@ class RunFiles:
 
     def _write(self) -> None:
         self._written_s = clock.monotonic_s()
-        beside = self._progress.with_suffix(".progress.new")
+        new_file = self._progress.with_suffix(".progress.new")
         try:
-            beside.write_text(json.dumps(self._state))
-            beside.replace(self._progress)
+            new_file.write_text(json.dumps(self._state))
+            new_file.replace(self._progress)
         except OSError:
             # A full /run must not end a transfer; only `status` reports less.
             return

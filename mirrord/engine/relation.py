@@ -55,7 +55,7 @@ def enter(mirror: Mirror, verb: Verb) -> None:
         known is None
         or not ours
         or any(record != known for record in there)
-        or _meant(mirror, known) != known
+        or _wanted(mirror, known) != known
     ):
         _settle(mirror, verb, there)
 
@@ -78,7 +78,7 @@ def _settle(mirror: Mirror, verb: Verb, there: list[Relationship | None]) -> Non
     if verb is not Verb.TAKEOVER:
         _check_controller(mirror, newer)
     _check_members(mirror, newer)
-    record = _meant(mirror, newer)
+    record = _wanted(mirror, newer)
     source = direction.source_by(newer, mirror.definition)
     if source not in ("", record.source):
         mirror.catalogue.set_relationship(mirror.id, None)
@@ -132,7 +132,7 @@ def _turn(mirror: Mirror, source: str) -> None:
     raise Turned
 
 
-def _meant(mirror: Mirror, record: Relationship) -> Relationship:
+def _wanted(mirror: Mirror, record: Relationship) -> Relationship:
     """The record as it would be written now: with the definition's names and endpoints."""
     definition = mirror.definition
     sites = tuple(
@@ -148,7 +148,7 @@ def ensure(mirror: Mirror) -> None:
         intent = Intent.BROKEN_OFF if state is State.BROKEN_OFF else Intent.MIRRORED
         controller = mirror.relation.controller
         blank = Relationship(mirror.id, mirror.name, _FIRST, "", (), controller, intent)
-        record = _meant(mirror, blank)
+        record = _wanted(mirror, blank)
         _learn(mirror, record, complete=False)
     assert mirror.relation.known is not None
     _write(mirror, mirror.relation.known, (mirror.destination, mirror.source), strict=())
@@ -177,7 +177,7 @@ def begin_epoch(
     if mirror.relation.known is None:
         ensure(mirror)
         assert mirror.relation.known is not None
-    record = _meant(mirror, mirror.relation.known)._replace(
+    record = _wanted(mirror, mirror.relation.known)._replace(
         epoch=epoch, intent=intent, controller=mirror.relation.controller, in_sync_until_ns=None
     )
     if turned:

@@ -60,11 +60,11 @@ def status(mirror: Mirror) -> dict[str, Any]:
     problems += [base_risk] if base_risk else []
     if not holder:
         problems += _unfinished(operation, last)
-    told = "\n".join(problems)
+    problem_text = "\n".join(problems)
     problems += [
         fault.text
         for fault, failure in zip(_failed(failures), failures, strict=True)
-        if failure.error not in told
+        if failure.error not in problem_text
     ]
     confirmed_ns = seen.confirmed_ns
     lag_ns = clock.now_ns() - confirmed_ns if confirmed_ns else None

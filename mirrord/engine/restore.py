@@ -16,8 +16,8 @@ from mirrord.core.units import format_few
 from mirrord.drivers.contract import Capability
 from mirrord.engine import failover_steps, pinning, places, plan, recovery
 from mirrord.engine.failover import (
-    Turn,
-    begin_turn,
+    FailbackPlan,
+    begin_failback,
     carry_out,
     loss_lines,
     nested_lines,
@@ -177,21 +177,21 @@ def _no_links(root: Path, inside: PurePosixPath) -> Path:
 
 
 def _copy(old: Path, new: Path) -> None:
-    beside = _beside(new, ".mirrord-restore")
+    staged = _beside(new, ".mirrord-restore")
     copy = command.find("cp", hint="Install coreutils.")
     steps.reached("RESTORE:COPY")
-    _remove(beside)
+    _remove(staged)
     done = command.run(
-        [copy, "--archive", "--reflink=auto", "--no-target-directory", "--", str(old), str(beside)],
+        [copy, "--archive", "--reflink=auto", "--no-target-directory", "--", str(old), str(staged)],
         timeout_s=_COPY_TIMEOUT_S,
     )
     if done.status != 0:
-        _remove(beside)
+        _remove(staged)
         raise IoFailed("the file was not restored", where=str(new), why=done.errors.strip())
     if os.path.lexists(new):
         kept = _beside(new, ".before-restore")
         if os.path.lexists(kept):
-            _remove(beside)
+            _remove(staged)
             raise Refused(
                 "a file kept by an earlier restore exists already",
                 where=str(kept),
@@ -200,7 +200,7 @@ def _copy(old: Path, new: Path) -> None:
         steps.reached("RESTORE:ASIDE")
         os.rename(new, kept)
     steps.reached("RESTORE:RENAME")
-    os.rename(beside, new)
+    os.rename(staged, new)
 
 
 def _beside(path: Path, suffix: str) -> Path:
@@ -233,25 +233,25 @@ def restore_all(mirror: Mirror, *, snapshot: str | None, yes: bool, force: bool 
                 where=chosen.name,
                 hint="Copy the files you need from it, or reverse the mirror.",
             )
-        turn, base = _plan(mirror, chosen)
+        failback, base = _plan(mirror, chosen)
         if not yes:
-            return Result("needs-yes", "\n".join(turn.lines), turn.data())
+            return Result("needs-yes", "\n".join(failback.lines), failback.data())
         if not force:
             failover_steps.refuse_writers(mirror.source, mirror.name)
         if recovered.pending is not None:
             recovery.drop(mirror, recovered.pending)
         with mirror.source_locked():
-            begin_turn(mirror, turn, mirror.source, {"chosen": chosen.name, "base": base})
+            begin_failback(mirror, failback, mirror.source, {"chosen": chosen.name, "base": base})
             finished = carry_out(mirror)
             pinning.renew(mirror)
         lines = [f"{mirror.source.facts().view} was restored to {chosen.name}."]
         if finished.kept:
             lines.append(f"Its later changes are kept as {finished.kept}.")
         lines += [f"Warning: {line}" for line in finished.lines]
-        return Result("done", "\n".join(lines), turn.data() | {"kept_as": finished.kept})
+        return Result("done", "\n".join(lines), failback.data() | {"kept_as": finished.kept})
 
 
-def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[Turn, str | None]:
+def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[FailbackPlan, str | None]:
     facts = mirror.source.facts()
     where = str(mirror.source)
     if facts.fixed:
@@ -273,7 +273,7 @@ def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[Turn, str | None]:
         places.check_mounted(mirror, new_disk=True)
         line = f"restore '{mirror.name}': {where} is created again from {chosen.name}."
         base = common.guid if common else None
-        return Turn(Verb.RESTORE, chosen, where, None, (line,)), base
+        return FailbackPlan(Verb.RESTORE, chosen, where, None, (line,)), base
     if common is None:
         raise Refused(
             "source and destination have no snapshot in common",
@@ -291,7 +291,7 @@ def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[Turn, str | None]:
         *writer_lines(writers),
         *nested_lines(facts),
     )
-    return Turn(Verb.RESTORE, chosen, where, lost, lines, writers), common.guid
+    return FailbackPlan(Verb.RESTORE, chosen, where, lost, lines, writers), common.guid
 
 
 def _refuse_partly_lost(mirror: Mirror) -> None:

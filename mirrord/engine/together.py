@@ -143,11 +143,11 @@ def staging(parts: Sequence[Staging | None], held: Sequence[Snapshot | None]) ->
     if any(done) and not all(done):
         checkpoint["members"] = sum(done)
     bases = [one.base if one else None for one in parts]
-    whole = any(one is not None and one.guid for one in snapshots)
+    any_known = any(one is not None and one.guid for one in snapshots)
     return Staging(
         transfer_id=there[0].transfer_id,
         base=joined(base or "" for base in bases) if any(bases) else None,
-        snapshot=together(snapshots) if whole else _NOTHING,
+        snapshot=together(snapshots) if any_known else _NOTHING,
         complete=all(done),
         checkpoint=checkpoint or None,
         received_bytes=sum(one.received_bytes for one in there),

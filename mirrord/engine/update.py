@@ -95,17 +95,21 @@ def _transfer_all(
     own = mirror.source.own_snapshots(mirror.definition.snapshots)
     asked_ns = clock.now_ns()
     back = base is not None and base.guid != shown
-    if base is not None and not back and not _news(mirror, base, own, {s.guid for s in there}):
-        total.prune_refused = _tidied(mirror, base, here, there)
+    if (
+        base is not None
+        and not back
+        and not _has_changes(mirror, base, own, {s.guid for s in there})
+    ):
+        total.prune_refused = _finish_cleanup(mirror, base, here, there)
         if total.transfers:
             return _done(mirror, base, total, started_s)
         return _unchanged(mirror, base, asked_ns, total, started_s)
-    with hooks.around(mirror, "snapshot") as told, total.timing("snapshot"):
+    with hooks.around(mirror, "snapshot") as hook_facts, total.timing("snapshot"):
         incremental, sequence = _take(mirror, verb, {s.guid for s in there})
-        told["snapshot"] = incremental.name
+        hook_facts["snapshot"] = incremental.name
     steps = plan.plan_steps(base, incremental, own, {s.guid for s in there})
     try:
-        with hooks.around(mirror, "transfer", snapshot=incremental.name) as told:
+        with hooks.around(mirror, "transfer", snapshot=incremental.name) as hook_facts:
             for step in steps:
                 begun = TransferBegin(
                     os.urandom(8).hex(),
@@ -119,7 +123,7 @@ def _transfer_all(
                     mirror.source.spread_ms(step.snapshot.guid),
                 )
                 _cycle(mirror, begun, total)
-            told["bytes"] = str(total.stream_bytes)
+            hook_facts["bytes"] = str(total.stream_bytes)
     except (NotFound, Diverged) as error:
         better = _vanished(mirror, own) or error
         _settle(mirror, better)
@@ -137,12 +141,12 @@ def _transfer_all(
 
 def check_descent(mirror: Mirror, here: list[Snapshot], common: set[str]) -> None:
     """`Diverged` when the live volume at the source is not the one that is mirrored."""
-    why = strange(mirror, here, common)
+    why = unrelated_reason(mirror, here, common)
     if why:
         raise refusals.replaced(str(mirror.source), why)
 
 
-def strange(mirror: Mirror, here: list[Snapshot], common: set[str]) -> str:
+def unrelated_reason(mirror: Mirror, here: list[Snapshot], common: set[str]) -> str:
     """Why the source's live volume does not descend from the common snapshots, or "".
 
     One of those must have been taken of it, or be what it began as: then everything that it has
@@ -163,7 +167,9 @@ def _live_source(mirror: Mirror) -> VolumeFacts:
     return facts
 
 
-def _tidied(mirror: Mirror, base: Snapshot, here: list[Snapshot], there: list[Snapshot]) -> str:
+def _finish_cleanup(
+    mirror: Mirror, base: Snapshot, here: list[Snapshot], there: list[Snapshot]
+) -> str:
     """Do what the last update may have left undone, and read no more than that needs."""
     definition = mirror.definition
     if _left_over(definition.keep_source, here) or _left_over(definition.keep_destination, there):
@@ -276,7 +282,7 @@ def _base(
     return found
 
 
-def _news(mirror: Mirror, base: Snapshot, own: list[Snapshot], there: set[str]) -> bool:
+def _has_changes(mirror: Mirror, base: Snapshot, own: list[Snapshot], there: set[str]) -> bool:
     """Whether there is anything to transfer. Checked before a snapshot is taken."""
     if any(snapshot.order > base.order and snapshot.guid not in there for snapshot in own):
         return True
@@ -296,7 +302,7 @@ def _take(mirror: Mirror, verb: Verb, there: set[str]) -> tuple[Snapshot, int]:
     def take(name: str) -> Snapshot:
         snapshot, passed_on = _taken(mirror, name)
         if passed_on and snapshot.guid in there:
-            raise cascade.went_back(mirror, snapshot)
+            raise cascade.rolled_back_error(mirror, snapshot)
         if passed_on:  # it is another mirror's, and must be kept until it is transferred
             pinning.add(mirror, [mirror.source], [snapshot.guid])
         return snapshot
