@@ -150,7 +150,7 @@ def test_a_lost_member_of_the_destination_is_named_and_nothing_is_changed(ready:
         status = ready.status()
         assert not status["healthy"] and lost.location in status["problems"][0]
         assert status["lag_s"] is None
-        with pytest.raises(Refused, match="not there"):
+        with pytest.raises(Refused, match="the destination is missing"):
             ready.service.resync(NAME, yes=True)
     assert ready.view_content() == before
     ready.service.update(NAME)
