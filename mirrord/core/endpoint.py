@@ -12,7 +12,7 @@ from mirrord.core.model import Endpoint
 from mirrord.core.names import nearest
 from mirrord.core.text import escaped
 
-#: zfs-tree: a dataset with all below it, as `mirrord create --recursive` makes of a zfs endpoint.
+#: zfs-tree: a dataset and its descendants, as `mirrord create --recursive` makes of a zfs endpoint.
 KINDS = ("block", "btrfs", "zfs", "zfs-tree")
 #: Those whose locations are names of datasets, `pool/dataset`, not paths.
 NAMED_KINDS = frozenset({"zfs", "zfs-tree"})
@@ -26,15 +26,15 @@ _HOST = re.compile(
 
 
 def parse_endpoint(text: str, *, what: str = "endpoint") -> Endpoint:
-    """The endpoint that `text` names; `UsageError` says what is wrong with it and how to mend it.
+    """The endpoint that `text` names; `UsageError` says what is wrong with it and how to fix it.
 
-    The location must be an absolute path, or a dataset's whole name: a mirror must mean the same
-    from every folder.
+    The location must be an absolute path, or a full dataset name: a mirror must mean the same
+    volumes from every working directory.
     """
     kind, colon, location = text.partition(":")
     if not colon or "/" in kind:
         raise UsageError(
-            f"{what} '{text}' does not say what kind of volume it is",
+            f"{what} '{text}' has no volume kind",
             hint=f"Write it as KIND:PATH, for example btrfs:/{text.lstrip('/')} or "
             "zfs:POOL/DATASET.",
         )
@@ -42,7 +42,7 @@ def parse_endpoint(text: str, *, what: str = "endpoint") -> Endpoint:
         near = nearest(kind, KINDS)
         known = ", ".join(KINDS)
         raise UsageError(
-            f"{what} '{text}' is of the unknown kind '{kind}'",
+            f"{what} '{text}' has the unknown kind '{kind}'",
             hint=f"Did you mean {near[0]}:{location}?" if near else f"Known kinds: {known}.",
         )
     host = ""
@@ -53,7 +53,7 @@ def parse_endpoint(text: str, *, what: str = "endpoint") -> Endpoint:
     if not location.startswith("/"):
         raise UsageError(
             f"{what} '{text}' is not an absolute path",
-            hint=f"Write the whole path, for example {kind}:/srv/{location or 'volume'}.",
+            hint=f"Write the full path, for example {kind}:/srv/{location or 'volume'}.",
         )
     return Endpoint(kind, _path(text, location, what), host)
 
@@ -71,11 +71,11 @@ def _host(text: str, kind: str, location: str, what: str) -> tuple[str, str]:
 
 
 def split_host(host: str, *, what: str) -> tuple[str, str, int]:
-    """(user, name, port) of `[user@]name[:port]`, "" and 0 for what is not said; `UsageError`."""
+    """(user, name, port) of `[user@]name[:port]`, "" and 0 for what is not given; `UsageError`."""
     found = _HOST.fullmatch(host)
     if found is None or not 0 <= int(found["port"] or 0) < 65536 or found["port"] == "0":
         raise UsageError(
-            f"{what} has a host that cannot be one: '{host}'",
+            f"{what} has an invalid host: '{host}'",
             hint="Write it as HOST, USER@HOST or USER@HOST:PORT; an IPv6 address in brackets.",
         )
     return found["user"] or "", found["name"], int(found["port"] or 0)
@@ -87,7 +87,7 @@ _DATASET_BYTES_MAX = 255
 
 
 def is_dataset(name: str) -> bool:
-    """Whether that can be the whole name of a dataset: a pool's, and names below it."""
+    """Whether that can be the full name of a dataset: a pool name, then names below it."""
     parts = name.split("/")
     plain = all(_PART.fullmatch(part) and part not in (".", "..") for part in parts)
     return plain and name[0].isalpha() and len(name) <= _DATASET_BYTES_MAX
@@ -106,13 +106,13 @@ def _dataset(text: str, location: str, what: str, host: str) -> str:
 
 
 def _path(text: str, location: str, what: str) -> str:
-    """The path, plainly written."""
+    """The normalized path."""
     if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in location):
         raise UsageError(
             f"{what} '{escaped(text)}' has control characters in its path, or is not UTF-8",
-            hint="Definitions are text: give the volume a path that can be written there.",
+            hint="Definitions are text files: give the volume a path of printable characters.",
         )
     parts = [part for part in location.split("/") if part not in ("", ".")]
     if ".." in parts:
-        raise UsageError(f"{what} '{text}' has '..' in its path", hint="Write the path plainly.")
+        raise UsageError(f"{what} '{text}' has '..' in its path", hint="Write it without '..'.")
     return "/" + "/".join(parts)

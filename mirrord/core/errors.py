@@ -1,7 +1,7 @@
 """One family of errors: what failed, where, why, and what to do next.
 
-Messages are lower case, without a full stop, and quote the value they speak of; hints are
-sentences that name the very command to run. The CLI prints them as `error:` and `hint:`.
+Messages are lower case, without a full stop, and quote the value they are about; hints are
+sentences that name the exact command to run. The CLI prints them as `error:` and `hint:`.
 Each class has a stable `code`: docs/errors.md lists them.
 """
 
@@ -14,7 +14,7 @@ from mirrord.core.text import harmless
 
 
 class MirrordError(Exception):
-    """What failed, where and why, with the way on.
+    """What failed, where and why, and what to do next.
 
     what: the failure, lower case, no full stop.
     where: mirror, endpoint or path it concerns, or "".
@@ -24,7 +24,7 @@ class MirrordError(Exception):
 
     code = "internal"
     exit_status = 1
-    #: Whether trying the very same again may succeed without anybody doing anything.
+    #: Whether the same command may succeed later without any action by the user.
     retryable = False
 
     def __init__(self, what: str, *, where: str = "", why: str = "", hint: str = "") -> None:
@@ -33,7 +33,7 @@ class MirrordError(Exception):
         self.where = where
         self.why = why
         self.hint = hint
-        #: More of it for machines: goes into the error document of `--json`.
+        #: More data for machines: added to the error document of `--json`.
         self.data: dict[str, object] = {}
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class MirrordError(Exception):
 
 
 class UsageError(MirrordError):
-    """A command line or an argument that cannot be meant."""
+    """An invalid command line or argument."""
 
     code = "usage"
     exit_status = 2
@@ -75,21 +75,21 @@ class Refused(MirrordError):
 
 
 class Undecided(Refused):
-    """An interrupted verb cannot be finished without touching what is newer than the owner's
-    confirmation; nothing was done, and nobody does it unasked.
+    """An interrupted verb cannot be finished without touching changes that are newer than its
+    confirmation; nothing was done, and recovery does not finish it by itself.
     """
 
     code = "undecided"
 
 
 class Fenced(Refused):
-    """A command of an epoch that is over, or of a relieved controller; nothing was done."""
+    """A command of a past epoch, or of a former controller; nothing was done."""
 
     code = "fenced"
 
 
 class NotFound(MirrordError):
-    """A mirror, snapshot, volume or file that is not there."""
+    """A mirror, snapshot, volume or file does not exist."""
 
     code = "not-found"
 
@@ -107,7 +107,7 @@ class PermissionMissing(MirrordError):
 
 
 class Busy(MirrordError):
-    """Somebody else holds the mirror or the volume."""
+    """Another process holds the mirror or the volume."""
 
     code = "busy"
     retryable = True
@@ -120,86 +120,86 @@ class NoSpace(MirrordError):
 
 
 class Diverged(MirrordError):
-    """The two ends have no base in common, or the destination was changed."""
+    """The two ends have no common base, or the destination was changed."""
 
     code = "diverged"
 
 
 class Damaged(MirrordError):
-    """Stored data or a stream fails its checksum or makes no sense."""
+    """Stored data or a stream fails its checksum or is malformed."""
 
     code = "damaged"
 
 
 class TransferFailed(MirrordError):
-    """A transfer broke off; the destination is as it was."""
+    """A transfer was interrupted; the destination is as it was."""
 
     code = "transfer"
     retryable = True
 
 
 class CheckpointUseless(TransferFailed):
-    """What an earlier try brought cannot be gone on from: it is not what the source sends now, or
-    cannot be read. The data item `shortened` is there when what comes before the fault still can.
+    """The checkpoint of an earlier attempt cannot be resumed: it differs from what the source sends
+    now, or cannot be read. The data item `shortened` is set when the part before the fault can.
     """
 
     code = "checkpoint"
 
 
 class PartLost(CheckpointUseless):
-    """The destination has no longer the base of a part of the volume: the next try, which must get
-    the staging's checkpoint, sends that part whole.
+    """The destination no longer has the base of a part of the volume: the next attempt, which must
+    be given the staging's checkpoint, sends that part in full.
     """
 
     code = "part-lost"
 
 
 class Aborted(MirrordError):
-    """Somebody asked for the end of a transfer."""
+    """A transfer was aborted on request."""
 
     code = "aborted"
 
 
 class IoFailed(MirrordError):
-    """An operating-system call failed for a reason of its own."""
+    """An operating-system call failed."""
 
     code = "io"
 
 
 class HookFailed(MirrordError):
-    """A program of the owner's that runs before a snapshot or a transfer failed."""
+    """A hook program that runs before a snapshot or a transfer failed."""
 
     code = "hook"
 
 
 class Unreachable(MirrordError):
-    """The service, or another host, does not answer."""
+    """The daemon, or another host, does not answer."""
 
     code = "unreachable"
     retryable = True
 
 
 class LinkLost(MirrordError):
-    """The connection to another host broke, or nothing came over it any more."""
+    """The connection to another host broke or timed out."""
 
     code = "link"
     retryable = True
 
 
 class Untrusted(MirrordError):
-    """The other end is not who it should be, or does not let us in: no retry can mend that."""
+    """The peer has the wrong identity, or does not accept this host's: a retry does not help."""
 
     code = "untrusted"
 
 
 class ProtocolError(MirrordError):
-    """The other end speaks another version, or what it says makes no sense."""
+    """The peer speaks another version of the protocol, or sent malformed data."""
 
     code = "protocol"
 
 
 class InvariantError(MirrordError):
-    """A bug in mirrord: something that cannot be, is."""
+    """A bug in mirrord: an invariant does not hold."""
 
     code = "bug"
 
@@ -214,7 +214,7 @@ def require(condition: bool, what: str) -> None:
 
 
 def pack_error(error: MirrordError) -> dict[str, object]:
-    """An error with all that a person may be told of it, for JSON or msgpack."""
+    """An error with all of its text for users, for JSON or msgpack."""
     return {**error.as_dict(), "notes": list(getattr(error, "__notes__", []))}
 
 

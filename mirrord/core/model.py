@@ -6,27 +6,27 @@ import enum
 from collections.abc import Mapping
 from typing import Annotated, NamedTuple
 
-#: The path of a file of the volume's users: bytes, of which each that is not UTF-8 is one lone
-#: surrogate (mirrord.core.text). To be escaped before it is shown.
+#: The path of a file in a volume: bytes; each byte that is not UTF-8 is one lone surrogate
+#: (mirrord.core.text). Escape it before showing it.
 FileName = Annotated[str, "bytes on the wire"]
-#: What is to name something at the volume's end: part of a path there. A peer's is checked first.
+#: A name that is used at the volume's end as part of a path. One sent by a peer is checked first.
 Name = Annotated[str, "no path"]
 
 
 class Role(enum.Enum):
-    """What a place is to a mirror."""
+    """What is at a location."""
 
-    ABSENT = "absent"  # nothing there, or an empty directory: fit to become a destination
+    ABSENT = "absent"  # nothing there, or an empty directory: can become a destination
     LIVE = "live"  # a writable volume: a source, or a promoted destination
     MIRROR = "mirror"  # a destination: its view is read-only and switched by commits
-    FOREIGN = "foreign"  # something that is not ours and not empty: never touched
+    FOREIGN = "foreign"  # not empty and not managed by mirrord: never touched
 
 
 class SnapshotKind(enum.Enum):
-    """Why a snapshot is there."""
+    """What a snapshot is for."""
 
     REFERENCE = "reference"  # taken by mirrord for a mirror
-    OWN = "own"  # the volume owner's own, that goes along when the definition names it
+    OWN = "own"  # a user snapshot, replicated when the definition names it
     DIVERGED = "diverged"  # the losing side of a resync, kept
 
 
@@ -34,17 +34,17 @@ class Snapshot(NamedTuple):
     """One copy of one snapshot, at one end.
 
     guid: the identity of the content: two snapshots with one guid, both `intact`, are equal
-        block for block. Never a name, never a time.
-    name: as the source gave it.
-    order: place in this volume's history; grows with each snapshot taken or received there.
-    taken_at_ns: when the source took it, by the source's clock; shown, never decided upon.
-    path: where its files can be read, or "" when the driver has no such place.
+        block for block. Never a name or a time.
+    name: as given by the source.
+    order: position in this volume's history; grows with each snapshot taken or received there.
+    taken_at_ns: when the source took it, by the source's clock; for display only.
+    path: where its files can be read, or "" when the driver has no such path.
     intact: read-only and not modified since it was taken or received.
     pinned: ids of the mirrors that have pinned it (`Driver.pin`), this volume's only.
-    unrelated: the LIVE volume here is neither the one that it was taken of, nor did it begin as a
-        snapshot in this volume's keeping: another volume has taken the place of that one.
-    aside: the volume went back to before it, and no incremental of the volume as it is now can
-        begin there. (Where one can, as on btrfs, it is never so.)
+    unrelated: the LIVE volume here is not the one that it was taken of, and did not begin as one of
+        this volume's snapshots: the original volume was replaced by another one.
+    aside: the volume was rolled back to before it, and no incremental of the present volume can be
+        based on it. (Always false where one can, as on btrfs.)
     """
 
     guid: str
@@ -60,23 +60,22 @@ class Snapshot(NamedTuple):
 
 
 class VolumeFacts(NamedTuple):
-    """What a driver knows of the volume at a location, without changing anything.
+    """What a driver knows about the volume at a location, without changing anything.
 
     identity: of the live volume (ABSENT and FOREIGN: ""); two locations with one identity are
         the same volume.
-    filesystem: identity of what holds it; equal for two volumes that share their free space.
+    filesystem: identity of its file system or pool; equal for volumes that share free space.
     view: the path at which users see the volume (the destination view of a mirror).
     shown: guid of the snapshot that a MIRROR shows, else None.
     mirror_id: the mirror a destination was prepared for, else "".
     origin: of a LIVE volume that was promoted: guid of the snapshot it began as, else None.
-    used_bytes, free_bytes: of the holding file system, for forecasts.
-    copy: where the writable copy of it is that `begin_test` made, as a location of the same kind,
-        else "".
+    used_bytes, free_bytes: of that file system or pool, for forecasts.
+    copy: location (of the same kind) of the writable copy that `begin_test` made, else "".
     frozen: whether a LIVE volume is frozen by mirrord (`Driver.freeze`).
-    mount: the mount point below which the location is, "" where that has no meaning (a pool).
+    mount: the mount point above the location, "" where that has no meaning (a pool).
     fixed: why a LIVE volume cannot become a destination (it is a mount point, …), or "".
-    notes: what a person should know, each a full sentence (nested subvolumes, …); of a FOREIGN
-        place, or an empty folder, the first says what it is as a clause ("it holds 'x'").
+    notes: notes for users, each a full sentence (nested subvolumes, …); for a FOREIGN location or
+        an empty directory the first describes it as a clause ("it holds 'x'").
     """
 
     kind: str
@@ -127,14 +126,14 @@ class FileChange(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """What lies between base and incremental.
+    """The difference between base and incremental.
 
     base: guid of the base, or None when everything is sent (initialize).
     block_size: bytes of a block in `states`.
-    states: the four counts; None when only the changes were walked.
+    states: the four counts; None when only the changes were read.
     added_bytes: bytes of blocks that are in the incremental only.
-    send_bytes: estimate of the stream's length in bytes; `exact` tells whether it is one.
-    changes: changed files, when they were asked for and the driver can tell.
+    send_bytes: length of the stream in bytes, an estimate unless `exact`.
+    changes: changed files, when requested and supported by the driver.
     """
 
     base: str | None
@@ -152,11 +151,11 @@ class Changes(NamedTuple):
     that SnapMirror's traces are made of (FAST'02, section 4).
 
     allocated, freed: runs in bytes, each three little-endian uint64: object, offset, length. They
-        begin on a block's border and cover whole blocks, but that an allocated run may end with
+        begin on a block boundary and cover full blocks, except that an allocated run may end with
         its file. Object 0: offsets are addresses of the volume (its blocks as the driver numbers
-        them); others: offsets within that object (a file, a segment …). A freed run may reach
-        beyond what was ever there.
-    gone: (first, end): numbers of objects that are no more.
+        them); others: offsets within that object (a file, a segment …). A freed run may extend
+        beyond what was ever allocated.
+    gone: (first, end): ranges of numbers of deleted objects.
     """
 
     allocated: bytes
@@ -165,7 +164,7 @@ class Changes(NamedTuple):
 
 
 class Divergence(NamedTuple):
-    """What a rollback would lose: all that the live volume has beyond `base`.
+    """What a rollback would lose: everything that the live volume has beyond `base`.
 
     changes: the changed files, at most `limit` of them, or None when the driver has no files.
     total_changes: how many there are in all.
@@ -185,10 +184,10 @@ class Divergence(NamedTuple):
 
 
 class ReceiveRequest(NamedTuple):
-    """What a receiver is about to get. `transfer_id` names the staging place.
+    """What a receiver is going to receive. `transfer_id` names the staging.
 
-    resumable: it may well break off (it comes over a link): keep a checkpoint, also where that
-        costs something.
+    resumable: the transfer may be interrupted (it uses a link): keep a checkpoint, even where that
+        has a cost.
     """
 
     transfer_id: str
@@ -199,11 +198,11 @@ class ReceiveRequest(NamedTuple):
 
 
 class Staging(NamedTuple):
-    """A received or half-received snapshot that is not committed.
+    """A fully or partly received snapshot that is not committed.
 
     complete: all of it arrived and was verified: it may be committed.
-    checkpoint: where a new send can go on, opaque to all but the driver; None: from the start.
-    received_bytes: bytes of the stream that are behind the checkpoint.
+    checkpoint: where a new send can resume, opaque to all but the driver; None: from the start.
+    received_bytes: bytes of the stream up to the checkpoint.
     """
 
     transfer_id: str
@@ -228,7 +227,7 @@ class Endpoint(NamedTuple):
     def __str__(self) -> str:
         if not self.host:
             return f"{self.kind}:{self.location}"
-        slash = "" if self.location.startswith("/") else "/"  # a dataset's name begins without
+        slash = "" if self.location.startswith("/") else "/"  # a dataset name has no leading slash
         return f"{self.kind}://{self.host}{slash}{self.location}"
 
 
@@ -236,13 +235,13 @@ class RemoteHost(NamedTuple):
     """How another host is reached (docs/config.md, hosts.d).
 
     name: as endpoints and messages name it. address: its name or IP address; port: 0 for the
-    usual one. user: "" for the usual one. transport: "ssh" (Paramiko), "openssh" (the program
-    ssh), "tls" (a mirrord that listens), "unix" (a socket at `address`). key: file of a private
-    key ("" for the agent's and the usual ones; for TLS the bundle that `mirrord pki issue` made).
-    fingerprint: the only host key that is accepted, as `SHA256:…`; "" for known_hosts. jump:
-    another host's name to go through. command: what runs at the other end. data: "auto" for a TLS
-    connection of its own beside SSH, "ssh" for none. sockets: how many of those; 0: as the link
-    needs. compress: "auto", "off", or a zstd level "1" to "19".
+    default. user: "" for the default. transport: "ssh" (Paramiko), "openssh" (the program ssh),
+    "tls" (a mirrord that listens), "unix" (a socket at `address`). key: file of a private key ("":
+    the SSH agent and the default keys; for TLS the bundle that `mirrord pki issue` made).
+    fingerprint: the only host key that is accepted, as `SHA256:…`; "" for known_hosts. jump: name
+    of the jump host. command: what runs at the other end. data: "auto" for separate TLS data
+    connections next to SSH, "ssh" for none. sockets: how many of those; 0: as the link needs.
+    compress: "auto", "off", or a zstd level "1" to "19".
     """
 
     name: str
@@ -261,7 +260,7 @@ class RemoteHost(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """When a mirror runs, as its definition writes it (mirrord.schedules parses it).
+    """When a mirror runs, as written in its definition (mirrord.schedules parses it).
 
     rules: cron lines, intervals, a lag target, or the name of one named schedule. zone, jitter,
     windows and blackouts: "" or () when they are not given.
@@ -287,9 +286,9 @@ class HookCommands(NamedTuple):
 class Pace(NamedTuple):
     """How fast a mirror may transfer.
 
-    throttle: rates as written, "" for unlimited. borrow: times the rate when its promise is in
-    danger. io_pressure: percent above which it steps back, None: never. link: the name of the
-    link that it shares with others, "" for none.
+    throttle: rates as written, "" for unlimited. borrow: factor by which the rate is raised while
+    the RPO is at risk. io_pressure: percent above which it backs off, None: never. link: the name
+    of the link that it shares with others, "" for none.
     """
 
     throttle: str = ""
@@ -299,10 +298,10 @@ class Pace(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """What the owner of a mirror expects, and when to say that it is not so.
+    """The recovery point objective (RPO) of a mirror, and when alarms are raised.
 
-    rpo_s: the greatest lag that is promised, or None. warn, error: percent of that (or of the
-    schedule's period) at which alarms are raised. stall_s: so long without a byte is a stall.
+    rpo_s: the maximum lag, or None. warn, error: percent of that (or of the schedule's period) at
+    which alarms are raised. stall_s: a transfer that moves no byte for this long has stalled.
     """
 
     rpo_s: float | None = None
@@ -312,7 +311,7 @@ class Promise(NamedTuple):
 
 
 class Site(NamedTuple):
-    """One of the two places of a mirror: its name, and the volume of each member there."""
+    """One of the two sites of a mirror: its name, and the volume of each member there."""
 
     name: str
     endpoints: tuple[Endpoint, ...]
@@ -331,19 +330,19 @@ class Member(NamedTuple):
 
 
 class Definition(NamedTuple):
-    """A mirror as its TOML file defines it (docs/config.md), with what holds while `source_site`
-    is the source.
+    """A mirror as its TOML file defines it (docs/config.md), as it applies while `source_site` is
+    the source.
 
     source, destination: of the first member. members: those of the [[member]] tables; () when the
         file has none: then source and destination are the only member (`pairs`).
-    site_names: in the order of the file; the first is the source unless something else is recorded.
-    keep_source, keep_destination: which reference snapshots stay at each end: a number (the
-        newest so many) or rules (mirrord.schedules.retention); the base is always one of them.
+    site_names: in the order of the file; the first is the source unless the other is recorded.
+    keep_source, keep_destination: which reference snapshots are kept at each end: a number (of the
+        newest) or rules (mirrord.schedules.retention); the base is always kept.
     snapshots: glob patterns; the source's own snapshots whose names match are replicated.
     hooks: of the source's site.
-    prune_share: a prune that would drop more than this share is refused.
-    retries: how often the scheduler tries again what may be tried again.
-    checkpoint_days: how long what an interrupted transfer brought is kept.
+    prune_share: a prune that would delete more than this share is refused.
+    retries: how often the scheduler retries a command that failed with a retryable error.
+    checkpoint_days: how long the checkpoint of an interrupted transfer is kept.
     """
 
     name: str

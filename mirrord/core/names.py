@@ -18,7 +18,7 @@ def check_name(name: str, what: str, hint: str = "") -> str:
     """`name` when it can name `what` ("a mirror"); `UsageError` otherwise, with that hint."""
     if MIRROR_NAME.fullmatch(name) is None:
         raise UsageError(
-            f"'{name}' cannot name {what}",
+            f"'{name}' is not a valid name for {what}",
             why="a name has 1 to 64 letters, digits, dots, dashes or underscores and begins "
             "with a letter or digit",
             hint=hint,
@@ -33,19 +33,19 @@ def check_mirror_name(name: str) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> list[str]:
     """The known word that was probably meant, if any: one or none."""
-    from difflib import get_close_matches  # only a mistake pays for it
+    from difflib import get_close_matches  # loaded only after a mistake
 
     return get_close_matches(word, list(known), n=1)
 
 
 def snapshot_name(mirror_id: str, taken_at_ns: int, sequence: int) -> str:
-    """`mirrord.<mirror id>.<UTC time>Z.<sequence>`: for people; nothing is decided by it."""
+    """`mirrord.<mirror id>.<UTC time>Z.<sequence>`: for people; no decision depends on it."""
     moment = datetime.fromtimestamp(taken_at_ns // 1_000_000_000, UTC)
     return f"mirrord.{mirror_id}.{moment:%Y%m%dT%H%M%S}Z.{sequence}"
 
 
 def sequence_of(name: str, mirror_id: str) -> int:
-    """The number in the name of a snapshot that mirrord made for a mirror; 0: of another name."""
+    """The number in the name of a snapshot that mirrord made for a mirror; 0: any other name."""
     found = _MADE.fullmatch(name)
     return int(found["sequence"]) if found and found["mirror"] == mirror_id else 0
 
@@ -63,7 +63,7 @@ def check_site_name(name: str) -> str:
     """`name` when it can name a site; `UsageError` otherwise."""
     if _SITE_NAME.fullmatch(name) is None or name == "name":
         raise UsageError(
-            f"'{name}' cannot name a site",
+            f"'{name}' is not a valid name for a site",
             why="a name has 1 to 64 letters, digits, dashes or underscores, begins with a letter "
             "or digit, and is not 'name'",
         )

@@ -1,8 +1,8 @@
-"""The relationship record: what a mirror is, as it stands with the volumes at both of its ends.
+"""The relationship record: what a mirror is, stored with the volumes at both of its ends.
 
-One record for each mirror and volume. It says which site is the source, who may change that, and
-in which epoch: each verb that changes roles or contents beyond an update raises the epoch by one.
-A higher epoch wins; whoever works with a lower one is refused by the volumes themselves.
+One record for each mirror and volume. It names the source site, the controller that may change
+that, and the epoch: each verb that changes roles or contents beyond an update raises the epoch by
+one. The higher epoch wins; the volumes themselves refuse commands of a lower one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from mirrord.core.errors import Diverged, Fenced, Refused
 from mirrord.core.text import can_name
 
-#: A record has at most so many bytes, and a volume at most so many records: a peer writes them.
+#: Limits of a record's size and of the records of a volume: a peer writes them.
 RECORD_BYTES_MAX = 8000
 RECORDS_MAX = 64
 _NUMBER_MAX = 2**63 - 1
@@ -23,7 +23,7 @@ _FORMAT = 1
 
 
 class Intent(enum.Enum):
-    """What the owner wants of the mirror in this epoch."""
+    """What the mirror is meant to be in this epoch."""
 
     MIRRORED = "mirrored"
     BROKEN_OFF = "broken-off"
@@ -37,9 +37,9 @@ class SiteRecord(NamedTuple):
 
 
 class Relationship(NamedTuple):
-    """The record. epoch: 1 and up. source: the name of the site that is the source. controller:
-    the identity of the catalogue whose commands the volumes obey. in_sync_until_ns: until when the
-    destination certainly had every acknowledged write; None where no mode promises that.
+    """The record. epoch: from 1. source: the name of the source site. controller: the identity of
+    the catalogue whose commands the volumes accept. in_sync_until_ns: until when the destination
+    certainly had every acknowledged write; None where no mode guarantees that.
     """
 
     mirror_id: str
@@ -78,22 +78,22 @@ class Relationship(NamedTuple):
 
 
 class Fence(NamedTuple):
-    """What a call that changes a volume carries: its mirror, and the epoch it believes in."""
+    """What a call that changes a volume carries: its mirror, and the epoch it assumes."""
 
     mirror_id: str
     epoch: int
 
 
 def is_same(controller: str, other: str) -> bool:
-    """Whether two names of controllers are of one: what follows the "@" is for people only."""
+    """Whether two controller names mean the same one: the part after "@" is for people only."""
     return controller.partition("@")[0] == other.partition("@")[0]
 
 
 def newest(found: Iterable[Relationship | None]) -> Relationship | None:
-    """Of one mirror's records the one with the highest epoch; None when there is none.
+    """The record with the highest epoch among those of one mirror; None when there is none.
 
-    `Diverged` when two of that epoch differ: two controllers have acted, and only the owner can
-    say which side is right.
+    `Diverged` when two of that epoch differ: two controllers have acted, and only the administrator
+    can decide which side is right.
     """
     every = [one for one in found if one is not None]
     if not every:
@@ -104,7 +104,8 @@ def newest(found: Iterable[Relationship | None]) -> Relationship | None:
             raise Diverged(
                 "the two ends have different relationship records",
                 where=f"mirror '{top.name}'",
-                why=f"both are of epoch {top.epoch}; one says {_said(top)}, the other {_said(one)}",
+                why=f"both have epoch {top.epoch}; one records {_summary(top)}, the other "
+                f"{_summary(one)}",
                 hint=f"Decide which side is right: 'mirrord resync {top.name}' or 'mirrord reverse "
                 f"{top.name}' raises the epoch at both ends.",
             )
@@ -112,26 +113,29 @@ def newest(found: Iterable[Relationship | None]) -> Relationship | None:
 
 
 def check_fence(stored: Relationship | None, fence: Fence, where: str) -> None:
-    """`Fenced` unless a call with that epoch may change the volume. One without a record obeys:
-    it is new, or was made before there were records.
+    """`Fenced` unless a call with that epoch may change the volume. A volume without a record
+    accepts any: it is new, or was made before records existed.
     """
     if stored is not None and stored.epoch > fence.epoch:
-        raise _fenced(where, f"epoch {fence.epoch} of the mirror is over, it is {stored.epoch} now")
+        raise _fenced(
+            where,
+            f"the command has epoch {fence.epoch}, the mirror is in epoch {stored.epoch} now",
+        )
 
 
 def replaces(
     known: Mapping[str, Relationship | None], record: Relationship, after: int, where: str
 ) -> bool:
-    """Whether the record is to be written at a volume that has those, over the one of its mirror,
-    of which the writer believes that it has the epoch `after` (0: there is none, or a damaged one).
-    False: it is there already. `Fenced` when another one came before.
+    """Whether the record is to be written at a volume that has the records `known`. after: the
+    epoch that the writer assumes for the mirror's present record (0: none, or a damaged one).
+    False: it is there already. `Fenced` when another record was written first.
     """
     if record.mirror_id not in known and len(known) >= RECORDS_MAX:
         raise Refused(
             "the volume has too many mirrors",
             where=where,
             why=f"it has {len(known)} already",
-            hint="Delete those that are no more: 'mirrord delete NAME'.",
+            hint="Delete mirrors that are no longer needed: 'mirrord delete NAME'.",
         )
     stored = known.get(record.mirror_id)
     if stored == record:
@@ -140,13 +144,13 @@ def replaces(
     if epoch != after or record.epoch < epoch:
         raise _fenced(where, f"the volume is in epoch {epoch}, not {after}")
     if stored is not None and record.epoch == epoch and not _agree(stored, record):
-        raise _fenced(where, f"epoch {epoch} began otherwise: {_said(stored)}")
+        raise _fenced(where, f"another command began epoch {epoch}: {_summary(stored)}")
     return True
 
 
 def _agree(one: Relationship, other: Relationship) -> bool:
-    """Whether they tell the same of who is what. (Names and endpoints are how the controller calls
-    them; a change of those is none of roles.)
+    """Whether they agree on roles. (Names and endpoints are the controller's names for the sites
+    and volumes; changing those does not change roles.)
     """
     sites = {site.name for site in one.sites} == {site.name for site in other.sites}
     mine, theirs = (
@@ -162,16 +166,16 @@ def _agree(one: Relationship, other: Relationship) -> bool:
     return sites and mine == theirs
 
 
-def _said(record: Relationship) -> str:
+def _summary(record: Relationship) -> str:
     return f"{record.intent.value} from {record.source} (controller {record.controller})"
 
 
 def _fenced(where: str, why: str) -> Fenced:
     return Fenced(
-        "the volume has moved on",
+        "the epoch of the mirror has changed",
         where=where,
         why=why,
-        hint="Another command has changed the roles meanwhile: see 'mirrord status'.",
+        hint="Another command has changed the roles in the meantime: see 'mirrord status'.",
     )
 
 
@@ -184,7 +188,7 @@ def encode(record: Relationship) -> bytes:
 
 
 def decode(data: bytes | str) -> Relationship | None:
-    """The record in such a line; None when it makes no sense."""
+    """The record in such a line; None when it is malformed."""
     try:
         return _from_dict(json.loads(data))
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -207,27 +211,27 @@ def _from_dict(document: Mapping[str, Any]) -> Relationship:
         in_sync_until_ns=None if until_ns is None else _number(until_ns),
     )
     if len(sites) != 2 or found.source not in document["sites"]:
-        raise ValueError("it has to name two sites, one of which is the source")
+        raise ValueError("it must name two sites, one of which is the source")
     if not sites[0].endpoints or len(sites[0].endpoints) != len(sites[1].endpoints):
-        raise ValueError("each member has an endpoint at both sites")
+        raise ValueError("each member must have an endpoint at both sites")
     if document["format"] != _FORMAT:
-        raise ValueError(f"it is not of the format {_FORMAT}")
+        raise ValueError(f"its format is not {_FORMAT}")
     return found
 
 
 def _word(value: object) -> str:
     if not isinstance(value, str) or not can_name(value):
-        raise ValueError(f"{value!r:.60} is no name")
+        raise ValueError(f"{value!r:.60} is not a name")
     return value
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value or not value.isprintable():
-        raise ValueError(f"{value!r:.60} is no text")
+        raise ValueError(f"{value!r:.60} is not text")
     return value
 
 
 def _number(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _NUMBER_MAX:
-        raise ValueError(f"{value!r:.60} is no number of its kind")
+        raise ValueError(f"{value!r:.60} is not a valid number")
     return value

@@ -1,4 +1,4 @@
-"""What verbs tell: while they work (`Watcher`), and when they are done (`Result`)."""
+"""What verbs report: while they run (`Watcher`), and when they are done (`Result`)."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ class Result(NamedTuple):
 
 
 class Watcher(Protocol):
-    """Is told what a verb does. All methods return at once."""
+    """Receives the progress of a verb. No method blocks."""
 
     def activity(self, activity: Activity, note: str) -> None:
-        """The mirror does something else now; note: what, for people."""
+        """The mirror's activity has changed; note: details for people."""
 
     def transfer(self, name: str, estimate_bytes: int, done_bytes: int) -> None:
-        """A transfer of a snapshot begins, or goes on after `done_bytes`."""
+        """A transfer of a snapshot starts, or is resumed after `done_bytes`."""
 
     def moved(self, stream_bytes: int) -> None:
-        """So many more bytes of the stream were received."""
+        """`stream_bytes` more bytes of the stream were received."""
 
 
 class Silent:
-    """A watcher that tells nobody."""
+    """A watcher that ignores everything."""
 
     def activity(self, activity: Activity, note: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def transfer(self, name: str, estimate_bytes: int, done_bytes: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def moved(self, stream_bytes: int) -> None:
-        """Nothing."""
+        """Do nothing."""

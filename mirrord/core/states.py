@@ -3,9 +3,9 @@
     uninitialized --initialize--> mirrored --break--> broken-off --resync--> mirrored
                                    |  ^                   |
                                    |  +--reverse----------+   (the sites change roles)
-                                   +-- update, quiesce, resume, abort, restore: stays
+                                   +-- update, quiesce, resume, abort, restore: unchanged
 
-`quiesced` is a flag beside the state: it survives restarts and refuses new transfers.
+`quiesced` is a flag separate from the state: it survives restarts and refuses new transfers.
 Semantics as SnapMirror's: see docs/architecture.md, "The life cycle".
 """
 
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 
 class State(enum.Enum):
-    """What a mirror is."""
+    """The state of a mirror."""
 
     UNINITIALIZED = "uninitialized"
     MIRRORED = "mirrored"
@@ -36,7 +36,7 @@ class Activity(enum.Enum):
 
 
 class Verb(enum.Enum):
-    """What can be asked of a mirror that exists."""
+    """The operations on an existing mirror."""
 
     INITIALIZE = "initialize"
     UPDATE = "update"
@@ -60,14 +60,14 @@ TRANSFERS = frozenset({Verb.INITIALIZE, Verb.UPDATE, Verb.RESYNC, Verb.REVERSE})
 
 
 class Refusal(NamedTuple):
-    """Why a verb does not fit, and which command does. `{name}` stands for the mirror."""
+    """Why a verb is refused, and which command to run. `{name}` stands for the mirror."""
 
     why: str
     hint: str
 
 
 class Already(NamedTuple):
-    """The verb's work is done already: success, nothing to do."""
+    """The verb's work is already done: success, nothing to do."""
 
     status: str
 
@@ -82,8 +82,8 @@ _NEVER_BROKEN = Refusal(
     "Run 'mirrord initialize {name}' for the first transfer.",
 )
 _USE_RESYNC = Refusal(
-    "it is broken off: the destination is a live volume with a life of its own",
-    "'mirrord resync {name}' goes on from the newest common snapshot (and shows first what the "
+    "it is broken off: the destination is a live volume",
+    "'mirrord resync {name}' continues from the newest common snapshot (it first shows what the "
     "destination would lose); 'mirrord reverse {name}' makes the destination the source.",
 )
 
@@ -92,7 +92,7 @@ _U, _M, _B = State.UNINITIALIZED, State.MIRRORED, State.BROKEN_OFF
 TABLE: dict[tuple[State, Verb], Verdict] = {
     (_U, Verb.INITIALIZE): _M,
     (_M, Verb.INITIALIZE): Refusal(
-        "it is initialized already", "'mirrord update {name}' transfers what has changed."
+        "it is already initialized", "'mirrord update {name}' transfers what has changed."
     ),
     (_B, Verb.INITIALIZE): _USE_RESYNC,
     (_U, Verb.UPDATE): _NOT_YET,
@@ -134,7 +134,7 @@ TABLE: dict[tuple[State, Verb], Verdict] = {
     (_U, Verb.RELEASE): _U,
     (_M, Verb.RELEASE): Refusal(
         "the mirror still needs its base snapshot at the source",
-        "Run 'mirrord break {name}' first; after a release only a new mirror can begin.",
+        "Run 'mirrord break {name}' first; a released mirror cannot be continued.",
     ),
     (_B, Verb.RELEASE): _U,
     (_U, Verb.DELETE): _U,
@@ -147,7 +147,7 @@ TABLE: dict[tuple[State, Verb], Verdict] = {
 }
 
 _QUIESCED = Refusal(
-    "it is quiesced: no transfer may begin", "Run 'mirrord resume {name}' to let it go on."
+    "it is quiesced: no transfer may start", "Run 'mirrord resume {name}' to allow transfers again."
 )
 
 

@@ -1,7 +1,7 @@
-"""Names are bytes. How they are shown to people, and kept from commanding a terminal.
+"""Names are bytes. How they are shown to people, without passing control characters to a terminal.
 
-Inside mirrord a name is a `str` as Python makes it of bytes (`os.fsdecode` in UTF-8): a byte XX
-that is not UTF-8 is the lone surrogate U+DCXX. It is the same in JSON, so that nothing is lost.
+Inside mirrord a name is a `str` decoded from bytes (`os.fsdecode` in UTF-8): a byte XX that is not
+UTF-8 is the lone surrogate U+DCXX. It is the same in JSON, so that nothing is lost.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-#: For `errors=` of a text stream: what its encoding does not have is written as `\xNN`.
+#: For `errors=` of a text stream: characters that its encoding lacks are written as `\xNN`.
 ESCAPING = "mirrord.escaping"
 
 
@@ -21,8 +21,8 @@ def escaped(name: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """A message for a terminal or a log, in one line: as `escaped`, but backslashes stay, since the
-    names in it may be escaped already.
+    """A message for a terminal or a log, in one line: as `escaped`, but backslashes are kept, since
+    the names in it may be escaped already.
     """
     if text.isprintable():
         return text
@@ -30,7 +30,7 @@ def harmless(text: str) -> str:
 
 
 def can_name(name: str) -> bool:
-    """Whether something of mirrord's own may have that name: no path, and nothing to be escaped."""
+    """Whether mirrord may use that name: it is not a path, and has nothing to be escaped."""
     return name not in ("", ".", "..") and "/" not in name and name.isprintable()
 
 

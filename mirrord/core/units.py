@@ -21,7 +21,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:i?B)?", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
-    """Bytes of `64M`, `1.5GiB`, `4096`; powers of 1024. `UsageError` when it is no size."""
+    """Bytes of `64M`, `1.5GiB`, `4096`; powers of 1024. `UsageError` when it is not a size."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"'{text}' is not a size", hint="Write for example 512M, 10G or 1TiB.")
@@ -29,7 +29,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size_bytes: float) -> str:
-    """`1.5 GiB`: three digits at the most, powers of 1024."""
+    """`1.5 GiB`: at most three digits, powers of 1024."""
     size = float(size_bytes)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
         if abs(size) < 1024 or unit == "PiB":
@@ -42,9 +42,9 @@ def format_size(size_bytes: float) -> str:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of `90s`, `15 min`, `2 hours`, `1h30m`. `UsageError` when it is no duration.
+    """Seconds of `90s`, `15 min`, `2 hours`, `1h30m`. `UsageError` when it is not a duration.
 
-    Larger units come first and each comes once, so a slip of the finger is not a duration.
+    Larger units come first and each occurs at most once, so that a typing error is not accepted.
     """
     total, before, place = 0.0, float("inf"), 0
     stripped = text.strip()

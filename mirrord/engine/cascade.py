@@ -1,8 +1,8 @@
 """Cascades: a destination is the source of a further mirror, A -> B -> C.
 
-What goes on to C is what B shows: no snapshot is taken, and none of B's is deleted by the mirror to
-C. Snapshots keep their identity on the way, so C has the very snapshots of A, and can go
-on from A when B is lost (ONTAP: resync of a cascade whose middle is gone).
+C receives what B shows: no snapshot is taken, and the mirror to C deletes none of B's. Snapshots
+keep their identity along the cascade, so C has the same snapshots as A, and can be updated from A
+when B is lost (ONTAP: resync of a cascade whose middle volume is gone).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mirrord.system.waiting import LOOK_S
 
 
 def passed_on(mirror: Mirror) -> Snapshot | None:
-    """What the source shows, when it is itself the destination of a mirror; None: it is not."""
+    """What the source shows when it is itself the destination of a mirror; None when it is not."""
     facts = mirror.source.facts()
     if facts.role is not Role.MIRROR or facts.mirror_id == mirror.id:
         return None
@@ -31,20 +31,21 @@ def passed_on(mirror: Mirror) -> Snapshot | None:
         if snapshot.guid == facts.shown and snapshot.intact:
             return snapshot
     raise Diverged(
-        "the snapshot that the source shows cannot be passed on",
+        "the snapshot that the source shows cannot be replicated",
         where=str(mirror.source),
         why="it was deleted or made writable",
-        hint="Update the mirror that it belongs to first.",
+        hint="First update the mirror that has this source as its destination.",
     )
 
 
-def went_back(mirror: Mirror, snapshot: Snapshot) -> Refused:
+def rolled_back_error(mirror: Mirror, snapshot: Snapshot) -> Refused:
     """The source shows something older than the destination does."""
     return Refused(
-        "the source has gone back to an older snapshot",
+        "the source was rolled back to an older snapshot",
         where=str(mirror.source),
-        why=f"it shows {snapshot.name}, which the destination has already",
-        hint="Update the mirror that it belongs to; or break this one and resync it.",
+        why=f"it shows {snapshot.name}, which the destination already has",
+        hint="Update the mirror that has this source as its destination; or break this mirror and "
+        "resync it.",
     )
 
 
@@ -52,16 +53,16 @@ def refuse_members(definition: Definition) -> None:
     """`Refused` where the source is not one volume."""
     if definition.members:
         raise Refused(
-            "the source of a mirror with [[member]] tables is not one volume",
+            "a mirror with [[member]] tables has more than one source volume",
             where=f"mirror '{definition.name}'",
-            hint="Make a mirror of each volume for that.",
+            hint="Create a separate mirror for each volume.",
         )
 
 
 def change_source(mirror: Mirror, endpoint: Endpoint, driver: Driver) -> Result:
-    """Let the mirror go on from another source that has its base: the next update is incremental.
+    """Switch the mirror to another source that has its base: the next update is incremental.
 
-    `Refused` when that one has not; nothing was changed then.
+    `Refused` when it does not have the base; nothing was changed then.
     """
     source = Members([driver])
     with mirror.hold(Verb.CHANGE_SOURCE):
@@ -73,10 +74,10 @@ def change_source(mirror: Mirror, endpoint: Endpoint, driver: Driver) -> Result:
         base = plan.find_base(mirror.name, here, there, facts.shown or facts.origin or "")
         if isinstance(base, plan.Conflict):
             raise Refused(
-                "the mirror cannot go on from there",
+                "the mirror cannot continue from that source",
                 where=str(source),
                 why=base.why,
-                hint=_instead(here, there, base.hint),
+                hint=_conflict_hint(here, there, base.hint),
             )
         if pending is not None:
             recovery.drop(mirror, pending)
@@ -89,17 +90,16 @@ def change_source(mirror: Mirror, endpoint: Endpoint, driver: Driver) -> Result:
         relation.begin_epoch(moved, relation.next_epoch(mirror), Intent.MIRRORED)
         site = mirror.definition.source_site
         mirror.relation.definitions.set_endpoint(mirror.name, site, endpoint)
-        mirror.catalogue.add_event(
-            mirror.id, "info", f"the source is {endpoint} now; before: {before}"
-        )
-        # The one before is often lost: nobody waits for it long.
+        mirror.catalogue.add_event(mirror.id, "info", f"source changed from {before} to {endpoint}")
+        # The previous source is often lost: do not wait for it long.
         with mirror.waiting.hurried(LOOK_S):
-            trouble = _let_go(mirror, mirror.source) if before != endpoint else []
+            trouble = _release_source(mirror, mirror.source) if before != endpoint else []
         return Result(
             "done",
             "\n".join(
                 [
-                    f"'{mirror.name}' goes on from {endpoint}: the base {base.name} is there.",
+                    f"The source of '{mirror.name}' is now {endpoint}; it has the base "
+                    f"{base.name}.",
                     *trouble,
                     f"Next: 'mirrord update {mirror.name}'.",
                 ]
@@ -108,16 +108,16 @@ def change_source(mirror: Mirror, endpoint: Endpoint, driver: Driver) -> Result:
         )
 
 
-def _let_go(mirror: Mirror, source: Members) -> list[str]:
-    said = pinning.give_up(mirror, source), relation.give_up(mirror, source)
-    return [text for text in said if text]
+def _release_source(mirror: Mirror, source: Members) -> list[str]:
+    warnings = pinning.give_up(mirror, source), relation.give_up(mirror, source)
+    return [text for text in warnings if text]
 
 
-def _instead(here: list[Snapshot], there: list[Snapshot], hint: str) -> str:
+def _conflict_hint(here: list[Snapshot], there: list[Snapshot], hint: str) -> str:
     common = plan.newest_complete_set(here, there)
     if common is None:
         return hint
     return (
-        f"Both have {common.name}: bring the destination back to it there, or keep more snapshots "
-        "at the source (`keep` of its site) so that the base is among them."
+        f"Both have {common.name}: roll the destination back to it, or keep more snapshots at the "
+        "source (`keep` of its site) so that the base is among them."
     )

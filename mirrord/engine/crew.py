@@ -1,4 +1,4 @@
-"""Several pieces of work at once, each in a thread, for the thread that waits for them."""
+"""Several jobs at once, each in a thread, for the thread that waits for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ASK_S = 0.1
 
 
 class Crew:
-    """Runs the work. The first failure ends the rest: each piece asks `check` often enough."""
+    """Runs the jobs. The first failure ends the rest: each job calls `check` often enough."""
 
     def __init__(self, at_once: int) -> None:
         self._at_once = at_once
@@ -23,12 +23,12 @@ class Crew:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
 
     def check(self) -> None:
-        """Raise `Aborted` when another piece of work has failed, or nobody waits any more."""
+        """Raise `Aborted` when another job has failed, or the waiting thread has left."""
         if self._over.is_set():
             raise Aborted("another member's transfer failed", hint="Run the same command again.")
 
     def outside(self, work: Callable[[], object]) -> None:
-        """Called by a piece of work: let the thread that waits do this, and wait for it."""
+        """Called by a job: let the waiting thread do this, and wait for it."""
         done: Future[object] = Future()
 
         def call() -> None:
@@ -43,7 +43,7 @@ class Crew:
         done.result()
 
     def run(self, works: Sequence[Callable[[], T]]) -> list[T]:
-        """Do all, and return what each returned. Raises the first failure, once all have ended."""
+        """Run all, and return what each returned. Raises the first failure, once all have ended."""
         failures: list[BaseException] = []
 
         def one(work: Callable[[], T]) -> T:
@@ -69,7 +69,7 @@ class Crew:
         return [future.result() for future in futures]
 
     def _serve(self, futures: Sequence[Future[T]]) -> None:
-        """Do what the pieces of work ask for until all have ended."""
+        """Do what the jobs pass to `outside` until all have ended."""
         while not all(future.done() for future in futures):
             call = self._calls.get()
             if call is not None:

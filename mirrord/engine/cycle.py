@@ -1,4 +1,4 @@
-"""The cycle that an update is: prepare a set, ship it (ship.py), commit it."""
+"""The cycle of an update: prepare a set, ship it (ship.py), commit it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME_TRIES = 1000
 
 @dataclass(slots=True)
 class Total:
-    """What the transfers of one verb moved together."""
+    """The totals of all transfers of one verb."""
 
     transfers: int = 0
     stream_bytes: int = 0
@@ -43,11 +43,11 @@ class Total:
             self.spent(phase, clock.monotonic_s() - started_s)
 
     def spent(self, phase: str, duration_s: float) -> None:
-        """Add so much time to a phase."""
+        """Add a duration to a phase."""
         self.phases[phase] = self.phases.get(phase, 0.0) + duration_s
 
     def add(self, outcome: Outcome) -> None:
-        """Count a transfer that arrived."""
+        """Add a completed transfer."""
         self.throttled_s += outcome.throttled_s
         self.block_states = outcome.states or self.block_states
         self.spent("delta", outcome.delta_s)
@@ -65,10 +65,11 @@ def prepare(
     catalogue: Catalogue,
     mirror_id: str,
 ) -> tuple[Snapshot, int]:
-    """Take a snapshot of each member by `take`; returns the set, and its number. Their name is
-    recorded before. there: the sets that the destination has.
+    """Take a snapshot of each member with `take`; returns the set, and its number. The name is
+    recorded first. there: the sets that the destination has.
 
-    A catalogue that was lost begins to count again, so a name may be taken: then the next.
+    A rebuilt catalogue may count from an older number, so a name may be in use: then the next one
+    is tried.
     """
     moment_ns = clock.now_ns()
     for _ in range(_NAME_TRIES):
@@ -93,7 +94,7 @@ def commit(
     catalogue: Catalogue,
     mirror_id: str,
 ) -> None:
-    """Commit a set of which every member has all, show it where that is to be, and record both."""
+    """Commit a set that every member has in full, show it if wanted, and record both."""
     with total.timing("commit"):
         destination.commit(begun.id, show=begun.show)
     total.add(outcome)

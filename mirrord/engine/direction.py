@@ -1,8 +1,8 @@
 """Which site of a mirror is the source.
 
-The relationship record at the ends says it (`mirrord.engine.relation`); the catalogue has a copy of
-that. Where the catalogue was lost and no end has a record, their facts are looked at; where those
-cannot tell, the owner is asked.
+The relationship record at the ends defines it (`mirrord.engine.relation`); the catalogue has a copy
+of that. When the catalogue was lost and neither end has a record, it is derived from their facts;
+when those are ambiguous, the administrator must decide.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from mirrord.system.waiting import LOOK_S
 
 
 class Turned(Exception):
-    """The mirror goes the other way than it was opened: its definition has to be loaded again.
-    Never leaves the API.
+    """The mirror was opened in the wrong direction: its definition has to be loaded again. Never
+    leaves the API.
     """
 
 
@@ -38,7 +38,7 @@ class End(NamedTuple):
 
 
 def source_of(catalogue: Catalogue, mirror_id: str) -> str:
-    """The site that is the source, as it is recorded, or ""."""
+    """The recorded source site, or ""."""
     found = catalogue.direction(mirror_id)
     return found.source_site if found else ""
 
@@ -49,8 +49,8 @@ def record(catalogue: Catalogue, mirror_id: str, source_site: str, *, since_ns: 
 
 
 def source_by(record: Relationship, definition: Definition) -> str:
-    """The name by which the definition calls the site that is the source by the record; "" when it
-    knows neither its name nor its endpoint.
+    """The definition's name for the record's source site; "" when the definition has neither its
+    name nor its endpoints.
     """
     if record.source in definition.site_names:
         return record.source
@@ -60,7 +60,7 @@ def source_by(record: Relationship, definition: Definition) -> str:
 
 
 def find(definition: Definition, ends: Mapping[str, End]) -> str | None:
-    """The site that is the source, by the records at the ends or else as `direction_from_ends`."""
+    """The source site, from the records at the ends, or else from `direction_from_ends`."""
     with suppress(Diverged):
         record = newest(record for end in ends.values() for record in end.records)
         if record is not None and (source := source_by(record, definition)):
@@ -69,9 +69,9 @@ def find(definition: Definition, ends: Mapping[str, End]) -> str | None:
 
 
 def direction_from_ends(name: str, mirror_id: str, ends: Mapping[str, End]) -> str | None:
-    """The site that is the source, as the two ends tell.
+    """The source site, derived from the facts of the two ends.
 
-    None: they tell nothing, because the mirror was never initialized or the end that would know
+    None: unknown, because the mirror was never initialized or the end that has the information
     cannot be reached. `Refused`: either could be the source.
     """
     first, second = ends
@@ -85,7 +85,7 @@ def direction_from_ends(name: str, mirror_id: str, ends: Mapping[str, End]) -> s
         ours = {one.guid for one in end.snapshots if names.sequence_of(one.name, mirror_id)}
         if end.facts is not None and end.facts.role is Role.LIVE and ours:
             (promoted if end.facts.origin in ours else originals).append(site)
-    # (One that was promoted alone may be the source of a copy that is not there now.)
+    # (A single promoted end may be the source of a copy that is not reachable now.)
     if len(originals) == 1:
         return originals[0]
     if not copies and not originals and not promoted:
@@ -93,8 +93,8 @@ def direction_from_ends(name: str, mirror_id: str, ends: Mapping[str, End]) -> s
     raise Refused(
         "it is not known which site is the source",
         where=f"mirror '{name}'",
-        why="the catalogue does not say it (it was lost, or the site was renamed), and the ends "
-        f"cannot tell: {'; '.join(_said(site, end) for site, end in ends.items())}",
+        why="the catalogue does not record it (it was lost, or the site was renamed), and the ends "
+        f"are ambiguous: {'; '.join(_summary(site, end) for site, end in ends.items())}",
         hint=f"If it is '{first}', run 'mirrord takeover {name} --source {first}'; otherwise "
         f"'mirrord takeover {name} --source {second}'.",
     )
@@ -111,10 +111,10 @@ def _is_copy(end: End, mirror_id: str) -> bool:
     return facts.role is Role.FOREIGN and ours
 
 
-def _said(site: str, end: End) -> str:
+def _summary(site: str, end: End) -> str:
     if end.facts is None:
         return f"{site} cannot be reached"
-    began = ", began as a copy" if end.facts.role is Role.LIVE and end.facts.origin else ""
+    began = ", promoted from a copy" if end.facts.role is Role.LIVE and end.facts.origin else ""
     return f"{site} is {end.facts.role.value}{began}"
 
 

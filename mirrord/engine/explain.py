@@ -23,19 +23,17 @@ def explain(mirror: Mirror) -> Result:
         *_explain_last(mirror),
     ]
     if row.quiesced:
-        findings.append(
-            f"It is quiesced: no transfer begins. 'mirrord resume {mirror.name}' ends that."
-        )
+        findings.append(f"It is quiesced: no transfer starts until 'mirrord resume {mirror.name}'.")
     if found["running"]:
         running = found["running"]
         findings.append(
             f"Process {running['pid']} holds it ({running['purpose']}). "
-            f"'mirrord abort {mirror.name}' ends that."
+            f"'mirrord abort {mirror.name}' stops that."
         )
     if found["checkpoint_bytes"]:
         findings.append(
             f"An interrupted transfer left a checkpoint of "
-            f"{format_size(found['checkpoint_bytes'])}: the next update goes on from there."
+            f"{format_size(found['checkpoint_bytes'])}: the next update resumes from there."
         )
     operation = mirror.catalogue.operation(mirror.id)
     if operation and operation.verb not in report.DECIDED and not found["running"]:
@@ -56,7 +54,7 @@ def explain(mirror: Mirror) -> Result:
 
 def _explain_base(mirror: Mirror, found: dict[str, Any]) -> list[str]:
     if found["state"] == State.UNINITIALIZED.value:
-        return [f"Nothing was transferred yet: 'mirrord initialize {mirror.name}' does that."]
+        return [f"Nothing was transferred yet: run 'mirrord initialize {mirror.name}'."]
     try:
         with mirror.waiting.hurried(LOOK_S):
             here, there = mirror.source.snapshots(), mirror.destination.snapshots()
@@ -69,7 +67,7 @@ def _explain_base(mirror: Mirror, found: dict[str, Any]) -> list[str]:
     if found["state"] == State.BROKEN_OFF.value:
         lines.append(
             f"It is broken off: 'mirrord resync {mirror.name}' (source wins) or 'mirrord reverse "
-            f"{mirror.name}' (destination becomes the source) goes on from there."
+            f"{mirror.name}' (destination becomes the source) continues from there."
         )
         return lines
     facts, _ = report.facts_of(mirror.destination)
@@ -89,12 +87,12 @@ def _explain_last(mirror: Mirror) -> list[str]:
         last = transfers[0]
         how = f"incremental ({format_size(last.stream_bytes)})"
         if last.base is None:
-            how = f"whole ({format_size(last.stream_bytes)}): {last.why_whole or 'no base'}"
+            how = f"full ({format_size(last.stream_bytes)}): {last.why_whole or 'no base'}"
         tail = f": {last.error}" if last.error else ""
         lines.append(f"The last transfer, {last.name}, was {how}; result: {last.result}{tail}.")
-    whole = [row for row in transfers[1:] if row.base is None and row.result == "done"]
-    if whole and transfers[0].base is not None:
+    full = [row for row in transfers[1:] if row.base is None and row.result == "done"]
+    if full and transfers[0].base is not None:
         lines.append(
-            f"The last whole transfer was {whole[0].name}: {whole[0].why_whole or 'no base'}."
+            f"The last full transfer was {full[0].name}: {full[0].why_whole or 'no base'}."
         )
     return lines

@@ -1,6 +1,6 @@
-"""break, resync and reverse: SnapMirror's disaster recovery (FAST'02, 3.2.3) and the way back.
+"""break, resync and reverse: SnapMirror's disaster recovery (FAST'02, 3.2.3) and failback.
 
-Nobody's data are overwritten: the losing side of a resync stays as a `diverged` snapshot.
+No data is overwritten: the losing side of a resync is kept as a `diverged` snapshot.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from mirrord.engine.mirror import (
 )
 from mirrord.engine.picking import pick_snapshot
 from mirrord.engine.recovery import Recovered
-from mirrord.engine.update import strange, update_held
+from mirrord.engine.update import unrelated_reason, update_held
 from mirrord.system import clock, steps
 from mirrord.system.waiting import LOOK_S
 
 _FILES_SHOWN = 20
 
 
-class Turn(NamedTuple):
-    """What a resync, reverse or restore is going to do, for the owner's yes.
+class FailbackPlan(NamedTuple):
+    """What a resync, reverse or restore is going to do, to be confirmed.
 
-    loser: the end that goes back to `base`; lost: what it has beyond it (None: nothing to ask).
-    writers: who has files of it open for writing.
+    loser: the end that is rolled back to `base`; lost: what it has beyond that (None: nothing).
+    writers: processes that have files of it open for writing.
     """
 
     verb: Verb
@@ -75,11 +75,11 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
     """Make the destination writable, now, without the source; ends a running transfer first.
 
     snapshot: what it begins as; None: what it shows, or the newest intact one. It works as long as
-    one snapshot is intact, whatever else is missing: what cannot be recorded is said, and found
-    again from the volumes later.
+    one snapshot is intact, whatever else is missing: what cannot be recorded is reported, and
+    rediscovered from the volumes later.
     """
     with preempt.first(mirror, Verb.BREAK) as stopped, mirror.hold(Verb.BREAK) as stack:
-        # A source that does not answer is the usual case here: it is not waited for.
+        # A source that does not answer is the usual case here: do not wait for it.
         apart = mirror.source.remote and not mirror.destination.remote
         stack.enter_context(mirror.waiting.hurried(LOOK_S if apart else 0))
         there = mirror.destination.present()
@@ -96,11 +96,11 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
         if isinstance(verdict, Already) and set(there.roles()) == {Role.LIVE}:
             if snapshot is not None:
                 raise Refused(
-                    "the destination is writable already",
+                    "the destination is already writable",
                     where=view,
-                    hint=f"'mirrord resync {mirror.name}' mirrors it again; then break from there.",
+                    hint=f"Run 'mirrord resync {mirror.name}' first, then break at that snapshot.",
                 )
-            return Result(verdict.status, f"'{mirror.name}' is broken off already.", {"view": view})
+            return Result(verdict.status, f"'{mirror.name}' is already broken off.", {"view": view})
         chosen = pick_snapshot(mirror, snapshot) if snapshot is not None else None
         guid, epoch = chosen.guid if chosen else None, relation.next_epoch(mirror)
         arguments = {"guid": guid, "epoch": epoch}
@@ -109,7 +109,7 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
         try:
             failover_steps.make_live(mirror.destination, guid)
         except (MirrordError, OSError):
-            # It is not to be done later, when nobody expects it.
+            # Recovery must not do it later, unexpectedly.
             _tolerated(lambda: mirror.catalogue.end(mirror.id))
             raise
         event = "info", failover_steps.BROKEN_OFF
@@ -117,12 +117,12 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
             lambda: mirror.catalogue.end(mirror.id, state=State.BROKEN_OFF, event=event)
         )
         _tolerated(lambda: relation.ensure(mirror))
-        note = " A running transfer was ended first." if stopped else ""
-        start = f" It begins as {chosen.name}." if chosen else ""
+        note = " A running transfer was aborted first." if stopped else ""
+        start = f" It starts from {chosen.name}." if chosen else ""
         lines = [
             f"'{mirror.name}' is broken off: {view} is writable now.{start}{note}",
             *(f"Warning: {text}" for text in trouble),
-            f"Way back: 'mirrord resync {mirror.name}' (source wins) or "
+            f"To mirror again: 'mirrord resync {mirror.name}' (source wins) or "
             f"'mirrord reverse {mirror.name}' (destination becomes the source).",
         ]
         return Result("done", "\n".join(lines), {"view": view, "warnings": trouble})
@@ -130,17 +130,17 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
 
 def _without_lost(mirror: Mirror, there: Members) -> list[str]:
     """Members of the destination are lost: the others begin as the newest set that any of them
-    shows, which was complete. What was staged besides may not have come to the lost ones.
+    shows, which was complete. Sets that are only staged may not have reached the lost members.
     """
     lost = [str(one) for one in mirror.destination.drivers if one not in there.drivers]
     return [
-        f"a member is lost, and is not writable now: {', '.join(lost)}",
+        f"a member is lost and was not made writable: {', '.join(lost)}",
         *_tolerated(lambda: mirror.catalogue.end(mirror.id)),
     ]
 
 
 def _settle_for_break(mirror: Mirror) -> list[str]:
-    """End what was interrupted: nothing of it may be in the way; what could not be done."""
+    """Clear an interrupted operation, so that it cannot interfere; returns what failed."""
     operation = mirror.catalogue.operation(mirror.id)
     if operation is None or operation.verb == Verb.BREAK.value:
         return _tolerated(lambda: mirror.catalogue.end(mirror.id)) if operation else []
@@ -161,7 +161,7 @@ def _settle_for_break(mirror: Mirror) -> list[str]:
 
 
 def _tolerated(work: Callable[[], object]) -> list[str]:
-    """Do it; why it could not be done, as a list of one line."""
+    """Run it; a failure becomes a list of one line."""
     try:
         work()
     except (MirrordError, OSError) as error:
@@ -187,14 +187,14 @@ def begin_test(mirror: Mirror, place: str) -> Result:
     where = made.view or made.location
     return Result(
         status,
-        f"{where} is a writable copy of what '{mirror.name}' shows; the mirror goes on.\n"
-        f"When you are done: 'mirrord break {mirror.name} --end-test' removes it.",
+        f"{where} is a writable copy of what '{mirror.name}' shows; the mirror continues.\n"
+        f"When you are done, 'mirrord break {mirror.name} --end-test' removes it.",
         {"view": made.view, "location": made.location},
     )
 
 
 def end_test(mirror: Mirror) -> Result:
-    """Remove the writable copy, with all that was written to it."""
+    """Remove the writable copy, with everything that was written to it."""
     with mirror.hold(Verb.BREAK):
         where = mirror.destination.facts().copy
         if not clones_of(mirror.destination).end_test():
@@ -206,26 +206,26 @@ def end_test(mirror: Mirror) -> Result:
 def resync(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
     """Mirror again in the same direction, from the newest common snapshot.
 
-    force: also when somebody has files of the losing side open for writing.
+    force: even when processes have files of the losing side open for writing.
     """
     with mirror.hold(Verb.RESYNC, activity=Activity.RESYNCING):
         recovered = recovery.recover(mirror)
         mirror.permit(Verb.RESYNC)
         check_source(mirror.source.facts(), str(mirror.source), mirror.id)
-        turn = _plan_resync(mirror)
+        failback = _plan_resync(mirror)
         if not yes:
-            return Result("needs-yes", "\n".join(turn.lines), turn.data())
+            return Result("needs-yes", "\n".join(failback.lines), failback.data())
         if not force:
             failover_steps.refuse_writers(mirror.destination, mirror.name)
         if recovered.pending is not None:
             recovery.drop(mirror, recovered.pending)
-        begin_turn(mirror, turn, mirror.destination, {})
+        begin_failback(mirror, failback, mirror.destination, {})
         finished = carry_out(mirror)
-        return _then_update(finished, turn)
+        return _then_update(finished, failback)
 
 
 def carry_out(mirror: Mirror) -> Finished:
-    """Do what was just recorded; a failure before anything is switched leaves all as it was."""
+    """Carry out the recorded verb; a failure before the switch leaves everything as it was."""
     try:
         steps.reached("ENGINE:SWITCH:CONFIRMED")
         return failover_steps.finish(mirror, failover_steps.begun(mirror))
@@ -234,32 +234,34 @@ def carry_out(mirror: Mirror) -> Finished:
         raise
 
 
-def begin_turn(mirror: Mirror, turn: Turn, loser: Driver, arguments: dict[str, object]) -> None:
-    """Record the owner's yes, and what the losing side is at this moment: recovery finishes the
-    verb by itself only as long as it is that.
+def begin_failback(
+    mirror: Mirror, failback: FailbackPlan, loser: Driver, arguments: dict[str, object]
+) -> None:
+    """Record the confirmation, and a mark of the losing side at this moment: recovery finishes the
+    verb by itself only while the mark still matches.
 
-    The losing side is kept by a name with a sequence number that was never given out before, so
-    that no earlier diverged snapshot can be taken for this one.
+    The losing side is kept under a name with a sequence number that was never used before, so that
+    no earlier diverged snapshot can be taken for this one.
     """
     known = {
-        "guid": turn.base.guid,
-        "base_name": turn.base.name,
-        "taken_ns": turn.base.taken_at_ns,
+        "guid": failback.base.guid,
+        "base_name": failback.base.name,
+        "taken_ns": failback.base.taken_at_ns,
         "mark": loser.mark(),
         "epoch": relation.next_epoch(mirror),
     }
-    needed = {turn.base.guid, str(arguments.get("base"))}
+    needed = {failback.base.guid, str(arguments.get("base"))}
     pinning.add(mirror, [mirror.destination, mirror.source], needed)
     moment_ns = clock.now_ns()
     mirror.catalogue.begin(
         mirror.id,
-        turn.verb.value,
+        failback.verb.value,
         {**known, **arguments},
         name=lambda sequence: names.diverged_name(mirror.id, moment_ns, sequence),
     )
 
 
-def _plan_resync(mirror: Mirror) -> Turn:
+def _plan_resync(mirror: Mirror) -> FailbackPlan:
     facts = mirror.destination.facts()
     check_destination(facts, mirror)
     common = _common(mirror, mirror.source.snapshots(), mirror.destination.snapshots())
@@ -270,42 +272,42 @@ def _plan_resync(mirror: Mirror) -> Turn:
     lines = [
         f"resync '{mirror.name}': {mirror.source} stays as it is and overwrites {where}.",
         *_replaced_lines(mirror, common),
-        f"1. The destination goes back to {common.name}, the newest snapshot both ends have.",
+        f"1. The destination is rolled back to {common.name}, the newest common snapshot.",
         *loss_lines(lost),
         *writer_lines(writers),
         "2. What changed at the source since then is transferred.",
     ]
-    return Turn(Verb.RESYNC, common, where, lost, tuple(lines), writers)
+    return FailbackPlan(Verb.RESYNC, common, where, lost, tuple(lines), writers)
 
 
 def _replaced_lines(mirror: Mirror, common: Snapshot) -> list[str]:
-    why = strange(mirror, mirror.source.snapshots(), {common.guid})
+    why = unrelated_reason(mirror, mirror.source.snapshots(), {common.guid})
     if not why:
         return []
-    return [f"   Note: another volume has taken the place of the source: {why}. It is mirrored."]
+    return [f"   Note: the source was replaced by another volume ({why}), which is mirrored."]
 
 
 def reverse(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
-    """Make the destination the source, and go on incrementally the other way round.
+    """Make the destination the source, and continue incrementally in the other direction.
 
-    Of a mirror that works, nothing that was acknowledged is left behind: at last the source is
-    frozen, what it has since is transferred, and only then the ends are switched. force: also when
-    somebody has files of the old source open for writing.
+    A working mirror loses no acknowledged write: the source is frozen, its last changes are
+    transferred, and only then are the ends switched. force: even when processes have files of the
+    old source open for writing.
     """
     with mirror.hold(Verb.REVERSE, activity=Activity.RESYNCING):
         recovered = recovery.recover(mirror)
         if recovered.finished == Verb.REVERSE.value:
-            return turned(mirror)  # the same command again does not reverse it a second time
+            return turned(mirror)  # repeating the command must not reverse it a second time
         mirror.permit(Verb.REVERSE)
         planned = mirror.row().state is State.MIRRORED
-        turn = _plan_reverse(mirror, planned=planned)
+        failback = _plan_reverse(mirror, planned=planned)
         if not yes:
-            return Result("needs-yes", "\n".join(turn.lines), turn.data())
+            return Result("needs-yes", "\n".join(failback.lines), failback.data())
         if not force:
             failover_steps.refuse_writers(mirror.source, mirror.name)
         if planned:
             update_held(mirror, recovered)
-            turn = _plan_reverse(mirror, planned=planned)
+            failback = _plan_reverse(mirror, planned=planned)
         elif recovered.pending is not None:
             recovery.drop(mirror, recovered.pending)
         arguments: dict[str, object] = {
@@ -315,21 +317,21 @@ def reverse(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
             "force": force,
         }
         with mirror.source_locked():
-            begin_turn(mirror, turn, mirror.source, arguments)
+            begin_failback(mirror, failback, mirror.source, arguments)
             finished = carry_out(mirror)
-        return _then_update(finished, turn)
+        return _then_update(finished, failback)
 
 
 def turned(mirror: Mirror) -> Result:
-    """What is said when an interrupted reverse was finished first."""
+    """The result when an interrupted reverse was finished first."""
     return Result(
         "done",
-        f"An interrupted reverse of '{mirror.name}' was finished: {mirror.source} is the source "
-        "now.",
+        f"An interrupted reverse of '{mirror.name}' was finished: {mirror.source} is now the "
+        "source.",
     )
 
 
-def _plan_reverse(mirror: Mirror, *, planned: bool) -> Turn:
+def _plan_reverse(mirror: Mirror, *, planned: bool) -> FailbackPlan:
     source, destination = mirror.source, mirror.destination
     facts = source.facts()
     check_source(facts, str(source), mirror.id)
@@ -338,16 +340,16 @@ def _plan_reverse(mirror: Mirror, *, planned: bool) -> Turn:
         raise Refused(
             "the source cannot become a destination of this mirror",
             where=str(source),
-            why="it is that of another one",
-            hint="'mirrord break' that one first.",
+            why="it is the destination of another mirror",
+            hint="Run 'mirrord break' for that mirror first.",
         )
     if facts.fixed:
         raise MirrordError(
             "the source cannot become a destination",
             where=str(source),
             why=facts.fixed,
-            hint="'mirrord resync' goes on in the old direction; or make a new mirror from "
-            f"{destination} to another place.",
+            hint="'mirrord resync' mirrors again in the old direction; or create a new mirror from "
+            f"{destination} to another destination.",
         )
     every = mirror.relation.definitions.all()
     turned = mirror.relation.definitions.load(mirror.name, mirror.definition.destination_site)
@@ -362,16 +364,16 @@ def _plan_reverse(mirror: Mirror, *, planned: bool) -> Turn:
         raise Refused(
             "the source has other mirrors",
             where=str(source),
-            why=f"{', '.join(others)} would have no source any more",
-            hint="Delete them first (their destinations stay as they are), or resync instead.",
+            why=f"{', '.join(others)} would have no source",
+            hint="Delete them first (their destinations are not changed), or resync instead.",
         )
     common = _common(mirror, destination.snapshots(), source.snapshots())
     lost = None if planned else source.losses(common.guid)
     writers = tuple(source.writers())
     first = (
         [
-            "1. A last update transfers what has changed. Then the source is frozen, and what was "
-            "written meanwhile is transferred, too."
+            "1. An update transfers what has changed. Then the source is frozen, and what was "
+            "written in the meantime is transferred."
         ]
         if planned
         else []
@@ -382,16 +384,16 @@ def _plan_reverse(mirror: Mirror, *, planned: bool) -> Turn:
         *first,
         *writer_lines(writers),
         f"{number + 1}. {destination} is made writable and is the source from then on.",
-        f"{number + 2}. {source} goes back to {common.name}, the newest snapshot both ends have, "
+        f"{number + 2}. {source} is rolled back to {common.name}, the newest common snapshot, "
         "and is read-only from then on."
         if not planned
         else f"{number + 2}. {source} is read-only from then on.",
         *(loss_lines(lost) if not planned else ()),
         *nested_lines(facts),
         f"{number + 3}. What changed at the new source since then is transferred.",
-        f"The same command again turns it back ('mirrord reverse {mirror.name}').",
+        f"To switch back, run 'mirrord reverse {mirror.name}' again.",
     ]
-    return Turn(Verb.REVERSE, common, str(source), lost, tuple(lines), writers)
+    return FailbackPlan(Verb.REVERSE, common, str(source), lost, tuple(lines), writers)
 
 
 def _common(mirror: Mirror, ours: list[Snapshot], theirs: list[Snapshot]) -> Snapshot:
@@ -401,14 +403,14 @@ def _common(mirror: Mirror, ours: list[Snapshot], theirs: list[Snapshot]) -> Sna
             "the two ends have no snapshot in common",
             where=f"mirror '{mirror.name}'",
             why="every common snapshot was deleted or changed at one end",
-            hint="Only a whole transfer helps: delete this mirror and create it anew with another "
-            "destination; nothing at either end is removed by that.",
+            hint="A full transfer is required: delete this mirror and create it again with another "
+            "destination; neither volume is removed by that.",
         )
     return common
 
 
 def nested_lines(facts: VolumeFacts) -> list[str]:
-    """What a person should know of a volume that is about to be set aside."""
+    """Notes on a volume that is about to be set aside."""
     lines = [f"   Note: {note}" for note in facts.notes]
     if lines:
         lines.append("   Nested subvolumes are moved with the losing side.")
@@ -416,16 +418,16 @@ def nested_lines(facts: VolumeFacts) -> list[str]:
 
 
 def writer_lines(writers: Sequence[OpenWriter]) -> list[str]:
-    """What a person should know of who writes to a volume that is about to be set aside."""
+    """Warnings about processes that write to a volume that is about to be set aside."""
     return [f"   Warning: {failover_steps.described(one)} open for writing." for one in writers]
 
 
 def loss_lines(lost: Divergence | None) -> list[str]:
-    """What a rollback loses, for the owner to read before a yes."""
+    """What a rollback loses, to be read before it is confirmed."""
     if lost is None:
         return []
     if not (lost.changed_bytes or lost.total_changes):
-        return ["   Nothing is lost by that: it has no changes of its own."]
+        return ["   Nothing is lost: it has no changes of its own."]
     word, end = ("block", ".") if lost.changes is None else ("change", ":")
     count = f"{lost.total_changes} {word}{'' if lost.total_changes == 1 else 's'}"
     lines = [f"   It loses {count} of its own ({format_size(lost.changed_bytes)}){end}"]
@@ -434,32 +436,32 @@ def loss_lines(lost: Divergence | None) -> list[str]:
     shown = min(len(lost.changes or ()), _FILES_SHOWN)
     if lost.changes is not None and lost.total_changes > shown:
         lines.append(f"     … and {lost.total_changes - shown} more")
-    lines.append("   All of it is kept, as a `diverged` snapshot.")
+    lines.append("   They are kept as a `diverged` snapshot.")
     return lines
 
 
-def _then_update(finished: Finished, turn: Turn) -> Result:
-    """The turn is done and recorded; the update that follows may fail without undoing it."""
-    verb, mirror = turn.verb, finished.mirror
+def _then_update(finished: Finished, failback: FailbackPlan) -> Result:
+    """The switch is done and recorded; the update that follows may fail without undoing it."""
+    verb, mirror = failback.verb, finished.mirror
     head = {
         Verb.RESYNC: f"'{mirror.name}' is mirrored again, from {finished.base}.",
-        Verb.REVERSE: f"'{mirror.name}' is reversed: {mirror.source} is the source now.",
+        Verb.REVERSE: f"'{mirror.name}' is reversed: {mirror.source} is now the source.",
     }[verb]
     try:
         result = update_held(mirror, Recovered(), replaced=True)
     except (MirrordError, OSError) as error:
         mirror.catalogue.add_event(
-            mirror.id, "warning", f"{verb.value} is done, its update failed: {one_line(error)}"
+            mirror.id, "warning", f"{verb.value} is done, but its update failed: {one_line(error)}"
         )
         if isinstance(error, MirrordError):
             error.hint = (
-                f"The {verb.value} itself is done; 'mirrord update {mirror.name}' tries the update "
-                f"again. {error.hint}"
+                f"The {verb.value} itself is done; 'mirrord update {mirror.name}' retries the "
+                f"update. {error.hint}"
             )
         raise
     lines = [head]
     if finished.kept:
         lines.append(f"The losing side is kept as {finished.kept}.")
     lines += [*(f"Warning: {line}" for line in finished.lines), result.text]
-    data = {**turn.data(), **result.data, "kept_as": finished.kept}
+    data = {**failback.data(), **result.data, "kept_as": finished.kept}
     return Result("done", "\n".join(lines), data)

@@ -1,5 +1,5 @@
 """The recorded steps of break, resync, reverse and restore: each idempotent, so that the verb and
-recovery after a crash run the very same code. `mirrord.engine.recovery` has the table of phases.
+recovery after a crash run the same code. `mirrord.engine.recovery` has the table of phases.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from mirrord.engine.mirror import Mirror
 from mirrord.engine.ship import legs, ship
 from mirrord.system import clock
 
-BROKEN_OFF = "broken off: the destination is a live volume now"
+BROKEN_OFF = "broken off: the destination is now a live volume"
 
 
 class Finished(NamedTuple):
-    """What a verb left. mirror: as it is now. base: name of the snapshot that both ends are at.
-    kept: the name by which the losing side is kept, or None. lines: what a person should know.
+    """What a verb did. mirror: as it is now. base: name of the snapshot that both ends are at.
+    kept: the name under which the losing side is kept, or None. lines: warnings for the user.
     """
 
     mirror: Mirror
@@ -46,7 +46,7 @@ def begun(mirror: Mirror) -> Operation:
 
 
 def finish(mirror: Mirror, operation: Operation) -> Finished:
-    """Do what is left of a break, resync, reverse or restore."""
+    """Do the remaining steps of a break, resync, reverse or restore."""
     with held(mirror, operation):
         return _FINISH[Verb(operation.verb)](mirror, operation)
 
@@ -63,7 +63,7 @@ def held(mirror: Mirror, operation: Operation) -> Iterator[None]:
 def _begin_epoch(
     mirror: Mirror, operation: Operation, intent: Intent, *, turned: bool = False
 ) -> None:
-    """The first effect of a verb that the owner has confirmed."""
+    """The first effect of a confirmed verb."""
     epoch = operation.arguments.get("epoch")
     if epoch is not None:
         relation.begin_epoch(mirror, int(epoch), intent, turned=turned)
@@ -81,7 +81,7 @@ def _break(mirror: Mirror, operation: Operation) -> Finished:
 
 
 def make_live(destination: Driver, guid: str | None = None) -> None:
-    """Promote a destination. What it was receiving is of no use any more, and goes."""
+    """Promote a destination. Partly received snapshots are discarded."""
     destination.promote(guid)
     with suppress(MirrordError):
         for staging in destination.stagings():
@@ -102,7 +102,7 @@ def _roll_back(mirror: Mirror, operation: Operation, done: str, where: str) -> F
         mirror.id,
         state=State.MIRRORED,
         confirmed=Confirmed(str(arguments["guid"]), int(arguments["taken_ns"])),
-        event=("info", _told(done, kept, where)),
+        event=("info", _event(done, kept, where)),
     )
     lines = still_written(mirror.destination, kept)
     for line in lines:
@@ -111,7 +111,7 @@ def _roll_back(mirror: Mirror, operation: Operation, done: str, where: str) -> F
 
 
 def still_written(driver: Driver, kept: str | None) -> tuple[str, ...]:
-    """Who goes on writing to what was set aside, for a person to know."""
+    """Warnings about processes that still write to what was set aside."""
     found = driver.writers(kept) if kept else []
     return tuple(
         f"{described(writer)} open for writing: what it writes goes to {kept} only."
@@ -120,20 +120,21 @@ def still_written(driver: Driver, kept: str | None) -> tuple[str, ...]:
 
 
 def described(writer: OpenWriter) -> str:
-    """A writer as the beginning of a sentence, without its verb's object's end."""
-    who = f"Process {writer.pid} ({writer.process})" if writer.pid else f"The {writer.process}"
-    return f"{who} has {writer.path}"
+    """A writer as the start of a sentence: "Process 1 (name) has /path"."""
+    subject = f"Process {writer.pid} ({writer.process})" if writer.pid else f"The {writer.process}"
+    return f"{subject} has {writer.path}"
 
 
 def _reverse(mirror: Mirror, operation: Operation) -> Finished:
-    """The last update is part of it: the source is frozen, so nothing that was acknowledged before
-    is missing in it, and nothing is acknowledged after.
+    """The last update is part of it: the source is frozen, so that update has every write that was
+    acknowledged before, and none is acknowledged after it.
     """
     arguments, phase = operation.arguments, operation.phase
     new_source = parse_endpoint(str(arguments["new_source"]))
     new_destination = parse_endpoint(str(arguments["new_destination"]))
     if phase == "begun":
-        # A destination that is live already has got all: what the source has since is not for it.
+        # A destination that is already live has everything: later changes of the source are not
+        # meant for it.
         if arguments["planned"] and mirror.destination.facts().role is not Role.LIVE:
             last = _freeze_and_ship(mirror, operation)
             known: dict[str, object] = {"mark": mirror.source.mark()}
@@ -151,17 +152,19 @@ def _reverse(mirror: Mirror, operation: Operation) -> Finished:
             mirror = mirror.turned()
         mirror.catalogue.advance(mirror.id, "swapped")
     mirror.watcher.activity(Activity.RESYNCING, str(new_destination))
-    done = f"reversed: {new_source} is the source now"
+    done = f"reversed: {new_source} is now the source"
     return _roll_back(mirror, operation, done, "new destination")
 
 
 def _freeze_and_ship(mirror: Mirror, operation: Operation) -> Snapshot | None:
-    """The last moment of a planned reverse; the last snapshot, None when nothing was new."""
+    """Freeze the source for a planned reverse and transfer its last snapshot, which is returned;
+    None when nothing had changed.
+    """
     arguments = operation.arguments
     base = str(arguments["guid"])
     mirror.source.freeze()
     if not arguments["force"]:
-        refuse_writers(mirror.source, mirror.name)  # also who came since the plan
+        refuse_writers(mirror.source, mirror.name)  # some may have started since the plan
     last = None
     if mirror.source.changed_since(base):
         name = names.snapshot_name(mirror.id, clock.now_ns(), int(arguments["sequence"]))
@@ -183,17 +186,17 @@ def _freeze_and_ship(mirror: Mirror, operation: Operation) -> Snapshot | None:
         mirror.catalogue.finish_transfer(begin.id, "done", **outcome.columns())
     if not all(driver.facts().frozen for driver in mirror.source.drivers):
         raise TransferFailed(
-            "the reverse was given up",
+            "the reverse was cancelled",
             where=str(mirror.source),
-            why="the freeze of the source ended before the last snapshot had arrived",
-            hint="Nothing was switched: the mirror goes on as before.",
+            why="the freeze of the source ended before the last snapshot was transferred",
+            hint="Nothing was switched: the mirror continues as before.",
         )
     mirror.run.check_abort()
     return last
 
 
 def refuse_writers(driver: Driver, name: str) -> None:
-    """Raise `Refused` when somebody has files of a volume that is to be switched open."""
+    """Raise `Refused` when processes have files open on a volume that is to be switched."""
     found = driver.writers()
     if not found:
         return
@@ -208,12 +211,12 @@ def refuse_writers(driver: Driver, name: str) -> None:
     )
 
 
-def _told(what: str, kept: str | None, where: str) -> str:
+def _event(what: str, kept: str | None, where: str) -> str:
     return f"{what}; the {where}'s own changes are kept as {kept}" if kept else what
 
 
 def _restore(mirror: Mirror, operation: Operation) -> Finished:
-    """A whole-volume restore: the source back to a snapshot of the destination."""
+    """A full restore: the source is brought back to a snapshot of the destination."""
     with ExitStack() as stack:
         return _restore_held(mirror, operation, stack)
 
@@ -227,7 +230,7 @@ def _restore_held(mirror: Mirror, operation: Operation, stack: ExitStack) -> Fin
     if phase == "begun":
         if base is None:
             mirror.source.prepare(mirror.id, in_place=True)
-            stack.enter_context(mirror.source_locked())  # there was no place for a lock before
+            stack.enter_context(mirror.source_locked())  # nothing could be locked before
         else:
             kept = mirror.source.rollback(
                 str(base), mirror_id=mirror.id, keep_as=str(arguments["name"])
@@ -242,7 +245,7 @@ def _restore_held(mirror: Mirror, operation: Operation, stack: ExitStack) -> Fin
         mirror.source.promote(guid)
     mirror.catalogue.end(
         mirror.id,
-        event=("info", _told(f"restored the source to {arguments['chosen']}", kept, "source")),
+        event=("info", _event(f"restored the source to {arguments['chosen']}", kept, "source")),
     )
     relation.ensure(mirror)
     lines = still_written(mirror.source, kept)
@@ -254,11 +257,11 @@ def _transfer_back(mirror: Mirror, guid: str, base: str | None, name: str) -> No
     there = {snapshot.guid: snapshot for snapshot in mirror.destination.snapshots()}
     if guid not in there:
         raise snapshot_missing(str(mirror.destination), guid)
-    transfer_id = _going_on(mirror, guid) if guid not in here else ""
+    transfer_id = _resumable(mirror, guid) if guid not in here else ""
     for staging in mirror.source.stagings():
         if staging.transfer_id != transfer_id:
             mirror.source.discard(staging.transfer_id)
-    if not transfer_id:  # what only some members have received is of a transfer that is lost
+    if not transfer_id:  # an incomplete set is left over from a transfer that cannot be resumed
         for one in mirror.source.snapshots():
             if is_part_of(one.guid, guid) and not is_complete(one.guid):
                 mirror.source.go_back(one.guid, base, mirror.id, name)
@@ -279,8 +282,8 @@ def _transfer_back(mirror: Mirror, guid: str, base: str | None, name: str) -> No
     mirror.catalogue.finish_transfer(transfer_id, "done", **outcome.columns())
 
 
-def _going_on(mirror: Mirror, guid: str) -> str:
-    """The transfer of that set to the source that can go on, or ""."""
+def _resumable(mirror: Mirror, guid: str) -> str:
+    """The transfer of that set to the source that can be resumed, or ""."""
     for staging in mirror.source.stagings():
         if (staging.complete or staging.checkpoint) and is_part_of(staging.snapshot.guid, guid):
             return staging.transfer_id

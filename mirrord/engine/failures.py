@@ -1,5 +1,5 @@
-"""Commands that failed: which count, and what ends that. Recorded where commands are dispatched, so
-that also those are seen later that failed before the mirror was held.
+"""Failed commands: which ones are recorded, and what clears them. Recorded where commands are
+dispatched, so that commands that failed before they held the mirror are included.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from mirrord.core.errors import Aborted, Busy, MirrordError, NotFound, Refused, 
 from mirrord.core.states import Refusal, Verb, judge
 from mirrord.system import clock
 
-#: A failure is over when a verb of the same kind succeeds. Those that end with an update are one.
+#: A failure is cleared when a verb of the same kind succeeds. Verbs that end with an update are of
+#: one kind.
 UPDATE = Verb.UPDATE.value
 _UPDATES = frozenset({Verb.INITIALIZE, Verb.UPDATE, Verb.RESYNC, Verb.REVERSE})
 
@@ -23,8 +24,8 @@ def kind_of(verb: Verb) -> str:
 def failed(
     book: Catalogue, mirror_id: str, verb: Verb, error: MirrordError, *, kind: str = ""
 ) -> None:
-    """Record a failure. One that nobody need be told of again is none: it was aborted, the command
-    does not fit the state or names what is not there, or an update met another one at work.
+    """Record a failure. Not recorded: aborted commands, usage errors, commands that the state does
+    not permit or that name something missing, and updates that found the mirror busy.
     """
     if isinstance(error, Aborted | UsageError):
         return
@@ -44,8 +45,8 @@ def failed(
 
 
 def succeeded(book: Catalogue, mirror_id: str, verb: Verb, *, kind: str = "") -> None:
-    """A verb has succeeded. After a break it does not matter that updates failed before; an abort
-    is how a person gives up what failed.
+    """Clear failures after a verb has succeeded. A break clears failed updates, too; an abort
+    clears all.
     """
     kind = kind or kind_of(verb)
     kinds = {kind, UPDATE} if kind == Verb.BREAK.value else {kind}

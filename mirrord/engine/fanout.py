@@ -1,9 +1,9 @@
 """One source, several destinations: mirrors that run together take one snapshot and read it once.
 
-Nothing has to be said for it. A mirror whose verb had begun when another one of the same source
-took its reference snapshot takes that one; and while a stream from the same base to the same
-incremental has hardly begun, another mirror joins it instead of reading the source again. Both
-happen within one process, among the mirrors that have the same `Fanout`: those of a daemon.
+No configuration is needed. A mirror whose verb had begun when another one of the same source took
+its reference snapshot uses that one; and while a stream from the same base to the same incremental
+has only just started, another mirror joins it instead of reading the source again. Both happen
+within one process, among the mirrors that have the same `Fanout`: those of a daemon.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from mirrord.system import clock
 from mirrord.system.native import Panic
 from mirrord.system.waiting import Waiting
 
-#: The beginning of a stream that is kept for who comes late, and what a reader may lag behind.
+#: Bytes kept from the start of a stream for mirrors that join late, and the most a reader may lag.
 _KEPT_BYTES = 8 << 20
-#: So long the others wait for one that lags; then it reads for itself.
+#: How long the others wait for a reader that lags; then it reads the source itself.
 _PATIENCE_S = 3.0
 
 
@@ -32,7 +32,7 @@ class Fanout:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        #: By the name of the source: how many verbs are at work on it, and the last snapshot.
+        #: By the name of the source: how many verbs are running on it, and the last snapshot.
         self._busy: dict[str, int] = {}
         self._taken: dict[str, tuple[Snapshot, float]] = {}
         self._readings: dict[tuple[str, str | None, str], _Reading] = {}
@@ -61,7 +61,7 @@ class Fanout:
 
     @property
     def idle(self) -> bool:
-        """Whether no verb is at work, and nothing is kept."""
+        """Whether no verb is running, and nothing is kept."""
         return not (self._busy or self._taken or self._readings)
 
     def offered(self, source: Driver, since_s: float) -> Snapshot | None:
@@ -71,7 +71,7 @@ class Fanout:
         return found[0] if found is not None and found[1] >= since_s else None
 
     def offer(self, source: Driver, snapshot: Snapshot, began_s: float) -> None:
-        """A reference snapshot was taken, begun at that moment; whoever waits may have it."""
+        """A reference snapshot was taken, begun at that moment; other mirrors may use it."""
         with self._guard:
             if self._busy.get(str(source), 0) > 1:
                 self._taken[str(source)] = snapshot, began_s
@@ -101,14 +101,14 @@ class _Reading:
         self._source = source
         self._changed = threading.Condition()
         self._readers: list[_Reader] = []
-        #: The whole of it so far, while that is little; then None: nobody can join any more.
+        #: Everything read so far, while that is little; then None: it is too late to join.
         self._beginning: list[bytes] | None = []
         self._bytes = 0
         self._error: MirrordError | None = None
         self._ended = False
 
     def join(self, source: Driver) -> _Reader | None:
-        """A reader from the beginning on; None when that has passed."""
+        """A reader from the start of the stream; None when it is too late."""
         with self._changed:
             if self._beginning is None or self._error is not None:
                 return None
@@ -123,18 +123,18 @@ class _Reading:
     def _run(self) -> None:
         try:
             with self._source.send(self.key[1], self.key[2]) as stream:
-                stream.waiting = Waiting()  # it is read for others, too
+                stream.waiting = Waiting()  # it is read for others as well
                 while self._pass_on(bytes(stream.read())):
                     pass
         except Aborted:
             self._leave_all()
         except MirrordError as error:
             self._fail(error)
-        except (Exception, Panic) as error:  # whatever it is, those who wait must learn of it
+        except (Exception, Panic) as error:  # any failure must reach the readers that wait
             self._fail(TransferFailed("the source stopped sending", why=f"{error}"))
 
     def _leave_all(self) -> None:
-        """Who began it was aborted while it was opened: each of the others reads for itself."""
+        """The mirror that opened it was aborted meanwhile: each of the others reads for itself."""
         with self._changed:
             self._beginning = None
             for reader in list(self._readers):
@@ -146,7 +146,7 @@ class _Reading:
             self._changed.notify_all()
 
     def _pass_on(self, chunk: bytes) -> bool:
-        """Give a chunk to all; whether anybody wants more."""
+        """Give a chunk to all; whether any reader wants more."""
         with self._changed:
             if not chunk:
                 self._ended = True
@@ -156,7 +156,7 @@ class _Reading:
             if self._beginning is not None:
                 self._beginning.append(chunk)
                 if self._bytes > _KEPT_BYTES:
-                    self._beginning = None  # nobody can join any more
+                    self._beginning = None  # too late to join
             for reader in self._readers:
                 reader.ahead.append(chunk)
                 reader.ahead_bytes += len(chunk)
@@ -165,7 +165,7 @@ class _Reading:
             return bool(self._readers) or self._beginning is not None
 
     def _await_slowest(self) -> None:
-        """Wait until nobody lags too far behind; who does not come along reads for itself."""
+        """Wait until no reader lags too far behind; one that does not catch up is dropped."""
         until_s = clock.monotonic_s() + _PATIENCE_S
         while slow := [one for one in self._readers if one.ahead_bytes > _KEPT_BYTES]:
             left_s = until_s - clock.monotonic_s()
@@ -182,7 +182,7 @@ class _Reading:
         self._changed.notify_all()
 
     def next_for(self, reader: _Reader) -> bytes | None:
-        """The next chunk; b"" at the end; None: it was left behind."""
+        """The next chunk; b"" at the end; None: the reader was dropped."""
         with self._changed:
             self._changed.wait_for(
                 lambda: reader.ahead or reader.dropped or self._ended or self._error is not None
@@ -199,14 +199,14 @@ class _Reading:
             return b""
 
     def leave(self, reader: _Reader) -> None:
-        """It wants no more."""
+        """The reader wants no more."""
         with self._changed:
             if reader in self._readers:
                 self._drop(reader)
 
 
 class _Reader(SendStream):
-    """What one mirror reads of it."""
+    """One mirror's view of a shared stream."""
 
     def __init__(self, reading: _Reading, source: Driver, ahead: list[bytes]) -> None:
         super().__init__()
@@ -228,7 +228,7 @@ class _Reader(SendStream):
         return self._own.read()
 
     def _catch_up(self) -> bytes | memoryview:
-        """The stream is made anew (they are deterministic), from where this reader is."""
+        """Send the stream again (it is deterministic), from where this reader is."""
         _, base, guid = self._reading.key
         self._own = self._source.send(base, guid)
         self._own.waiting = self.waiting

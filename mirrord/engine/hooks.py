@@ -1,8 +1,8 @@
-"""The owner's programs around snapshots and transfers. docs/hooks.md has their environment.
+"""Hook programs around snapshots and transfers. docs/hooks.md describes their environment.
 
-An argument list, never a shell; a time limit; one that runs before something and fails stops it.
-One that runs after something runs whenever its partner did, however the thing between them went:
-what was frozen must thaw.
+An argument list, never a shell; a time limit. A `before_` hook that fails stops what follows. An
+`after_` hook runs even when the `before_` hook or the step between them failed: what was frozen
+must be thawed.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ def around(mirror: Mirror, what: str, **facts: str) -> Iterator[dict[str, str]]:
     """
     before = getattr(mirror.definition.hooks, f"before_{what}")
     after = getattr(mirror.definition.hooks, f"after_{what}")
-    told = dict(facts)
+    hook_facts = dict(facts)
     if not before and not after:
-        yield told
+        yield hook_facts
         return
     result, problem = "failed", ""
     try:
         if before:
             run(mirror, f"before_{what}", before, facts)
-        yield told
+        yield hook_facts
         result = "done"
     except BaseException as error:
         problem = str(error)
         raise
     finally:
         if after:
-            told |= {"result": result, "error": problem}
+            hook_facts |= {"result": result, "error": problem}
             try:
-                run(mirror, f"after_{what}", after, told)
+                run(mirror, f"after_{what}", after, hook_facts)
             except MirrordError as error:
                 mirror.catalogue.add_event(mirror.id, "warning", str(error))
 
 
 def run(mirror: Mirror, event: str, program: tuple[str, ...], facts: Mapping[str, str]) -> None:
-    """Run one hook to its end; `HookFailed` says how it ended and what it said last."""
+    """Run one hook to its end; `HookFailed` has its status and its last line of output."""
     definition = mirror.definition
     environment = {
         "MIRRORD_EVENT": event,
@@ -66,7 +66,7 @@ def run(mirror: Mirror, event: str, program: tuple[str, ...], facts: Mapping[str
             program,
             timeout_s=definition.hooks.timeout_s,
             environment=environment,
-            # What one before it has paused must be let go on by one after it, come what may.
+            # An `after_` hook is not aborted: it must resume what the `before_` hook paused.
             check=mirror.run.check_abort if event.startswith("before_") else None,
         )
     except Aborted:
@@ -75,14 +75,14 @@ def run(mirror: Mirror, event: str, program: tuple[str, ...], facts: Mapping[str
         why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         raise HookFailed(f"the hook {event} failed", where=where, why=why, hint=_HINT) from error
     if done.status != 0:
-        said = (done.errors or done.output).strip().splitlines()
-        tail = f": {said[-1][:200]}" if said else ""
+        printed = (done.errors or done.output).strip().splitlines()
+        tail = f": {printed[-1][:200]}" if printed else ""
         raise HookFailed(
             f"the hook {event} failed",
             where=where,
-            why=f"'{program[0]}' ended with status {done.status}{tail}",
+            why=f"'{program[0]}' exited with status {done.status}{tail}",
             hint=_HINT,
         )
 
 
-_HINT = "Mend the program, or take it out of the definition; nothing was transferred."
+_HINT = "Fix the hook program, or remove it from the definition; nothing was transferred."

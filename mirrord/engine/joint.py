@@ -1,4 +1,4 @@
-"""Several drivers that are used as one: what all of them can do, their locks, fences and waits."""
+"""Several drivers that are used as one: their common capabilities, locks, fences and waits."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from mirrord.core.sets import parts_of
 from mirrord.drivers.contract import Capability, Driver
 from mirrord.system.waiting import Waiting
 
-#: What is done with one volume at one path.
+#: Capabilities that need one volume at one path.
 _OF_ONE_VOLUME = Capability.COPY | Capability.FILES
 
 
 class Joint(Driver):
-    """What holds for all members of an end. names: the members', for people; none are needed where
-    there is only one.
+    """What is common to all members of an end. names: the members', for people; not needed for a
+    single member.
     """
 
     kind: str  # type: ignore[misc]  # of all members
@@ -28,7 +28,7 @@ class Joint(Driver):
         self.names = tuple(names) or ("",) * len(self.drivers)
         self._labels = [f"{name}: " if name else "" for name in self.names]
         self._others = self.drivers[1:]
-        #: The names of snapshots that were seen, by the number of the member and the identity.
+        #: The names of snapshots seen so far, by the number of the member and the identity.
         self._seen: dict[tuple[int, str], str] = {}
         #: Of the sets that were taken here.
         self._spread_ms: dict[str, int] = {}
@@ -69,7 +69,7 @@ class Joint(Driver):
 
     @property
     def capabilities(self) -> Capability:  # type: ignore[override]
-        """What all of them can do; of several, not what is done with one volume at one path."""
+        """What all of them can do; with several, not what needs one volume at one path."""
         found = self.drivers[0].capabilities
         for driver in self._others:
             found &= driver.capabilities & ~_OF_ONE_VOLUME
@@ -90,15 +90,15 @@ class Joint(Driver):
         self._all(lambda driver: driver.detach())
 
     def roles(self) -> list[Role]:
-        """What each member's place is now."""
+        """The role of each member now."""
         return [driver.facts().role for driver in self.drivers]
 
     def parts(self, guid: str) -> list[str]:
-        """What a set is called at each member; "" where that has no snapshot of it."""
+        """The identity of a set's snapshot at each member; "" where it has none."""
         return parts_of(guid, len(self.drivers))
 
     def _all(self, work: Callable[[Driver], object]) -> None:
-        """Do it at every member, also after a failure at one, which is raised at the end."""
+        """Do it at every member, even after a failure at one, which is raised at the end."""
         failure: BaseException | None = None
         for driver in self.drivers:
             try:
@@ -112,16 +112,16 @@ class Joint(Driver):
         """The only member's driver; `Unsupported` where there are several."""
         if self._others:
             raise Unsupported(
-                f"{what} of a mirror with several members",
+                f"{what} for a mirror with several members",
                 where=str(self),
-                hint="That is done with one volume at a time: make a mirror of each for it.",
+                hint="This requires a mirror of a single volume: create one for each volume.",
             )
         return self.drivers[0]
 
     @contextmanager
     def _exclusive(self, purpose: str) -> Iterator[bool]:
-        """All volumes in the order of their places, whatever the mirror's is: two mirrors of the
-        same volumes cannot wait for each other.
+        """Lock all volumes in the order of their locations, not in the mirror's: two mirrors of the
+        same volumes cannot deadlock.
         """
         with ExitStack() as stack:
             for driver in sorted(self.drivers, key=str):

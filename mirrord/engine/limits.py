@@ -1,4 +1,4 @@
-"""The buckets of this process: one for the host, one a link, one a mirror, shared by transfers."""
+"""The token buckets of this process: for the host, each link and each mirror."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Limits:
         self._shared: dict[str, Bucket] = {}
 
     def configure(self, host: Host) -> None:
-        """Other settings hold from now on, for running transfers too."""
+        """Apply other settings from now on, to running transfers too."""
         self._host = host
 
     def throttle(
@@ -43,7 +43,7 @@ class Limits:
     ) -> Throttle:
         """What a transfer of this mirror has to pass.
 
-        danger: whether the mirror's promise will break at the present rate; it may then borrow.
+        danger: whether the mirror will miss its RPO at the present rate; it may then borrow.
         """
         pace = definition.pace
         own = _OwnRate(definition, definitions, lambda: self._host.zone, danger)
@@ -70,7 +70,7 @@ class Limits:
 
 
 class _OwnRate:
-    """A mirror's own rate, from its definition as that is now: a changed file holds at once."""
+    """A mirror's own rate, from its present definition: a changed file applies at once."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class _OwnRate:
                 known = self._definition
                 self._definition = self._definitions.load(known.name, known.source_site)
             except MirrordError:
-                pass  # a file that is wrong, or gone, changes nothing for what runs
+                pass  # an invalid or missing file does not affect a running transfer
         pace = self._definition.pace
         if not pace.throttle:
             return None

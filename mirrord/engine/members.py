@@ -1,8 +1,8 @@
 """One end of a mirror: the volumes of all its members, driven as if they were one volume.
 
-Snapshots of an end are sets (mirrord/core/sets.py). Whatever is done is done at each member in the
-mirror's order, and each step of it is idempotent: what was interrupted between two members is
-finished by doing all of it again. Data are not sent by an end, but by each member (ship.py).
+Snapshots of an end are sets (mirrord/core/sets.py). Every operation runs at each member in the
+mirror's order, and each step of it is idempotent: an operation that was interrupted between two
+members is finished by running it again. Data is sent by each member, not by an end (ship.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Members(Joint, Clones):
     """The members' volumes at one end, in the mirror's order."""
 
     def present(self) -> Members:
-        """The same end without the members that are lost; `self` when that are none, or all."""
+        """The same end without the members that are lost; `self` when none or all are lost."""
         there = [role is not Role.ABSENT for role in self.roles()]
         if all(there) or not any(there):
             return self
@@ -61,7 +61,7 @@ class Members(Joint, Clones):
         )
 
     def _one_set(self, guids: Sequence[str | None]) -> str | None:
-        """The set that these snapshots are, one of each member; None when they are not of one."""
+        """The set of these snapshots, one of each member; None when they do not form one."""
         known = [guid for guid in guids if guid is not None]
         if len(known) < len(self.drivers):
             return None
@@ -71,16 +71,14 @@ class Members(Joint, Clones):
         return joined(known)
 
     def _name(self, number: int, guid: str) -> str:
-        """The name of a member's snapshot; of one that it no longer has, something unlike any."""
+        """The name of a member's snapshot; a unique string for one that it no longer has."""
         if (number, guid) not in self._seen:
             for one in self.drivers[number].snapshots():
                 self._seen[number, one.guid] = one.name
         return self._seen.get((number, guid), f"{number} {guid}")
 
     def snapshots(self) -> list[Snapshot]:
-        """See `Volume.snapshots`: the sets, also those of which members have lost their snapshot,
-        which are not intact.
-        """
+        """See `Volume.snapshots`: the sets, including incomplete ones, which are not intact."""
         return sets.gathered([driver.snapshots() for driver in self.drivers])
 
     def members(self, guid: str) -> dict[str, str]:
@@ -99,8 +97,8 @@ class Members(Joint, Clones):
         )
 
     def delete_snapshot(self, guid: str) -> None:
-        """See `Volume.delete_snapshot`. A set of which any member needs its snapshot stays whole:
-        that member comes first, and refuses.
+        """See `Volume.delete_snapshot`. A set of which any member needs its snapshot stays
+        complete: that member comes first, and refuses.
         """
         there = [(d, p) for d, p in zip(self.drivers, self.parts(guid), strict=True) if p]
         needed = [n for n, (driver, part) in enumerate(there[1:], 1) if _is_needed(driver, part)]
@@ -147,16 +145,16 @@ class Members(Joint, Clones):
 
     @property
     def one_moment(self) -> bool:
-        """Whether the owner's snapshots of one name are certainly of one moment at all members."""
+        """Whether user snapshots of the same name are certainly of one moment at all members."""
         return not self._others
 
     def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
-        """See `Source.own_snapshots`: none where nobody can tell which of them belong together."""
+        """See `Source.own_snapshots`: none where it is not known which of them form a set."""
         return self.drivers[0].own_snapshots(patterns) if self.one_moment else []
 
     def take_snapshot(self, name: str) -> Snapshot:
-        """See `Source.take_snapshot`: of those that are beside each other together, of all others
-        one after another. What is not of one moment (`spread_ms`) is so while writers are paused.
+        """See `Source.take_snapshot`: atomically for members next to each other, one after another
+        for the rest. Those (`spread_ms`) are of one moment only while writers are paused.
         """
         taken: dict[Driver, Snapshot] = {}
         for driver in self.drivers:
@@ -169,13 +167,13 @@ class Members(Joint, Clones):
         return found
 
     def spread_ms(self, guid: str) -> int | None:
-        """How far apart the snapshots of a set are that was taken here just now; None: of another
-        one that is not known.
+        """How far apart in time the snapshots of a set taken by this object are; None for any other
+        set.
         """
         return self._spread_ms.get(guid)
 
     def base_left(self, guid: str) -> Snapshot | None:
-        """See `Source.base_left`. Members that still have the snapshot go on from that."""
+        """See `Source.base_left`. Members that still have the snapshot use that."""
         found = []
         for driver, part in zip(self.drivers, self.parts(guid), strict=True):
             one = driver.base_left(part)
@@ -217,7 +215,7 @@ class Members(Joint, Clones):
     # Destination
 
     def prepare(self, mirror_id: str, *, in_place: bool = False) -> None:
-        """See `Destination.prepare`. Places that are not free come first: they may refuse."""
+        """See `Destination.prepare`. Locations in use come first: they may refuse."""
         for driver in sorted(self.drivers, key=lambda one: one.facts().role is Role.ABSENT):
             driver.prepare(mirror_id, in_place=in_place)
 
@@ -226,7 +224,7 @@ class Members(Joint, Clones):
         return self._only("there is no single stream").receive(request)
 
     def stagings(self) -> list[Staging]:
-        """See `Destination.stagings`: complete is what every member has, staged or committed."""
+        """See `Destination.stagings`; complete: every member has it, staged or committed."""
         listed = [{one.transfer_id: one for one in d.stagings()} for d in self.drivers]
         found = []
         for transfer_id in dict.fromkeys(name for staged in listed for name in staged):
@@ -246,7 +244,7 @@ class Members(Joint, Clones):
 
     @staticmethod
     def _committed(driver: Driver, name: str) -> Snapshot | None:
-        """A member's snapshot of a set that was staged with the others."""
+        """A member's committed snapshot of a set that other members have staged."""
         for one in driver.snapshots():
             if one.name == name and one.intact and one.kind is not SnapshotKind.DIVERGED:
                 return one
@@ -288,7 +286,7 @@ class Members(Joint, Clones):
             driver.promote(part)
 
     def _beginning(self) -> str | None:
-        """The set that a promotion begins with; None: a member alone knows that best itself."""
+        """The set that a promotion begins with; None: a single member chooses by itself."""
         if not self._others:
             return None
         found = [driver.facts() for driver in self.drivers]
@@ -297,9 +295,9 @@ class Members(Joint, Clones):
         chosen = plan.beginning(self.snapshots(), live, shown)
         if chosen is None:
             raise Refused(
-                "there is no complete set to begin with",
+                "there is no complete set to promote",
                 where=str(self),
-                why="of no set all members have an intact snapshot",
+                why="there is no set of which every member has an intact snapshot",
             )
         return chosen
 
@@ -342,12 +340,12 @@ class Members(Joint, Clones):
         )
 
     def marks(self, mark: str) -> list[str]:
-        """Of such a mark, what each member is to be compared with."""
+        """The part of such a mark to compare each member with."""
         lines = mark.split("\n")
         return lines if len(lines) == len(self.drivers) else [mark] * len(self.drivers)
 
     def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
-        """See `Failover.divergence`: the sum of those members that are not set aside already."""
+        """See `Failover.divergence`: the sum of the members that are not yet set aside."""
         found = []
         parts = zip(self.drivers, self.parts(guid), self.names, strict=True)
         for driver, part, name in parts:
@@ -358,7 +356,7 @@ class Members(Joint, Clones):
 
     def losses(self, guid: str) -> Divergence | None:
         """What `rollback(guid)` would take from members that are live and were changed since; None:
-        from none.
+        nothing.
         """
         found = []
         parts = zip(self.drivers, self.parts(guid), self.names, strict=True)
@@ -379,8 +377,8 @@ class Members(Joint, Clones):
         return next((name for name in kept if name is not None), None)
 
     def go_back(self, ahead: str, complete: str | None, mirror_id: str, name: str) -> None:
-        """Members that show their part of a set that is not complete show that of an older one
-        again; then what they have of it is deleted.
+        """Roll members that show their part of an incomplete set back to an older set; then delete
+        the parts of the incomplete one.
         """
         parts = zip(self.drivers, self.parts(ahead), self.parts(complete or ""), strict=True)
         for driver, part, older in parts:
@@ -389,8 +387,8 @@ class Members(Joint, Clones):
         self.delete_snapshot(ahead)
 
     def reinstate(self, name: str) -> None:
-        """See `Failover.reinstate`. Of a member that held what it shows now nothing was kept: it is
-        made live as that.
+        """See `Failover.reinstate`. A member for which nothing was kept had no changes beyond what
+        it shows now: it is promoted from that.
         """
         bare = self.put_back(name)
         if len(bare) == len(self.drivers):
@@ -399,7 +397,7 @@ class Members(Joint, Clones):
             driver.promote()
 
     def put_back(self, name: str) -> list[Driver]:
-        """Make live again what was set aside under that name; the members of which nothing is."""
+        """Make live again what was set aside under that name; returns the members without any."""
         bare = []
         for driver in self.drivers:
             try:
@@ -423,12 +421,12 @@ class Members(Joint, Clones):
 
 
 def _taken(driver: Driver, others: Sequence[Driver], name: str) -> dict[Driver, Snapshot]:
-    """Take the snapshot of a volume, and of those of the others that are beside it."""
+    """Take the snapshot of a volume, and of those of the others that are next to it."""
     if isinstance(driver, Pool):
-        beside = [one for one in others if one is not driver and driver.is_beside(one)]
-        if beside:
-            taken = driver.take_together(name, [one for one in beside if isinstance(one, Pool)])
-            return dict(zip((driver, *beside), taken, strict=True))
+        adjacent = [one for one in others if one is not driver and driver.is_beside(one)]
+        if adjacent:
+            taken = driver.take_together(name, [one for one in adjacent if isinstance(one, Pool)])
+            return dict(zip((driver, *adjacent), taken, strict=True))
     return {driver: driver.take_snapshot(name)}
 
 

@@ -1,4 +1,4 @@
-"""One mirror with all that its verbs need: definition, catalogue, the two drivers, who watches."""
+"""One mirror with everything that its verbs need: definition, catalogue, drivers and watcher."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def _no_room(_member: int, _need_bytes: int) -> None:
 
 @dataclass(slots=True)
 class Relation:
-    """What is agreed of a mirror, and where that is kept. known: the relationship record at its
-    ends, as far as it is known. controller: this host, as the records name who controls a mirror.
-    zone: the time zone in which days begin, for rules of retention.
+    """The agreed facts of a mirror, and where they are stored. known: the relationship record at
+    its ends, as far as it is known. controller: this host's name as a controller in such records.
+    zone: the time zone that defines days, for retention rules.
     """
 
     definition: Definition
@@ -62,16 +62,16 @@ class Ends:
     destination: Members
 
     def detach(self) -> None:
-        """Be done with both."""
+        """Detach from both."""
         self.source.detach()
         self.destination.detach()
 
 
 @dataclass(slots=True)
 class RunContext:
-    """One run of a verb: its files, who watches, how it waits. pace: what a transfer has to pass;
-    None: nothing limits it. together: by which it shares snapshots and readings with other mirrors
-    of its source, if it does. began_s: when the present verb began (monotonic).
+    """One run of a verb: its files, its watcher, how it waits. pace: makes a transfer's throttle;
+    None: unlimited. together: shares snapshots and reads with other mirrors of the same source;
+    None: no sharing. began_s: when the present verb began (monotonic).
     """
 
     run: RunFiles
@@ -84,20 +84,20 @@ class RunContext:
 
 @dataclass(slots=True)
 class Mirror:
-    """A mirror at work. Cheap to make; holds nothing until a verb runs."""
+    """An open mirror. Cheap to make; holds no locks until a verb runs."""
 
     relation: Relation
     ends: Ends
     context: RunContext
 
     def __post_init__(self) -> None:
-        """Whoever waits at an end waits for the verb."""
+        """Waits at both ends are part of the verb."""
         self.source.waiting = self.destination.waiting = self.waiting
         relation.fence(self)
 
     @property
     def definition(self) -> Definition:
-        """What its owner wants, in the present direction."""
+        """Its definition, in the present direction."""
         return self.relation.definition
 
     @property
@@ -122,7 +122,7 @@ class Mirror:
 
     @property
     def destination(self) -> Members:
-        """The end that the copy is at."""
+        """The end that has the copy."""
         return self.ends.destination
 
     @property
@@ -132,16 +132,16 @@ class Mirror:
 
     @property
     def watcher(self) -> Watcher:
-        """Who is told of what is done."""
+        """What receives its progress."""
         return self.context.watcher
 
     @property
     def waiting(self) -> Waiting:
-        """How its verbs wait, and so both ends."""
+        """How its verbs and both ends wait."""
         return self.context.waiting
 
     def turned(self) -> Mirror:
-        """The same mirror the other way round, from now on; that is recorded."""
+        """The same mirror in the other direction, which is recorded."""
         site = self.definition.destination_site
         definition = self.relation.definitions.load(self.name, site)
         direction.record(self.catalogue, self.id, site, since_ns=clock.now_ns())
@@ -149,9 +149,9 @@ class Mirror:
         return Mirror(agreed, Ends(self.destination, self.source), self.context)
 
     def routes(self, make_room: Callable[[int, int], None] = _no_room) -> list[Route]:
-        """The way of each member from source to destination. The throttle holds for their sum.
+        """The route of each member from source to destination. The throttle applies to their sum.
 
-        make_room: is asked, with the member's number, to prune so many bytes at its destination.
+        make_room: called with the member's number and the bytes to free at its destination.
         """
         pace = self.context.pace
         throttle = pace(self.definition) if pace else Throttle(check=self.run.check_abort)
@@ -177,12 +177,12 @@ class Mirror:
         ]
 
     def row(self) -> MirrorRow:
-        """The mirror's standing; taken from its ends when the catalogue does not know it."""
+        """The mirror's row; rebuilt from its ends when the catalogue does not have it."""
         row = self.catalogue.mirror(self.id)
         if row is None:
             facts = self.destination.facts()
             if facts.role is Role.ABSENT:
-                # Perhaps not mounted: nothing is known, and so nothing is recorded.
+                # Perhaps not mounted: nothing is known, so nothing is recorded.
                 return MirrorRow(self.id, State.UNINITIALIZED, False, 0, 0)
             self._take_from_ends(facts, self.destination.snapshots())
             row = self.catalogue.mirror(self.id)
@@ -190,11 +190,11 @@ class Mirror:
         return row
 
     def outdated(self, listed: list[Snapshot] | None = None) -> bool:
-        """Whether the catalogue was older than the volumes (a backup of it was put back): they have
-        snapshots of ours with later numbers. It is brought up to them then, and an operation in it
-        is no more.
+        """Whether the catalogue was older than the volumes (it was restored from a backup): they
+        have snapshots of this mirror with later numbers. It is then brought up to date, and an
+        operation in it is dropped.
 
-        listed: what the ends have, when it is known; None: the destination is asked.
+        listed: what the ends have, when it is known; None: read it from the destination.
         """
         row = self.catalogue.mirror(self.id)
         if listed is None:
@@ -211,8 +211,8 @@ class Mirror:
         return True
 
     def reconciled(self, facts: VolumeFacts) -> bool:
-        """Whether the catalogue took a destination for mirrored that is live, or the other way
-        round, without anything under way that explains it; it knows better now.
+        """Whether the catalogue had a live destination recorded as mirrored, or vice versa, with no
+        operation that explains it; it is corrected then.
         """
         row = self.row()
         is_now = {Role.MIRROR: State.MIRRORED, Role.LIVE: State.BROKEN_OFF}.get(facts.role)
@@ -221,23 +221,23 @@ class Mirror:
         if self.catalogue.operation(self.id) is not None or facts.mirror_id not in ("", self.id):
             return False
         self._take_from_ends(facts, self.destination.snapshots())
-        text = f"the catalogue said {row.state.value}; the destination is {facts.role.value}"
+        text = f"the catalogue had {row.state.value}, but the destination is {facts.role.value}"
         self.catalogue.add_event(self.id, "warning", text)
         return True
 
     def adopt(self) -> None:
-        """Record what the ends show to be true; nothing where the destination is not there."""
+        """Rebuild the mirror's records from its ends, unless the destination is missing."""
         facts = self.destination.facts()
         if facts.role is not Role.ABSENT:
             self._take_from_ends(facts, self.destination.snapshots())
 
     def _take_from_ends(self, facts: VolumeFacts, snapshots: list[Snapshot]) -> None:
-        """Record what the destination shows to be true."""
+        """Rebuild the mirror's records from the destination."""
         ours = [one for one in snapshots if names.sequence_of(one.name, self.id)]
         if facts.role is Role.LIVE and (facts.origin or ours):
             state = State.BROKEN_OFF
         elif facts.role is Role.FOREIGN and ours:
-            state = State.MIRRORED  # our own record of it was lost
+            state = State.MIRRORED  # its mirrord record was lost
         elif (
             facts.role is Role.MIRROR and facts.mirror_id in ("", self.id) and (facts.shown or ours)
         ):
@@ -248,7 +248,7 @@ class Mirror:
         shown = facts.shown or facts.origin or ""
         taken = {s.guid: s.taken_at_ns for s in snapshots}
         if state is State.BROKEN_OFF:
-            # What came after the break was taken there, for mirrors that have it as a source.
+            # Later ones were taken after the break, for mirrors that have this volume as source.
             guids = [s.guid for s in snapshots]
             snapshots = snapshots[: guids.index(shown) + 1] if shown in taken else []
         self.catalogue.adopt(
@@ -260,7 +260,7 @@ class Mirror:
         )
 
     def _last_sequence(self, there: list[Snapshot]) -> int:
-        """The greatest number that was given out, as far as the ends know it."""
+        """The highest sequence number in use, as far as the ends show it."""
         try:
             here = self.source.snapshots()
         except (MirrordError, OSError):
@@ -270,7 +270,7 @@ class Mirror:
 
     @contextmanager
     def hold_here(self, verb: Verb, *, activity: Activity = Activity.IDLE) -> Iterator[ExitStack]:
-        """Hold the mirror on this host alone: for when the destination cannot be reached."""
+        """Hold the mirror on this host only: for when the destination cannot be reached."""
         with ExitStack() as stack:
             with preempt.passing(self):
                 stack.enter_context(
@@ -288,7 +288,7 @@ class Mirror:
             if self.context.together is not None:
                 shared = self.context.together.at_work(self.source, self.source.drivers)
                 stack.enter_context(shared)
-            # Another mirror may have it for a moment, as its source.
+            # Another mirror may hold it for a moment, as its source.
             patience_s = _LOCK_WAIT_S if self.run.goes_first else 0
             purpose = f"mirrord {verb.value} {self.name}"
             with self.waiting.cancellable(self.run.check_abort):
@@ -315,10 +315,10 @@ class Mirror:
         return verdict
 
     def take_snapshot(self, name: str, *, alone: bool = False) -> Snapshot:
-        """A snapshot of the source, waiting a while for another mirror of it to finish its own.
+        """Take a snapshot of the source; waits for another mirror that is taking its own.
 
-        Not `alone`: one that such a mirror has taken since this verb began will do, unless a hook
-        of our own has prepared the source for ours.
+        Not `alone`: one that such a mirror has taken since this verb began is used instead, unless
+        this mirror has a hook that prepares the source.
         """
         self.watcher.activity(Activity.SNAPSHOTTING, name)
         self.run.tell(activity=Activity.SNAPSHOTTING.value)
@@ -337,15 +337,15 @@ class Mirror:
 
     @contextmanager
     def source_locked(self) -> Iterator[None]:
-        """Hold the source's volume for a moment; waits up to 20 s for who has it.
+        """Hold the source's volume for a moment; waits up to 20 s for another holder.
 
-        Only the wait can be aborted: what is done in that moment is no transfer.
+        Only the wait can be aborted: nothing is transferred in that moment.
         """
         with self.locked(self.source):
             yield
 
     def locked(self, driver: Driver) -> AbstractContextManager[None]:
-        """Hold a volume for a moment, likewise."""
+        """Hold any volume for a moment, in the same way."""
         return self._locked(driver, f"mirrord {self.name}", patience_s=_LOCK_WAIT_S)
 
     @contextmanager
@@ -376,7 +376,7 @@ def ends_of(definition: Definition, opener: Callable[[Endpoint], Driver]) -> End
 
 
 def live_source(mirror: Mirror) -> VolumeFacts:
-    """The facts of the source when it is a live volume; otherwise says what is wrong with it."""
+    """The facts of the source when it can be mirrored; `Refused` otherwise."""
     facts = mirror.source.facts()
     check_source(facts, str(mirror.source), mirror.id)
     return facts
@@ -393,40 +393,40 @@ def check_source(facts: VolumeFacts, where: str, mirror_id: str) -> None:
             where=where,
             why=note or "nothing is at that path",
             hint="Check the path, and that its file system is mounted. 'btrfs subvolume create' or "
-            "'mirrord volume create' makes a new one; 'mirrord restore NAME --all' brings a lost "
-            "one back.",
+            "'mirrord volume create' creates a new one; 'mirrord restore NAME --all' recovers a "
+            "lost one.",
         )
     if facts.role is Role.MIRROR and facts.mirror_id == mirror_id:
         raise Refused(
             "the source is read-only: it is the destination of this same mirror",
             where=where,
-            why="a 'restore --all' was given up before it had finished, or the catalogue is of a "
-            "time when the mirror went the other way",
-            hint="If the mirror was reversed, say which site is the source: 'mirrord takeover NAME "
-            "--source SITE'. If a 'restore --all' was given up, run it again: mirrord restore NAME "
-            "--all.",
+            why="a 'restore --all' was given up before it had finished, or the catalogue is from "
+            "before the mirror was reversed",
+            hint="If the mirror was reversed, record which site is the source: 'mirrord takeover "
+            "NAME --source SITE'. If a 'restore --all' was given up, run it again: 'mirrord "
+            "restore NAME --all'.",
         )
     if facts.role is Role.MIRROR and facts.shown:
-        return  # a cascade: what it shows goes on from there
+        return  # a cascade: what it shows is replicated
     if facts.role is Role.MIRROR:
         raise Refused(
             "the source is the destination of another mirror, and shows nothing yet",
             where=where,
-            why=f"it is kept by the mirror with the id {facts.mirror_id}",
+            why=f"it belongs to the mirror with the id {facts.mirror_id}",
             hint="Initialize that mirror first.",
         )
     raise Refused(
         "the source is not a volume that can be mirrored",
         where=where,
         why=note,
-        hint="A folder becomes one by 'btrfs subvolume create NEW' and 'cp -a --reflink'; a block "
-        "volume is made by 'mirrord volume create'.",
+        hint="To convert a folder, use 'btrfs subvolume create NEW' and 'cp -a --reflink'; to "
+        "create a block volume, use 'mirrord volume create'.",
     )
 
 
 def check_destination(facts: VolumeFacts, mirror: Mirror) -> None:
-    """Raise `Refused` when the destination is not there (perhaps not mounted), or another's;
-    `Damaged` when it cannot be told whose it is.
+    """Raise `Refused` when the destination is missing (perhaps not mounted), or belongs to another
+    mirror; `Damaged` when it is not known to which mirror it belongs.
     """
     where = str(mirror.destination)
     check_there(facts, mirror)
@@ -434,18 +434,18 @@ def check_destination(facts: VolumeFacts, mirror: Mirror) -> None:
         raise Damaged(
             "the destination's record is damaged",
             where=where,
-            why="; ".join(facts.notes) or "it does not say which mirror it belongs to",
-            hint=f"Its snapshots are not touched: 'mirrord break {mirror.name}' makes the newest "
+            why="; ".join(facts.notes) or "it does not name the mirror that it belongs to",
+            hint=f"Its snapshots are not affected: 'mirrord break {mirror.name}' makes the newest "
             f"writable, 'mirrord resync {mirror.name}' mirrors again from there.",
         )
 
 
 def check_there(facts: VolumeFacts, mirror: Mirror) -> None:
-    """The same, of a destination that need not say whose it is."""
+    """The same for a destination whose record need not name its mirror."""
     where = str(mirror.destination)
     if facts.role is Role.ABSENT:
         raise Refused(
-            "the destination is not there any more",
+            "the destination is missing",
             where=where,
             why=facts.notes[0] if facts.notes else "nothing is at that path",
             hint="Check that its file system is mounted; nothing was changed.",

@@ -1,4 +1,4 @@
-"""Which of the destination's snapshots a person means."""
+"""Find the destination's snapshot that a user has named."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pick_snapshot(mirror: Mirror, wanted: str | None) -> Snapshot:
         return found[0]
     known = ", ".join(s.name for s in listed[-5:]) or "none"
     raise NotFound(
-        f"'{wanted}' names {'no snapshot' if not found else 'several snapshots'}",
+        f"'{wanted}' matches {'no snapshot' if not found else 'several snapshots'}",
         where=str(mirror.destination),
         hint=f"'mirrord snapshots {mirror.name}' lists them; the newest: {known}.",
     )

@@ -1,11 +1,11 @@
 """What a mirror needs at both ends is pinned there, so that no mirrord deletes it, on any host.
 
-That is the newest two snapshots that both ends have: the base of the next update, and the one
-before it. At the source also what other mirrors have pinned at the destination, further down a
-cascade: so the last of them can go on from the first when those between are lost.
+These are the newest two snapshots that both ends have: the base of the next update, and the one
+before it. At the source they include what other mirrors have pinned at the destination, further
+down a cascade: so the last volume can be updated from the first when those between are lost.
 
-A crash may leave more pinned than is needed, never less: what comes is pinned before anything older
-is given up, and each update looks whether it is as it should be.
+A crash may leave more pinned than is needed, never less: new snapshots are pinned before older ones
+are unpinned, and each update checks the pins.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ def own(mirror: Mirror, listed: Iterable[Snapshot]) -> list[str]:
 def replace(
     mirror: Mirror, driver: Driver, listed: Sequence[Snapshot], guids: Sequence[str]
 ) -> None:
-    """Let these be what the mirror has pinned at one end; listed: what that end has."""
+    """Make these the mirror's pins at one end; listed: what that end has."""
     if differs(mirror, listed, guids):
         with _locked(mirror, driver):
             driver.pin(mirror.id, guids)
 
 
 def settle(mirror: Mirror, here: Sequence[Snapshot], there: Sequence[Snapshot]) -> None:
-    """Pin what is needed, where it is not so; a failure is an event, the next update mends it."""
+    """Correct the pins at both ends; a failure is an event, and the next update tries again."""
     try:
         found = wanted(mirror, here, there)
         replace(mirror, mirror.destination, there, found.destination)
@@ -112,7 +112,7 @@ def renew(mirror: Mirror) -> None:
 
 
 def add(mirror: Mirror, drivers: Iterable[Driver], guids: Collection[str | None]) -> None:
-    """Pin these besides what is pinned: the mirror is about to go on from them."""
+    """Pin these in addition to the present pins: the mirror is about to continue from them."""
     for driver in drivers:
         try:
             listed = driver.snapshots()
@@ -124,27 +124,27 @@ def add(mirror: Mirror, drivers: Iterable[Driver], guids: Collection[str | None]
 
 
 def give_up(mirror: Mirror, driver: Driver) -> str:
-    """Remove the mirror's pins at an end; why that was not possible, as a sentence, or ""."""
+    """Remove the mirror's pins at an end; returns why that failed, as a sentence, or ""."""
     try:
         if driver.facts().role is not Role.ABSENT:
             remove(mirror, driver, mirror.id)
             return ""
-        why = "nothing is there now"
+        why = "the volume is missing"
     except (MirrordError, OSError) as error:
         why = one_line(error)
     return left_pinned(str(driver), mirror.id, why)
 
 
 def left_pinned(where: str, mirror_id: str, why: str) -> str:
-    """What is said of pins that could not be removed."""
+    """The message about pins that could not be removed."""
     return (
-        f"Snapshots at {where} may stay pinned ({why}): 'mirrord prune OTHER --unpin {mirror_id}', "
-        "with another mirror of that volume, removes the pins."
+        f"Snapshots at {where} may still be pinned ({why}): 'mirrord prune OTHER --unpin "
+        f"{mirror_id}', with another mirror of that volume, removes the pins."
     )
 
 
 def remove(mirror: Mirror, driver: Driver, mirror_id: str) -> int:
-    """Remove the pins of any mirror at one end; of how many snapshots."""
+    """Remove the pins of any mirror at one end; returns the number of snapshots."""
     count = sum(mirror_id in one.pinned for one in driver.snapshots())
     with _locked(mirror, driver):
         driver.pin(mirror_id, [])

@@ -1,5 +1,5 @@
-"""Where the ends of a mirror were mounted when it was initialized: so that an end that is missing
-can be told from one whose file system is not mounted, and nothing is made below a mount point.
+"""Where the ends of a mirror were mounted when it was initialized: to distinguish a missing end
+from one whose file system is not mounted, and to create nothing below an unused mount point.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def remember(mirror: Mirror) -> None:
 
 
 def check_mounted(mirror: Mirror, *, new_disk: bool = False) -> None:
-    """`Refused` when a source is not there because its file system is not, or another is. new_disk:
-    another one may be, in the place of the old one.
+    """`Refused` when a source is missing because its file system is not mounted, or another one is.
+    new_disk: another file system is accepted at the same mount point.
     """
     for pair, driver in zip(mirror.definition.pairs, mirror.source.drivers, strict=True):
         facts = driver.facts()
@@ -46,18 +46,18 @@ def _check_mounted(mirror: Mirror, endpoint: Endpoint, facts: VolumeFacts, where
         raise Refused(
             "the file system of the source is not mounted",
             where=where,
-            why=f"{mount} is no mount point now: its path is on the file system at {facts.mount}",
-            hint=f"Mount it: mount {mount}. A source on another file system needs another path in "
-            "the definition.",
+            why=f"{mount} is not a mount point: the path is on the file system at {facts.mount}",
+            hint=f"Mount it: mount {mount}. If the source has moved to another file system, change "
+            "its path in the definition.",
         )
     if known and mount == facts.mount and known[1] != facts.filesystem:
         raise Refused(
-            "another file system is mounted in the place of the source's",
+            "another file system is mounted at the mount point of the source",
             where=where,
-            why=f"at {mount} is {facts.filesystem}, where the mirror was initialized from "
+            why=f"{facts.filesystem} is mounted at {mount}, but the mirror was initialized from "
             f"{known[1]}",
             hint=f"Mount the right one at {mount}. If its disk was lost, 'mirrord restore NAME "
-            "--all' makes the source again on this one.",
+            "--all' creates the source again on this one.",
         )
 
 

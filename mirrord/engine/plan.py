@@ -1,7 +1,7 @@
 """What to send and what to prune: pure functions of what both ends have.
 
 SnapMirror, FAST'02, sections 3.2.2 and 3.2.3: the base of an update is the snapshot that the
-destination shows; after a mishap it is the newest snapshot that both ends have.
+destination shows; after a failure it is the newest snapshot that both ends have.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mirrord.core.sets import is_complete
 
 
 class Step(NamedTuple):
-    """One snapshot to send: from `base` (guid; None: whole). show: it becomes the view."""
+    """One snapshot to send: from `base` (guid; None: in full). show: it becomes the view."""
 
     base: str | None
     snapshot: Snapshot
@@ -23,7 +23,7 @@ class Step(NamedTuple):
 
 
 class Conflict(NamedTuple):
-    """Why no update is possible, with the evidence, and which command mends it."""
+    """Why no update is possible, with the evidence, and which command fixes it."""
 
     why: str
     hint: str
@@ -32,9 +32,9 @@ class Conflict(NamedTuple):
 def newest_complete_set(
     source: Sequence[Snapshot], destination: Sequence[Snapshot], *, not_after: str | None = None
 ) -> Snapshot | None:
-    """The destination's copy of the newest set that both ends have complete and intact, in the
-    history of their volumes as they are now. Commit, break, restore, retention, cascade and
-    fan-out go on from it, and neither end deletes its part of it.
+    """The destination's copy of the newest set that is complete and intact at both ends, in the
+    present history of their volumes. Commit, break, restore, retention, cascade and fan-out are
+    based on it, and neither end deletes its part of it.
 
     not_after: identity of a set of the destination; only it and older ones count.
     """
@@ -49,19 +49,19 @@ def newest_complete_set(
 
 
 def usable(one: Snapshot) -> bool:
-    """Whether an update may go on from it. (A set that is not complete is not intact.)"""
+    """Whether an update may be based on it. (An incomplete set is not intact.)"""
     return one.intact and not one.aside and one.kind is not SnapshotKind.DIVERGED
 
 
 def beginning(
     listed: Sequence[Snapshot], live: Collection[str], shown: Collection[str]
 ) -> str | None:
-    """The set that members of an end begin as when they are made live together; None: there is none
-    that is complete.
+    """The set that the members of an end begin as when they are made live together; None: no set is
+    complete.
 
-    live: names of the sets that members began as which are live already (an earlier try was
-    interrupted). shown: names of those that the others show. Where members show different sets it
-    is the newest: a set that any member shows is complete.
+    live: names of the sets that live members began as (an earlier attempt was interrupted). shown:
+    names of the sets that the others show. When members show different sets it is the newest: a set
+    that any member shows is complete.
     """
     complete = {one.name: one.guid for one in listed if usable(one)}
     for names in (set(live), set(shown)):
@@ -73,8 +73,8 @@ def beginning(
 def left_over(
     listed: Sequence[Snapshot], mirror_id: str, newest: Snapshot | None
 ) -> list[Snapshot]:
-    """The mirror's reference sets at an end that are older than the newest complete one, and of
-    which members have lost their snapshots: what is left of them is of no use.
+    """The mirror's incomplete reference sets at an end that are older than the newest complete one:
+    what is left of them is useless.
     """
     guids = [one.guid for one in listed]
     if newest is None or newest.guid not in guids:
@@ -93,40 +93,40 @@ def find_base(
 ) -> Snapshot | Conflict:
     """The source's copy of the base of the next update, or why there is none.
 
-    It is what the destination shows, unless the source went back to before that (a restore) and
-    cannot send from there: then what both had before.
+    It is what the destination shows, unless the source was rolled back to before that (a restore)
+    and cannot send from there: then it is the newest common one before that.
     """
     here = {snapshot.guid: snapshot for snapshot in source}
     there = {snapshot.guid: snapshot for snapshot in destination}
-    mend = _way_on(name, source, destination)
+    hint = _hint(name, source, destination)
     if shown not in there:
-        return Conflict("the snapshot that the destination shows was deleted there", mend)
+        return Conflict("the snapshot that the destination shows was deleted there", hint)
     label = there[shown].name
     if not there[shown].intact:
-        return Conflict(f"the base {label} was made writable or changed at the destination", mend)
+        return Conflict(f"the base {label} was made writable or changed at the destination", hint)
     if shown not in here:
-        return Conflict(f"the base {label} is not at the source any more", mend)
+        return Conflict(f"the base {label} no longer exists at the source", hint)
     if not here[shown].intact:
-        return Conflict(f"the base {label} was made writable or changed at the source", mend)
+        return Conflict(f"the base {label} was made writable or changed at the source", hint)
     if here[shown].aside:
         common = newest_complete_set(source, destination)
         if common is None:
-            return Conflict(f"the source went back to before the base {label}", mend)
+            return Conflict(f"the source was rolled back to before the base {label}", hint)
         return here[common.guid]
     return here[shown]
 
 
-def _way_on(name: str, source: Sequence[Snapshot], destination: Sequence[Snapshot]) -> str:
+def _hint(name: str, source: Sequence[Snapshot], destination: Sequence[Snapshot]) -> str:
     older = newest_complete_set(source, destination)
     if older is not None:
         return (
-            f"'mirrord resync {name}' goes on incrementally from {older.name}, the newest snapshot "
-            "that both ends still have."
+            f"'mirrord resync {name}' continues incrementally from {older.name}, the newest "
+            "snapshot that both ends still have."
         )
     return (
-        "Both ends have no snapshot in common any more: only a whole transfer helps. "
-        f"'mirrord break {name}', 'mirrord delete {name}', then create the mirror anew with "
-        "another destination; the old one stays as it is until you remove it."
+        "The ends have no common snapshot any more: a full transfer is required. Run "
+        f"'mirrord break {name}' and 'mirrord delete {name}', then create the mirror again with "
+        "another destination; the old one is kept until you remove it."
     )
 
 
@@ -138,9 +138,9 @@ def plan_steps(
 ) -> list[Step]:
     """The snapshots to send, oldest first, each from the one before it; the last is shown.
 
-    own: the source's own snapshots that go along; those between base and incremental that the
-    destination lacks are sent in their place (FAST'02, 3.2.2: "the destination has a copy of all
-    of the source's snapshots").
+    own: the source's user snapshots to replicate; those between base and incremental that the
+    destination lacks are sent in order (FAST'02, 3.2.2: "the destination has a copy of all of the
+    source's snapshots").
     """
     first = base.order if base else -1
     between = [
@@ -166,10 +166,10 @@ def plan_prune(
     mine: Mapping[str, object],
     protected: Collection[str],
 ) -> list[Snapshot]:
-    """Which reference snapshots may go: of `mine`, all but the `keep` newest and the protected.
+    """The reference snapshots to delete: of `mine`, all but the `keep` newest and the protected.
 
-    By order in the volume's history, never by a clock; never another mirror's, nor the owner's,
-    nor a diverged one.
+    By order in the volume's history, never by a clock; never another mirror's, a user snapshot, or
+    a diverged one.
     """
     candidates = [
         snapshot

@@ -1,9 +1,9 @@
-"""`break` and `abort` go first: they end the verb that is at work on their mirror, in whatever
-process that is, and no other begins before they have ended.
+"""`break` and `abort` have priority: they end the verb that is running on their mirror, in any
+process, and no other verb begins before they have ended.
 
-Every verb passes a gate on its way to the mirror's lock, and holds it only until it has that lock.
-Who goes first keeps the gate: then only the verb at work has to end, which asks for that at each
-piece it transfers, in each pause and wait, and while a program of the owner's runs.
+Every verb passes a gate before it takes the mirror's lock, and holds the gate only until it has
+that lock. A verb with priority keeps the gate: then only the running verb has to end, which checks
+for a request at each piece it transfers, in each pause and wait, and while a hook program runs.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from mirrord.engine.mirror import Mirror
 
 _POLL_S = 0.05
-#: A process that does nothing else gets a signal when it has not answered by then.
+#: A process that runs only this verb gets a signal when it has not reacted by then.
 _SIGNAL_S = 2.0
-#: What cannot be interrupted (a disk that hangs, a walk through a huge volume) may take so long.
+#: How long something that cannot be interrupted may take (a disk that hangs, a huge volume).
 _PATIENCE_S = 600.0
 
 
 @contextmanager
 def first(mirror: Mirror, verb: Verb) -> Iterator[bool]:
-    """Go first on this mirror while the block runs; whether a verb was ended for it.
+    """Have priority on this mirror while the block runs; yields whether a verb was ended for it.
 
-    `Busy` when another process goes first already, or when what is at work does not end.
+    `Busy` when another process already has priority, or when the running verb does not end.
     """
     with locks.exclusive(mirror.run.gate, verb.value, what=f"mirror '{mirror.name}'"):
         stopped = _stop(mirror, verb)
@@ -45,7 +45,7 @@ def first(mirror: Mirror, verb: Verb) -> Iterator[bool]:
 
 @contextmanager
 def passing(mirror: Mirror) -> Iterator[None]:
-    """Take the mirror's lock in this block; `Busy` while somebody goes first."""
+    """Take the mirror's lock in this block; `Busy` while another process has priority."""
     if mirror.run.goes_first:
         yield
         return
@@ -54,25 +54,25 @@ def passing(mirror: Mirror) -> Iterator[None]:
 
 
 def _stop(mirror: Mirror, verb: Verb) -> bool:
-    """End the verb at work; whether there was one."""
+    """End the running verb; returns whether there was one."""
     started_s, signalled, stopped = clock.monotonic_s(), False, False
     while (holder := locks.holder_of(mirror.run.lock)) is not None:
         if not stopped:
             mirror.watcher.activity(Activity.ABORTING, str(holder))
         stopped = True
         if mirror.run.read().get("activity") != Activity.ABORTING.value:
-            # Asked again and again: what was asked just before it began was void for it.
+            # Repeat the request: one made just before the verb began was discarded by it.
             mirror.run.request_abort(f"'mirrord {verb.value}'")
         waited_s = clock.monotonic_s() - started_s
         if waited_s > _PATIENCE_S:
             raise Busy(
                 f"the {holder.purpose} of mirror '{mirror.name}' did not end",
-                why=f"{holder} was asked {waited_s:.0f} s ago and has not answered",
-                hint="It waits for a disk or for another host: see 'dmesg', and 'mirrord status "
-                f"{mirror.name}'. Run the same command again once that answers.",
+                why=f"{holder} was asked to end {waited_s:.0f} s ago and has not",
+                hint="It may be waiting for a disk or another host: check 'dmesg' and 'mirrord "
+                f"status {mirror.name}', then run the same command again.",
             )
-        mortal = holder.pid > 1 and not holder.shared and holder.pid != os.getpid()
-        if waited_s > _SIGNAL_S and not signalled and mortal:
+        can_signal = holder.pid > 1 and not holder.shared and holder.pid != os.getpid()
+        if waited_s > _SIGNAL_S and not signalled and can_signal:
             signalled = True
             try:
                 os.kill(holder.pid, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What a running verb lets other processes know, and how they ask it to end."""
+"""The progress that a running verb reports to other processes, and how they ask it to end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WRITE_EVERY_S = 0.1
 
 
 class Progress(Protocol):
-    """What a transfer tells while it runs. moved_bytes: what its present try has moved."""
+    """What a transfer reports while it runs. moved_bytes: moved by the present attempt."""
 
     moved_bytes: int
 
@@ -22,16 +22,16 @@ class Progress(Protocol):
         """Raise `Aborted` when it is to end."""
 
     def begin_transfer(self, name: str, estimate_bytes: int, done_bytes: int) -> None:
-        """A transfer begins, or goes on after `done_bytes`."""
+        """A transfer starts, or is resumed after `done_bytes`."""
 
     def moved(self, stream_bytes: int, done_bytes: int) -> None:
-        """So many more bytes were received; `done_bytes` in all."""
+        """`stream_bytes` more bytes were received; `done_bytes` in total."""
 
 
 class RunFiles:
     """The files of one running verb in the run folder: lock, progress, request to abort.
 
-    They do not survive a restart and need not: nothing is decided by them.
+    They do not survive a restart and need not: no decision depends on them.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -39,20 +39,21 @@ class RunFiles:
         self.gate = folder / f"{name}.gate"
         self._progress = folder / f"{name}.progress"
         self._abort = folder / f"{name}.abort"
-        #: Whether this process keeps the gate (`preempt.first`).
+        #: Whether this process holds the gate (`preempt.first`).
         self.goes_first = False
         self._state: dict[str, object] = {}
         self._written_s = 0.0
-        #: What this process's last transfer moved, in bytes and seconds, whole or not, and what
-        #: it was expected to.
+        #: What this process's last transfer moved (complete or not) and since when, and the
+        #: estimate.
         self.estimate_bytes = 0
         self.moved_bytes = 0
         self.moved_since_s = clock.monotonic_s()
 
     def begin(self, activity: Activity) -> None:
-        """A verb begins: requests made before it are void.
+        """A verb begins: requests made before it are discarded.
 
-        In this order, for who asks again until the answer shows: not after it was taken away.
+        The state is written first: a process that repeats its request until it sees the state must
+        not do so after the removal.
         """
         self._state = {"activity": activity.value}
         self._write()
@@ -64,14 +65,14 @@ class RunFiles:
         self._abort.unlink(missing_ok=True)
 
     def tell(self, **values: object) -> None:
-        """Let others see these values; written at most ten times a second."""
+        """Report these values to other processes; written at most ten times a second."""
         changed = "activity" in values and values["activity"] != self._state.get("activity")
         self._state.update(values)
         if changed or clock.monotonic_s() - self._written_s > _WRITE_EVERY_S:
             self._write()
 
     def begin_transfer(self, name: str, estimate_bytes: int, done_bytes: int) -> None:
-        """A transfer begins, or goes on after `done_bytes`."""
+        """A transfer starts, or is resumed after `done_bytes`."""
         self.moved_bytes, self.moved_since_s = 0, clock.monotonic_s()
         self.estimate_bytes = estimate_bytes
         self.tell(
@@ -82,19 +83,19 @@ class RunFiles:
         )
 
     def expect(self, estimate_bytes: int, done_bytes: int) -> None:
-        """Of a transfer that runs more is known now."""
+        """Update the estimate of a running transfer."""
         self.estimate_bytes = estimate_bytes
         self.tell(estimate_bytes=estimate_bytes, done_bytes=done_bytes)
 
     def moved(self, stream_bytes: int, done_bytes: int) -> None:
-        """So many more bytes were received; `done_bytes` in all."""
+        """`stream_bytes` more bytes were received; `done_bytes` in total."""
         self.moved_bytes += stream_bytes
         passed_s = clock.monotonic_s() - self.moved_since_s
         rate = round(self.moved_bytes / passed_s) if passed_s > 0 else 0
         self.tell(done_bytes=done_bytes, rate_bytes_s=rate)
 
     def read(self) -> dict[str, object]:
-        """What the running verb told last; {} when none runs."""
+        """What the running verb reported last; {} when none runs."""
         try:
             state = json.loads(self._progress.read_text())
         except (OSError, ValueError):
@@ -102,15 +103,15 @@ class RunFiles:
         return state if isinstance(state, dict) else {}
 
     def request_abort(self, by: str = "'mirrord abort'") -> None:
-        """Ask the running verb to end. by: who asks, for the message."""
+        """Ask the running verb to end. by: the source of the request, for the message."""
         try:
             self._abort.write_text(by)
         except OSError:
-            if not self._abort.exists():  # on a full disk it has no text, and asks all the same
+            if not self._abort.exists():  # on a full disk it is empty, which is still a request
                 raise
 
     def check_abort(self) -> None:
-        """Raise `Aborted` when somebody asked for it."""
+        """Raise `Aborted` when that was requested."""
         if self._abort.exists():
             raise Aborted(
                 "the transfer was aborted",
@@ -120,16 +121,16 @@ class RunFiles:
 
     def _asker(self) -> str:
         try:
-            return self._abort.read_text(encoding="utf-8").strip() or "somebody"
+            return self._abort.read_text(encoding="utf-8").strip() or "an unknown process"
         except OSError:
-            return "somebody"
+            return "an unknown process"
 
     def _write(self) -> None:
         self._written_s = clock.monotonic_s()
-        beside = self._progress.with_suffix(".progress.new")
+        new_file = self._progress.with_suffix(".progress.new")
         try:
-            beside.write_text(json.dumps(self._state))
-            beside.replace(self._progress)
+            new_file.write_text(json.dumps(self._state))
+            new_file.replace(self._progress)
         except OSError:
-            # A full /run must not end a transfer; only `status` from elsewhere knows less.
+            # A full /run must not end a transfer; only `status` reports less.
             return

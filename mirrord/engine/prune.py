@@ -1,8 +1,8 @@
-"""Which reference snapshots go, at both ends, and why the others stay.
+"""Which reference snapshots are deleted, at both ends, and why the others are kept.
 
-Never the base, never what is not this mirror's, never because of a clock: order is the volume's
-own sequence. A prune that would drop more than the definition's share, or that a clock that jumped
-may have brought about, is refused until the owner has looked (`mirrord prune NAME --accept`).
+Never the base, never another mirror's, never because of a clock: order is the volume's own
+sequence. A prune that would delete more than the definition's share, or that may be caused by a
+clock that jumped, is refused until it is confirmed (`mirrord prune NAME --accept`).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from mirrord.engine import pinning, plan, recovery
 from mirrord.engine.mirror import Mirror, one_line
 from mirrord.system import clock
 
-#: A prune of no more than so many is never doubted for its share.
+#: A prune of at most this many is not checked against the share.
 _FEW = 3
 _ROOM_WAIT_S = 30.0
 _POLL_S = 0.5
 
 
 class End(NamedTuple):
-    """One end with what goes and what stays there.
+    """One end with what is deleted and what is kept there.
 
-    why: guid -> reasons, for a person. doubts: why nothing goes although it should. every: gone
-    and kept together, oldest first.
+    why: guid -> reasons, for people. doubts: why nothing is deleted although it should be. every:
+    gone and kept together, oldest first.
     """
 
     name: str
@@ -86,7 +86,7 @@ def prune(mirror: Mirror, here: list[Snapshot], there: list[Snapshot], *, shown:
 def look(
     mirror: Mirror, name: str, snapshots: Sequence[Snapshot], *, protected: Mapping[str, str]
 ) -> End:
-    """What would go at one end, changing nothing."""
+    """What would be deleted at one end, changing nothing."""
     definition, driver = mirror.definition, mirror.destination
     keep = definition.keep_destination
     if name == "source":
@@ -105,7 +105,7 @@ def look(
     candidates = [s for s in snapshots if s.kind is SnapshotKind.REFERENCE and s.guid in mine]
     if len(gone) > _FEW and len(gone) > definition.prune_share * len(candidates):
         doubts.append(
-            f"{len(gone)} of {len(candidates)} snapshots would go, more than prune_share = "
+            f"{len(gone)} of {len(candidates)} snapshots would be deleted, more than prune_share = "
             f"{definition.prune_share:g} allows"
         )
     guids = {snapshot.guid for snapshot in gone}
@@ -123,8 +123,8 @@ def _by_rules(
     from mirrord.schedules import retention
 
     by_guid = {s.guid: s for s in snapshots if s.kind is SnapshotKind.REFERENCE and s.guid in mine}
-    # Their order is that of the list: `Snapshot.order` counts in one volume's own history, and what
-    # was just sent still has its number from the source.
+    # Their order is that of the list: `Snapshot.order` is relative to one volume's history, and a
+    # snapshot that was just sent still has its number from the source.
     items = [
         retention.Item(s.guid, s.name, number, s.taken_at_ns)
         for number, s in enumerate(by_guid.values())
@@ -148,7 +148,7 @@ def _by_rules(
 def _delete(
     mirror: Mirror, ends: Sequence[End], here: Sequence[Snapshot], there: Sequence[Snapshot]
 ) -> None:
-    """Pin at both ends what is needed from now on; then delete what goes at some of them."""
+    """Pin at both ends what is needed from now on; then delete at the given ends."""
     gone = {end.name: end.gone for end in ends}
     from_source, from_destination = gone.get("source", []), gone.get("destination", [])
     pins = pinning.wanted(mirror, here, there)
@@ -160,13 +160,13 @@ def _delete(
             if live:
                 _delete_at_source(mirror, from_source, pins.source)
             else:
-                # A cascade: those are the snapshots of the mirror before, which prunes them itself.
+                # A cascade: those snapshots belong to the upstream mirror, which prunes them.
                 mirror.catalogue.remove_snapshots(mirror.id, [s.guid for s in from_source])
     _delete_at(mirror, mirror.destination, from_destination, pins.destination)
 
 
 def _delete_left_over(mirror: Mirror, here: Sequence[Snapshot], there: Sequence[Snapshot]) -> None:
-    """End deletions that were interrupted between two members."""
+    """Finish deletions that were interrupted between two members."""
     newest = plan.newest_complete_set(here, there)
     if not mirror.destination.append_only:
         _delete_at(mirror, mirror.destination, plan.left_over(there, mirror.id, newest), ())
@@ -178,7 +178,7 @@ def _delete_left_over(mirror: Mirror, here: Sequence[Snapshot], there: Sequence[
 
 def _delete_at_source(mirror: Mirror, gone: Sequence[Snapshot], pinned: Sequence[str]) -> None:
     guids = [snapshot.guid for snapshot in gone]
-    # One that several mirrors have taken together goes with the last of them.
+    # One that several mirrors share is deleted by the last of them.
     others = mirror.catalogue.others(mirror.id, str(mirror.source), guids)
     alone = [snapshot for snapshot in gone if snapshot.guid not in others]
     _delete_at(mirror, mirror.source, alone, pinned)
@@ -188,7 +188,7 @@ def _delete_at_source(mirror: Mirror, gone: Sequence[Snapshot], pinned: Sequence
 def _delete_at(
     mirror: Mirror, driver: Driver, gone: Sequence[Snapshot], pinned: Sequence[str]
 ) -> None:
-    """pinned: what the mirror has pinned there; of that it may keep less than is pinned."""
+    """pinned: what the mirror has pinned there, which may include what is to be deleted."""
     guids = {snapshot.guid for snapshot in gone}
     if not guids.isdisjoint(pinned):
         driver.pin(mirror.id, [guid for guid in pinned if guid not in guids])
@@ -198,10 +198,10 @@ def _delete_at(
 
 
 def make_room(mirror: Mirror, member: int, need_bytes: int, *, base: str | None) -> None:
-    """Prune a member of the destination before a transfer that it is too small for, and wait for
-    the space. Other members may be receiving: what they have of the same sets is deleted later.
+    """Prune a member of the destination that is too small for a transfer, and wait for the space.
+    Other members may be receiving: what they have of the same sets is deleted later.
 
-    The file system may give space back only a while after a deletion, so this waits for it.
+    The file system may release space only some time after a deletion, so this waits for it.
     """
     facts, driver = mirror.destination.facts(), mirror.destination.drivers[member]
     free_bytes = driver.facts().free_bytes
@@ -217,8 +217,8 @@ def make_room(mirror: Mirror, member: int, need_bytes: int, *, base: str | None)
     mirror.catalogue.add_event(
         mirror.id,
         "info",
-        f"pruned {len(end.gone)} snapshots first: {format_size(need_bytes)} are needed, "
-        f"{format_size(free_bytes)} were free",
+        f"pruned {len(end.gone)} snapshots first: {format_size(need_bytes)} needed, "
+        f"{format_size(free_bytes)} free",
     )
     deadline_s = clock.monotonic_s() + _ROOM_WAIT_S
     while driver.facts().free_bytes < need_bytes:
@@ -230,9 +230,9 @@ def make_room(mirror: Mirror, member: int, need_bytes: int, *, base: str | None)
 
 
 def prune_now(mirror: Mirror, *, dry_run: bool, accept: bool) -> Result:
-    """The verb: show what goes and why each of the rest stays; then delete, unless `dry_run`.
+    """The verb: show what is deleted and why the rest is kept; then delete, unless `dry_run`.
 
-    accept: the owner has looked at the doubts; what exists now is beyond doubt from now on.
+    accept: the doubts were checked; the snapshots that exist now are trusted from now on.
     """
     with mirror.hold(Verb.PRUNE):
         recovery.recover(mirror)
@@ -258,7 +258,9 @@ def prune_now(mirror: Mirror, *, dry_run: bool, accept: bool) -> Result:
         lines = [line for end in ends for line in _end_lines(end)]
         count = sum(len(end.gone) for end in ends)
         if dry_run:
-            return Result("planned", "\n".join([*lines, f"{_count(count)} would go."]), data)
+            return Result(
+                "planned", "\n".join([*lines, f"{_count(count)} would be deleted."]), data
+            )
         refused = [end for end in ends if end.doubts and not accept]
         _delete(mirror, [end for end in ends if end not in refused], here, there)
         _delete_left_over(mirror, here, there)
@@ -273,14 +275,14 @@ def prune_now(mirror: Mirror, *, dry_run: bool, accept: bool) -> Result:
         lines.append(f"{_count(count)} deleted.")
         if refused:
             lines.append(
-                f"Refused where there is doubt; when that is right: 'mirrord prune {mirror.name} "
-                "--accept'."
+                f"Nothing was deleted where there is doubt. To delete those, too: 'mirrord prune "
+                f"{mirror.name} --accept'."
             )
         return Result("refused" if refused else "done", "\n".join(lines), data)
 
 
 def unpin(mirror: Mirror, mirror_id: str) -> Result:
-    """Remove what a mirror that is no more has pinned at both ends."""
+    """Remove the pins of a mirror that no longer exists at both ends."""
     with mirror.hold(Verb.PRUNE):
         name = _names(mirror).get(mirror_id)
         if name is not None:
@@ -307,21 +309,21 @@ def _names(mirror: Mirror) -> dict[str, str]:
 
 
 def _bases_of_others(mirror: Mirror) -> dict[str, str]:
-    """What mirrors further down a cascade (or beside this one) have as their base, as far as this
-    host's catalogue knows: of a mirror that has pinned nothing yet, only that does.
+    """The bases of mirrors further down a cascade (or of the same source), as far as this host's
+    catalogue knows: the only protection for a mirror that has not pinned anything yet.
     """
     return dict.fromkeys(
-        mirror.catalogue.bases_of_others(mirror.id), "another mirror goes on from it"
+        mirror.catalogue.bases_of_others(mirror.id), "it is the base of another mirror"
     )
 
 
 def _check_there(mirror: Mirror) -> None:
-    """Refuse while an end is not there: nobody can tell then which snapshot both have."""
+    """Refuse while an end is missing: the common snapshots are not known then."""
     for driver in (mirror.source, mirror.destination):
         facts = driver.facts()
         if facts.role is Role.ABSENT:
             raise Refused(
-                "nothing is pruned while an end is not there",
+                "nothing is pruned while an end is missing",
                 where=str(driver),
                 why=facts.notes[0] if facts.notes else "nothing is at that path",
                 hint="Check that its file system is mounted; nothing was deleted.",
@@ -367,7 +369,7 @@ def _end_lines(end: End) -> list[str]:
     lines = [f"{end.name.capitalize()} {end.driver}:"]
     gone = {snapshot.guid for snapshot in end.gone}
     for snapshot in end.every:
-        word = "goes " if snapshot.guid in gone else "stays"
+        word = "delete" if snapshot.guid in gone else "keep  "
         lines.append(f"  {word}  {snapshot.name}  {', '.join(end.why.get(snapshot.guid, ()))}")
     if not end.kept and not end.gone:
         lines.append("  no snapshots of this mirror")

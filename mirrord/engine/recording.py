@@ -1,9 +1,10 @@
-"""Recording a live volume: what was allocated and freed, told by snapshots at an interval.
+"""Recording a live volume: what was allocated and freed, derived from snapshots at an interval.
 
-At each multiple of the interval a snapshot is taken, as an update of a mirror would; what lies
-between it and the one before is written to the trace, and that one is deleted. So the trace has the
-allocations and deallocations that SnapMirror's traces have (FAST'02, section 4), as exact in place
-as an update, and in time as fine as the interval: what was written twice within one is there once.
+At each multiple of the interval a snapshot is taken, as for an update of a mirror; the changes
+since the previous snapshot are written to the trace, and that one is deleted. So the trace has the
+allocations and deallocations that SnapMirror's traces have (FAST'02, section 4), with the exact
+addresses of an update; their times are as precise as the interval, and a block that was written
+twice within one interval is recorded once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from mirrord.system import clock
 from mirrord.traces.model import Batch, Op
 
 _SECOND_NS = 1_000_000_000
-#: Waiting looks at the clock this often: it goes on while the machine is suspended.
+#: How often a wait reads the clock, which also runs while the machine is suspended.
 _LOOK_S = 1.0
 
 
@@ -44,13 +45,13 @@ class Pace(NamedTuple):
 
 @dataclass(slots=True)
 class Recorded:
-    """What came of it so far.
+    """What was recorded so far.
 
-    began_ns: wall time of the trace's zero, the first snapshot. intervals: how many are in it.
-    missed: how many went into the one after them, as a snapshot took too long. The bytes are sums
-    of the lengths of records. late_s: the most that a snapshot was late. changed_files,
-    whole_file_bytes: of all intervals, files with new content and their whole sizes, which is what
-    a mirror of whole files would have transferred (section 5); None unless they are looked at.
+    began_ns: wall time of the trace's zero, the first snapshot. intervals: the number recorded.
+    missed: how many were merged into the next one because a snapshot took too long. The bytes are
+    sums of the lengths of records. late_s: the greatest delay of a snapshot. changed_files,
+    whole_file_bytes: of all intervals, files with new content and their full sizes, which is what
+    a mirror of whole files would have transferred (section 5); None unless files are examined.
     """
 
     began_ns: int = 0
@@ -67,7 +68,7 @@ class Recorded:
 @dataclass(slots=True)
 class Recorder:
     """One recording. write: takes the records, in order of time. tell: called when it has begun
-    and after each interval, with what came of it so far. files: look at the changed files, too.
+    and after each interval, with what was recorded so far. files: examine changed files, too.
     """
 
     volume: Driver
@@ -82,9 +83,9 @@ class Recorder:
     _began_s: float = 0.0
 
     def run(self, stop: threading.Event) -> None:
-        """Record until the duration is over or `stop` is set, which is a good end: the interval
-        that was begun is recorded as far as it went. The snapshots that were taken are gone
-        afterwards. Raises what the driver and `write` raise.
+        """Record until the duration is over or `stop` is set, which is not an error: the interval
+        that was begun is recorded up to then. The snapshots that were taken are deleted afterwards.
+        Raises what the driver and `write` raise.
         """
         try:
             base = self._take()
@@ -105,7 +106,7 @@ class Recorder:
         self.journal.save()
 
     def _last(self) -> float:
-        """How many intervals there will be, the last perhaps a part of one."""
+        """The number of intervals; the last may be a partial one."""
         if self.pace.duration_s is None:
             return math.inf
         return math.ceil(self.pace.duration_s / self.pace.interval_s - 1e-9)
@@ -113,11 +114,11 @@ class Recorder:
     def _step(
         self, stop: threading.Event, slot: int, last: float, base: Snapshot
     ) -> tuple[int, Snapshot, bool]:
-        """Record what comes behind `slot`; the next slot, the snapshot that stands there, and
-        whether it is the last because of `stop`.
+        """Record the interval after `slot`; returns the next slot, its snapshot, and whether it is
+        the last because of `stop`.
         """
         passed_s = clock.boottime_s() - self._began_s
-        # A border that is past is missed, unless it is only just past.
+        # A boundary that has passed is missed, unless it has only just passed.
         due = max(slot + 1, math.ceil(passed_s / self.pace.interval_s - 0.5))
         due = int(min(due, last))
         due_s = due * self.pace.interval_s
@@ -127,7 +128,7 @@ class Recorder:
             if stop.wait(min(left_s, _LOOK_S)):
                 break
         stopped = stop.is_set()
-        if stopped:  # as far as it went: its interval has the border at its end
+        if stopped:  # a partial interval counts up to its nominal end
             passed_s = clock.boottime_s() - self._began_s
             due = max(slot + 1, math.ceil(passed_s / self.pace.interval_s))
         else:
@@ -150,13 +151,13 @@ class Recorder:
         self.found.allocated_bytes += int(batch.length[written].sum())
         self.found.freed_bytes += int(batch.length[~written].sum())
         if self.files:
-            self._look_at_files(base, incremental)
+            self._count_files(base, incremental)
         with volume_locked(self.volume):
             self.volume.delete_snapshot(base.guid)
         self.journal.left.names.remove(base.name)
         return incremental
 
-    def _look_at_files(self, base: Snapshot, incremental: Snapshot) -> None:
+    def _count_files(self, base: Snapshot, incremental: Snapshot) -> None:
         listed = self.volume.delta(base.guid, incremental.guid, files=True).changes
         sizes = [
             os.lstat(os.path.join(incremental.path, one.path)).st_size

@@ -1,4 +1,4 @@
-"""From what was allocated and freed to the records of a trace."""
+"""Convert allocated and freed runs to the records of a trace."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy.typing as npt
 from mirrord.core.model import Changes
 from mirrord.traces.model import NO_LATENCY, Batch, Op
 
-#: Volumes of a recorded trace, by index: what has addresses of the volume, and what has not.
+#: Volumes of a recorded trace, by index: runs with addresses of the volume, and runs of objects.
 ADDRESSED, BY_OBJECT = 0, 1
-#: Pieces of objects get their places in the trace's address space whole.
+#: Objects are placed in the trace's address space in pieces of this size.
 PIECE_BYTES = 1 << 20
 _OFFSET_MAX = (1 << 63) - 1
 
@@ -21,8 +21,8 @@ _Runs = npt.NDArray[np.uint64]
 
 
 class AddressBook:
-    """Places for pieces of objects (files, segments) in one address space, in the order in which
-    they are first written. What was never written has no place, and is not freed either.
+    """Addresses for pieces of objects (files, segments) in one address space, in the order in which
+    they are first written. What was never written has no address, and its free is not recorded.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class AddressBook:
             offset += taken
 
     def known(self, number: int, offset: int, length: int) -> Iterator[tuple[int, int]]:
-        """(address, length) of the parts of a freed run that have a place."""
+        """(address, length) of the parts of a freed run that have an address."""
         pieces = self._objects.get(number, {})
         end = offset + length
         first, last = offset // PIECE_BYTES, -(-end // PIECE_BYTES)
@@ -56,7 +56,7 @@ class AddressBook:
                 yield place + begin - piece * PIECE_BYTES, over - begin
 
     def forget(self, first: int, end: int) -> Iterator[tuple[int, int]]:
-        """(address, length) of all that the objects of these numbers had; they are no more."""
+        """(address, length) of everything that these objects had; they are deleted."""
         few = end - first <= len(self._objects)
         numbers = range(first, end) if few else sorted(self._objects)
         for number in numbers:
@@ -68,8 +68,8 @@ class AddressBook:
 def records_of(changes: Changes, book: AddressBook, first_ns: int, span_ns: int) -> Batch:
     """The records of one interval: what was freed as TRIM, then what was allocated as WRITE.
 
-    When in the interval each was done nobody knows: they are spread over it evenly, the first
-    right at `first_ns`, all before `first_ns + span_ns` (nanoseconds since the trace's zero).
+    The time of each within the interval is not known: they are spread over it evenly, the first
+    at `first_ns`, all before `first_ns + span_ns` (nanoseconds since the trace's zero).
     """
     freed, allocated = _runs(changes.freed), _runs(changes.allocated)
     parts = [

@@ -1,8 +1,8 @@
-"""What a recording must not leave behind: written down before it is made.
+"""The journal of what a recording must not leave behind, written before that is created.
 
-A recording that ends in order takes away all that it made. One that was killed leaves a journal,
-and the next recording on this host takes away what that one says: by the names that were given out
-for snapshots, as recovery does for mirrors, and by paths.
+A recording that ends normally removes everything that it created. One that was killed leaves its
+journal, and the next recording on this host removes what that lists: by the names that were
+reserved for snapshots, as recovery does for mirrors, and by paths.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _POLL_S = 0.05
 
 @dataclass(slots=True)
 class Leavings:
-    """volume: the endpoint of which snapshots are taken, or "". names: snapshots that may be
-    there. files, folders: to be removed (of folders, only empty ones and those of tracefs).
+    """volume: the endpoint of which snapshots are taken, or "". names: snapshots that may exist.
+    files, folders: to be removed (of folders, only empty ones and those of tracefs).
     """
 
     volume: str = ""
@@ -39,7 +39,7 @@ class Leavings:
 
 
 class Journal:
-    """The journal of one recording that runs. folder: where all journals of this host are."""
+    """The journal of one running recording. folder: where all journals of this host are."""
 
     def __init__(self, folder: Path, number: str) -> None:
         self.number = number
@@ -48,7 +48,7 @@ class Journal:
 
     @property
     def left(self) -> Leavings:
-        """What may be there; call `save` after a change, and make it only then."""
+        """What may exist; call `save` after a change, before creating anything that it lists."""
         return self._left
 
     def save(self) -> None:
@@ -59,8 +59,8 @@ class Journal:
 
 @contextmanager
 def journal(state: Path) -> Iterator[Journal]:
-    """A journal for a new recording; it goes when the recording ends in order. state: the folder
-    of this host's state, which is made if need be.
+    """A journal for a new recording; it is removed when the recording ends normally. state: the
+    folder of this host's state, which is created if necessary.
     """
     folder = state / FOLDER
     files.make_directory("RECORD:FOLDER", folder, mode=0o700)
@@ -75,14 +75,14 @@ def journal(state: Path) -> Iterator[Journal]:
         try:
             yield made
         finally:
-            if not made.left.names:  # what could not be taken away is for the next recording
+            if not made.left.names:  # what could not be removed is left to the next recording
                 files.remove_file("RECORD:JOURNAL:REMOVE", folder / f"{number}.json")
 
 
 @contextmanager
 def _others_waiting(state: Path) -> Iterator[None]:
-    """Nobody else begins a recording or cleans up meanwhile: a lock that is made must be held
-    before anybody can take it for one that was left.
+    """No other process begins a recording or cleans up meanwhile: a new lock must be held before it
+    can be mistaken for one that was left behind.
     """
     with waited_for(
         lambda: locks.exclusive(
@@ -93,15 +93,15 @@ def _others_waiting(state: Path) -> Iterator[None]:
 
 
 def clean_up(state: Path, opener: Callable[[str], Driver], tell: Callable[[str], None]) -> None:
-    """Take away what recordings left that were killed. opener: gives the driver of an endpoint.
-    What cannot be taken away now is told, and stays for the next time.
+    """Remove what killed recordings left behind. opener: gives the driver of an endpoint. What
+    cannot be removed now is reported, and left for the next time.
     """
     folder = state / FOLDER
     if not folder.is_dir():
         return
     with _others_waiting(state):
         for lock in sorted(folder.glob("*.lock")):
-            with contextlib.suppress(Busy), ExitStack() as stack:  # busy: it runs
+            with contextlib.suppress(Busy), ExitStack() as stack:  # busy: it is running
                 what = f"recording {lock.stem}"
                 stack.enter_context(locks.exclusive(lock, "cleaning up", what=what))
                 _clean_up_one(lock, opener, tell)
@@ -111,16 +111,16 @@ def _clean_up_one(lock: Path, opener: Callable[[str], Driver], tell: Callable[[s
     path = lock.with_suffix(".json")
     try:
         if path.exists():
-            _take_away(Leavings(**json.loads(path.read_bytes())), opener)
+            _remove(Leavings(**json.loads(path.read_bytes())), opener)
     except (MirrordError, OSError, ValueError, TypeError) as error:
-        tell(f"What an earlier recording left cannot be taken away yet: {error}")
+        tell(f"What an earlier recording left behind cannot be removed yet: {error}")
         return
     files.remove_file("RECORD:JOURNAL:REMOVE", path)
     files.remove_file("RECORD:JOURNAL:REMOVE", path.with_name(f".{path.name}.new"))
     files.remove_file("RECORD:JOURNAL:LOCK", lock)
 
 
-def _take_away(left: Leavings, opener: Callable[[str], Driver]) -> None:
+def _remove(left: Leavings, opener: Callable[[str], Driver]) -> None:
     if left.names:
         delete_named(opener(left.volume), left.names)
     for name in left.files:
@@ -131,7 +131,7 @@ def _take_away(left: Leavings, opener: Callable[[str], Driver]) -> None:
 
 
 def delete_named(volume: Driver, names: list[str]) -> None:
-    """Delete the reference snapshots of these names, which were given out to a recording."""
+    """Delete the reference snapshots of these names, which were reserved for a recording."""
     with volume_locked(volume):
         for one in volume.snapshots():
             if one.kind is SnapshotKind.REFERENCE and one.name in names:
@@ -140,14 +140,14 @@ def delete_named(volume: Driver, names: list[str]) -> None:
 
 @contextmanager
 def volume_locked(volume: Driver) -> Iterator[None]:
-    """Hold the volume for a moment; waits up to 20 s for a mirror that has it. `Busy`."""
+    """Hold the volume for a moment; waits up to 20 s for a mirror that holds it. `Busy`."""
     with waited_for(lambda: volume.lock("mirrord trace record")):
         yield
 
 
 @contextmanager
 def waited_for(lock: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Hold a lock; waits up to 20 s for who has it. `Busy`."""
+    """Hold a lock; waits up to 20 s for another holder. `Busy`."""
     deadline_s = clock.monotonic_s() + _LOCK_WAIT_S
     while True:
         with ExitStack() as stack:

@@ -1,24 +1,24 @@
-"""What becomes of a verb that was interrupted: the operation row says how far it came, the volumes
-say what is there now. Every step is idempotent, so recovery goes forward where all that is needed
-is at hand, and back where it is not.
+"""Recovery of interrupted verbs: the operation row records how far a verb got, the volumes show the
+present state. Every step is idempotent, so recovery completes the verb where everything that is
+needed exists, and undoes it where it does not.
 
-It looks before it acts. A verb is finished without asking only where that cannot touch anything
-newer than the owner's confirmation: the volume that is to be set aside is as it was marked then, or
-is set aside already. Otherwise `Undecided` is raised, both ends stay as they are, and the owner
-decides: `resume-operation` (finish), or `abort --hard` (give_up).
+A verb is finished without asking only where that cannot touch anything newer than its confirmation:
+the volume that is to be set aside still matches its mark of that time, or is set aside already.
+Otherwise `Undecided` is raised, both ends stay as they are, and the administrator decides:
+`resume-operation` (finish), or `abort --hard` (give_up).
 
-| verb                | phase        | what is known done         | recovery                      |
+| verb                | phase        | what is known to be done   | recovery                      |
 |---------------------|--------------|----------------------------|-------------------------------|
-| initialize, update  | begun        | a name was given out       | drop a snapshot of that name  |
+| initialize, update  | begun        | a name was reserved        | drop a snapshot of that name  |
 |                     | transferring | snapshot taken             | complete: commit; checkpoint: |
 |                     |              |                            | keep it; else discard         |
-| delta               | begun        | a name was given out       | drop a snapshot of that name  |
-| break               | begun        | the owner said so          | promote                       |
-| resync              | begun        | the owner said yes         | roll back, mirrored           |
-| reverse             | begun        | the owner said yes         | nothing is switched: give up  |
+| delta               | begun        | a name was reserved        | drop a snapshot of that name  |
+| break               | begun        | confirmed                  | promote                       |
+| resync              | begun        | confirmed                  | roll back, mirrored           |
+| reverse             | begun        | confirmed                  | nothing is switched: give up  |
 |                     | promoted     | destination is live        | record the roles, roll back   |
 |                     | swapped      | the sites changed roles    | roll back                     |
-| restore             | begun        | the owner said yes         | roll back, transfer, promote  |
+| restore             | begun        | confirmed                  | roll back, transfer, promote  |
 |                     | prepared     | source shows the base      | transfer, promote             |
 |                     | transferred  | source shows the snapshot  | promote                       |
 """
@@ -52,13 +52,13 @@ from mirrord.engine.mirror import Mirror, one_line
 from mirrord.system import clock
 
 _DAY_NS = 86400 * 1_000_000_000
-#: Of verbs that begin none, and of operations that were recorded before there were epochs.
+#: For verbs that begin none, and operations that were recorded before epochs existed.
 _NO_EPOCH = 2**63
-_INTERRUPTED = "interrupted: the process ended before the transfer did"
+_INTERRUPTED = "interrupted: the process ended before the transfer was complete"
 
 
 class Pending(NamedTuple):
-    """An interrupted transfer that can go on from its checkpoint."""
+    """An interrupted transfer that can be resumed from its checkpoint."""
 
     transfer_id: str
     snapshot: Snapshot
@@ -71,8 +71,8 @@ class Pending(NamedTuple):
 class Recovered(NamedTuple):
     """What recovery found and did.
 
-    finished: the verb of an operation that was brought to its end, or "".
-    pending: a transfer that can go on; its operation stays until it does or is dropped.
+    finished: the verb of an operation that was completed, or "".
+    pending: a transfer that can be resumed; its operation stays until it is resumed or dropped.
     """
 
     finished: str = ""
@@ -92,17 +92,17 @@ def is_switch(operation: Operation) -> bool:
 def recover(
     mirror: Mirror, error: BaseException | None = None, *, without_source: bool = False
 ) -> Recovered:
-    """Settle the operation that the catalogue has for this mirror, if any.
+    """Recover the operation that the catalogue has for this mirror, if any.
 
-    error: why it ended, when the caller just saw it end; None after a crash. without_source: a
+    error: why it ended, when the caller has just seen it end; None after a crash. without_source: a
     transfer whose source cannot be reached is given up. Raises `Undecided`; and `Turned` when it
-    was a reverse: the mirror then goes the other way, and has to be opened again.
+    was a reverse: the mirror then has the other direction, and has to be opened again.
     """
     operation = mirror.catalogue.operation(mirror.id)
     if operation is None:
         return Recovered()
     if error is None and mirror.outdated():
-        return Recovered()  # it is of a time that the volumes know to be over
+        return Recovered()  # it is older than the volumes
     if relation.is_over(mirror, int(operation.arguments.get("epoch", _NO_EPOCH))):
         text = f"an interrupted {operation.verb} is void: the mirror is in a later epoch"
         mirror.catalogue.end(mirror.id, event=("warning", text))
@@ -139,12 +139,12 @@ def _recover_switch(mirror: Mirror, operation: Operation) -> Recovered:
 
 @contextmanager
 def _frozen(where: Driver) -> Iterator[None]:
-    """Let nobody write between the look at a live volume and its switch, where that is possible."""
+    """Block writes between the check of a live volume and its switch, where that is possible."""
     try:
         if where.facts().role is Role.LIVE:
             where.freeze()
     except MirrordError:
-        pass  # what is written then is kept aside all the same
+        pass  # what is written then is set aside, too
     try:
         yield
     finally:
@@ -159,8 +159,8 @@ def _finish_unasked(mirror: Mirror, operation: Operation) -> Recovered:
             f"an interrupted {operation.verb} waits for a decision",
             where=f"mirror '{mirror.name}'",
             why=why,
-            hint="Nothing was lost, and nothing is done without your decision. 'mirrord "
-            f"resume-operation {mirror.name}' finishes the {operation.verb} and keeps the later "
+            hint="Nothing was lost. 'mirrord resume-operation "
+            f"{mirror.name}' finishes the {operation.verb} and keeps the later "
             f"changes as a `diverged` snapshot; 'mirrord abort {mirror.name} --hard' gives it up.",
         )
     _tell(mirror, operation)
@@ -170,7 +170,7 @@ def _finish_unasked(mirror: Mirror, operation: Operation) -> Recovered:
 
 
 def nothing_switched(mirror: Mirror, operation: Operation) -> bool:
-    """Whether a switch has certainly changed nothing yet of what is live and what is shown."""
+    """Whether a switch has certainly not changed yet what is live and what is shown."""
     if operation.phase != "begun":
         return False
     if operation.verb == Verb.REVERSE.value:
@@ -181,16 +181,16 @@ def nothing_switched(mirror: Mirror, operation: Operation) -> bool:
 
 
 def give_back(mirror: Mirror, error: BaseException) -> None:
-    """A switch failed before our eyes: when nothing was switched yet, all goes on as before."""
+    """A switch has failed in this process: give it up when nothing was switched yet."""
     if not isinstance(error, Exception | KeyboardInterrupt):
         return
-    mirror.run.begin(Activity.ABORTING)  # a request to abort is answered: go on cleaning up
+    mirror.run.begin(Activity.ABORTING)  # clears a request to abort: clean up
     try:
         operation = mirror.catalogue.operation(mirror.id)
         if operation is not None and nothing_switched(mirror, operation):
             give_up(mirror, operation)
     except (MirrordError, OSError) as second:
-        error.add_note(f"cleaning up failed too, the next command will do it: {second}")
+        error.add_note(f"cleanup failed too, the next command will do it: {second}")
 
 
 def undecided(mirror: Mirror, operation: Operation) -> str:
@@ -204,7 +204,7 @@ def undecided(mirror: Mirror, operation: Operation) -> str:
 
 
 def _undecided_of(operation: Operation, where: Driver, mark: str) -> str:
-    """The same of one member. Others may be set aside already: a crash came between them."""
+    """The same for one member. Others may be set aside already: a crash came between them."""
     verb, role = Verb(operation.verb), where.facts().role
     if role is Role.MIRROR or (verb is Verb.RESTORE and operation.phase == "transferred"):
         return ""  # set aside already, and read-only since
@@ -231,8 +231,8 @@ def _loser(mirror: Mirror, operation: Operation) -> Members:
 
 
 def give_up(mirror: Mirror, operation: Operation) -> None:
-    """End an interrupted switch so that both ends are live, or as they were: what was set aside for
-    it is put back.
+    """Cancel an interrupted switch so that both ends are live, or as they were: what was set aside
+    for it is put back.
     """
     with failover_steps.held(mirror, operation):
         _give_up(mirror, operation)
@@ -260,7 +260,7 @@ def _give_up(mirror: Mirror, operation: Operation) -> None:
 
 
 def _put_back(operation: Operation, where: Members, name: str) -> bool:
-    """Make what was set aside live again; True: nothing was, the verb can as well be finished."""
+    """Make what was set aside live again; True: nothing was, so the verb can be finished."""
     for staging in where.stagings():
         where.discard(staging.transfer_id)
     restoring = operation.verb == Verb.RESTORE.value
@@ -273,12 +273,12 @@ def _put_back(operation: Operation, where: Members, name: str) -> bool:
         return True
     for driver, part in zip(where.drivers, where.parts(str(base)), strict=True):
         if driver in bare:
-            driver.promote(part)  # it was equal to that
+            driver.promote(part)  # it had no other changes
     return False
 
 
 def _settle_last_update(mirror: Mirror, operation: Operation) -> None:
-    """The last update of a planned reverse did not arrive: what it left goes."""
+    """The last update of a planned reverse was not completed: delete what it left."""
     for staging in mirror.destination.stagings():
         mirror.destination.discard(staging.transfer_id)
     sequence = int(operation.arguments["sequence"])
@@ -291,7 +291,7 @@ def _settle_last_update(mirror: Mirror, operation: Operation) -> None:
                     mirror.source.delete_snapshot(snapshot.guid)
     except (MirrordError, OSError) as error:
         mirror.catalogue.add_event(
-            mirror.id, "warning", f"a snapshot was left at the source: {one_line(error)}"
+            mirror.id, "warning", f"a snapshot was not deleted at the source: {one_line(error)}"
         )
 
 
@@ -305,7 +305,7 @@ def _thaw(mirror: Mirror, where: Driver) -> None:
 
 
 def drop(mirror: Mirror, pending: Pending) -> None:
-    """Give up a transfer that could go on: its checkpoint and its snapshot go."""
+    """Give up a transfer that could be resumed, with its checkpoint and its snapshot."""
     operation = mirror.catalogue.operation(mirror.id)
     assert operation is not None
     mirror.destination.discard(pending.transfer_id)
@@ -315,8 +315,8 @@ def drop(mirror: Mirror, pending: Pending) -> None:
 
 
 def _take_back(mirror: Mirror, name: str) -> None:
-    """Members of the destination that have committed a set which the others will not get go back
-    to the newest complete one, and their part of the set is deleted.
+    """Roll members of the destination that have committed a set which the others will not receive
+    back to the newest complete one, and delete their part of the set.
     """
     listed = mirror.destination.snapshots()
     ahead = [one.guid for one in listed if one.name == name and not is_complete(one.guid)]
@@ -326,13 +326,13 @@ def _take_back(mirror: Mirror, name: str) -> None:
     try:
         mirror.destination.go_back(ahead[0], complete[-1] if complete else None, mirror.id, name)
     except (MirrordError, OSError) as error:
-        text = f"what some members have of {name} stays at the destination: {one_line(error)}"
+        text = f"incomplete set {name} was not deleted at the destination: {one_line(error)}"
         mirror.catalogue.add_event(mirror.id, "warning", text)
 
 
 def end_owners(mirror: Mirror) -> None:
-    """A transfer of the owner's own snapshot went on and is done. The snapshot that was taken to
-    follow it goes: what follows is planned anew.
+    """The resumed transfer of a user snapshot is done. Delete the snapshot that was taken to follow
+    it: what follows is planned again.
     """
     operation = mirror.catalogue.operation(mirror.id)
     assert operation is not None
@@ -367,7 +367,7 @@ def _settle_transfer(
     try:
         pending = _pending(mirror, operation, staging)
     except (LinkLost, Unreachable):
-        # What was received stays: the next command finds the source again.
+        # What was received is kept: the next command may reach the source again.
         if not _is_kept(mirror, operation):
             mirror.catalogue.finish_transfer(transfer_id, result, **columns)
         if not without_source:
@@ -375,7 +375,7 @@ def _settle_transfer(
         pending = None
     if pending is not None and staging is not None:
         if not _is_kept(mirror, operation):
-            # The times are those of this host's clock; should it jump, that costs some sending.
+            # These are times of this host's clock; if it jumps, some data may be sent again.
             mirror.catalogue.advance(
                 mirror.id,
                 operation.phase,
@@ -400,7 +400,7 @@ def _is_expired(mirror: Mirror, operation: Operation) -> bool:
 
 
 def _expire(mirror: Mirror, pending: Pending, staging: Staging) -> None:
-    """What waits at the destination for so long is in the way, and what follows it has grown."""
+    """Discard an old checkpoint: it takes space, and a new update is larger anyway."""
     drop(mirror, pending)
     mirror.catalogue.add_event(
         mirror.id,
@@ -411,7 +411,7 @@ def _expire(mirror: Mirror, pending: Pending, staging: Staging) -> None:
 
 
 def _is_kept(mirror: Mirror, operation: Operation) -> bool:
-    """Whether its transfer was settled before, and waits at its checkpoint since."""
+    """Whether its transfer was recovered before, and its checkpoint was kept."""
     wanted = operation.arguments.get("transfer")
     return any(
         row.id == wanted and row.result != "running"
@@ -442,7 +442,7 @@ def _pending(mirror: Mirror, operation: Operation, staging: Staging | None) -> P
     here = {snapshot.guid: snapshot for snapshot in every if snapshot.intact}
     snapshot = here.get(str(arguments["guid"]))
     if snapshot is None or (base is not None and base not in here):
-        return None  # the owner deletes his own when he likes: then it begins anew, from others
+        return None  # users may delete their own snapshots: then the update is planned again
     return Pending(
         transfer_id=staging.transfer_id,
         snapshot=snapshot,
@@ -454,12 +454,12 @@ def _pending(mirror: Mirror, operation: Operation, staging: Staging | None) -> P
 
 
 def _drop_snapshot(mirror: Mirror, operation: Operation) -> bool:
-    """Delete the snapshot that was taken for this operation, if it is not at both ends; whether
-    nothing is left of what had to go.
+    """Delete the snapshot that was taken for this operation, if it is not at both ends; returns
+    whether that succeeded.
 
-    The name was given out by the catalogue for this operation alone and recorded before the
-    snapshot was taken: this is no guess from a name. A source that cannot be reached keeps its
-    snapshot; the event says so.
+    The catalogue reserved the name for this operation only and recorded it before the snapshot was
+    taken, so the name identifies it. A source that cannot be reached keeps its snapshot, which is
+    recorded as an event.
     """
     name = str(operation.arguments["name"])
     try:
@@ -471,7 +471,9 @@ def _drop_snapshot(mirror: Mirror, operation: Operation) -> bool:
                         mirror.source.delete_snapshot(snapshot.guid)
     except (MirrordError, OSError) as error:
         mirror.catalogue.add_event(
-            mirror.id, "warning", f"the snapshot {name} stays at the source: {one_line(error)}"
+            mirror.id,
+            "warning",
+            f"the snapshot {name} was not deleted at the source: {one_line(error)}",
         )
         return False
     return True

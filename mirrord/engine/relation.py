@@ -1,10 +1,10 @@
-"""The relationship record at work: who controls a mirror, which way it goes, and in which epoch.
+"""Use of the relationship record: a mirror's controller, direction and epoch.
 
-The record lies with the volumes at both ends (`mirrord.core.relationship`). Each verb reads it
+The record is stored with the volumes at both ends (`mirrord.core.relationship`). Each verb reads it
 when it begins, and does nothing when another controller or a later epoch has taken over. A verb
 that changes roles, or a live volume, raises the epoch at both ends before its first effect: from
-then on the volumes refuse whoever still believes in the epoch before. The catalogue has a copy of
-the record, to tell whether anything has changed.
+then on the volumes refuse commands of the previous epoch. The catalogue has a copy of the record,
+to detect changes.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
     from mirrord.engine.mirror import Mirror
 
 _FIRST = 1
-#: Verbs by which the owner says which side is right, when two records of one epoch differ.
+#: Verbs that decide which side is right when two records of one epoch differ.
 _SETTLING = frozenset({Verb.BREAK, Verb.RESYNC, Verb.REVERSE, Verb.TAKEOVER})
 
 
 def fence(mirror: Mirror) -> None:
-    """Let both ends refuse us once they are in a later epoch than we know of."""
+    """Make both ends refuse this host's commands once they are in a later epoch than it knows."""
     epoch = mirror.relation.known.epoch if mirror.relation.known else 0
     for driver in (mirror.source, mirror.destination):
         driver.fence = Fence(mirror.id, epoch)
 
 
 def enter(mirror: Mirror, verb: Verb) -> None:
-    """See that the verb may act on the ends as they are now. Under the destination's lock.
+    """Check that the verb may act on the ends as they are now. Under the destination's lock.
 
-    Only that end is asked when it has the very record that both had before. Raises `Fenced` when
-    another controller has the mirror, `Diverged` when the ends contradict each other, and `Turned`.
+    Only that end is read when it has the same record that both had before. Raises `Fenced` when
+    another host controls the mirror, `Diverged` when the ends contradict each other, and `Turned`.
     """
     try:
         there = _records(mirror.destination, mirror.id)
     except (MirrordError, OSError):
-        if verb is not Verb.BREAK:  # which needs no intact metadata
+        if verb is not Verb.BREAK:  # which works without intact metadata
             raise
         there = [None]
     known = mirror.relation.known
@@ -55,13 +55,13 @@ def enter(mirror: Mirror, verb: Verb) -> None:
         known is None
         or not ours
         or any(record != known for record in there)
-        or _meant(mirror, known) != known
+        or _wanted(mirror, known) != known
     ):
         _settle(mirror, verb, there)
 
 
 def _settle(mirror: Mirror, verb: Verb, there: list[Relationship | None]) -> None:
-    """Find the newest record, and bring each volume that has an older one, or none, up to it."""
+    """Find the newest record, and write it to each volume that has an older one, or none."""
     try:
         here = _records(mirror.source, mirror.id)
     except (MirrordError, OSError):
@@ -78,7 +78,7 @@ def _settle(mirror: Mirror, verb: Verb, there: list[Relationship | None]) -> Non
     if verb is not Verb.TAKEOVER:
         _check_controller(mirror, newer)
     _check_members(mirror, newer)
-    record = _meant(mirror, newer)
+    record = _wanted(mirror, newer)
     source = direction.source_by(newer, mirror.definition)
     if source not in ("", record.source):
         mirror.catalogue.set_relationship(mirror.id, None)
@@ -89,7 +89,7 @@ def _settle(mirror: Mirror, verb: Verb, there: list[Relationship | None]) -> Non
         _learn(mirror, newer, complete=False)
         return
     _learn(mirror, record, complete=False)
-    if agreed:  # otherwise what settles it raises the epoch
+    if agreed:  # otherwise the verb that decides it raises the epoch
         _write(mirror, record, (mirror.destination, mirror.source), strict=())
 
 
@@ -99,15 +99,15 @@ def _check_controller(mirror: Mirror, record: Relationship) -> None:
             "another host controls the mirror",
             where=f"mirror '{mirror.name}'",
             why=f"the relationship record at its ends (epoch {record.epoch}) names the controller "
-            f"{record.controller}, this is {mirror.relation.controller}",
-            hint=f"If that host is gone for good, or is to control it no longer: 'mirrord takeover "
-            f"{mirror.name}'. It is refused by both ends from then on.",
+            f"{record.controller}, but this host is {mirror.relation.controller}",
+            hint="If that host is permanently lost, or should no longer control the mirror, run "
+            f"'mirrord takeover {mirror.name}'. Both ends will then refuse its commands.",
         )
 
 
 def _check_members(mirror: Mirror, record: Relationship) -> None:
-    """A set is known by the order of its members: `Refused` when that is another one now, or
-    members came or went. That one of them has moved is no matter.
+    """A set is identified by the order of its members: `Refused` when that has changed, or members
+    were added or removed. A member may have moved to another endpoint.
     """
     now = {site.name: list(map(str, site.endpoints)) for site in mirror.definition.sites}
     for name, before in record.sites:
@@ -115,25 +115,25 @@ def _check_members(mirror: Mirror, record: Relationship) -> None:
         elsewhere = [n for n, one in enumerate(after) if one in before and before[n] != one]
         if len(after) != len(before) or elsewhere:
             raise Refused(
-                "the mirror has other members than it was made with",
+                "the members of the mirror are not those it was created with",
                 where=mirror.definition.file or f"mirror '{mirror.name}'",
                 why=f"at the site '{name}' it had {', '.join(before)}, in this order",
-                hint="Put the [[member]] tables back as they were. For other volumes create "
-                "another mirror.",
+                hint="Restore the previous [[member]] tables. For other volumes, create another "
+                "mirror.",
             )
 
 
 def _turn(mirror: Mirror, source: str) -> None:
-    """The ends say that this site is the source, not the one that it was opened with."""
+    """According to the ends this site is the source, not the one that it was opened with."""
     direction.record(mirror.catalogue, mirror.id, source)
     if mirror.catalogue.mirror(mirror.id) is not None:
-        text = f"{source} is the source, as the relationship record at the ends says"
+        text = f"{source} is the source, according to the relationship record at the ends"
         mirror.catalogue.add_event(mirror.id, "warning", text)
     raise Turned
 
 
-def _meant(mirror: Mirror, record: Relationship) -> Relationship:
-    """The record as it would be written now: by the names and endpoints of the definition."""
+def _wanted(mirror: Mirror, record: Relationship) -> Relationship:
+    """The record as it would be written now: with the definition's names and endpoints."""
     definition = mirror.definition
     sites = tuple(
         SiteRecord(site.name, tuple(map(str, site.endpoints))) for site in definition.sites
@@ -142,13 +142,13 @@ def _meant(mirror: Mirror, record: Relationship) -> Relationship:
 
 
 def ensure(mirror: Mirror) -> None:
-    """Write the record where an end has none yet: a new mirror, or a volume that was made anew."""
+    """Write the record where an end has none yet: a new mirror, or a recreated volume."""
     if mirror.relation.known is None:
         state = mirror.row().state
         intent = Intent.BROKEN_OFF if state is State.BROKEN_OFF else Intent.MIRRORED
         controller = mirror.relation.controller
         blank = Relationship(mirror.id, mirror.name, _FIRST, "", (), controller, intent)
-        record = _meant(mirror, blank)
+        record = _wanted(mirror, blank)
         _learn(mirror, record, complete=False)
     assert mirror.relation.known is not None
     _write(mirror, mirror.relation.known, (mirror.destination, mirror.source), strict=())
@@ -167,36 +167,37 @@ def is_over(mirror: Mirror, epoch: int) -> bool:
 def begin_epoch(
     mirror: Mirror, epoch: int, intent: Intent, *, turned: bool = False, alone: bool = False
 ) -> None:
-    """Raise the epoch at both ends; where that was done before, nothing. `Fenced` when somebody
-    else came before.
+    """Raise the epoch at both ends, where that is not done yet. `Fenced` when another command
+    did so first.
 
-    turned: from now on the destination is the source. alone: the source is not told now, it may not
-    answer; the next verb that meets it tells it. An end that may only be appended to is never told.
+    turned: from now on the destination is the source. alone: the record is not written at the
+    source, which may not answer; the next verb that reaches it does so. An append-only end that has
+    a record keeps it.
     """
     if mirror.relation.known is None:
         ensure(mirror)
         assert mirror.relation.known is not None
-    record = _meant(mirror, mirror.relation.known)._replace(
+    record = _wanted(mirror, mirror.relation.known)._replace(
         epoch=epoch, intent=intent, controller=mirror.relation.controller, in_sync_until_ns=None
     )
     if turned:
         record = record._replace(source=mirror.definition.destination_site)
     _learn(mirror, record, complete=False)
-    ends_told = (mirror.destination,) if alone else (mirror.destination, mirror.source)
-    _write(mirror, record, ends_told, strict=(mirror.destination,))
+    ends = (mirror.destination,) if alone else (mirror.destination, mirror.source)
+    _write(mirror, record, ends, strict=(mirror.destination,))
 
 
 def _write(
     mirror: Mirror, record: Relationship, ends: Sequence[Members], *, strict: Sequence[Members]
 ) -> None:
-    """Bring all volumes of these ends up to the record; of one that cannot be told nothing is said:
-    the next verb tries again. Of the `strict` ones that is raised.
+    """Write the record at all volumes of these ends. A failure is ignored, since the next verb
+    tries again; at the `strict` ends it is raised.
     """
     complete = True
     for end in ends:
         for driver in end.drivers:
             try:
-                complete = _tell(mirror, driver, record) and complete
+                complete = _write_one(mirror, driver, record) and complete
             except Fenced:
                 raise
             except (MirrordError, OSError):
@@ -207,8 +208,8 @@ def _write(
         _learn(mirror, record)
 
 
-def _tell(mirror: Mirror, driver: Driver, record: Relationship) -> bool:
-    """Write the record at one volume; whether it has it then."""
+def _write_one(mirror: Mirror, driver: Driver, record: Relationship) -> bool:
+    """Write the record at one volume; returns whether it has it then."""
     stored = _read(driver, mirror.id)
     if stored == record:
         return True
@@ -231,7 +232,7 @@ def _read(driver: Driver, mirror_id: str) -> Relationship | None:
     try:
         return driver.relationship(mirror_id)
     except Unsupported:
-        return None  # an older mirrord, or no such volume can be there: the verb says what is wrong
+        return None  # an older mirrord, or no such volume can exist: the verb reports the cause
 
 
 def _learn(mirror: Mirror, record: Relationship | None, *, complete: bool = True) -> None:
@@ -244,7 +245,7 @@ def _learn(mirror: Mirror, record: Relationship | None, *, complete: bool = True
 
 
 def ask_source(mirror: Mirror) -> None:
-    """Take what the source says for true, where the destination does not answer."""
+    """Use the source's record when the destination does not answer."""
     if mirror.relation.known is None:
         mirror.relation.known = newest(_records(mirror.source, mirror.id))
         if mirror.relation.known is not None:
@@ -253,7 +254,7 @@ def ask_source(mirror: Mirror) -> None:
 
 
 def give_up(mirror: Mirror, end: Members) -> str:
-    """The mirror is no more: remove its record; what is to be said when that was not possible."""
+    """The mirror is deleted: remove its record; returns a warning when that failed, or ""."""
     trouble = []
     for driver in end.drivers:
         try:
@@ -261,12 +262,12 @@ def give_up(mirror: Mirror, end: Members) -> str:
                 with mirror.locked(driver):
                     driver.unrelate(mirror.id)
         except (MirrordError, OSError) as error:
-            trouble.append(f"Its relationship record stays at {driver}: {error}.")
+            trouble.append(f"Its relationship record was not removed at {driver}: {error}.")
     return " ".join(trouble)
 
 
 def take_over(mirror: Mirror, *, yes: bool) -> Result:
-    """Let this host control the mirror; both ends refuse its controller until now from then on."""
+    """Let this host control the mirror; both ends then refuse its previous controller."""
     with mirror.hold(Verb.TAKEOVER):
         record = mirror.relation.known
         if record is None:
@@ -279,18 +280,18 @@ def take_over(mirror: Mirror, *, yes: bool) -> Result:
             )
         controller = mirror.relation.controller
         if is_same(record.controller, controller):
-            return Result("already_controls", f"This host controls '{mirror.name}' already.")
+            return Result("already_controls", f"This host already controls '{mirror.name}'.")
         if mirror.destination.append_only:
             raise Refused(
                 "the mirror cannot be taken over from here",
                 where=str(mirror.destination),
-                why="this host may only append there",
-                hint="Take it over on that host.",
+                why="this host has append-only access there",
+                hint="Run the takeover on that host.",
             )
         lines = [
-            f"takeover '{mirror.name}': this host ({controller}) controls it from then on, "
-            f"in epoch {record.epoch + 1}.",
-            f"   The controller {record.controller} is refused by both ends.",
+            f"takeover '{mirror.name}': this host ({controller}) will control it, in epoch "
+            f"{record.epoch + 1}.",
+            f"   Both ends will refuse the previous controller, {record.controller}.",
             f"   {mirror.source} is the source, {mirror.destination} the destination.",
         ]
         if not yes:
@@ -302,6 +303,6 @@ def take_over(mirror: Mirror, *, yes: bool) -> Result:
         mirror.catalogue.add_event(mirror.id, "warning", text)
     return Result(
         "done",
-        f"This host controls '{mirror.name}' from now on (epoch {record.epoch + 1}).",
+        f"This host now controls '{mirror.name}' (epoch {record.epoch + 1}).",
         {"epoch": record.epoch + 1, "before": record.controller},
     )

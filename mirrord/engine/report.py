@@ -1,5 +1,5 @@
-"""What a mirror is, does and has done, for people and machines. Changes nothing (but `delta`,
-which takes a snapshot of the source for as long as it looks).
+"""State, activity and history of a mirror, for people and machines. Changes nothing (except that
+`delta` takes a temporary snapshot of the source).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mirrord.engine.shown import Fault
 from mirrord.system import clock, locks
 from mirrord.system.waiting import LOOK_S
 
-#: Of a mirror that nothing was interrupted of.
+#: For a mirror without an interrupted transfer.
 NO_CHECKPOINT: Mapping[str, Any] = MappingProxyType(
     {"checkpoint_bytes": 0, "checkpoint_of_bytes": None, "checkpoint_age_s": None}
 )
@@ -35,7 +35,7 @@ _OF_VERBS = frozenset({"failure", "verb"})
 
 
 def status(mirror: Mirror) -> dict[str, Any]:
-    """One mirror's standing (docs/cli-json.md, `status`). Never raises for an unreachable end."""
+    """One mirror's status (docs/cli-json.md, `status`). Never raises for an unreachable end."""
     operation = mirror.catalogue.operation(mirror.id)
     holder = locks.holder_of(mirror.run.lock)
     facts, trouble = facts_of(mirror.destination)
@@ -60,11 +60,11 @@ def status(mirror: Mirror) -> dict[str, Any]:
     problems += [base_risk] if base_risk else []
     if not holder:
         problems += _unfinished(operation, last)
-    told = "\n".join(problems)
+    problem_text = "\n".join(problems)
     problems += [
         fault.text
         for fault, failure in zip(_failed(failures), failures, strict=True)
-        if failure.error not in told
+        if failure.error not in problem_text
     ]
     confirmed_ns = seen.confirmed_ns
     lag_ns = clock.now_ns() - confirmed_ns if confirmed_ns else None
@@ -121,7 +121,7 @@ def members(mirror: Mirror) -> list[dict[str, str]]:
 
 
 def _left_s(progress: dict[str, Any]) -> float | None:
-    """How long the running transfer still takes at the rate that it had so far."""
+    """The remaining time of the running transfer at its rate so far."""
     try:
         left = float(progress["estimate_bytes"]) - float(progress["done_bytes"])
         rate = float(progress["rate_bytes_s"])
@@ -131,17 +131,17 @@ def _left_s(progress: dict[str, Any]) -> float | None:
 
 
 def promise(rpo_s: float | None, lag_s: float | None, *, left_s: float | None) -> dict[str, Any]:
-    """How it stands with the promise: the share of it that is used, and when it will break.
+    """The status of the RPO: the share of it that is used, and when it will be exceeded.
 
-    left_s: how long the running transfer still takes; None when none runs.
+    left_s: the remaining time of the running transfer; None when none runs.
     """
     used = lag_s / rpo_s if rpo_s and lag_s is not None else None
     text = ""
     if rpo_s and lag_s is not None:
         if lag_s >= rpo_s:
-            text = f"the RPO is broken since {format_duration(lag_s - rpo_s)}"
+            text = f"the RPO has been exceeded for {format_duration(lag_s - rpo_s)}"
         elif left_s is not None and lag_s + left_s > rpo_s:
-            text = f"at this rate the RPO breaks in {format_duration(rpo_s - lag_s)}"
+            text = f"at this rate the RPO will be exceeded in {format_duration(rpo_s - lag_s)}"
     return {
         "rpo_s": rpo_s,
         "rpo_used": round(used, 4) if used is not None else None,
@@ -192,7 +192,7 @@ def sentence(text: str) -> str:
 
 
 def facts_of(driver: Driver) -> tuple[VolumeFacts | None, str]:
-    """What an end says of itself, or why it does not answer."""
+    """The facts of an end, or why it cannot be reached."""
     try:
         with driver.waiting.hurried(LOOK_S):
             return driver.facts(), ""
@@ -201,7 +201,7 @@ def facts_of(driver: Driver) -> tuple[VolumeFacts | None, str]:
 
 
 def row_of(mirror: Mirror, trouble: str) -> MirrorRow:
-    """A mirror's standing. trouble: why the destination cannot be asked, where nothing is known."""
+    """A mirror's row. trouble: why the destination cannot be reached, or ""."""
     if not trouble:
         return mirror.row()
     known = mirror.catalogue.mirror(mirror.id)
@@ -209,27 +209,27 @@ def row_of(mirror: Mirror, trouble: str) -> MirrorRow:
 
 
 def _true_state(recorded: State, facts: VolumeFacts | None) -> State:
-    """A destination that somebody made live is broken off, whatever was recorded here."""
+    """A destination that has been made live is broken off, whatever was recorded here."""
     if facts and recorded is State.MIRRORED and facts.role is Role.LIVE:
         return State.BROKEN_OFF
     return recorded
 
 
 def _unfinished(operation: Operation | None, last: TransferRow | None) -> list[str]:
-    """What the last transfer left behind, which the next command takes up by itself."""
+    """What the last transfer left behind, which the next command recovers by itself."""
     found = []
     if operation and operation.verb not in DECIDED and not (last and last.error):
         found.append(
-            f"process {operation.pid} ended in the middle of {operation.verb}: the next command "
-            "that changes this mirror takes that up"
+            f"process {operation.pid} ended during {operation.verb}: the next command that changes "
+            "this mirror recovers it"
         )
     if last and last.error:
-        found.append(f"the last transfer did not succeed: {last.error}")
+        found.append(f"the last transfer failed: {last.error}")
     return found
 
 
 def _interrupted(mirror: Mirror, operation: Operation) -> list[Fault]:
-    """An operation on live volumes that is left, though nobody is at work on it."""
+    """An operation on live volumes that was interrupted: no process is running it."""
     now = mirror.catalogue.operation(mirror.id)
     if operation.verb not in DECIDED or now is None or now.started_ns != operation.started_ns:
         return []  # it has ended meanwhile
@@ -270,7 +270,7 @@ def _blocked(mirror: Mirror, guid: str) -> str:
 
 
 def _checkpoint(mirror: Mirror, last: TransferRow | None) -> dict[str, Any]:
-    """What an interrupted transfer left to go on from, of how much, and since when."""
+    """The checkpoint of an interrupted transfer: its size, that of the transfer, and its age."""
     try:
         here = max((s.received_bytes for s in mirror.destination.stagings()), default=0)
     except (MirrordError, OSError):
@@ -278,13 +278,13 @@ def _checkpoint(mirror: Mirror, last: TransferRow | None) -> dict[str, Any]:
     operation = mirror.catalogue.operation(mirror.id) if here else None
     if operation is None:
         return {**NO_CHECKPOINT, "checkpoint_bytes": here}
-    said = operation.arguments
-    # After a crash nobody has written down yet when that was.
-    since_ns = said.get("kept_ns") or (last.started_ns if last else operation.started_ns)
+    arguments = operation.arguments
+    # After a crash that time is not recorded yet.
+    since_ns = arguments.get("kept_ns") or (last.started_ns if last else operation.started_ns)
     return {
         "checkpoint_bytes": here,
-        "checkpoint_of_bytes": max(int(said.get("estimate_bytes") or 0), here)
-        if said.get("estimate_bytes")
+        "checkpoint_of_bytes": max(int(arguments.get("estimate_bytes") or 0), here)
+        if arguments.get("estimate_bytes")
         else None,
         "checkpoint_age_s": round(max(0, clock.now_ns() - int(since_ns)) / 1e9, 3),
     }
@@ -344,7 +344,7 @@ def snapshots(mirror: Mirror) -> dict[str, Any]:
 
 
 def _merged(source: list[Snapshot], destination: list[Snapshot]) -> list[str]:
-    """The guids of both ends in one order that agrees with each end's own."""
+    """The guids of both ends in one order that agrees with the order of each end."""
     merged = [snapshot.guid for snapshot in destination]
     at = 0
     for snapshot in source:
@@ -359,14 +359,14 @@ def _merged(source: list[Snapshot], destination: list[Snapshot]) -> list[str]:
 def delta(
     mirror: Mirror, *, base: str | None, incremental: str | None, states: bool, files: bool
 ) -> dict[str, Any]:
-    """What the next update would send, or what lies between two snapshots of the source.
+    """What the next update would send, or the difference between two snapshots of the source.
 
     base, incremental: names or guids of source snapshots; None: the base of the next update, and
-    the source as it is now (by a snapshot that is deleted again).
+    the source as it is now (a temporary snapshot).
     """
     with mirror.hold(Verb.UPDATE, activity=Activity.SNAPSHOTTING):
         pending = recovery.recover(mirror).pending
-        if mirror.catalogue.mirror(mirror.id) is None:  # it was lost: what it said is at the ends
+        if mirror.catalogue.mirror(mirror.id) is None:  # it was lost: rebuild it from the ends
             check_there(mirror.destination.facts(), mirror)
             mirror.row()
         live_source(mirror)
@@ -455,7 +455,7 @@ def _delta_dict(mirror: Mirror, base: Snapshot | None, found: Delta) -> dict[str
 
 
 def _usual_rate(mirror: Mirror) -> float | None:
-    """Bytes a second of this mirror's last transfers that were long enough to tell."""
+    """Bytes per second of this mirror's last transfers, without very short ones."""
     done = [
         (row.stream_bytes, row.duration_ms)
         for row in mirror.catalogue.transfers(mirror.id, limit=20)

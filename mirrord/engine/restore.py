@@ -16,8 +16,8 @@ from mirrord.core.units import format_few
 from mirrord.drivers.contract import Capability
 from mirrord.engine import failover_steps, pinning, places, plan, recovery
 from mirrord.engine.failover import (
-    Turn,
-    begin_turn,
+    FailbackPlan,
+    begin_failback,
     carry_out,
     loss_lines,
     nested_lines,
@@ -36,23 +36,23 @@ def restore_files(
 ) -> Result:
     """Copy files or folders out of a snapshot: into the source volume, or into a folder.
 
-    Each appears whole or not at all (copied beside, then renamed). What is there already is
-    refused, or with `overwrite` kept beside under the name `NAME.before-restore`.
+    Each appears completely or not at all (copied next to its place, then renamed). An existing file
+    is refused, or with `overwrite` renamed to `NAME.before-restore`.
     """
     mirror.permit(Verb.RESTORE)
     if mirror.destination.remote or (into is None and mirror.source.remote):
         raise Unsupported(
             "single files can be restored only where both volumes are on this host",
             where=str(mirror.destination if mirror.destination.remote else mirror.source),
-            hint=f"'mirrord snapshots {mirror.name}' shows where each can be read: copy them from "
-            "there (scp, rsync). 'mirrord restore NAME --all' brings back the whole volume.",
+            hint=f"'mirrord snapshots {mirror.name}' shows where each can be read: copy the files "
+            "from there (scp, rsync). 'mirrord restore NAME --all' restores the whole volume.",
         )
     if Capability.FILES not in mirror.destination.capabilities:
         _refuse_several(mirror, snapshot)
         raise Unsupported(
             f"single files cannot be restored from a {mirror.destination.kind} volume",
             where=str(mirror.destination),
-            why="it holds blocks, not files, or several file systems in one",
+            why="it holds blocks, not files, or several file systems",
             hint=f"'mirrord restore {mirror.name} --all' restores the whole volume. (Each dataset "
             "of a tree has its files in .zfs/snapshot.)",
         )
@@ -70,12 +70,12 @@ def restore_files(
             raise Refused(
                 "there is no live source to restore into",
                 where=str(mirror.source),
-                hint="Give a folder: --to FOLDER.",
+                hint="Specify a folder: --to FOLDER.",
             )
         into_root, keep_parents = Path(facts.view), True
     else:
         if not into.is_dir():
-            raise UsageError(f"'{into}' is not a folder", hint="Make it first, or check --to.")
+            raise UsageError(f"'{into}' is not a folder", hint="Create it first, or check --to.")
         into_root, keep_parents = into, False
     jobs = [
         _job(Path(chosen.path), into_root, _inside(mirror, path), keep_parents=keep_parents)
@@ -84,9 +84,9 @@ def restore_files(
     for _old, new in jobs:
         if os.path.lexists(new) and not overwrite:
             raise Refused(
-                "a file of that name is there",
+                "a file of that name exists already",
                 where=str(new),
-                hint="Add --overwrite (the present one is kept as NAME.before-restore), or give "
+                hint="Add --overwrite (the existing one is kept as NAME.before-restore), or give "
                 "another folder with --to.",
             )
     for old, new in jobs:
@@ -99,7 +99,7 @@ def restore_files(
 
 
 def _refuse_several(mirror: Mirror, wanted: str | None) -> None:
-    """Where each member has files, say where those of the snapshot can be read."""
+    """`Unsupported` where each member has files: the hint says where they can be read."""
     drivers = mirror.destination.drivers
     if not all(Capability.FILES in driver.capabilities for driver in drivers):
         return
@@ -131,7 +131,7 @@ def _inside(mirror: Mirror, path: str) -> PurePosixPath:
     if ".." in pure.parts or not pure.parts:
         raise UsageError(
             f"'{path}' does not name a file in the volume",
-            hint="Give the path inside the volume, for example etc/hosts; --all restores all.",
+            hint="Give the path inside the volume, for example etc/hosts; --all restores it all.",
         )
     return pure
 
@@ -144,14 +144,14 @@ def _job(
         raise NotFound(
             "no such file in the snapshot",
             where=str(old),
-            hint="Look in an older one: 'mirrord snapshots NAME' lists them, --snapshot names one.",
+            hint="Try an older one: 'mirrord snapshots NAME' lists them, --snapshot selects one.",
         )
     if not keep_parents:
         return old, new_root / inside.name
     new = _no_links(new_root, inside)
     if not new.parent.is_dir():
         raise NotFound(
-            "the folder of the file is not there any more",
+            "the folder of the file no longer exists",
             where=str(new.parent),
             hint="Restore the folder itself, or give another one with --to.",
         )
@@ -159,7 +159,7 @@ def _job(
 
 
 def _no_links(root: Path, inside: PurePosixPath) -> Path:
-    """`root / inside`, refusing a symbolic link on the way: it could lead out of the volume."""
+    """`root / inside`, refusing a symbolic link in the path: it could lead out of the volume."""
     path = root
     for part in inside.parts[:-1]:
         path = path / part
@@ -169,42 +169,42 @@ def _no_links(root: Path, inside: PurePosixPath) -> Path:
             break
         if stat.S_ISLNK(mode):
             raise Refused(
-                "a folder on the way is a symbolic link",
+                "a folder in the path is a symbolic link",
                 where=str(path),
-                hint="Give the path that it leads to.",
+                hint="Give the path that it points to.",
             )
     return root / inside
 
 
 def _copy(old: Path, new: Path) -> None:
-    beside = _beside(new, ".mirrord-restore")
+    staged = _beside(new, ".mirrord-restore")
     copy = command.find("cp", hint="Install coreutils.")
     steps.reached("RESTORE:COPY")
-    _remove(beside)
+    _remove(staged)
     done = command.run(
-        [copy, "--archive", "--reflink=auto", "--no-target-directory", "--", str(old), str(beside)],
+        [copy, "--archive", "--reflink=auto", "--no-target-directory", "--", str(old), str(staged)],
         timeout_s=_COPY_TIMEOUT_S,
     )
     if done.status != 0:
-        _remove(beside)
+        _remove(staged)
         raise IoFailed("the file was not restored", where=str(new), why=done.errors.strip())
     if os.path.lexists(new):
         kept = _beside(new, ".before-restore")
         if os.path.lexists(kept):
-            _remove(beside)
+            _remove(staged)
             raise Refused(
-                "an earlier restore's copy is in the way",
+                "a file kept by an earlier restore exists already",
                 where=str(kept),
-                hint="Look at it, then remove or rename it.",
+                hint="Check it, then remove or rename it.",
             )
         steps.reached("RESTORE:ASIDE")
         os.rename(new, kept)
     steps.reached("RESTORE:RENAME")
-    os.rename(beside, new)
+    os.rename(staged, new)
 
 
 def _beside(path: Path, suffix: str) -> Path:
-    """The path with that behind it; a name that gets too long by it is cut."""
+    """The path with the suffix appended; a name that would be too long is truncated."""
     name = os.fsencode(path.name)[: _NAME_BYTES_MAX - len(suffix)]
     return path.with_name(f"{os.fsdecode(name)}{suffix}")
 
@@ -219,9 +219,9 @@ def _remove(path: Path) -> None:
 def restore_all(mirror: Mirror, *, snapshot: str | None, yes: bool, force: bool = False) -> Result:
     """Bring the whole source volume back to a snapshot of the destination.
 
-    A source that is lost (absent) is made again; one that is there goes back to the newest common
-    snapshot, its own changes kept as `diverged`, and gets the rest from the destination. force:
-    also when somebody has files of it open for writing.
+    A source that is lost (absent) is created again; an existing one is rolled back to the newest
+    common snapshot, its own changes kept as `diverged`, and receives the rest from the destination.
+    force: even when processes have files of it open for writing.
     """
     with mirror.hold(Verb.RESTORE, activity=Activity.RESYNCING):
         recovered = recovery.recover(mirror)
@@ -229,29 +229,29 @@ def restore_all(mirror: Mirror, *, snapshot: str | None, yes: bool, force: bool 
         chosen = pick_snapshot(mirror, snapshot)
         if chosen.kind is SnapshotKind.DIVERGED:
             raise Refused(
-                "a diverged snapshot cannot be restored whole",
+                "a diverged snapshot cannot be restored with --all",
                 where=chosen.name,
-                hint="Copy what you need out of it, or reverse the mirror.",
+                hint="Copy the files you need from it, or reverse the mirror.",
             )
-        turn, base = _plan(mirror, chosen)
+        failback, base = _plan(mirror, chosen)
         if not yes:
-            return Result("needs-yes", "\n".join(turn.lines), turn.data())
+            return Result("needs-yes", "\n".join(failback.lines), failback.data())
         if not force:
             failover_steps.refuse_writers(mirror.source, mirror.name)
         if recovered.pending is not None:
             recovery.drop(mirror, recovered.pending)
         with mirror.source_locked():
-            begin_turn(mirror, turn, mirror.source, {"chosen": chosen.name, "base": base})
+            begin_failback(mirror, failback, mirror.source, {"chosen": chosen.name, "base": base})
             finished = carry_out(mirror)
             pinning.renew(mirror)
-        lines = [f"{mirror.source.facts().view} is as it was at {chosen.name}."]
+        lines = [f"{mirror.source.facts().view} was restored to {chosen.name}."]
         if finished.kept:
-            lines.append(f"What it had beyond that is kept as {finished.kept}.")
+            lines.append(f"Its later changes are kept as {finished.kept}.")
         lines += [f"Warning: {line}" for line in finished.lines]
-        return Result("done", "\n".join(lines), turn.data() | {"kept_as": finished.kept})
+        return Result("done", "\n".join(lines), failback.data() | {"kept_as": finished.kept})
 
 
-def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[Turn, str | None]:
+def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[FailbackPlan, str | None]:
     facts = mirror.source.facts()
     where = str(mirror.source)
     if facts.fixed:
@@ -266,59 +266,59 @@ def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[Turn, str | None]:
     )
     if common is None:
         _refuse_partly_lost(mirror)
-    # (An interrupted restore may have prepared the place, and nothing has come.)
+    # (An interrupted restore may have prepared the location without receiving anything.)
     begun = facts.role is Role.MIRROR and facts.mirror_id == mirror.id
     lost_all = set(mirror.source.roles()) == {Role.ABSENT}
     if lost_all or (begun and not mirror.source.snapshots()):
         places.check_mounted(mirror, new_disk=True)
-        line = f"restore '{mirror.name}': {where} is made again from {chosen.name}."
+        line = f"restore '{mirror.name}': {where} is created again from {chosen.name}."
         base = common.guid if common else None
-        return Turn(Verb.RESTORE, chosen, where, None, (line,)), base
+        return FailbackPlan(Verb.RESTORE, chosen, where, None, (line,)), base
     if common is None:
         raise Refused(
             "source and destination have no snapshot in common",
             where=where,
-            hint="Move the source volume away; restore then makes it again.",
+            hint="Rename the source volume; restore then creates it again.",
         )
     if common.guid == chosen.guid:
         _check_whole(mirror, chosen)
     lost = mirror.source.losses(common.guid)
     writers = tuple(mirror.source.writers())
-    rest = "" if common.guid == chosen.guid else f", and the rest is brought up to {chosen.name}"
+    rest = "" if common.guid == chosen.guid else f", then brought forward to {chosen.name}"
     lines = (
-        f"restore '{mirror.name}': {where} goes back to {common.name}{rest}.",
+        f"restore '{mirror.name}': {where} is rolled back to {common.name}{rest}.",
         *loss_lines(lost),
         *writer_lines(writers),
         *nested_lines(facts),
     )
-    return Turn(Verb.RESTORE, chosen, where, lost, lines, writers), common.guid
+    return FailbackPlan(Verb.RESTORE, chosen, where, lost, lines, writers), common.guid
 
 
 def _refuse_partly_lost(mirror: Mirror) -> None:
-    """A lost member cannot be made again beside others that cannot go back to the same set."""
+    """`Refused` when a member is lost and the others cannot be rolled back to the same set."""
     lost = [str(one) for one in mirror.source.drivers if one.facts().role is Role.ABSENT]
     if not lost or len(lost) == len(mirror.source.drivers):
         return
     raise Refused(
-        "a member of the source is lost, and the others have no set with it",
+        "a member of the source is lost, and the others have no common set with the destination",
         where=", ".join(lost),
-        why="all members of the source must go back to one set, or be made again from it",
-        hint="Move the volumes of the other members away (rename them); restore then makes all "
-        "members again from the destination. Or 'mirrord break NAME' and work on there.",
+        why="all members of the source must be rolled back to one set, or created again from it",
+        hint="Rename the volumes of the other members; restore then creates all members again from "
+        "the destination. Or run 'mirrord break NAME' and use the destination.",
     )
 
 
 def _check_whole(mirror: Mirror, chosen: Snapshot) -> None:
-    """Refuse to go back to a snapshot of which the source has lost a part."""
+    """Refuse to roll back to a snapshot of which the source has lost a part."""
     here, there = mirror.source.members(chosen.guid), mirror.destination.members(chosen.guid)
     gone = sorted(path for guid, path in there.items() if guid not in here)
     if not gone:
         return
     name, copy, to = chosen.name, mirror.destination.location, mirror.source.location
     raise Refused(
-        f"the source has no longer all of {name}",
+        f"the source no longer has all of {name}",
         where=str(mirror.source),
-        why=f"what was {format_few(gone)} is gone",
-        hint=f"Bring each back: zfs send {copy}/{gone[0]}@{name} | zfs receive {to}/{gone[0]}; or "
-        f"rename the whole away ('zfs rename {to} {to}-old'): restore --all then makes it anew.",
+        why=f"missing there: {format_few(gone)}",
+        hint=f"Recover each: zfs send {copy}/{gone[0]}@{name} | zfs receive {to}/{gone[0]}; or "
+        f"rename the dataset ('zfs rename {to} {to}-old'): restore --all then creates it again.",
     )

@@ -1,5 +1,5 @@
-"""Ship: the second phase of an update. Each member's snapshot of a set goes into a complete staging
-at that member's destination; several members at the same time, each resumable by itself.
+"""Ship: the second phase of an update. Each member's snapshot of a set is sent to a staging at that
+member's destination; several members at the same time, each resumable by itself.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from mirrord.engine.crew import Crew
     from mirrord.engine.tally import Tally
 
-#: So many members at the same time.
+#: The maximum number of members at the same time.
 AT_ONCE = 4
 
 
 class Leg(NamedTuple):
-    """What one member has to send: its way, its base (None: everything), its snapshot."""
+    """What one member has to send: its route, its base (None: everything), its snapshot."""
 
     route: Route
     base: str | None
@@ -37,8 +37,8 @@ class Leg(NamedTuple):
 def legs(
     routes: Sequence[Route], base: str | None, snapshot: Snapshot, *, held: Collection[str] = ()
 ) -> list[Leg]:
-    """The legs of a set. routes: of the members, in their order. held: what receivers have
-    committed already, by its identity there: that is not sent again.
+    """The legs of a set. routes: of the members, in their order. held: identities of what receivers
+    have committed already: that is not sent again.
     """
     before, parts = base_parts(base, len(routes)), sets.split(snapshot, len(routes))
     every = (Leg(*words) for words in zip(routes, before, parts, strict=True))
@@ -46,25 +46,25 @@ def legs(
 
 
 def ship(found: Sequence[Leg], transfer_id: str, *, run: RunFiles, watcher: Watcher) -> Outcome:
-    """Carry all of them. The first that fails ends the others; their checkpoints stay.
+    """Carry all of them. The first that fails ends the others; their checkpoints are kept.
 
-    run, watcher: are told of all legs as of one transfer.
+    run, watcher: receive the progress of all legs as that of one transfer.
     """
     started_s = clock.monotonic_s()
     if len(found) > 1:
-        from mirrord.engine.crew import Crew  # (they take long, and few need them)
+        from mirrord.engine.crew import Crew  # (slow to load, and rarely needed)
         from mirrord.engine.tally import Tally
 
         crew = Crew(AT_ONCE)
         tally = Tally(run, watcher, crew.check)
         outcomes = crew.run([partial(_apart, leg, transfer_id, crew, tally) for leg in found])
-    else:  # what is alone needs no thread
+    else:  # a single leg needs no thread
         outcomes = [carry(leg.route, transfer_id, leg.base, leg.snapshot) for leg in found]
     return _sum(outcomes, clock.monotonic_s() - started_s)
 
 
 def _apart(leg: Leg, transfer_id: str, crew: Crew, tally: Tally) -> Outcome:
-    """Carry a leg in a thread of its own. What is for the caller's thread alone is done there."""
+    """Carry a leg in its own thread. What only the caller's thread may do is passed to it."""
     before, waiting, progress = leg.route.waiting, Waiting(), tally.leg()
     waiting.hurry_s = before.hurry_s
     tell, make_room = leg.route.tell, leg.route.make_room
@@ -84,7 +84,7 @@ def _apart(leg: Leg, transfer_id: str, crew: Crew, tally: Tally) -> Outcome:
 
 
 def _sum(outcomes: Sequence[Outcome], duration_s: float) -> Outcome:
-    """One outcome: sizes are added, times are those of the longest."""
+    """One outcome: sizes are added, times are the longest."""
     if len(outcomes) == 1:
         return outcomes[0]
     return Outcome(

@@ -1,5 +1,5 @@
-"""What the destination shows, and what is wrong with the two ends: by looking, not by what was
-recorded. Each fault is a problem in `status` and an alarm of the daemon; docs/alarms.md.
+"""What the destination shows, and what is wrong with the two ends: as observed, not as recorded.
+Each fault is a problem in `status` and an alarm of the daemon; docs/alarms.md.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Shown(NamedTuple):
 
 def look(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None, trouble: str) -> Shown:
     """What the destination shows now. facts: of the destination, None when it cannot be reached,
-    because of `trouble`. Behind a link that is down it shows what it showed; on this host it shows
-    nothing that anybody could use.
+    because of `trouble`. Behind a link that is down it still shows what it showed; on this host it
+    shows nothing usable.
     """
     if facts is None:
         fault = _fault(f"the destination cannot be reached: {trouble}")
@@ -51,7 +51,7 @@ def look(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None, trouble: str
     full = _full(mirror, facts)
     absent = _absent(mirror, facts)
     if row.state is not State.MIRRORED:
-        # A promoted destination has its own life; it began as what it showed last.
+        # A promoted destination is changed independently; it began as what it showed last.
         gone = row.state is State.BROKEN_OFF and facts.role is Role.ABSENT
         return Shown("", row.confirmed_ns, (absent,) if absent and gone else full)
     if absent is not None:
@@ -74,8 +74,8 @@ def look(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None, trouble: str
 
 
 def look_at_source(mirror: Mirror) -> tuple[Fault, ...]:
-    """Whether there is a volume at the source. One that cannot be asked is no fault here: it is a
-    risk for the base.
+    """Whether there is a volume at the source. One that cannot be reached is not reported here: it
+    is a risk for the base.
     """
     try:
         with mirror.waiting.hurried(LOOK_S):
@@ -88,7 +88,7 @@ def look_at_source(mirror: Mirror) -> tuple[Fault, ...]:
     if facts.role not in (Role.ABSENT, Role.FOREIGN):
         return ()
     note = facts.notes[0] if facts.notes else "nothing is at that path"
-    what = "not there" if facts.role is Role.ABSENT else "not a volume that can be mirrored"
+    what = "missing" if facts.role is Role.ABSENT else "not a volume that can be mirrored"
     text = f"the source {mirror.source} is {what}: {note}; check that it is mounted"
     return (Fault("source", "error", text),)
 
@@ -98,28 +98,28 @@ def _fault(text: str) -> Fault:
 
 
 def _shows_nothing(mirror: Mirror) -> str:
-    """Why an end that is there shows no set."""
+    """Why an existing end shows no set."""
     try:
         if all(driver.facts().shown for driver in mirror.destination.drivers):
-            return "shows different sets at its members: the next update shows one set at all"
+            return "shows different sets at its members: the next update makes them show one set"
     except (MirrordError, OSError) as error:
         return f"cannot be read: {one_line(error)}"
-    return "shows nothing: its view is not there any more"
+    return "shows nothing: its view is missing"
 
 
 def _absent(mirror: Mirror, facts: VolumeFacts) -> Fault | None:
     where, note = str(mirror.destination), facts.notes[0] if facts.notes else ""
     if facts.role is Role.ABSENT:
         why = note or "nothing is at that path"
-        return _fault(f"the destination {where} is not there: {why}; check that it is mounted")
+        return _fault(f"the destination {where} is missing: {why}; check that it is mounted")
     if facts.role is Role.FOREIGN or (facts.role is Role.MIRROR and facts.mirror_id != mirror.id):
         tail = f": {note}" if note else ""
-        return _fault(f"the destination {where} is not this mirror's any more{tail}")
+        return _fault(f"the destination {where} no longer belongs to this mirror{tail}")
     return None
 
 
 def _is_another(mirror: Mirror, guid: str) -> bool:
-    """Whether it is not what was committed last, and no verb is just committing it or was
+    """Whether it is not what was committed last, no verb is committing it now, and none was
     interrupted between the commit and its record.
     """
     operation = mirror.catalogue.operation(mirror.id)
@@ -136,14 +136,14 @@ def _is_another(mirror: Mirror, guid: str) -> bool:
 
 
 def _another(mirror: Mirror, row: MirrorRow, name: str, taken_ns: int) -> Fault:
-    """Both ends are right by themselves, but it is not what was committed last."""
+    """Both ends are valid, but the destination does not show what was committed last."""
     taken = ""
     if taken_ns:
         taken = f" (taken {datetime.fromtimestamp(taken_ns / 1e9, UTC).astimezone():%F %T})"
     committed = _name(mirror, row.confirmed_guid, None)
     return _fault(
         f"the destination {mirror.destination} shows {name}{taken}, but {committed} was committed "
-        "last: an older disk or image is mounted there, or somebody turned it back"
+        "last: an older disk or image is mounted there, or it was rolled back"
     )
 
 
@@ -167,19 +167,19 @@ def _full(mirror: Mirror, facts: VolumeFacts) -> tuple[Fault, ...]:
     if not facts.used_bytes or facts.free_bytes >= _FULL_BYTES:
         return ()
     free = format_size(facts.free_bytes)
-    return (_fault(f"no space is left at the destination {mirror.destination}: {free} are free"),)
+    return (_fault(f"no space is left at the destination {mirror.destination}: {free} free"),)
 
 
 def _read_only(mirror: Mirror) -> tuple[Fault, ...]:
     """Whether the file system that holds the destination is read-only, where that can be seen.
 
-    Not of a dataset: that of a mirror is always mounted so.
+    Not for a dataset: the dataset of a mirror is always mounted read-only.
     """
     found = []
     for driver in mirror.destination.drivers:
         if not driver.remote and _is_read_only(driver.location):
             text = f"the file system of the destination {driver} is read-only"
-            found.append(_fault(f"{text}: look at 'dmesg', then mount it writable"))
+            found.append(_fault(f"{text}: check 'dmesg', then mount it writable"))
     return tuple(found)
 
 

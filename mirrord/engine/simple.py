@@ -25,7 +25,7 @@ from mirrord.system.waiting import HURRY_S
 
 
 def abort(mirror: Mirror, *, hard: bool) -> Result:
-    """End the running transfer. Its checkpoint stays where the driver can; `hard` drops it."""
+    """End the running transfer. Its checkpoint is kept if the driver can; `hard` drops it."""
     with preempt.first(mirror, Verb.ABORT) as stopped:
         return _abort(mirror, hard=hard, stopped=stopped)
 
@@ -34,7 +34,7 @@ def _abort(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
     if not stopped and mirror.catalogue.operation(mirror.id) is None:
         return _thawed(mirror) or _idle(mirror)
     try:
-        # Who ends a transfer because the line is dead shall not have to wait for the line.
+        # An abort because of a dead link must not wait for that link.
         with mirror.waiting.hurried(HURRY_S if stopped and not hard else 0):
             return _abort_held(mirror, hard=hard, stopped=stopped)
     except (LinkLost, Unreachable) as error:
@@ -45,8 +45,8 @@ def _abort(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
             raise
         return Result(
             "done",
-            f"The transfer was ended. The other end does not answer ({error}): the next command "
-            f"looks at what it has of '{mirror.name}', and goes on from there.",
+            f"The transfer was aborted. The other end does not answer ({error}): the next command "
+            f"checks what it has received of '{mirror.name}', and resumes from there.",
             {"stopped": True, "checkpoint": True},
         )
 
@@ -61,7 +61,7 @@ def _thawed(mirror: Mirror) -> Result | None:
     relation.ask_source(mirror)
     with mirror.source_locked():
         mirror.source.thaw()
-    return Result("done", f"{mirror.source} was frozen by an interrupted reverse; it is not now.")
+    return Result("done", f"{mirror.source} was frozen by an interrupted reverse; it is thawed.")
 
 
 def _idle(mirror: Mirror) -> Result:
@@ -69,7 +69,7 @@ def _idle(mirror: Mirror) -> Result:
 
 
 def _abort_here(mirror: Mirror, error: MirrordError) -> Result:
-    """Give up what was begun, without the other end."""
+    """Give up an interrupted operation, without the other end."""
     with mirror.hold_here(Verb.ABORT):
         mirror.catalogue.end(
             mirror.id, event=("warning", f"gave up an unfinished operation: {error}")
@@ -102,17 +102,17 @@ def _abort_held(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
         kept = ""
         if pending is not None and hard:
             recovery.drop(mirror, pending)
-            kept = " Its checkpoint is dropped."
+            kept = " Its checkpoint was discarded."
         elif pending is not None:
             done = {s.transfer_id: s.received_bytes for s in mirror.destination.stagings()}
             size = format_size(done.get(pending.transfer_id, 0))
             kept = (
-                f" A checkpoint of {size} stays: the next update goes on from there "
-                f"('mirrord abort {mirror.name} --hard' drops it)."
+                f" A checkpoint of {size} is kept: the next update resumes from there "
+                f"('mirrord abort {mirror.name} --hard' discards it)."
             )
         if not stopped and pending is None:
             return _idle(mirror)
-        head = "The transfer was ended" if stopped else "No transfer is running"
+        head = "The transfer was aborted" if stopped else "No transfer is running"
         return Result(
             "done" if stopped or hard else "already_idle",
             f"{head}; the destination of '{mirror.name}' shows what it showed before.{kept}",
@@ -134,16 +134,16 @@ def _give_up(mirror: Mirror, operation: Operation) -> Result:
 
 
 def resume_operation(mirror: Mirror, *, yes: bool) -> Result:
-    """Finish a verb that was interrupted, though there are later changes: they are kept aside."""
+    """Finish an interrupted verb although there are later changes: these are set aside."""
     with mirror.hold(Verb.RESUME_OPERATION, activity=Activity.RESYNCING):
         try:
             recovered = recovery.recover(mirror)
         except Undecided as why:
             operation = failover_steps.begun(mirror)
             lines = [
-                f"resume-operation '{mirror.name}': the {operation.verb} is finished.",
+                f"resume-operation '{mirror.name}': the {operation.verb} will be finished.",
                 f"   {why.why}.",
-                "   All of that is kept, as a `diverged` snapshot.",
+                "   The later changes are kept as a `diverged` snapshot.",
             ]
             if not yes:
                 return Result(
@@ -152,35 +152,35 @@ def resume_operation(mirror: Mirror, *, yes: bool) -> Result:
             finished = failover_steps.finish(mirror, operation)
             kept = f"\nThe later changes are kept as {finished.kept}." if finished.kept else ""
             data = {"verb": operation.verb, "kept_as": finished.kept}
-            text = f"The {operation.verb} of '{mirror.name}' is finished.{kept}"
+            text = f"The {operation.verb} of '{mirror.name}' was finished.{kept}"
             return Result("done", text, data)
     if recovered.finished:
-        text = f"The interrupted {recovered.finished} of '{mirror.name}' is finished."
+        text = f"The interrupted {recovered.finished} of '{mirror.name}' was finished."
         return Result("done", text, {"verb": recovered.finished, "kept_as": None})
     return Result("already_idle", f"No operation of '{mirror.name}' waits for a decision.")
 
 
 def quiesce(mirror: Mirror) -> Result:
-    """No new transfer begins from now on; a running one finishes. Survives restarts."""
+    """Block new transfers; a running one finishes. Survives restarts."""
     verdict = mirror.permit(Verb.QUIESCE)
     if isinstance(verdict, Already):
-        return Result(verdict.status, f"'{mirror.name}' is quiesced already.")
+        return Result(verdict.status, f"'{mirror.name}' is already quiesced.")
     mirror.catalogue.set_quiesced(mirror.id, True)
     mirror.catalogue.add_event(mirror.id, "info", "quiesced")
     return Result(
         "done",
-        f"'{mirror.name}' is quiesced: no transfer begins until 'mirrord resume {mirror.name}'.",
+        f"'{mirror.name}' is quiesced: no transfer starts until 'mirrord resume {mirror.name}'.",
     )
 
 
 def resume(mirror: Mirror) -> Result:
-    """Transfers may begin again."""
+    """Allow transfers again."""
     verdict = mirror.permit(Verb.RESUME)
     if isinstance(verdict, Already):
         return Result(verdict.status, f"'{mirror.name}' was not quiesced.")
     mirror.catalogue.set_quiesced(mirror.id, False)
     mirror.catalogue.add_event(mirror.id, "info", "resumed")
-    return Result("done", f"'{mirror.name}' may transfer again.")
+    return Result("done", f"'{mirror.name}' is resumed: transfers are allowed again.")
 
 
 def release(mirror: Mirror) -> Result:
@@ -200,8 +200,8 @@ def release(mirror: Mirror) -> Result:
         return Result(
             "done",
             f"'{mirror.name}' is released: {count} reference snapshot{'' if count == 1 else 's'} "
-            "deleted at the source. The destination stays as it is.\n"
-            f"To begin anew: 'mirrord delete {mirror.name}', then create a mirror with another "
+            "deleted at the source. The destination is not changed.\n"
+            f"To start over: 'mirrord delete {mirror.name}', then create a mirror with another "
             f"destination.{trouble}",
             {"deleted": count},
         )
@@ -211,15 +211,15 @@ def delete(mirror: Mirror, *, yes: bool, keep_snapshots: bool) -> Result:
     """Remove the mirror: its definition, its records, its reference snapshots at the source.
 
     The destination keeps what it has: live, or read-only as last shown. With `yes` it need not
-    even be there any more.
+    even exist any more.
     """
     try:
         return _delete_held(mirror, yes=yes, keep_snapshots=keep_snapshots)
     except (LinkLost, Unreachable) as error:
         if not yes:
-            error.hint = f"With --yes the mirror is deleted all the same. {error.hint}"
+            error.hint = f"With --yes the mirror is deleted anyway. {error.hint}"
             raise
-        trouble = f" It could not be told: {one_line(error)}."
+        trouble = f" The other end was not cleaned up: {one_line(error)}."
     with mirror.hold_here(Verb.DELETE):
         why = "the other end does not answer"
         try:
@@ -236,7 +236,7 @@ def delete(mirror: Mirror, *, yes: bool, keep_snapshots: bool) -> Result:
             try:
                 count = _drop_references(mirror)
             except (MirrordError, OSError) as error:
-                trouble += f" Snapshots stay at the source: {one_line(error)}."
+                trouble += f" Snapshots were not deleted at the source: {one_line(error)}."
         return _deleted(mirror, count, trouble)
 
 
@@ -245,8 +245,8 @@ def _deleted(mirror: Mirror, count: int, trouble: str) -> Result:
     mirror.catalogue.remove_mirror(mirror.id)
     return Result(
         "done",
-        f"'{mirror.name}' is deleted ({count} reference snapshot{'' if count == 1 else 's'} "
-        f"removed at the source). What {mirror.destination} holds stays there.{trouble}",
+        f"'{mirror.name}' was deleted ({count} reference snapshot{'' if count == 1 else 's'} "
+        f"removed at the source). The data at {mirror.destination} is kept.{trouble}",
         {"deleted": count},
     )
 
@@ -265,9 +265,9 @@ def _delete_held(mirror: Mirror, *, yes: bool, keep_snapshots: bool) -> Result:
             except (MirrordError, OSError) as error:
                 if not yes:
                     if isinstance(error, MirrordError):
-                        error.hint = "With --yes the mirror is deleted all the same. " + error.hint
+                        error.hint = "With --yes the mirror is deleted anyway. " + error.hint
                     raise
-                trouble += f" Snapshots stay at the source: {one_line(error)}."
+                trouble += f" Snapshots were not deleted at the source: {one_line(error)}."
         there = mirror.destination.present()
         facts = there.facts()
         if facts.role in (Role.MIRROR, Role.LIVE) and facts.mirror_id in ("", mirror.id):
@@ -276,17 +276,17 @@ def _delete_held(mirror: Mirror, *, yes: bool, keep_snapshots: bool) -> Result:
 
 
 def _unpin(mirror: Mirror, *ends: Members) -> str:
-    """The mirror needs nothing any more; what is to be said of an end that cannot be told."""
-    ways = pinning.give_up, relation.give_up
-    said = [give_up(mirror, one) for one in ends for give_up in ways]
-    return "".join(f" {text}" for text in said if text)
+    """Remove the mirror's pins and records; returns warnings about what could not be removed."""
+    removals = pinning.give_up, relation.give_up
+    warnings = [give_up(mirror, one) for one in ends for give_up in removals]
+    return "".join(f" {text}" for text in warnings if text)
 
 
 def _drop_references(mirror: Mirror) -> int:
     """Delete what this mirror took at the source; returns how many there were."""
     facts = mirror.source.facts()
     if facts.role in (Role.ABSENT, Role.MIRROR):
-        return 0  # of a cascade, they are those of the mirror before
+        return 0  # in a cascade they belong to the upstream mirror
     if facts.role is not Role.LIVE:
         raise Refused(
             "the reference snapshots cannot be deleted",
@@ -297,9 +297,9 @@ def _drop_references(mirror: Mirror) -> int:
     mine, count = mirror.catalogue.snapshots(mirror.id), 0
     with mirror.source_locked():
         for guid in mirror.catalogue.others(mirror.id, str(mirror.source), mine):
-            del mine[guid]  # it goes with the last mirror that has it
+            del mine[guid]  # the last mirror that has it deletes it
         for snapshot in mirror.source.snapshots():
-            pinned = set(snapshot.pinned) - {mirror.id}  # others go on from it
+            pinned = set(snapshot.pinned) - {mirror.id}  # other mirrors need it
             if snapshot.kind is SnapshotKind.REFERENCE and snapshot.guid in mine and not pinned:
                 mirror.source.delete_snapshot(snapshot.guid)
                 count += 1
@@ -307,15 +307,15 @@ def _drop_references(mirror: Mirror) -> int:
 
 
 def choose_source(mirror: Mirror, ends: Mapping[str, direction.End]) -> Result:
-    """Record that the mirror's source is what it was opened with: the owner says so. ends: what
-    both sites have. `Refused` when that tells otherwise, or a verb was interrupted.
+    """Record that the mirror's source is the one it was opened with, as the user has decided. ends:
+    what both sites have. `Refused` when that contradicts it, or a verb was interrupted.
     """
     site = mirror.definition.source_site
     with mirror.hold_here(Verb.TAKEOVER):
         operation = mirror.catalogue.operation(mirror.id)
         if operation is not None:
             raise Refused(
-                f"an interrupted {operation.verb} comes first",
+                f"an interrupted {operation.verb} must be finished first",
                 where=f"mirror '{mirror.name}'",
                 hint=f"'mirrord resume-operation {mirror.name}' finishes it.",
             )
@@ -327,8 +327,8 @@ def choose_source(mirror: Mirror, ends: Mapping[str, direction.End]) -> Result:
             raise Refused(
                 f"'{site}' is not the source",
                 where=f"mirror '{mirror.name}'",
-                why=f"what both ends have says that it is '{found}'",
-                hint=f"'mirrord reverse {mirror.name}' lets the sites change roles.",
+                why=f"according to the volumes at both ends it is '{found}'",
+                hint=f"'mirrord reverse {mirror.name}' swaps the roles of the sites.",
             )
         data = {"source": str(mirror.source), "destination": str(mirror.destination)}
         if known == site:
@@ -336,7 +336,7 @@ def choose_source(mirror: Mirror, ends: Mapping[str, direction.End]) -> Result:
         direction.record(mirror.catalogue, mirror.id, site)
         if ends[mirror.definition.destination_site].facts is not None:
             mirror.adopt()
-        mirror.catalogue.add_event(mirror.id, "info", f"the owner says that '{site}' is the source")
+        mirror.catalogue.add_event(mirror.id, "info", f"'{site}' was declared to be the source")
     return Result(
         "done",
         f"'{site}' ({mirror.source}) is the source of '{mirror.name}'. Next: 'mirrord status "
@@ -346,7 +346,7 @@ def choose_source(mirror: Mirror, ends: Mapping[str, direction.End]) -> Result:
 
 
 def delete_diverged(mirror: Mirror, wanted: str) -> Result:
-    """Delete the losing side of a resync, once its owner has what was needed of it."""
+    """Delete the losing side of a resync, once nothing of it is needed any more."""
     with mirror.hold(Verb.ABORT):
         recovery.recover(mirror)
         for driver in (mirror.destination, mirror.source):
@@ -357,17 +357,17 @@ def delete_diverged(mirror: Mirror, wanted: str) -> Result:
                     raise Refused(
                         "this is not a diverged snapshot",
                         where=snapshot.name,
-                        why="the mirror keeps the others itself, as its definition says",
-                        hint="'keep' of its site in the definition says how many.",
+                        why="the mirror manages the others according to its definition",
+                        hint="'keep' of its site in the definition sets how many are kept.",
                     )
                 with ExitStack() as stack:
                     if driver is mirror.source:
                         stack.enter_context(mirror.source_locked())
                     driver.delete_snapshot(snapshot.guid)
                 mirror.catalogue.add_event(mirror.id, "info", f"deleted {snapshot.name}")
-                return Result("done", f"{snapshot.name} is deleted at {driver}.")
+                return Result("done", f"{snapshot.name} was deleted at {driver}.")
     raise NotFound(
-        f"no snapshot is called '{wanted}'",
+        f"there is no snapshot '{wanted}'",
         where=f"mirror '{mirror.name}'",
         hint=f"'mirrord snapshots {mirror.name}' lists them.",
     )

@@ -1,4 +1,4 @@
-"""What the transfers of several members tell while they run, as that of one transfer."""
+"""The progress of the transfers of several members, combined into that of one transfer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mirrord.engine.progress import RunFiles
 
 
 class Tally:
-    """The sum of the legs. run, watcher: are told it. check: raises when a leg is to end."""
+    """The sum of the legs. run, watcher: receive it. check: raises when a leg is to end."""
 
     def __init__(self, run: RunFiles, watcher: Watcher, check: Callable[[], None]) -> None:
         self.run, self.watcher, self.check = run, watcher, check
@@ -19,13 +19,13 @@ class Tally:
         self._legs: list[LegProgress] = []
 
     def leg(self) -> LegProgress:
-        """For one more member."""
+        """The progress of one more member."""
         with self.lock:
             self._legs.append(LegProgress(self))
             return self._legs[-1]
 
     def begin(self, name: str) -> None:
-        """A leg has begun, perhaps again: what is expected in all is known better."""
+        """A leg has begun, perhaps again: update the total estimate."""
         estimate_bytes = sum(leg.estimate_bytes for leg in self._legs)
         done_bytes = sum(leg.done_bytes for leg in self._legs)
         moved_bytes = sum(leg.moved_bytes for leg in self._legs)
@@ -36,7 +36,7 @@ class Tally:
         self.watcher.transfer(name, estimate_bytes, done_bytes)
 
     def moved(self, stream_bytes: int) -> None:
-        """A leg has moved so many bytes."""
+        """A leg has moved `stream_bytes` more bytes."""
         self.run.moved(stream_bytes, sum(leg.done_bytes for leg in self._legs))
         self.watcher.moved(stream_bytes)
 
@@ -47,7 +47,7 @@ class LegProgress:
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
         self.watcher: Watcher = _Activities(tally)
-        #: As of `Progress`; done_bytes: of the stream, with those of an earlier try.
+        #: As in `Progress`; done_bytes: of the stream, including an earlier attempt.
         self.estimate_bytes = self.moved_bytes = self.done_bytes = 0
 
     def check_abort(self) -> None:
@@ -70,7 +70,7 @@ class LegProgress:
 
 
 class _Activities(Silent):
-    """The watcher of one leg; bytes are told by its progress."""
+    """The watcher of one leg; bytes are reported by its progress."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally

@@ -1,9 +1,9 @@
-"""How fast a transfer may go: token buckets of transfer, mirror, link and host, all at once.
+"""Bandwidth limits: token buckets for transfer, mirror, link and host, all at once.
 
 SnapMirror, FAST'02, 3.2.4: "throttle the rate at which a transfer is done. This prevents a flood
 of data transfers from overwhelming the disks, CPU, or network". Beyond the paper: rates follow the
-time of day and can be changed while a transfer runs; a mirror whose promise is in danger may
-borrow; and a transfer steps back while the source's disks are busy with other work.
+time of day and can be changed while a transfer runs; a mirror whose RPO is at risk may borrow; and
+a transfer backs off while the source's disks are busy with other work.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from mirrord.drivers.streams import CHUNK_BYTES_MAX
 from mirrord.system import clock
 from mirrord.system.pressure import io_pressure
 
-#: Bytes a second, or None for as fast as it goes.
+#: Bytes per second, or None for unlimited.
 Rate = Callable[[], float | None]
 
-_PIECE_S = 0.02  # what is moved at once: so much time at the rate
+_PIECE_S = 0.02  # what is moved at once: this time at the rate
 _PIECE_BYTES_MIN = 512
-_CREDIT_S = 0.1  # what a pause may be made up for afterwards
-_SLICE_S = 0.1  # how long a wait may last without looking at the rate again
+_CREDIT_S = 0.1  # how much of a pause may be made up for afterwards
+_SLICE_S = 0.1  # how long a wait may last without checking the rate again
 _LOOK_EVERY_S = 0.2
 _FLOOR_BYTES_S = 1 << 20  # a busy source slows a transfer down to this, not to a halt
 
@@ -29,9 +29,9 @@ _FLOOR_BYTES_S = 1 << 20  # a busy source slows a transfer down to this, not to 
 class Bucket:
     """A token bucket that several threads may draw from at once.
 
-    It keeps the moment until which it is spent; who draws waits until then. So the rate is exact
-    over any time that is long against one piece, whoever draws, and a pause is not made up for by
-    more than a tenth of a second.
+    It stores the time until which its tokens are spent; a thread that draws waits until then. So
+    the rate is exact over any period much longer than one piece, and at most a tenth of a second of
+    a pause is made up for.
     """
 
     def __init__(self, name: str, rate: Rate) -> None:
@@ -41,11 +41,11 @@ class Bucket:
         self._spent_until_s = clock.monotonic_s()
         self._looked_s = -1.0
         self._rate: float | None = None
-        #: Grows with each change of the rate, so that those who wait look again.
+        #: Grows with each change of the rate, so that waiting threads check it again.
         self.changes = 0
 
     def rate(self) -> float | None:
-        """Bytes a second now; asks its source at most five times a second."""
+        """Bytes per second now; reads its source at most five times a second."""
         now_s = clock.monotonic_s()
         if now_s - self._looked_s >= _LOOK_EVERY_S:
             self._looked_s = now_s
@@ -57,7 +57,7 @@ class Bucket:
         return self._rate
 
     def draw(self, size_bytes: int) -> float:
-        """Spend so many tokens; returns when (monotonic) they are paid for."""
+        """Spend that many tokens; returns the time (monotonic) until which to wait."""
         rate = self.rate()
         if rate is None:
             return 0.0
@@ -68,10 +68,10 @@ class Bucket:
 
 
 class Backoff:
-    """A rate that falls while the disks are busy and recovers slowly: additive to nothing else.
+    """A rate that falls while the disks are busy and recovers slowly.
 
-    level: percent of io pressure above which it falls. moved: bytes moved so far, to know the
-    rate to fall from.
+    level: percent of I/O pressure above which it falls. moved: bytes moved so far, for the rate to
+    start from.
     """
 
     def __init__(self, level: float, pressure: Callable[[], float | None] = io_pressure) -> None:
@@ -81,12 +81,12 @@ class Backoff:
         self._measured_s, self._moved, self._recent = clock.monotonic_s(), 0, 0.0
 
     def moved(self, size_bytes: int) -> None:
-        """So much was moved."""
+        """Count the bytes moved."""
         with self._lock:
             self._moved += size_bytes
 
     def rate(self) -> float | None:
-        """The rate that is left now; looks at the pressure once a second."""
+        """The rate allowed now; reads the pressure once a second."""
         passed_s = clock.monotonic_s() - self._measured_s
         if passed_s < 1.0:
             return self._cap
@@ -96,13 +96,13 @@ class Backoff:
         if pressure is not None and pressure > self._level:
             self._cap = max(_FLOOR_BYTES_S, (self._cap or self._recent) * 0.6)
         elif self._cap is not None:
-            # Once the cap is far above what moves anyway it limits nothing: let it go.
+            # A cap far above the actual rate limits nothing: remove it.
             self._cap = None if self._cap > 4 * self._recent + _FLOOR_BYTES_S else self._cap * 1.25
         return self._cap
 
 
 class Throttle:
-    """What one transfer has to pass. Not thread-safe; the buckets are."""
+    """The buckets that limit one transfer. Not thread-safe; the buckets are."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Throttle:
         backoff: Backoff | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """check: raises when the transfer shall end; called while it waits."""
+        """check: raises when the transfer is to end; called while it waits."""
         self._buckets = list(buckets)
         self._backoff = backoff
         if backoff is not None:
@@ -121,13 +121,13 @@ class Throttle:
         self.waited_s: dict[str, float] = {}
 
     def shared(self, check: Callable[[], None]) -> Throttle:
-        """One for another transfer that draws from the same buckets at the same time."""
+        """A throttle for another transfer that draws from the same buckets at the same time."""
         other = Throttle(self._buckets, check=check)
         other._backoff = self._backoff
         return other
 
     def piece_bytes(self) -> int:
-        """How much to move at once, so that the rate is even."""
+        """How many bytes to move at once, so that the rate is even."""
         if not self._buckets:
             return CHUNK_BYTES_MAX
         rates = [rate for bucket in self._buckets if (rate := bucket.rate()) is not None]
@@ -136,7 +136,7 @@ class Throttle:
         return min(CHUNK_BYTES_MAX, max(_PIECE_BYTES_MIN, int(min(rates) * _PIECE_S)))
 
     def moved(self, size_bytes: int) -> None:
-        """So many bytes were moved: wait until every bucket allows the next."""
+        """Count bytes that were moved, and wait until every bucket allows more."""
         if not self._buckets:
             return
         if self._backoff is not None:

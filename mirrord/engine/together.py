@@ -1,4 +1,4 @@
-"""What the members of one end of a mirror are together: facts, deltas and stagings as one. Pure."""
+"""The members of one end of a mirror combined: facts, deltas and stagings as one. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from mirrord.core.model import (
 from mirrord.core.sets import joined, together
 
 _NOTHING = Snapshot("", "", SnapshotKind.REFERENCE, 0, 0, intact=False)
-#: The role of an end whose members have different ones is the first of these that occurs: where a
-#: member is lost the end is not there, and where one is live nothing may be overwritten.
+#: The role of an end whose members have different ones is the first of these that occurs: when a
+#: member is lost the end is absent, and when one is live nothing may be overwritten.
 _ROLES = (Role.FOREIGN, Role.ABSENT, Role.LIVE, Role.MIRROR)
 
 
@@ -31,7 +31,7 @@ def facts(
     shown: str | None,
     origin: str | None,
 ) -> VolumeFacts:
-    """The facts of an end. labels: put before what is said of each member. shown, origin: the sets
+    """The facts of an end. labels: prefixes of the notes on each member. shown, origin: the sets
     that all of them show, and began as.
     """
     roles = [one.role for one in found]
@@ -60,7 +60,7 @@ def facts(
 def _notes(
     found: Sequence[VolumeFacts], labels: Sequence[str], role: Role, shown: str | None
 ) -> tuple[str, ...]:
-    """Those of the members that gave the end its role come first."""
+    """All notes; those of the members that determine the end's role come first."""
     decisive: list[str] = []
     others: list[str] = []
     for one, label in zip(found, labels, strict=True):
@@ -69,7 +69,7 @@ def _notes(
             notes = notes or ("nothing is at that path",)
         (decisive if one.role is role else others).extend(label + note for note in notes)
     if role is Role.MIRROR and shown is None and all(one.shown for one in found):
-        decisive.append("The members show different sets: the next update shows one set at all.")
+        decisive.append("The members show different sets: the next update makes them show one set.")
     return (*decisive, *others)
 
 
@@ -78,13 +78,13 @@ def _listed(texts: Iterable[str]) -> str:
 
 
 def _mirror_id(found: Sequence[VolumeFacts]) -> str:
-    """The mirror to which all belong; "" when one of them does not say so."""
+    """The mirror to which all belong; "" when one of them has no such record."""
     there = [one.mirror_id for one in found if one.role is not Role.ABSENT]
     return _listed(there) if all(there) else ""
 
 
 def block_states(parts: Sequence[BlockStates | None]) -> BlockStates | None:
-    """The sum; None where not all are known."""
+    """The sum; None unless all are known."""
     known = [one for one in parts if one is not None]
     if not known or len(known) < len(parts):
         return None
@@ -128,10 +128,10 @@ def _labelled(changes: tuple[FileChange, ...] | None, label: str) -> tuple[FileC
 
 
 def staging(parts: Sequence[Staging | None], held: Sequence[Snapshot | None]) -> Staging:
-    """One transfer of a set. parts: what is staged at each member; held: of those that have nothing
-    staged the snapshot that they have committed already.
+    """One transfer of a set. parts: what is staged at each member; held: for members that have
+    nothing staged, the snapshot that they have already committed.
 
-    complete: each member has all of its snapshot, staged or committed.
+    complete: each member has its full snapshot, staged or committed.
     """
     there = [one for one in parts if one is not None]
     done = [one is not None and one.complete for one in parts]
@@ -143,11 +143,11 @@ def staging(parts: Sequence[Staging | None], held: Sequence[Snapshot | None]) ->
     if any(done) and not all(done):
         checkpoint["members"] = sum(done)
     bases = [one.base if one else None for one in parts]
-    whole = any(one is not None and one.guid for one in snapshots)
+    any_known = any(one is not None and one.guid for one in snapshots)
     return Staging(
         transfer_id=there[0].transfer_id,
         base=joined(base or "" for base in bases) if any(bases) else None,
-        snapshot=together(snapshots) if whole else _NOTHING,
+        snapshot=together(snapshots) if any_known else _NOTHING,
         complete=all(done),
         checkpoint=checkpoint or None,
         received_bytes=sum(one.received_bytes for one in there),

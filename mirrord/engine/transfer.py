@@ -1,6 +1,6 @@
 """One transfer: source driver -> checksum, count -> destination driver; then commit.
 
-Nothing of the destination's view changes before `Driver.commit`.
+The destination's view does not change before `Driver.commit`.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from mirrord.system import clock
 from mirrord.system.native import StreamChecksum
 from mirrord.system.waiting import Waiting
 
-#: Pauses before a broken link is tried again, and how long without a byte is too long.
+#: Pauses before a broken link is retried, and how long to retry without moving a byte.
 _PAUSE_FIRST_S = 0.1
 _PAUSE_MAX_S = 10.0
 _PATIENCE_S = 60.0
-#: Smaller transfers keep nothing that would need room of its own.
+#: Smaller transfers keep no data that would need extra space.
 _SPOOL_BYTES = 4 << 20
-#: How often a checkpoint that is of no use is answered by beginning anew: where the first fault is
-#: in what was kept, all before it is tried, too.
+#: How often an unusable checkpoint is handled by starting over: the data before the first fault in
+#: it is tried first.
 _USELESS_MAX = 2
-#: What a transfer needs beside its data: one part in so many, for metadata.
+#: The space for metadata that a transfer needs: its data divided by this.
 _METADATA_SHARE = 64
 
 
 class Outcome(NamedTuple):
-    """A transfer that arrived whole; durations in seconds, sizes in bytes."""
+    """A completed transfer; durations in seconds, sizes in bytes."""
 
     stream_bytes: int
     resumed_bytes: int
@@ -70,15 +70,15 @@ def _no_room(_need_bytes: int) -> None:
     """Nothing can be pruned."""
 
 
-def _nobody(_text: str) -> None:
-    """Nobody listens."""
+def _ignore(_text: str) -> None:
+    """Discard the message."""
 
 
 class Route(NamedTuple):
-    """The two volumes of a transfer, who watches it, and how both of them wait.
+    """The two volumes of a transfer, its watcher, and how both volumes wait.
 
-    make_room: is asked to prune the receiver when it is short of so many bytes. tell: is told
-    what the history should say. together: by which it shares what it reads with other mirrors.
+    make_room: called to prune the receiver when it lacks that many bytes. tell: adds a line to the
+    history. together: shares what is read with other mirrors; None: no sharing.
     """
 
     sender: Driver
@@ -89,13 +89,13 @@ class Route(NamedTuple):
     throttle: Throttle
     waiting: Waiting
     make_room: Callable[[int], None] = _no_room
-    tell: Callable[[str], None] = _nobody
+    tell: Callable[[str], None] = _ignore
     together: Fanout | None = None
 
     def send(
         self, base: str | None, guid: str, checkpoint: dict[str, int | str] | None
     ) -> SendStream:
-        """The sender's stream; one from the beginning may be shared."""
+        """The sender's stream; one without a checkpoint may be shared."""
         if self.together is not None and checkpoint is None:
             return self.together.send(self.sender, base, guid)
         return self.sender.send(base, guid, checkpoint=checkpoint)
@@ -104,11 +104,11 @@ class Route(NamedTuple):
 def carry(route: Route, transfer_id: str, base: str | None, snapshot: Snapshot) -> Outcome:
     """Bring `snapshot` into a complete staging `transfer_id` at the receiver.
 
-    Goes on from the staging's checkpoint when there is one, also when a link breaks meanwhile:
-    then it connects again, with growing pauses, as long as that helps. Raises what the drivers
-    raise, and `NoSpace` before a byte moves when the receiver is short of what the delta needs.
+    Resumes from the staging's checkpoint when there is one, also after a broken link: then it
+    reconnects, with growing pauses, as long as that makes progress. Raises what the drivers raise,
+    and `NoSpace` before a byte moves when the receiver has not enough space for the delta.
     """
-    again = _Again(route)
+    again = _Retries(route)
     while True:
         try:
             with route.waiting.cancellable(route.run.check_abort), route.waiting.once():
@@ -117,7 +117,7 @@ def carry(route: Route, transfer_id: str, base: str | None, snapshot: Snapshot) 
             again.after(error)
             continue
         except CheckpointUseless as error:
-            again.anew(error, transfer_id)
+            again.start_over(error, transfer_id)
             continue
         return outcome._replace(
             stream_bytes=outcome.stream_bytes + again.moved_bytes,
@@ -125,9 +125,9 @@ def carry(route: Route, transfer_id: str, base: str | None, snapshot: Snapshot) 
         )
 
 
-class _Again:
-    """When a broken transfer is taken up again: at once, then after growing pauses, and no more
-    when nothing has moved for so long.
+class _Retries:
+    """When a broken transfer is retried: at once, then after growing pauses, and not any more when
+    nothing has moved for `_PATIENCE_S`.
     """
 
     def __init__(self, route: Route) -> None:
@@ -135,11 +135,11 @@ class _Again:
         self._pause_s = _PAUSE_FIRST_S
         self.began_s = self._moved_s = clock.monotonic_s()
         self._useless = 0
-        #: What the tries that broke off had moved.
+        #: What the failed attempts had moved.
         self.moved_bytes = 0
 
-    def anew(self, error: CheckpointUseless, transfer_id: str) -> None:
-        """Give up a checkpoint that nothing can go on from; raises `error` the next time."""
+    def start_over(self, error: CheckpointUseless, transfer_id: str) -> None:
+        """Give up a checkpoint that cannot be resumed; raises `error` when that was done before."""
         if self._useless == _USELESS_MAX:
             raise error
         if self._useless or "shortened" not in error.data:
@@ -149,14 +149,14 @@ class _Again:
         useless = (
             ""
             if isinstance(error, PartLost)
-            else ("what an interrupted transfer had brought is of no use: ")
+            else ("the data of an interrupted transfer cannot be used: ")
         )
         self._route.tell(f"{useless}{error}")
         self.moved_bytes += self._route.run.moved_bytes
         self._route.run.moved_bytes = 0
 
     def after(self, error: MirrordError) -> None:
-        """Wait before the next try; raises `error` when there is to be none, `Aborted`."""
+        """Wait before the next attempt; raises `error` when there is none, `Aborted`."""
         route, now_s = self._route, clock.monotonic_s()
         if not (route.sender.remote or route.receiver.remote):
             raise error
@@ -166,7 +166,7 @@ class _Again:
             self._moved_s, self._pause_s = now_s, _PAUSE_FIRST_S
         if now_s + self._pause_s > self._moved_s + _PATIENCE_S:
             raise error
-        route.watcher.activity(Activity.TRANSFERRING, f"{error.where} lost, connecting again")
+        route.watcher.activity(Activity.TRANSFERRING, f"{error.where} lost, reconnecting")
         until_s = now_s + self._pause_s
         while clock.monotonic_s() < until_s:
             route.run.check_abort()
@@ -243,9 +243,9 @@ def _pump(
 def _check_spool(
     route: Route, delta: Delta, staging: Staging | None, snapshot: Snapshot, *, resumable: bool
 ) -> tuple[Staging | None, bool]:
-    """Make sure that what is applied fits; what is kept for another try must not be in its way.
+    """Check that the delta fits; a checkpoint that takes its space is discarded.
 
-    Returns the checkpoint that is left, and whether there is room to keep what comes.
+    Returns the checkpoint that is left, and whether there is space to keep what is received.
     """
     try:
         _check_space(route, delta.added_bytes, snapshot)
@@ -253,8 +253,8 @@ def _check_spool(
         if staging is None or not staging.checkpoint:
             raise
         route.tell(
-            f"what an interrupted transfer had brought ({format_size(staging.received_bytes)}) was "
-            f"discarded: {route.receiver} is too small to keep it"
+            f"the data of an interrupted transfer ({format_size(staging.received_bytes)}) was "
+            f"discarded: {route.receiver} has no space to keep it"
         )
         route.receiver.discard(staging.transfer_id)
         staging = None
@@ -265,16 +265,16 @@ def _check_spool(
         if need_bytes > route.receiver.facts().free_bytes:
             resumable = False
             route.tell(
-                f"{route.receiver} has no room to keep what is received of {snapshot.name}: if the "
-                "transfer breaks off it begins anew"
+                f"{route.receiver} has no space for a checkpoint of {snapshot.name}: if the "
+                "transfer is interrupted, it starts over"
             )
     return staging, resumable
 
 
 def _check_space(route: Route, added_bytes: int, snapshot: Snapshot) -> None:
-    """Refuse before a byte moves what will not fit, after pruning what may go."""
+    """Refuse a transfer that does not fit before a byte moves, after pruning what may be pruned."""
     if added_bytes < 1 << 20:
-        return  # what little is missing shows soon enough; asking costs more
+        return  # a check would cost more than it saves
     need_bytes = added_bytes + added_bytes // _METADATA_SHARE
     free_bytes = route.receiver.facts().free_bytes
     if need_bytes > free_bytes:
@@ -285,7 +285,7 @@ def _check_space(route: Route, added_bytes: int, snapshot: Snapshot) -> None:
             "the destination is too small for this transfer",
             where=str(route.receiver),
             why=f"{snapshot.name} needs {format_size(need_bytes)}, "
-            f"{format_size(free_bytes)} are free, and nothing more may be pruned",
+            f"{format_size(free_bytes)} is free, and nothing more can be pruned",
             hint="Free space there, or keep fewer snapshots (`keep` of its site), and run the same "
             "command again; nothing was changed.",
         )

@@ -1,7 +1,7 @@
-"""initialize and update: the way data go from source to destination.
+"""initialize and update: transfers from source to destination.
 
-SnapMirror, FAST'02, 3.2.1 (initialize) and 3.2.2 (update). Intent before each effect, the old view
-until the commit, and after a mishap either all of it or nothing.
+SnapMirror, FAST'02, 3.2.1 (initialize) and 3.2.2 (update). Each step is recorded before it takes
+effect, the old view is kept until the commit, and after a failure it is all or nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from mirrord.system.waiting import HURRY_S
 
 
 def initialize(mirror: Mirror) -> Result:
-    """The first, whole transfer: base reference snapshot, then all its blocks (FAST'02, 3.2.1)."""
+    """The first, full transfer: base reference snapshot, then all its blocks (FAST'02, 3.2.1)."""
     with mirror.hold(Verb.INITIALIZE) as stack:
         recovered = recovery.recover(mirror)
         if recovered.finished == Verb.INITIALIZE.value:
@@ -53,7 +53,7 @@ def initialize(mirror: Mirror) -> Result:
         if not prepared:
             stack.enter_context(mirror.destination.lock(f"mirrord initialize {mirror.name}"))
         places.remember(mirror)
-        return _transfer_all(mirror, Verb.INITIALIZE, recovered, why_whole="first transfer")
+        return _transfer_all(mirror, Verb.INITIALIZE, recovered, full_reason="first transfer")
 
 
 def update(mirror: Mirror) -> Result:
@@ -65,19 +65,19 @@ def update(mirror: Mirror) -> Result:
 
 
 def update_held(mirror: Mirror, recovered: Recovered, *, replaced: bool = False) -> Result:
-    """An update by somebody who holds the mirror already. replaced: the owner knows if another
-    volume has taken the place of the source, and wants it mirrored.
+    """An update by a caller that already holds the mirror. replaced: accept another volume in the
+    place of the source.
     """
-    return _transfer_all(mirror, Verb.UPDATE, recovered, why_whole="", replaced=replaced)
+    return _transfer_all(mirror, Verb.UPDATE, recovered, full_reason="", replaced=replaced)
 
 
 def _transfer_all(
-    mirror: Mirror, verb: Verb, recovered: Recovered, *, why_whole: str, replaced: bool = False
+    mirror: Mirror, verb: Verb, recovered: Recovered, *, full_reason: str, replaced: bool = False
 ) -> Result:
     started_s, total = clock.monotonic_s(), Total()
     pending = recovered.pending
     if pending is not None:
-        _finish_pending(mirror, verb, pending, why_whole, total)
+        _finish_pending(mirror, verb, pending, full_reason, total)
         if pending.show and verb is Verb.INITIALIZE:
             pinning.renew(mirror)
             return _done(mirror, pending.snapshot, total, started_s)
@@ -86,7 +86,7 @@ def _transfer_all(
     if mirror.outdated([*here, *there]):
         mirror.permit(verb)
     if pending is None:
-        # Of a transfer that nobody knows any more: the catalogue was lost, or is an older one.
+        # Stagings of an unknown transfer: the catalogue was lost, or is an older one.
         for staging in mirror.destination.stagings():
             mirror.destination.discard(staging.transfer_id)
     base = _base(mirror, here, there, shown)
@@ -95,23 +95,27 @@ def _transfer_all(
     own = mirror.source.own_snapshots(mirror.definition.snapshots)
     asked_ns = clock.now_ns()
     back = base is not None and base.guid != shown
-    if base is not None and not back and not _news(mirror, base, own, {s.guid for s in there}):
-        total.prune_refused = _tidied(mirror, base, here, there)
+    if (
+        base is not None
+        and not back
+        and not _has_changes(mirror, base, own, {s.guid for s in there})
+    ):
+        total.prune_refused = _finish_cleanup(mirror, base, here, there)
         if total.transfers:
             return _done(mirror, base, total, started_s)
         return _unchanged(mirror, base, asked_ns, total, started_s)
-    with hooks.around(mirror, "snapshot") as told, total.timing("snapshot"):
+    with hooks.around(mirror, "snapshot") as hook_facts, total.timing("snapshot"):
         incremental, sequence = _take(mirror, verb, {s.guid for s in there})
-        told["snapshot"] = incremental.name
+        hook_facts["snapshot"] = incremental.name
     steps = plan.plan_steps(base, incremental, own, {s.guid for s in there})
     try:
-        with hooks.around(mirror, "transfer", snapshot=incremental.name) as told:
+        with hooks.around(mirror, "transfer", snapshot=incremental.name) as hook_facts:
             for step in steps:
                 begun = TransferBegin(
                     os.urandom(8).hex(),
                     verb.value,
                     step.base,
-                    "" if step.base else why_whole,
+                    "" if step.base else full_reason,
                     step.snapshot,
                     sequence,
                     step.show,
@@ -119,7 +123,7 @@ def _transfer_all(
                     mirror.source.spread_ms(step.snapshot.guid),
                 )
                 _cycle(mirror, begun, total)
-            told["bytes"] = str(total.stream_bytes)
+            hook_facts["bytes"] = str(total.stream_bytes)
     except (NotFound, Diverged) as error:
         better = _vanished(mirror, own) or error
         _settle(mirror, better)
@@ -137,21 +141,21 @@ def _transfer_all(
 
 def check_descent(mirror: Mirror, here: list[Snapshot], common: set[str]) -> None:
     """`Diverged` when the live volume at the source is not the one that is mirrored."""
-    why = strange(mirror, here, common)
+    why = unrelated_reason(mirror, here, common)
     if why:
         raise refusals.replaced(str(mirror.source), why)
 
 
-def strange(mirror: Mirror, here: list[Snapshot], common: set[str]) -> str:
-    """Why the source's live volume does not descend from what both ends have, or "".
+def unrelated_reason(mirror: Mirror, here: list[Snapshot], common: set[str]) -> str:
+    """Why the source's live volume does not descend from the common snapshots, or "".
 
-    One of their common snapshots must have been taken of it, or be what it began as: then all
-    that it has since is a change of what is mirrored.
+    One of those must have been taken of it, or be what it began as: then everything that it has
+    since is a change of what is mirrored.
     """
     ours = [one for one in here if one.guid in common and one.kind is SnapshotKind.REFERENCE]
     if not ours or not all(one.unrelated for one in ours):
         return ""
-    return f"it is not the volume of which {ours[-1].name} was taken"
+    return f"it is not the volume that {ours[-1].name} was taken of"
 
 
 def _live_source(mirror: Mirror) -> VolumeFacts:
@@ -163,8 +167,10 @@ def _live_source(mirror: Mirror) -> VolumeFacts:
     return facts
 
 
-def _tidied(mirror: Mirror, base: Snapshot, here: list[Snapshot], there: list[Snapshot]) -> str:
-    """Do what an update may have left undone, without looking at what need not be looked at."""
+def _finish_cleanup(
+    mirror: Mirror, base: Snapshot, here: list[Snapshot], there: list[Snapshot]
+) -> str:
+    """Do what the last update may have left undone, and read no more than that needs."""
     definition = mirror.definition
     if _left_over(definition.keep_source, here) or _left_over(definition.keep_destination, there):
         return prune.prune(mirror, here, there, shown=base.guid)
@@ -178,28 +184,28 @@ def _left_over(keep: int | str, snapshots: list[Snapshot]) -> bool:
 
 
 def _vanished(mirror: Mirror, own: list[Snapshot]) -> MirrordError | None:
-    """The better explanation when the owner deleted a snapshot that was to go along."""
+    """The better explanation when a user snapshot was deleted before it was replicated."""
     left = {snapshot.guid for snapshot in mirror.source.own_snapshots(mirror.definition.snapshots)}
     gone = [snapshot.name for snapshot in own if snapshot.guid not in left]
     if not gone:
         return None
     return TransferFailed(
-        "a snapshot that was to go along was deleted meanwhile",
+        "a user snapshot was deleted before it was replicated",
         where=str(mirror.source),
-        why=f"its owner deleted {gone[0]}",
-        hint=f"'mirrord update {mirror.name}' goes on without it.",
+        why=f"{gone[0]} was deleted at the source",
+        hint=f"'mirrord update {mirror.name}' continues without it.",
     )
 
 
 def _finish_pending(
-    mirror: Mirror, verb: Verb, pending: Pending, why_whole: str, total: Total
+    mirror: Mirror, verb: Verb, pending: Pending, full_reason: str, total: Total
 ) -> None:
-    """Go on with an interrupted transfer from its checkpoint."""
+    """Resume an interrupted transfer from its checkpoint."""
     begun = TransferBegin(
         pending.transfer_id,
         verb.value,
         pending.base,
-        "" if pending.base else why_whole,
+        "" if pending.base else full_reason,
         pending.snapshot,
         pending.sequence,
         pending.show,
@@ -217,8 +223,8 @@ def _finish_pending(
 def _cycle(
     mirror: Mirror, begun: TransferBegin, total: Total, *, held: Collection[str] = ()
 ) -> None:
-    """Ship and commit one set, with its records. held: what members of the destination have
-    committed of it already.
+    """Ship and commit one set, and record it. held: what members of the destination have already
+    committed of it.
     """
     mirror.catalogue.begin_transfer(mirror.id, begun)
     routes = mirror.routes(partial(prune.make_room, mirror, base=begun.base))
@@ -234,13 +240,13 @@ def _cycle(
 def _settle(mirror: Mirror, error: BaseException) -> None:
     """Clean up after a failure now, by the same code that does it after a crash."""
     if isinstance(error, Exception | KeyboardInterrupt):
-        mirror.run.begin(Activity.ABORTING)  # a request to abort is answered: go on cleaning up
+        mirror.run.begin(Activity.ABORTING)  # clears a request to abort: clean up
         broken = isinstance(error, Aborted | KeyboardInterrupt | LinkLost | Unreachable)
         try:
             with mirror.waiting.hurried(HURRY_S if broken else 0):
                 recovery.recover(mirror, error)
         except (MirrordError, OSError) as second:
-            error.add_note(f"cleaning up failed too, the next command will do it: {second}")
+            error.add_note(f"cleanup failed too, the next command will do it: {second}")
 
 
 def _shown(mirror: Mirror) -> str | None:
@@ -248,7 +254,7 @@ def _shown(mirror: Mirror) -> str | None:
     check_destination(facts, mirror)
     if facts.role is not Role.MIRROR:
         if mirror.reconciled(facts):
-            mirror.permit(Verb.UPDATE)  # says what is possible now
+            mirror.permit(Verb.UPDATE)  # raises what applies to the corrected state
         raise not_a_mirror(str(mirror.destination))
     return facts.shown
 
@@ -257,7 +263,7 @@ def _base(
     mirror: Mirror, here: list[Snapshot], there: list[Snapshot], shown: str | None
 ) -> Snapshot | None:
     if shown is None:
-        # The view may be gone, or members may show different sets, and all else be there.
+        # The view may be missing, or members may show different sets, with intact snapshots.
         common = plan.newest_complete_set(here, there)
         return next((one for one in here if common and one.guid == common.guid), None)
     found = plan.find_base(mirror.name, here, there, shown)
@@ -266,7 +272,7 @@ def _base(
         left = mirror.source.base_left(shown) if intact else None
         if left is not None:
             return left
-        _live_source(mirror)  # a source that is not there is the better explanation
+        _live_source(mirror)  # a missing source is the better explanation
         raise Diverged(
             "no update is possible",
             where=f"mirror '{mirror.name}'",
@@ -276,8 +282,8 @@ def _base(
     return found
 
 
-def _news(mirror: Mirror, base: Snapshot, own: list[Snapshot], there: set[str]) -> bool:
-    """Whether there is anything to carry. Asked before a snapshot is taken."""
+def _has_changes(mirror: Mirror, base: Snapshot, own: list[Snapshot], there: set[str]) -> bool:
+    """Whether there is anything to transfer. Checked before a snapshot is taken."""
     if any(snapshot.order > base.order and snapshot.guid not in there for snapshot in own):
         return True
     try:
@@ -296,8 +302,8 @@ def _take(mirror: Mirror, verb: Verb, there: set[str]) -> tuple[Snapshot, int]:
     def take(name: str) -> Snapshot:
         snapshot, passed_on = _taken(mirror, name)
         if passed_on and snapshot.guid in there:
-            raise cascade.went_back(mirror, snapshot)
-        if passed_on:  # it is another mirror's, and must stay until it has arrived
+            raise cascade.rolled_back_error(mirror, snapshot)
+        if passed_on:  # it is another mirror's, and must be kept until it is transferred
             pinning.add(mirror, [mirror.source], [snapshot.guid])
         return snapshot
 
@@ -309,13 +315,13 @@ def _take(mirror: Mirror, verb: Verb, there: set[str]) -> tuple[Snapshot, int]:
 
 
 def _taken(mirror: Mirror, name: str) -> tuple[Snapshot, bool]:
-    """The incremental; True: it was not taken for us, but is passed on in a cascade."""
+    """The incremental; True: it was not taken by this mirror, but is replicated in a cascade."""
     try:
         return mirror.take_snapshot(name), False
     except Refused:
         upstream = cascade.passed_on(mirror)
         if upstream is None:
-            _live_source(mirror)  # a member that is not there is the better explanation
+            _live_source(mirror)  # a missing member is the better explanation
             raise
         return upstream, True
 
@@ -339,12 +345,8 @@ def _unchanged(
 def _done(mirror: Mirror, snapshot: Snapshot, total: Total, started_s: float) -> Result:
     duration_s = clock.monotonic_s() - started_s
     rate = total.stream_bytes / duration_s if duration_s > 0 else 0
-    resumed = (
-        f", going on after {format_size(total.resumed_bytes)} of an earlier try"
-        if total.resumed_bytes
-        else ""
-    )
-    refused = f"\nNote: pruning was refused, {total.prune_refused}." if total.prune_refused else ""
+    resumed = f", resumed after {format_size(total.resumed_bytes)}" if total.resumed_bytes else ""
+    refused = f"\nNote: pruning was refused: {total.prune_refused}." if total.prune_refused else ""
     return Result(
         "done",
         f"'{mirror.name}' now shows {snapshot.name}: {format_size(total.stream_bytes)} in "

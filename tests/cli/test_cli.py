@@ -76,15 +76,15 @@ def test_every_command_has_help_and_answers_an_unknown_option(block: World, verb
         (("update",), 2, ("missing argument 'NAME'",)),
         (("update", "a", "b"), 2, ("unexpected extra argument",)),
         (("create", "x"), 2, ("missing argument",)),
-        (("create", "x", "/a", "block:/b"), 2, ("does not say what kind",)),
+        (("create", "x", "/a", "block:/b"), 2, ("has no volume kind",)),
         (("create", "x", "block:/nowhere/a", "block:/nowhere/b"), 1, ("no volume at the source",)),
-        (("create", "a/b", "block:/a", "block:/b"), 2, ("cannot name a mirror",)),
+        (("create", "a/b", "block:/a", "block:/b"), 2, ("is not a valid name for a mirror",)),
         (
             ("create", "x", "block:/a", "block:/b", "--keep-source", "x"),
             2,
             ("is not a retention rule",),
         ),
-        (("restore", "home"), 2, ("say what to restore",)),
+        (("restore", "home"), 2, ("nothing to restore was given",)),
         (("history", "home", "-n", "0"), 2, ("range",)),
         (("config", "chek"), 2, ("chek",)),
     ],
@@ -139,7 +139,7 @@ def test_off_a_terminal_resync_shows_its_plan_and_needs_yes(block: World) -> Non
     assert block.cli("break", NAME).returncode == 0
     block.lab.change(block.lab.destination(), 3)
     asked = block.cli("resync", NAME)
-    assert "goes back to" in asked.stdout and "It loses" in asked.stdout
+    assert "is rolled back to" in asked.stdout and "It loses" in asked.stdout
     assert asked.returncode == 1 and "mirrord resync home --yes" in asked.stderr
     assert block.cli("resync", NAME, "--yes").returncode == 0
 

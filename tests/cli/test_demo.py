@@ -36,7 +36,7 @@ def test_the_demo_tells_its_story_and_cleans_up(tmp_path: Path, kind: str) -> No
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     assert f"two {kind}" in done.stdout.splitlines()[1]
-    assert "The transfer was ended" in done.stdout and "is mirrored again" in done.stdout
+    assert "The transfer was aborted" in done.stdout and "is mirrored again" in done.stdout
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
     if kind == "btrfs":
         assert list(tmp_path.glob("mirrord-demo-*")) == []

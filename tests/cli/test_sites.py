@@ -53,15 +53,15 @@ def test_sites_have_the_names_that_create_was_told(block: World) -> None:
     ("sites", "says"),
     [
         ("berlin", "two sites with different names: given: berlin"),
-        ("", "'' cannot name a site|two sites"),
+        ("", "'' is not a valid name for a site|two sites"),
         ("a,b,c", "two sites with different names: given: a, b, c"),
         ("a,a", "two sites with different names"),
-        ("a,", "'' cannot name a site"),
-        ("a/b,c", "'a/b' cannot name a site"),
-        ("../x,c", "'../x' cannot name a site"),
-        ("a.b,c", "'a.b' cannot name a site"),
-        ("a" * 65 + ",c", "cannot name a site"),
-        ("a\nb,c", "cannot name a site"),
+        ("a,", "'' is not a valid name for a site"),
+        ("a/b,c", "'a/b' is not a valid name for a site"),
+        ("../x,c", "'../x' is not a valid name for a site"),
+        ("a.b,c", "'a.b' is not a valid name for a site"),
+        ("a" * 65 + ",c", "is not a valid name for a site"),
+        ("a\nb,c", "is not a valid name for a site"),
     ],
 )
 def test_what_cannot_name_two_sites(block: World, sites: str, says: str) -> None:

@@ -143,7 +143,7 @@ def test_abort_from_another_process(big: tuple[World, Big], hard: bool) -> None:
         assert len(lab.source().snapshots()) == 1
     else:
         assert checkpoints[0].received_bytes >= 16 << 20
-        assert "goes on from there" in aborted.stdout
+        assert "resumes from there" in aborted.stdout
     world.again().throttle(NAME, "unlimited")
     done = json.loads(world.cli("update", NAME, "--json").stdout)
     assert (done["resumed_bytes"] > 0) == bool(checkpoints)

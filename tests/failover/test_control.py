@@ -233,7 +233,7 @@ def test_a_verb_at_work_is_fenced_out_by_a_takeover(world: World) -> None:
                 end._relate(taken._replace(epoch=4, controller="0123456789abcdef@other"))
 
     steps.observe(take_over)
-    with pytest.raises(Fenced, match="epoch 3 of the mirror is over"):
+    with pytest.raises(Fenced, match="has epoch 3, the mirror is in epoch 4"):
         world.service.update(NAME)
     steps.observe(None)
     assert seen and world.view_content() == before

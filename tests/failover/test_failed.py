@@ -68,7 +68,7 @@ def test_a_freeze_that_ends_early_gives_the_reverse_up(mirror: Mirror) -> None:
         (mirror.source / "file").write_text("four")
 
     at_step(CONFIRMED, begin)
-    with pytest.raises(TransferFailed, match="the reverse was given up"):
+    with pytest.raises(TransferFailed, match="the reverse was cancelled"):
         mirror.service.reverse(NAME, yes=True)
     status = mirror.service.status(NAME)[0]
     assert status["state"] == "mirrored" and status["source"].endswith(str(mirror.source))

@@ -50,7 +50,7 @@ def test_a_client_that_is_killed_leaves_nothing_behind(site: Remote, stalled: bo
     site.proxy.go_on()
     done = site.cli("initialize", "home")
     assert done.returncode == 0, done.stderr
-    assert "going on after" in done.stdout
+    assert "resumed after" in done.stdout
     assert content(copy) == content(source)
 
 
@@ -64,7 +64,7 @@ def test_a_client_that_is_killed_while_it_pulls(site: Remote) -> None:
     site.close_links()
     done = site.cli("initialize", "home")
     assert done.returncode == 0, done.stderr
-    assert "going on after" in done.stdout
+    assert "resumed after" in done.stdout
     assert content(copy) == content(source)
 
 
@@ -90,7 +90,7 @@ def test_abort_by_the_command_line_in_a_stall(site: Remote) -> None:
     aborted = site.cli("abort", "home")
     assert time.monotonic() - began_s < SOON_S
     assert aborted.returncode == 0, aborted.stderr
-    assert "The transfer was ended" in aborted.stdout
+    assert "The transfer was aborted" in aborted.stdout
     _out, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert one_error(errors)[0].startswith("error: the transfer was aborted")

@@ -138,6 +138,6 @@ def test_a_destination_that_went_away(site: Remote) -> None:
     copy.rename(site.folder / "elsewhere")
     done = site.cli("update", "home")
     error, _hint = one_error(done.stderr)
-    assert error.startswith(f"error: block://dr{copy}: the destination is not there any more")
+    assert error.startswith(f"error: block://dr{copy}: the destination is missing")
     (site.folder / "elsewhere").rename(copy)
     assert site.cli("update", "home").returncode == 0

@@ -73,7 +73,9 @@ def test_the_last_goes_on_from_the_first_when_the_middle_is_lost(
 
 def test_a_source_without_the_base_is_refused(world: World, lab: Lab, last: Driver) -> None:
     before = (world.paths.mirrors / "far.toml").read_text()
-    with pytest.raises(Refused, match=r"cannot go on from there|not there|not a volume|no volume"):
+    with pytest.raises(
+        Refused, match=r"cannot continue from that source|not there|not a volume|no volume"
+    ):
         world.service.change_source("far", str(lab.foreign()))
     assert (world.paths.mirrors / "far.toml").read_text() == before
 

@@ -80,9 +80,9 @@ def test_an_interrupted_update_goes_on_and_status_says_so(world: World) -> None:
 
 def test_abort_keeps_the_checkpoint_and_hard_drops_it(world: World) -> None:
     interrupted(world)
-    assert "goes on from there" in world.again().abort(NAME, hard=False).text
+    assert "resumes from there" in world.again().abort(NAME, hard=False).text
     assert world.status()["checkpoint_bytes"] > 0
-    assert "is dropped" in world.again().abort(NAME, hard=True).text
+    assert "was discarded" in world.again().abort(NAME, hard=True).text
     assert world.status()["checkpoint_bytes"] == 0
     assert world.lab.destination().stagings() == []
     assert world.service.update(NAME).data["resumed_bytes"] == 0
@@ -127,7 +127,7 @@ def test_what_does_not_fit_the_stream_is_given_up_within_the_same_update(world: 
     assert done.status == "done" and world.in_step()
     assert world.lab.destination().stagings() == []
     events = [event["text"] for event in world.service.history(NAME, limit=20)["events"]]
-    assert any("is of no use" in text for text in events)
+    assert any("cannot be used" in text for text in events)
 
 
 def test_a_damaged_checkpoint_is_used_up_to_the_damage_within_the_same_update(
@@ -194,5 +194,5 @@ def test_a_destination_without_room_for_the_spool_is_transferred_to_all_the_same
         assert world.service.update(NAME).status == "done"
         assert world.in_step()
         events = [event["text"] for event in world.service.history(NAME, limit=20)["events"]]
-        assert any("has no room to keep what is received" in text for text in events)
+        assert any("has no space for a checkpoint of" in text for text in events)
         world.close()

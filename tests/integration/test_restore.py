@@ -58,7 +58,7 @@ def test_a_whole_folder_comes_back(files: tuple[World, Path]) -> None:
 def test_what_is_there_is_kept_unless_told_and_even_then_beside(files: tuple[World, Path]) -> None:
     world, home = files
     (home / "etc" / "hosts").write_text("two\n")
-    with pytest.raises(Refused, match="is there"):
+    with pytest.raises(Refused, match="a file of that name exists already"):
         restore(world, "etc/hosts")
     assert (home / "etc" / "hosts").read_text() == "two\n"
     restore(world, "etc/hosts", overwrite=True)
@@ -77,7 +77,7 @@ def test_any_snapshot_and_any_folder(files: tuple[World, Path], tmp_path: Path) 
     assert (tmp_path / "hosts").read_text() == "two\n"
     restore(world, "etc/hosts", into=tmp_path, snapshot=first, overwrite=True)
     assert (tmp_path / "hosts").read_text() == "one\n"
-    with pytest.raises(NotFound, match="names no snapshot"):
+    with pytest.raises(NotFound, match="matches no snapshot"):
         restore(world, "etc/hosts", snapshot="nonsense")
     with pytest.raises(UsageError, match="is not a folder"):
         restore(world, "etc/hosts", into=tmp_path / "nowhere")

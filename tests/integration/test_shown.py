@@ -189,7 +189,7 @@ def test_a_source_that_is_gone_is_named_and_not_its_snapshots(disk: Disk) -> Non
     else:
         shutil.rmtree(place)
     text = problems(world)
-    assert f"the source {world.end('source')} is not there" in text
+    assert f"the source {world.end('source')} is missing" in text
     with pytest.raises(MirrordError) as caught:
         world.service.update(NAME)
     assert caught.value.where == world.end("source")

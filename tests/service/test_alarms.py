@@ -39,7 +39,7 @@ def test_lag_is_warned_of_and_then_an_error_and_clears(served: Served) -> None:
     until(lambda: served.alarms() == {"lag": "error"})
     shown = served.cli("monitor")
     assert shown.returncode == 2 and shown.stdout.startswith("MIRRORD CRITICAL - ")
-    assert "RPO is broken" in served.row()["forecast"]
+    assert "RPO has been exceeded" in served.row()["forecast"]
     served.service.update(NAME)
     until(lambda: "cleared lag" in served.daemon.text())
     served.redefine("rpo = '4s'", "rpo = '1h'")  # or the lag grows meanwhile
@@ -73,7 +73,7 @@ def test_a_base_that_is_gone_is_an_alarm_before_the_next_update_needs_it(served:
     # A look at the ends (every ten minutes, or after any command) finds it.
     served.service.quiesce(NAME)
     until(lambda: served.alarms().get("base") == "error")
-    assert "not at the source any more" in served.row()["base_risk"]
+    assert "no longer exists at the source" in served.row()["base_risk"]
     assert served.cli("monitor").returncode == 2
     served.service.resume(NAME)
     served.again()  # the first look after a start finds it still so: it does not end meanwhile

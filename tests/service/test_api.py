@@ -131,7 +131,7 @@ def test_errors_travel_whole(served: Served) -> None:
     served.initialized()
     with pytest.raises(UsageError) as caught:
         served.service.create("x y", "block:/a", "block:/b")
-    assert "cannot name a mirror" in caught.value.what and caught.value.why
+    assert "is not a valid name for a mirror" in caught.value.what and caught.value.why
     with pytest.raises(NotFound) as missing:
         served.service.update("hone")
     assert "'home'" in missing.value.hint

@@ -246,7 +246,7 @@ def test_a_mirror_whose_promise_is_in_danger_borrows(served: Served) -> None:
     thread = threading.Thread(target=lambda: served.daemon.client().call("update", NAME))
     thread.start()
     until(lambda: moved_bytes(served) > 0)
-    foretold = re.compile("at this rate the RPO breaks in|the RPO is broken")
+    foretold = re.compile("at this rate the RPO will be exceeded in|the RPO has been exceeded")
     until(lambda: foretold.search(served.row()["forecast"]))
     time.sleep(1)
     holds(lambda: moved_bytes(served), 2, 600 << 10)

@@ -431,7 +431,7 @@ class Story:
         definition = self._definition()
         ends = definition.source.location, definition.destination.location
         source, destination = (self.disk.volumes.get(end) for end in ends)
-        if "say which site is the source" in heard:
+        if "record which site is the source" in heard:
             self._roles.adopt(definition)
             return True
         if self._moved and self._moved[0][0] in self.disk.volumes:
@@ -449,10 +449,10 @@ class Story:
         if "mirrord did not make that" in heard and mirrored:
             self._roles.adopt(definition)
             return True
-        if "Move the source volume away" in heard and source is not None:
+        if "Rename the source volume" in heard and source is not None:
             self._attic.append(self.disk.volumes.pop(ends[0]))
             return True
-        if "Only a whole transfer helps" in heard:
+        if "A full transfer is required" in heard:
             raise Over
         return False
 

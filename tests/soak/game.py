@@ -200,7 +200,7 @@ class Game:
 
     def _choose_source(self, heard: str) -> bool:
         """Say that the mirror was reversed, where a message asks for that."""
-        if "say which site is the source" not in heard:
+        if "record which site is the source" not in heard:
             return False
         source, _ = self._ends(self.commands.status())
         site = "secondary" if source == self.home else "primary"

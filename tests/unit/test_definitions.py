@@ -148,11 +148,15 @@ def test_a_wrong_line_of_a_site_is_named(change: str, says: str, hints: str) -> 
             "'endpoint' of the site 'a' is missing",
         ),
         ('id = "a"\n\n[site.a]\n[site.b]\n', "x.toml:3", "'endpoint' of the site 'a' is missing"),
-        ('id = "a"\n[site."a/b"]\nendpoint = "block:/a"\n[site.b]\n', "x.toml:2", "cannot name"),
+        (
+            'id = "a"\n[site."a/b"]\nendpoint = "block:/a"\n[site.b]\n',
+            "x.toml:2",
+            "is not a valid name for a site",
+        ),
         (
             'id = "a"\n[site.""]\nendpoint = "block:/a"\n[site.b]\n',
             "x.toml:2",
-            "cannot name a site",
+            "is not a valid name for a site",
         ),
         ('id = "a"\nsite = 3\n', "x.toml:2", "expected a table"),
         ('id = "a"\nsite.a = "block:/a"\n', "x.toml:2", "expected a table"),
@@ -402,7 +406,9 @@ def test_what_editors_leave_and_links_to_nothing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a link to /nowhere"):
         folder.all()
     (tmp_path / "other.toml").rename(tmp_path / "an other.toml")
-    with pytest.raises(ConfigError, match=r"an other.toml: 'an other' cannot name a mirror"):
+    with pytest.raises(
+        ConfigError, match=r"an other.toml: 'an other' is not a valid name for a mirror"
+    ):
         folder.all()
 
 

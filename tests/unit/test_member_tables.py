@@ -79,7 +79,7 @@ def test_in_the_other_direction_each_member_is_turned() -> None:
         ('name = "log"', 'name = "log"\nextra = 1', "expected a string"),
         ('name = "log"', 'name = "log"\nelsewhere = "btrfs:/x"', "endpoint for each site"),
         ('here = "btrfs:/db/log"', "", "endpoint for each site"),
-        ('name = "log"', 'name = "../log"', "cannot name a member"),
+        ('name = "log"', 'name = "../log"', "is not a valid name for a member"),
         ("keep = 3", 'endpoint = "btrfs:/db"', "cannot be combined"),
         ("keep = 3", 'snapshots = ["daily.*"]', "cannot be combined"),
         ('id = "ab12"', 'id = "ab12"\nrecursive = true', "cannot be combined"),

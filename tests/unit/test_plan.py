@@ -43,11 +43,11 @@ def test_find_base_names_what_is_wrong_and_the_way_on() -> None:
     assert isinstance(found, Snapshot) and found.guid == "g2"
     gone = find_base("home", [snap(1)], both, "g2")
     assert isinstance(gone, Conflict)
-    assert "not at the source" in gone.why and "mirrord resync home" in gone.hint
+    assert "no longer exists at the source" in gone.why and "mirrord resync home" in gone.hint
     spoiled = find_base("home", both, [snap(1), snap(2)._replace(intact=False)], "g2")
     assert isinstance(spoiled, Conflict) and "at the destination" in spoiled.why
     nothing = find_base("home", [], [snap(2)], "g2")
-    assert isinstance(nothing, Conflict) and "whole transfer" in nothing.hint
+    assert isinstance(nothing, Conflict) and "full transfer" in nothing.hint
 
 
 def test_a_source_that_went_back_sends_from_what_both_had_before() -> None:
@@ -56,7 +56,7 @@ def test_a_source_that_went_back_sends_from_what_both_had_before() -> None:
     found = find_base("home", here, there, "g2")
     assert isinstance(found, Snapshot) and found.guid == "g1"
     nothing = find_base("home", here[1:], there, "g2")
-    assert isinstance(nothing, Conflict) and "went back" in nothing.why
+    assert isinstance(nothing, Conflict) and "was rolled back" in nothing.why
 
 
 @given(numbers, st.integers(0, 6), st.sets(st.integers(0, 12)))

@@ -51,10 +51,10 @@ def test_a_child_that_the_source_lost_comes_back_by_the_two_ways_that_are_named(
     trees.mirrored()
     wanted = trees.digests(trees.source)
     trees.destroy("a/deep")
-    with pytest.raises(Refused, match="a/deep is gone") as caught:
+    with pytest.raises(Refused, match="missing there: a/deep") as caught:
         trees.service.restore_all(NAME, snapshot=None, yes=True)
     assert trees.read("b/file", trees.source) == "b"
-    by_hand, away = caught.value.hint.removeprefix("Bring each back: ").split("; or ")
+    by_hand, away = caught.value.hint.removeprefix("Recover each: ").split("; or ")
     trees.run("sh", "-c", by_hand)
     assert trees.read("a/deep/file", trees.source) == "a/deep"
     trees.write("a/deep/file", "goes on")
