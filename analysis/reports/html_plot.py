@@ -35,7 +35,7 @@ def _layout(plot: Plot) -> dict[str, Any]:
         },
         "showlegend": True,
         "xaxis": _axis(plot.x, plot.x.title),
-        # The title of the y axis is written above the plot: on a phone it has no room beside.
+        # The title of the y axis is above the plot: a phone has no room for it at the side.
         "yaxis": _axis(plot.y, ""),
         "meta": {"short": [_few_letters(words) for _, words in plot.x.ticks]},
         "shapes": [], "annotations": [],
@@ -168,7 +168,7 @@ def _bars(bars: Bars, plot: Plot) -> dict[str, Any]:
 
 
 def _reference(reference: Reference) -> list[dict[str, Any]]:
-    """Published ranges as thick quiet bars, averages as a dotted line with hollow diamonds."""
+    """Published ranges as thick grey bars, averages as a dotted line with hollow diamonds."""
     made: list[dict[str, Any]] = []
     name = escape(reference.name, quote=False)
     for each in reference.ranges:

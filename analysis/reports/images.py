@@ -20,7 +20,7 @@ _DASHES = ("-", (0, (6, 3)), (0, (1.5, 2)), (0, (6, 2, 1.5, 2)))
 _MARKERS = ("o", "s", "D", "^", "X", "v")
 _SAYS_WIDTH = 112
 _TITLE_WIDTH = 74
-#: Letters side by side in a legend.
+#: Letters that fit into a row of a legend.
 _LEGEND_WIDTH = 132
 
 
@@ -33,7 +33,7 @@ def pictures(plot: Plot, theme: Theme = LIGHT) -> dict[str, bytes]:
         "axes.edgecolor": theme.quiet, "axes.labelcolor": theme.ink, "xtick.color": theme.ink,
         "ytick.color": theme.ink, "svg.hashsalt": "mirrord", "svg.fonttype": "path",
         "axes.facecolor": theme.ground, "figure.facecolor": theme.ground,
-        # Names of traces are what they are: a "$" in one begins no formula.
+        # A "$" in the name of a trace does not begin a formula.
         "text.parse_math": False, "axes.formatter.useoffset": False, "axes.unicode_minus": True,
     }  # fmt: skip
     made: dict[str, bytes] = {}
@@ -49,7 +49,7 @@ def pictures(plot: Plot, theme: Theme = LIGHT) -> dict[str, bytes]:
 
 
 def _smaller(png: bytes, title: str) -> bytes:
-    """The picture with a table of 256 colours: it has few, and takes a third of the space."""
+    """The picture with a palette of 256 colours, which is enough and takes a third of the space."""
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
@@ -80,7 +80,7 @@ def _figure(plot: Plot, theme: Theme) -> Figure:
         color=theme.soft,
         pad=10,
     )
-    # The sentence begins where the title does, not where the axes do.
+    # The sentence is aligned with the title, not with the axes.
     axes.grid(True, color=theme.grid, linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
@@ -105,7 +105,7 @@ def _figure(plot: Plot, theme: Theme) -> Figure:
             fontsize=9.5,
             color=theme.soft,
         )
-        words.set_in_layout(False)  # the layout is for what surrounds the axes
+        words.set_in_layout(False)  # the layout is only for what surrounds the axes
     _limits(axes, plot)
     handles, _ = axes.get_legend_handles_labels()
     if handles:

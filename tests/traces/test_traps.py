@@ -151,7 +151,7 @@ def test_a_time_unit_that_is_wrong_by_a_thousand(tmp_path: Path) -> None:
     assert not [name for name in names(right) if name.startswith("time-")]
     short = import_trace([source], tmp_path / "t", ReadOptions(time_unit="ns"))
     assert "time-too-short" in names(short)
-    assert "come within 1 µs after another" in short.findings[0].text
+    assert "come within 1 µs of the previous one" in short.findings[0].text
     assert "--time-unit" in short.findings[0].option
     long = import_trace([source], tmp_path / "t", ReadOptions(time_unit="s"))
     assert "time-too-long" in names(long) and " years" in long.findings[0].text
