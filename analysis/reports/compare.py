@@ -263,7 +263,7 @@ def _pareto(workload: Workload, advice: Advice, prices: Prices) -> Plot:
             said=tuple(sides[each.name] for each in group),
         )
 
-    front = points("no other is better in both", advice.front, -1)
+    front = points("Pareto front", advice.front, -1)
     lines = [replace(front, joined=True, marker=False, dash=2, labels=(), said=())]
     others = [each for each in advice.choices if each is not best]
     words = {"sync": "synchronous", "semi-sync": "semi-synchronous", "async": "asynchronous"}
@@ -295,7 +295,7 @@ def _pareto(workload: Workload, advice: Advice, prices: Prices) -> Plot:
             else "The given link is too slow for every choice that the trace can judge: the star "
             "needs the slowest link."
         ),
-        Axis(f"to run ({money})", "log", low=min(costs) / 2, high=max(costs) * 6),
+        Axis(f"running cost ({money})", "log", low=min(costs) / 2, high=max(costs) * 6),
         Axis("expected loss at a failure (MiB)", "log", low=floor / 2, high=top),
         Table(columns, tuple(rows)),
         tuple(lines),
