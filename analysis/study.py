@@ -54,10 +54,10 @@ def study(
         wanted = grids_of(plan, trace)
         done = None
         if progress is not None:
-            name, records, told = trace.facts.name, trace.records, progress
+            name, records, report = trace.facts.name, trace.records, progress
 
             def done(count: int) -> None:
-                told(name, count, records)
+                report(name, count, records)
 
         if plan.cluster is not None:
             from mirrord.analysis import cluster

@@ -30,9 +30,7 @@ def main(names: list[str]) -> int:
     """Run the named measurements, or all; status 1 when a target is missed."""
     unknown = [name for name in names if name not in NAMES]
     if unknown:
-        print(
-            f"error: no benchmark is called '{unknown[0]}'\nhint: Benchmarks are: {', '.join(NAMES)}."
-        )
+        print(f"error: no benchmark is called '{unknown[0]}'\nhint: Names: {', '.join(NAMES)}.")
         return 2
     if os.geteuid() != 0:
         print(

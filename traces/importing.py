@@ -13,7 +13,7 @@ from mirrord.traces.model import Batch, Facts, Op
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.ordering import WINDOW_ROWS, Sorter
 from mirrord.traces.parsing import Parsing, Progress
-from mirrord.traces.store import TraceFile, TraceWriter, scratch_folder, told
+from mirrord.traces.store import TraceFile, TraceWriter, scratch_folder, trace_errors
 from mirrord.traces.survey import Seen, Surveyor, best_shift, survey
 from mirrord.traces.traps import Finding, findings
 
@@ -49,7 +49,7 @@ def import_trace(
     """
     options = options or ReadOptions()
     target = Path(target)
-    with told(target):
+    with trace_errors(target):
         if not target.parent.is_dir():
             raise NotFound("there is no such folder", where=str(target.parent))
     # (By default a folder next to the target: on the same file system.)
@@ -97,7 +97,7 @@ class _Import:
             raise
         seen = surveyor.result()
         if writer is None:
-            raise _nothing(parsing)
+            raise _no_records(parsing)
         facts = self._facts(parsing, sorter.first_ns)
         return self._store(parsing, seen, facts, writer, filtered)
 
@@ -176,7 +176,7 @@ class _Import:
         return parsing.format is not None and parsing.format.unsure and not given
 
 
-def _nothing(parsing: Parsing) -> Refused | IoFailed:
+def _no_records(parsing: Parsing) -> Refused | IoFailed:
     """The error for a source without records."""
     where = str(parsing.paths[0])
     if parsing.options.volume is not None:
@@ -201,7 +201,7 @@ def _nothing(parsing: Parsing) -> Refused | IoFailed:
     )
 
 
-def look(
+def inspect_source(
     sources: Sequence[str | Path],
     options: ReadOptions | None = None,
     progress: Progress | None = None,
@@ -210,7 +210,7 @@ def look(
     parsing = Parsing(sources, options or ReadOptions(), progress)
     seen = survey(parsing.batches())
     if parsing.format is None or not seen.count:
-        raise _nothing(parsing)
+        raise _no_records(parsing)
     epoch = parsing.epoch_ns
     facts = Facts(
         parsing.name,
@@ -233,7 +233,7 @@ def look(
     )
 
 
-def look_at_stored(
+def inspect_stored(
     paths: Sequence[str | Path], options: ReadOptions, progress: Progress | None = None
 ) -> tuple[Facts, Seen, list[Finding], list[dict[str, str]]]:
     """The same of a stored trace, or of what filters leave of a foreign one; and the findings of
@@ -264,7 +264,7 @@ def first_records(
     parsing = Parsing([path], options)
     rows = _rows(parsing.batches(), lambda: parsing.volumes, count)
     if parsing.format is None or not rows:
-        raise _nothing(parsing)
+        raise _no_records(parsing)
     return Facts(parsing.name, parsing.format.name, tuple(parsing.volumes)), rows
 
 

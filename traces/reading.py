@@ -19,7 +19,7 @@ from mirrord.traces.importing import import_trace
 from mirrord.traces.model import Batch, Facts
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.parsing import Progress
-from mirrord.traces.store import READ_ROWS, TraceFile, TraceWriter, scratch_folder, told
+from mirrord.traces.store import READ_ROWS, TraceFile, TraceWriter, scratch_folder, trace_errors
 
 _PARQUET = b"PAR1"
 #: Options that apply only to reading foreign traces.
@@ -98,7 +98,7 @@ def is_stored(path: str | Path) -> bool:
     """
     if str(path) == "-":
         return False
-    with told(path), Path(path).open("rb") as opened:
+    with trace_errors(path), Path(path).open("rb") as opened:
         return opened.read(4) == _PARQUET
 
 

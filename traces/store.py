@@ -80,7 +80,7 @@ def facts_from_json(text: bytes, where: str) -> tuple[Facts, dict[str, Any]]:
 
 
 @contextmanager
-def told(path: str | Path) -> Iterator[None]:
+def trace_errors(path: str | Path) -> Iterator[None]:
     """Turn errors of Arrow and of the system into errors of mirrord."""
     where = str(path)
     try:
@@ -114,7 +114,7 @@ def told(path: str | Path) -> Iterator[None]:
 
 def scratch_folder(where: str | Path, prefix: str) -> Path:
     """A new folder for scratch files. `NotFound` when its parent folder does not exist."""
-    with told(where):
+    with trace_errors(where):
         if not Path(where).is_dir():
             raise NotFound(
                 "there is no such folder",
@@ -133,7 +133,7 @@ class TraceFile:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        with told(path):
+        with trace_errors(path):
             metadata = pq.read_metadata(self.path)
         kept = (metadata.metadata or {}).get(METADATA_KEY)
         if kept is None or metadata.schema.to_arrow_schema().names != _SCHEMA.names:
@@ -156,7 +156,7 @@ class TraceFile:
         """
         wanted = list(make.COLUMNS if columns is None else columns)
         # (Buffers read ahead are kept to the end: the complete file would be in memory.)
-        with told(self.path), pq.ParquetFile(self.path, pre_buffer=False) as opened:
+        with trace_errors(self.path), pq.ParquetFile(self.path, pre_buffer=False) as opened:
             for each in opened.iter_batches(batch_size=rows, columns=wanted, use_threads=False):
                 yield _to_batch(each, wanted)
 
@@ -216,7 +216,7 @@ class TraceWriter:
         self.beside = beside(self.path)
         self._waiting: list[Batch] = []
         self._waiting_rows = 0
-        with told(path):
+        with trace_errors(path):
             if self.path.is_dir():
                 raise IsADirectoryError
             self._writer: Any = pq.ParquetWriter(
@@ -272,7 +272,7 @@ class TraceWriter:
     def _cleaning(self) -> Iterator[None]:
         """On an error remove the temporary file."""
         try:
-            with told(self.path):
+            with trace_errors(self.path):
                 yield
         except MirrordError:
             self.discard()

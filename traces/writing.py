@@ -18,7 +18,7 @@ from mirrord.core.errors import UsageError
 from mirrord.system import files
 from mirrord.traces.formats.base import FILETIME_EPOCH_NS
 from mirrord.traces.model import Batch, Facts, Op
-from mirrord.traces.store import told
+from mirrord.traces.store import trace_errors
 
 _NAMES = {int(op): op.name.lower() for op in Op}
 _ENDINGS = {
@@ -113,7 +113,7 @@ def write_text(batches: Iterable[Batch], facts: Facts, target: str | Path, kind:
 def _beside(target: Path) -> Iterator[IO[bytes]]:
     """A file that is written under a temporary name and renamed when it is complete."""
     beside = target.with_name(f".{target.name}.{os.getpid()}.new")
-    with told(target):
+    with trace_errors(target):
         if target.is_dir():
             raise IsADirectoryError
         try:

@@ -88,7 +88,7 @@ def money_words(amount: float, currency: str) -> str:
 
 def _sentence(workload: Workload, advice: Advice, prices: Prices) -> str:
     best, money = advice.best, prices.currency
-    said = (
+    text = (
         f"{workload.name}: {_lead(workload, advice)} It costs {money_words(best.total, money)} a "
         f"year: {money_words(best.running_cost, money)} to run (link of {rate_words(best.link)}) "
         f"and {money_words(best.loss_cost, money)} of expected loss "
@@ -97,14 +97,14 @@ def _sentence(workload: Workload, advice: Advice, prices: Prices) -> str:
     others = [e for e in advice.choices if e.fits and e.sure and e is not best]
     if others and best.fits:
         second = min(others, key=lambda each: each.total)
-        said += f"; next best is '{second.name}' at {money_words(second.total, money)}"
-    said += "."
+        text += f"; next best is '{second.name}' at {money_words(second.total, money)}"
+    text += "."
     if others and best.fits and (span := _span(advice, prices)):
-        said += f" It remains the cheapest {span}."
+        text += f" It remains the cheapest {span}."
     if best.mode not in _THERE:
-        said += " mirrord does not support this mode yet"
+        text += " mirrord does not support this mode yet"
         usable = _best_there(advice)
-        said += (
+        text += (
             "."
             if usable is None
             else (
@@ -115,11 +115,11 @@ def _sentence(workload: Workload, advice: Advice, prices: Prices) -> str:
         )
     misfits = [each.name for each in advice.choices if not each.fits]
     if misfits and best.fits:
-        said += f" The given link is too slow for {listed(misfits)}."
+        text += f" The given link is too slow for {listed(misfits)}."
     unsure = [each.name for each in advice.choices if not each.sure]
     if unsure and _judges_schedules(advice):
-        said += f" The trace is too short to judge {listed(unsure)}."
-    return said
+        text += f" The trace is too short to judge {listed(unsure)}."
+    return text
 
 
 def _best_there(advice: Advice) -> Choice | None:
@@ -260,11 +260,11 @@ def _pareto(workload: Workload, advice: Advice, prices: Prices) -> Plot:
             labels=tuple(
                 each.name if each.expected > 0 else f"{each.name} (loses nothing)" for each in group
             ),
-            said=tuple(sides[each.name] for each in group),
+            sides=tuple(sides[each.name] for each in group),
         )
 
     front = points("Pareto front", advice.front, -1)
-    lines = [replace(front, joined=True, marker=False, dash=2, labels=(), said=())]
+    lines = [replace(front, joined=True, marker=False, dash=2, labels=(), sides=())]
     others = [each for each in advice.choices if each is not best]
     words = {"sync": "synchronous", "semi-sync": "semi-synchronous", "async": "asynchronous"}
     groups = [
@@ -356,18 +356,18 @@ def _costs(workload: Workload, advice: Advice, prices: Prices) -> Plot:
     best = advice.best
     least = all(best.total <= each.total for each in advice.choices)
     among = "" if least else " of the choices that the link carries and the trace can judge"
-    says = (
+    caption = (
         f"'{best.name}' costs least{among}: {money_words(best.total, prices.currency)}."
         if best.fits
         else f"'{best.name}' needs the slowest link, but a faster one than the given link: "
         f"{money_words(best.total, prices.currency)}."
     )
     if left_out:
-        says += f" Too expensive to be drawn: {', '.join(left_out)}."
+        caption += f" Too expensive to be drawn: {', '.join(left_out)}."
     return Plot(
         f"{slug(workload.name)}-cost",
         f"{workload.name}: annual cost",
-        says,
+        caption,
         Axis("", "names", names=tuple(each.name for each in shown)),
         Axis(f"annual cost ({prices.currency})"),
         Table(columns, tuple(rows)),

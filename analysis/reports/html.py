@@ -57,14 +57,14 @@ def page(report: Report, *, version: str) -> str:
 
 
 def _main(report: Report) -> str:
-    said = "".join(f"<li>{_prose(line)}</li>" for line in report.conclusions)
+    items = "".join(f"<li>{_prose(line)}</li>" for line in report.conclusions)
     links = "".join(
         f'<li><a href="#part-{number}">{escape(section.title)}</a></li>'
         for number, section in enumerate(report.sections)
     )
     parts = [
         "<main>",
-        f'<div class="conclusions"><h3>Summary</h3><ul>{said}</ul></div>',
+        f'<div class="conclusions"><h3>Summary</h3><ul>{items}</ul></div>',
         _warnings(report),
         f'<nav aria-label="Sections"><ul>{links}<li><a href="#method">How it was computed</a></li>'
         "</ul></nav>",
@@ -81,8 +81,8 @@ def _main(report: Report) -> str:
 def _warnings(report: Report) -> str:
     if not report.warnings:
         return ""
-    said = "".join(f"<li>{_prose(line)}</li>" for line in report.warnings)
-    return f'<div class="conclusions doubt"><h3>Warnings</h3><ul>{said}</ul></div>'
+    items = "".join(f"<li>{_prose(line)}</li>" for line in report.warnings)
+    return f'<div class="conclusions doubt"><h3>Warnings</h3><ul>{items}</ul></div>'
 
 
 def _section(section: Section, number: int) -> str:
@@ -102,10 +102,10 @@ def _figure(plot: Plot) -> str:
     data = base64.b64encode(csv_of(plot.table).encode()).decode()
     return (
         f'<figure id="figure-{plot.key}"><h3>{escape(plot.title)}</h3>'
-        f"<figcaption>{_prose(plot.says)}</figcaption>"
+        f"<figcaption>{_prose(plot.caption)}</figcaption>"
         f'<p class="unit">\N{UPWARDS ARROW} {escape(plot.y.title)}</p>'
         f'<div class="plot" id="plot-{plot.key}" role="img" '
-        f'aria-label="{escape(plot.title)}. {escape(plot.says)} The numbers are in the table '
+        f'aria-label="{escape(plot.title)}. {escape(plot.caption)} The numbers are in the table '
         'below."></div>'
         f"<details{opened}><summary>The numbers of this plot ({rows} rows)</summary>"
         f"{_table(plot.table, plot.title)}"

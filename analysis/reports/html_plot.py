@@ -125,7 +125,7 @@ def _line(line: Line, plot: Plot) -> dict[str, Any]:
         for word, wanted in (
             ("lines", line.joined),
             ("markers", line.marker),
-            ("text", any(line.said)),
+            ("text", any(line.sides)),
         )
         if wanted
     )
@@ -147,10 +147,10 @@ def _line(line: Line, plot: Plot) -> dict[str, Any]:
     if line.labels:
         words = [escape(label, quote=False) for label in line.labels]
         made["customdata"] = words
-        if any(line.said):
-            shown = zip(words, line.said, strict=True)
+        if any(line.sides):
+            shown = zip(words, line.sides, strict=True)
             made["text"] = [word if side else "" for word, side in shown]
-            made["textposition"] = [side or "top right" for side in line.said]
+            made["textposition"] = [side or "top right" for side in line.sides]
             made["textfont"] = {"color": "@ink", "size": 11.5}
     return made
 

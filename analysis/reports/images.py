@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _WIDTH_IN, _HEIGHT_IN, _DPI = 9.6, 6.0, 130
 _DASHES = ("-", (0, (6, 3)), (0, (1.5, 2)), (0, (6, 2, 1.5, 2)))
 _MARKERS = ("o", "s", "D", "^", "X", "v")
-_SAYS_WIDTH = 112
+_CAPTION_WIDTH = 112
 _TITLE_WIDTH = 74
 #: Letters that fit into a row of a legend.
 _LEGEND_WIDTH = 132
@@ -74,7 +74,7 @@ def _figure(plot: Plot, theme: Theme) -> Figure:
     title = textwrap.fill(plot.title, _TITLE_WIDTH)
     figure.suptitle(title, x=0.012, ha="left", fontsize=14, fontweight="bold")
     axes.set_title(
-        textwrap.fill(unbroken(plot.says), _SAYS_WIDTH),
+        textwrap.fill(unbroken(plot.caption), _CAPTION_WIDTH),
         loc="left",
         fontsize=10.5,
         color=theme.soft,
@@ -193,7 +193,7 @@ def _line(axes: Axes, line: Line, plot: Plot, theme: Theme) -> None:
             alpha=0.15,
             linewidth=0,
         )
-    for place, side in enumerate(line.said):
+    for place, side in enumerate(line.sides):
         if side is not None:
             across, up = (8 if "right" in side else -8), (6 if "top" in side else -6)
             axes.annotate(

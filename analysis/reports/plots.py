@@ -40,7 +40,7 @@ class Axis:
 class Line:
     """A line, or points when `joined` is False.
 
-    tone: number of its colour, negative: grey. labels: texts of the points; `said`: on which side
+    tone: number of its colour, negative: grey. labels: texts of the points; `sides`: on which side
     of the point each is drawn; None: only shown on hover. big: a star. strong: the most important
     line.
     """
@@ -57,7 +57,7 @@ class Line:
     big: bool = False
     strong: bool = False
     labels: tuple[str, ...] = ()
-    said: tuple[Side | None, ...] = ()
+    sides: tuple[Side | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -130,11 +130,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot. key: name of its files. title: what is shown. says: the conclusion, a sentence."""
+    """A plot. key: name of its files. title: what is shown. caption: the conclusion, a sentence."""
 
     key: str
     title: str
-    says: str
+    caption: str
     x: Axis
     y: Axis
     table: Table

@@ -142,18 +142,18 @@ def _by_interval(workloads: Sequence[Workload], intervals: Sequence[float]) -> l
 
 def conclusions(workloads: Sequence[Workload]) -> list[str]:
     """The conclusions in words: one sentence for each trace, one for all."""
-    said = [f"{each.name}: {_sentence(each)}" for each in workloads]
+    sentences = [f"{each.name}: {_sentence(each)}" for each in workloads]
     if len(workloads) > 1:
         shared = set.intersection(*(set(by_seconds(each)) for each in workloads))
         if shared:
             seconds = 900.0 if 900.0 in shared else max(shared)
             percent = together(workloads, seconds, "active_map")
-            said.append(
+            sentences.append(
                 f"All {len(workloads)} traces together: updates every {interval_words(seconds)} "
                 f"transfer {share_words(percent)} of what a synchronous mirror would"
                 + (" (the paper's twelve: 50 % on average)." if seconds == 900 else ".")
             )
-    return said
+    return sentences
 
 
 def _sentence(workload: Workload) -> str:
@@ -205,12 +205,12 @@ def _without_intervals(workload: Workload) -> str:
 
 def _by_schedule(workload: Workload) -> str:
     """A sentence on each given schedule."""
-    said = ""
+    text = ""
     for each in workload.updates:
         if each.seconds is None and runs(each):
             percent = share_words(workload.percent(each, "active_map"))
-            said += f" With '{each.label}' it is {percent}, in {len(each):,} updates."
-    return said + never_runs(workload)
+            text += f" With '{each.label}' it is {percent}, in {len(each):,} updates."
+    return text + never_runs(workload)
 
 
 def _reference(intervals: Sequence[float]) -> Reference:

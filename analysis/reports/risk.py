@@ -110,7 +110,7 @@ def conclusions(workload: Workload, found: Sequence[Assessed], terms: Terms) -> 
     axis = TimeAxis(workload, terms.zone)
     peak = risk.peak_rate(workload.writes, WINDOWS_S[0])
     base = next((each for each in found if each.updates.seconds == 900.0), (_x(found) or usable)[0])
-    said = (
+    text = (
         f"{workload.name}: a synchronous mirror needs {rate_words(peak)} at its peak, updates "
         f"{_by(base)} need {rate_words(base.need.rate)}. With these, {_outcome(base, axis)}."
     )
@@ -118,16 +118,16 @@ def conclusions(workload: Workload, found: Sequence[Assessed], terms: Terms) -> 
     fixed = _x(late)
     if fixed:
         below = " and below" if len(fixed) > 1 else ""
-        said += (
+        text += (
             f" At {name_of(fixed[-1].updates)}{below} the link saturates, {_late(fixed[-1], axis)}."
         )
     for each in usable:
         if each.updates.seconds is None:
-            said += _schedule(each, axis, told=each is base)
-    said += never_runs(workload)
+            text += _schedule(each, axis, reported=each is base)
+    text += never_runs(workload)
     if terms.link is not None and not late:
-        said += " The link carries every interval: no update is late."
-    return [said]
+        text += " The link carries every interval: no update is late."
+    return [text]
 
 
 def _by(each: Assessed) -> str:
@@ -143,15 +143,15 @@ def _outcome(each: Assessed, axis: TimeAxis) -> str:
     )
 
 
-def _schedule(each: Assessed, axis: TimeAxis, *, told: bool) -> str:
-    """A sentence on a given schedule. told: what it needs and loses is already reported."""
-    said = ""
-    if not told:
+def _schedule(each: Assessed, axis: TimeAxis, *, reported: bool) -> str:
+    """A sentence on a given schedule. reported: what it needs and loses is already reported."""
+    text = ""
+    if not reported:
         rate = rate_words(each.need.rate)
-        said += f" With '{each.updates.label}' a link of {rate} is needed, {_outcome(each, axis)}."
+        text += f" With '{each.updates.label}' a link of {rate} is needed, {_outcome(each, axis)}."
     if len(each.late_ns):
-        said += f" With '{each.updates.label}' the link saturates, {_late(each, axis)}."
-    return said
+        text += f" With '{each.updates.label}' the link saturates, {_late(each, axis)}."
+    return text
 
 
 def _late(each: Assessed, axis: TimeAxis) -> str:

@@ -123,7 +123,7 @@ def text(report: Report) -> str:
 def _section(section: Section) -> list[str]:
     made = ["", plain_of(section.table)] if section.table is not None else []
     for plot in section.plots:
-        made += ["", f"{plot.title}. {plot.says}"]
+        made += ["", f"{plot.title}. {plot.caption}"]
         if len(plot.table.rows) <= 60:
             made += ["", plain_of(plot.table)]
         else:

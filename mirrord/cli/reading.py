@@ -85,14 +85,14 @@ _OPTIONS = (
 
 def _parameter(option: _Option) -> inspect.Parameter:
     flag = "--" + option.name.replace("_", "-")
-    said = typer.Option(
+    info = typer.Option(
         flag, metavar=option.metavar, help=option.help, rich_help_panel=option.panel
     )
     return inspect.Parameter(
         option.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=option.default,
-        annotation=Annotated[option.kind, said],
+        annotation=Annotated[option.kind, info],
     )
 
 

@@ -215,9 +215,9 @@ def test_labels_that_would_cover_each_other_are_left_to_the_pointer() -> None:
     rules = tuple(f"{minute} 9 * * *" for minute in (1, 2, 3, 4, 5, 6, 7))
     made = compare.report([studied((900,), rules)], Terms(), Prices())
     [plot] = [each for each in made.plots() if each.key == "hot-pareto"]
-    said = [side for line in plot.lines for side in line.said]
+    said = [side for line in plot.lines for side in line.sides]
     assert None in said
-    assert plot.lines[-1].big and plot.lines[-1].said[0] is not None
+    assert plot.lines[-1].big and plot.lines[-1].sides[0] is not None
 
 
 def test_a_schedule_that_does_not_run_has_no_bar() -> None:
@@ -235,7 +235,7 @@ def test_a_schedule_that_does_not_run_has_no_bar() -> None:
 def test_what_fits_no_link_is_nowhere_called_the_cheapest() -> None:
     terms = Terms(link=parse_rates("1KiB/s"))
     for plot in compare.report([studied((60, 900))], terms, Prices()).plots():
-        assert "costs least" not in plot.says
+        assert "costs least" not in plot.caption
         assert not any("cheapest" in line.name for line in plot.lines)
 
 

@@ -219,8 +219,13 @@ def _run(given: dict[str, Any], made: Callable[[list[Workload], Terms], Report])
             files = save(report, out, version=__version__)
     if given["as_json"]:
         where = None if out is None else str(out)
-        said = {"status": "done", "out": where, "files": files, "warnings": list(report.warnings)}
-        print_json({**said, "conclusions": list(report.conclusions), **report.data})
+        summary = {
+            "status": "done",
+            "out": where,
+            "files": files,
+            "warnings": list(report.warnings),
+        }
+        print_json({**summary, "conclusions": list(report.conclusions), **report.data})
         return
     for line in report.conclusions:
         print(line)

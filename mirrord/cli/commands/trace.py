@@ -69,16 +69,16 @@ def import_(
 @reads_traces
 def info(traces: Sources, options: ReadOptions, as_json: Json = False) -> None:
     """Show the contents of a trace and its anomalies, each with the option that handles it."""
-    from mirrord.traces.importing import look, look_at_stored
+    from mirrord.traces.importing import inspect_source, inspect_stored
     from mirrord.traces.reading import is_stored
 
     handled: list[dict[str, str]] = []
     stored = len(traces) == 1 and is_stored(traces[0])
     with ProgressLine(quiet=as_json) as line:
         if stored or options.filters:
-            facts, seen, findings, handled = look_at_stored(traces, options, line.reading)
+            facts, seen, findings, handled = inspect_stored(traces, options, line.reading)
         else:
-            facts, seen, findings = look(traces, options, line.reading)
+            facts, seen, findings = inspect_source(traces, options, line.reading)
     if as_json:
         print_json({**_document(facts, seen, findings), "source_findings": handled})
         return
