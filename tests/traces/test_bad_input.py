@@ -28,7 +28,7 @@ from mirrord.traces.importing import import_trace
 from mirrord.traces.model import Facts
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.reading import open_trace
-from mirrord.traces.store import TraceFile, TraceWriter, told
+from mirrord.traces.store import TraceFile, TraceWriter, trace_errors
 from mirrord.traces.writing import write_text
 from tests.traces.samples import EXAMPLES, FILETIME
 
@@ -248,9 +248,9 @@ def test_a_full_file_system(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_what_the_system_says_is_told() -> None:
-    with pytest.raises(NoSpace), told("x"):
+    with pytest.raises(NoSpace), trace_errors("x"):
         raise OSError(errno.EDQUOT, "quota")
-    with pytest.raises(Damaged), told("x"):
+    with pytest.raises(Damaged), trace_errors("x"):
         raise pa.ArrowInvalid("made no sense\nat all")
 
 
