@@ -1,1 +1,1 @@
-"""What a mirror would move, cost and risk on a traced workload: replay, simulation, reports."""
+"""What a mirror would transfer, cost and risk on a traced workload: replay, simulation, reports."""

@@ -1,6 +1,6 @@
-"""Reading ahead: a thread reads the next batches while those before are replayed.
+"""Reading ahead: a thread reads the next batches while the previous ones are replayed.
 
-Both Parquet's decoder and the kernel let other threads run, so on two cores they share the work.
+Both Parquet's decoder and the replay kernel release the GIL, so they run in parallel on two cores.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 
-#: Batches that wait at the most: memory is bounded by them.
+#: Maximum number of waiting batches, which bounds the memory.
 _WAITING = 8
-#: So long a full queue is waited for before the reader looks whether it is still wanted, seconds.
-_LOOK_S = 0.2
+#: How long the reader waits on a full queue before it checks whether it is to end, seconds.
+_POLL_S = 0.2
 
 
 class _End:
-    """What comes last: the error that ended the reading, or none."""
+    """The last item: the error that ended the reading, or None."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
 
 
 def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
-    """The same items in the same order; an error comes where it would have come.
+    """The same items in the same order; an error is raised at its place among them.
 
-    The thread ends with the iterator: close it (or use it up) to leave none behind.
+    The thread ends with the iterator: close or exhaust it to end the thread.
     """
     waiting: queue.Queue[Item | _End] = queue.Queue(_WAITING)
     unwanted = threading.Event()
@@ -36,7 +36,7 @@ def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
     def put(item: Item | _End) -> bool:
         while not unwanted.is_set():
             try:
-                waiting.put(item, timeout=_LOOK_S)
+                waiting.put(item, timeout=_POLL_S)
                 return True
             except queue.Full:
                 continue

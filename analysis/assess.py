@@ -1,4 +1,4 @@
-"""Each schedule of a workload, assessed: the link it needs, its lag, what it loses and holds."""
+"""Assessment of each schedule of a workload: link needed, lag, loss and space of snapshots."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from mirrord.analysis import risk
 from mirrord.analysis.numbers import Longs, Updates, Workload
 from mirrord.schedules.rates import Rates
 
-#: No link is slower: an idle workload needs none at all, and still its updates end.
+#: The slowest link assumed: an idle workload needs none, but its updates still have to end.
 RATE_MIN = 1024.0
 _RATE_MAX = 1e15
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What is assumed of the mirror.
+    """Assumptions about the mirror.
 
-    kind: the volume (one of `numbers.KINDS`). link: what is there; None: each schedule gets the
-    slowest link on which its updates end in time. overhead_s: what an update takes besides its
-    bytes. keep_source, keep_destination: reference snapshots that stay. lags_s: bounds of
-    semi-synchronous modes. zone: of the clock on the wall.
+    kind: the volume (one of `numbers.KINDS`). link: the available one; None: each schedule gets
+    the slowest link on which its updates end in time. overhead_s: fixed time of an update besides
+    its transfer. keep_source, keep_destination: reference snapshots kept. lags_s: bounds of
+    semi-synchronous modes. zone: time zone of the wall clock.
     """
 
     kind: str = "active_map"
@@ -46,7 +46,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Assessed:
-    """One schedule. late_ns: snapshots whose transfer had not ended by the time of the next."""
+    """One schedule. late_ns: snapshots whose transfer had not ended when the next was taken."""
 
     updates: Updates
     need: risk.LinkNeed
@@ -63,7 +63,7 @@ def assess(workload: Workload, updates: Updates, terms: Terms, account: risk.Acc
     """Assess one schedule. account: of the workload's written bytes."""
     need = risk.link_need(updates, terms.kind)
     link: float | Rates = terms.link if terms.link is not None else max(need.rate, RATE_MIN)
-    # A link that is just fast enough leaves no room for an overhead; its updates are not late.
+    # A link that is just fast enough leaves no time for overhead; its updates are not late.
     overhead_s = terms.overhead_s if terms.link is not None else 0.0
     arrived = risk.commits(
         updates, terms.kind, link, epoch_ns=workload.calendar_ns, overhead_s=overhead_s
@@ -84,6 +84,6 @@ def assess(workload: Workload, updates: Updates, terms: Terms, account: risk.Acc
 
 
 def assess_all(workload: Workload, terms: Terms) -> list[Assessed]:
-    """Every schedule that the trace is long enough for."""
+    """Assess all schedules for which the trace is long enough."""
     account = risk.Account(workload.writes)
     return [assess(workload, updates, terms, account) for updates in workload.shown()]

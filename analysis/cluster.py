@@ -1,7 +1,7 @@
-"""The replay on a Dask cluster: the same parts as the threads here, on other machines.
+"""The replay on a Dask cluster: the same parts as local threads, on other machines.
 
-Each worker reads the trace by itself and counts the blocks of its parts, so a table of blocks that
-is too large for one machine is spread over several. Results are those of one machine, to the bit.
+Each worker reads the trace itself and counts the blocks of its parts, so a table of blocks that is
+too large for one machine is distributed. The results are identical to those of one machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mirrord.core.errors import MirrordError, Refused, Unreachable, Unsupported
 from mirrord.traces.model import BLOCK
 from mirrord.traces.store import TraceFile
 
-#: So long the scheduler is waited for, seconds.
+#: Timeout for the connection to the scheduler, seconds.
 _CONNECT_S = 10
 
 
@@ -33,11 +33,11 @@ def replay_on(
     block: int = BLOCK,
     sizes: Mapping[str, int] | None = None,
 ) -> Replay:
-    """Replays a stored trace that each worker finds at the same path; options as of `replay`.
+    """Replay a stored trace that each worker reads at the same path; options as for `replay`.
 
-    address: the scheduler's, such as `tcp://host:8786`. A lag target is planned here first.
-    `Unsupported` without Dask, `Unreachable` when nobody answers there, `Refused` when the cluster
-    has no worker, and what the workers meet.
+    address: the scheduler's, such as `tcp://host:8786`. Lag targets are planned locally first.
+    `Unsupported` without Dask, `Unreachable` when no scheduler answers, `Refused` when the cluster
+    has no worker, and the errors of the workers.
     """
     check_options(free_space, block)
     trace = TraceFile(path)
@@ -49,7 +49,7 @@ def replay_on(
             raise Refused(
                 "the cluster has no workers",
                 where=address,
-                hint=f"Start some: dask worker {address}",
+                hint=f"Start a worker: dask worker {address}",
             )
         jobs = [
             client.submit(
@@ -67,7 +67,7 @@ def replay_on(
 def _plan(
     trace: TraceFile, grids: Sequence[Grid], block: int
 ) -> tuple[list[Grid], tuple[tuple[int, ...] | None, ...]]:
-    """The grids with the instants of lag targets, and these instants."""
+    """The grids, with the instants of lag targets planned; and these instants."""
     lags = [grid for grid in grids if grid.lag is not None]
     if not lags:
         return list(grids), tuple(None for _ in grids)
@@ -81,7 +81,7 @@ def _plan(
 
 
 def _count(path: str, grids: list[Grid], parts: Parts, block: int) -> Counts:
-    """What a worker does."""
+    """The job of a worker."""
     return counted(TraceFile(path).batches(COLUMNS), grids, parts, block=block)
 
 
@@ -108,13 +108,13 @@ def _gather(client: Any, jobs: list[Any], address: str) -> list[Counts]:
     try:
         found: list[Counts] = client.gather(jobs)
     except MirrordError as error:
-        error.add_note("a worker of the cluster met this: it reads the trace at the same path")
+        error.add_note("raised by a worker of the cluster, which reads the trace at the same path")
         raise
     except (OSError, RuntimeError, ImportError) as error:
         raise Unreachable(
             "the cluster did not finish the replay",
             where=address,
             why=f"{type(error).__name__}: {error}".splitlines()[0],
-            hint="Workers need this mirrord and enough memory; `dask worker` tells more.",
+            hint="Workers need this mirrord and enough memory; see the output of `dask worker`.",
         ) from None
     return found

@@ -1,9 +1,9 @@
-"""A simple cost model: what each way of mirroring costs in a year, and which one to take.
+"""A simple cost model: the annual cost of each mirroring mode, and which one to use.
 
 RecoverPoint's paper leaves "a simple economic model for the penalty involved in data loss" to the
-future (section 6). Here a year costs: the link that is needed, the bytes that go over it, the space
-that snapshots hold, and what the expected failures lose, where the price of a lost byte depends on
-the hour at which it was written. A trace stands for the whole year.
+future (section 6). Here the annual cost is that of the link needed, the bytes sent, the space held
+by snapshots, and the data lost at the expected failures, where the price of a lost byte depends on
+the hour at which it was written. A trace is taken to be representative of the year.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ GIB = 1 << 30
 _YEAR_S = 365.25 * 86400
 _MONTHS = 12
 _MBIT = 1e6 / 8
-#: Fewer whole intervals say too little of one: the first is special, as the copy begins fresh.
+#: Fewer full intervals are not enough: the first is special, as the copy begins up to date.
 _INTERVALS_MIN = 3.9
 _PRICE = re.compile(r"(\d+(?:\.\d+)?)(?:\s+(.*))?")
 
 
 @dataclass(frozen=True)
 class LossPrice:
-    """Money per GiB of lost data: each price for what was written in its hours of the week."""
+    """Money per GiB of lost data: each price applies to data written in its hours of the week."""
 
     clauses: tuple[tuple[float, Span], ...]
     otherwise: float
@@ -42,7 +42,7 @@ class LossPrice:
     text: str
 
     def at(self, at_ns: int) -> float:
-        """The price of what was written at `at_ns` (Unix time)."""
+        """The price of data written at `at_ns` (Unix time)."""
         for price, span in self.clauses:
             if covers(span, at_ns, self.zone):
                 return price
@@ -61,9 +61,9 @@ class LossPrice:
 
 
 def parse_loss_price(text: str, *, zone: str = "UTC") -> LossPrice:
-    """The prices of `2000 08:00-18:00 Mon-Fri, else 100`, per GiB; `UsageError`.
+    """Parse prices such as `2000 08:00-18:00 Mon-Fri, else 100`, per GiB; `UsageError`.
 
-    Written as rates are: a comma separates clauses and, inside a span, days.
+    The syntax is that of rates: a comma separates clauses and, inside a span, days.
     """
     found: list[tuple[float, Span]] = []
     otherwise: float | None = None
@@ -71,33 +71,33 @@ def parse_loss_price(text: str, *, zone: str = "UTC") -> LossPrice:
     for number, clause in enumerate(clauses, 1):
         match = _PRICE.fullmatch(re.sub(r"^else\s+", "", clause))
         if match is None or (clause.startswith("else") and match[2]):
-            raise _no_price(text, f"'{clause}' is not a price with its hours")
+            raise _no_price(text, f"'{clause}' is not a price, with or without hours")
         if match[2]:
             found.append((float(match[1]), parse_span(match[2])))
         elif number == len(clauses):
             otherwise = float(match[1])
         else:
-            raise _no_price(text, f"'{clause}' names no hours and is not the last")
+            raise _no_price(text, f"'{clause}' has no hours and is not the last clause")
     if otherwise is None:
-        raise _no_price(text, "there is no price for all other hours")
+        raise _no_price(text, "the price for all other hours is missing")
     if overlap([span for _, span in found]) is not None:
-        raise _no_price(text, "two of its spans overlap")
+        raise _no_price(text, "its hours overlap")
     return LossPrice(tuple(found), otherwise, zone, text)
 
 
 def _no_price(text: str, why: str) -> UsageError:
     return UsageError(
         f"'{text}' is not a price of lost data: {why}",
-        hint="Write for example 500, or '2000 08:00-18:00 Mon-Fri, else 100' (money per GiB).",
+        hint="Give for example 500, or '2000 08:00-18:00 Mon-Fri, else 100' (money per GiB).",
     )
 
 
 @dataclass(frozen=True)
 class Prices:
-    """What things cost, in one currency.
+    """Prices, in one currency.
 
     link: per Mbit/s and month. transfer: per GiB sent. space: per GiB and month, of snapshots.
-    lost: per GiB of lost data. failures: expected losses of the source in a year.
+    lost: per GiB of lost data. failures: expected losses of the source per year.
     """
 
     link: float = 1.0
@@ -110,13 +110,12 @@ class Prices:
 
 @dataclass(frozen=True)
 class Choice:
-    """One way of mirroring a workload, with what it needs, risks and costs.
+    """One mode of mirroring a workload, with what it needs, risks and costs.
 
     mode: "sync", "semi-sync" or "async". interval_s: of an asynchronous one. link: bytes per second
     that it needs. sent: bytes per second on average. expected, worst: bytes lost at a failure.
-    lag_s: the oldest the copy gets. space: bytes held by snapshots. fits: whether the given link
-    carries it. sure: whether the trace has enough intervals of it to judge by. The costs are for a
-    year.
+    lag_s: maximum age of the copy. space: bytes held by snapshots. fits: whether the given link
+    carries it. sure: whether the trace has enough intervals to judge it. The costs are per year.
     """
 
     name: str
@@ -137,21 +136,21 @@ class Choice:
 
     @property
     def running_cost(self) -> float:
-        """What it costs when nothing fails."""
+        """The cost without failures."""
         return self.link_cost + self.transfer_cost + self.space_cost
 
     @property
     def total(self) -> float:
-        """All of it, for a year."""
+        """The total cost per year."""
         return self.running_cost + self.loss_cost
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What to take: the cheapest choice that the link carries and the trace can judge.
+    """The recommendation: the cheapest choice that the link carries and the trace can judge.
 
-    from_factor, to_factor: it stays the cheapest as long as lost data cost between so many times
-    the price that was given (`inf`: however much they cost).
+    from_factor, to_factor: it remains the cheapest while the price of lost data is between these
+    multiples of the given price (`inf`: without an upper limit).
     """
 
     best: Choice
@@ -162,7 +161,7 @@ class Advice:
 
 
 def choices(workload: Workload, terms: Terms, prices: Prices) -> list[Choice]:
-    """Every way of mirroring this workload, the freshest copy first."""
+    """All modes of mirroring this workload, the most recent copy first."""
     writes = workload.writes
     per_gib = prices.lost.of_bins(writes, workload.calendar_ns)
     found = [_live(workload, terms, prices, per_gib, None)]
@@ -202,7 +201,7 @@ def _live(
 
 
 def _given(terms: Terms, need: float) -> float:
-    """The link's rate: the given one, if it is always the same and carries it, else the need."""
+    """The link's rate: the given one, if it is constant and fast enough, else the rate needed."""
     if terms.link is not None and terms.link.constant:
         return max(terms.least, need)
     return need
@@ -211,7 +210,7 @@ def _given(terms: Terms, need: float) -> float:
 def _async(
     workload: Workload, terms: Terms, prices: Prices, money: risk.Account, each: Assessed
 ) -> Choice:
-    # By what really happens on the link: one that is slow by day may carry it all the same.
+    # Judged by the actual transfers: a link that is slow by day may still be fast enough.
     return _choice(
         each.updates.words,
         "async",
@@ -265,7 +264,7 @@ def _choice(
 
 
 def advise(found: Sequence[Choice]) -> Advice:
-    """The cheapest choice that fits (or the one that needs least, when none does)."""
+    """The cheapest choice that fits (if none fits, the one that needs the slowest link)."""
     judged = [each for each in found if each.sure] or list(found)
     fitting = [each for each in judged if each.fits]
     if not fitting:
@@ -273,7 +272,7 @@ def advise(found: Sequence[Choice]) -> Advice:
     best = min(fitting, key=lambda each: (each.total, each.expected))
     low, high = 0.0, float("inf")
     for other in fitting:
-        # total(f) = running + f * loss: where two lines cross, the cheaper one changes.
+        # total(f) = running + f * loss: where two lines cross, the other one becomes cheaper.
         apart = other.loss_cost - best.loss_cost
         if apart:
             cross = (best.running_cost - other.running_cost) / apart

@@ -1,8 +1,9 @@
-"""When a mirror updates on a traced workload: the update intervals that a replay counts by.
+"""When a mirror updates on a traced workload: the update intervals of a replay.
 
-A grid cuts a trace's time into intervals; each ends with an update. An interval holds the records
-from its start up to, not including, its end. What follows the last update of a trace is an interval
-too: the last, partial one is counted (SnapMirror, section 4: one update at the end of the trace).
+A grid divides a trace's time into intervals; each ends with an update. An interval contains the
+records from its start up to, not including, its end. The records after the last update are an
+interval too: the last, partial one is counted (SnapMirror, section 4: one update at the end of the
+trace).
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from mirrord.traces.model import Facts
 NS = 1_000_000_000
 #: Update intervals of the paper's Figure 2, seconds.
 PAPER_S = (60, 300, 900, 1800, 3600, 21600, 43200, 86400)
-#: Monday 2024-01-01 00:00 UTC: where a trace begins whose source does not tell the date.
+#: Monday 2024-01-01 00:00 UTC: the assumed start of a trace without a date.
 _UNDATED_NS = 1_704_067_200 * NS
-#: More updates than this in one grid are a slip of the finger.
+#: More updates than this in one grid are taken for a typing error.
 UPDATES_MAX = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class LagTarget:
-    """As seldom as possible with the copy never older than `target_s`, over a link that carries
-    `rate` bytes a second and needs `overhead_s` for each update whatever it carries.
+    """Updates as rarely as possible with the copy never older than `target_s`, over a link of
+    `rate` bytes per second with a fixed time of `overhead_s` per update.
 
-    schedule: a `lag` schedule whose windows and blackouts hold updates back, or None.
+    schedule: a `lag` schedule whose windows and blackouts apply to the updates, or None.
     """
 
     target_s: float
@@ -41,7 +42,7 @@ class LagTarget:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Update intervals: of one length, or between explicit instants, or as a lag target finds.
+    """Update intervals: of one length, between explicit instants, or planned by a lag target.
 
     seconds: the length, from the first record on; else `boundaries` holds the instants of the
     updates (nanoseconds in the trace's time, ascending), or `lag` decides during the replay.
@@ -55,11 +56,13 @@ class Grid:
     def __post_init__(self) -> None:
         given = [each for each in (self.seconds, self.boundaries, self.lag) if each is not None]
         if len(given) != 1:
-            raise UsageError(f"the grid '{self.label}' needs one of length, instants or lag target")
+            raise UsageError(
+                f"the grid '{self.label}' needs exactly one of length, instants and lag target"
+            )
         if self.seconds is not None and not 1e-6 <= self.seconds <= 1e9:
             raise UsageError(
                 f"an update interval of {self.seconds:g} s is out of range",
-                hint="Give something from 1 microsecond to 30 years.",
+                hint="Give an interval from 1 microsecond to 30 years.",
             )
         instants = self.boundaries or ()
         if any(b <= a for a, b in pairwise(instants)):
@@ -86,12 +89,12 @@ def scheduled(
 ) -> Grid:
     """The updates of a schedule between a trace's first and last record (trace time, ns).
 
-    A trace without a date is taken to begin on a Monday at 00:00 UTC. seed: the mirror's id, which
-    decides phase and jitter. `UsageError` for a lag target (that is `lag_target`).
+    A trace without a date is assumed to begin on a Monday at 00:00 UTC. seed: the mirror's id,
+    which determines phase and jitter. `UsageError` for a lag target (use `lag_target`).
     """
     if schedule.lag_s is not None:
         raise UsageError(
-            "a lag target names no times", hint="Give the link's rate too: lag targets need one."
+            "a lag target has no fixed times", hint="Give the link's rate as well, which it needs."
         )
     epoch_ns = epoch_of(facts, first_ns)
     instants: list[int] = []
@@ -103,7 +106,7 @@ def scheduled(
         instants.append(at_ns - epoch_ns)
         if len(instants) > UPDATES_MAX:
             raise UsageError(
-                f"{', '.join(schedule.rules)} runs more than {UPDATES_MAX:,} times in this trace"
+                f"'{', '.join(schedule.rules)}' runs more than {UPDATES_MAX:,} times in this trace"
             )
     return Grid(", ".join(schedule.rules), boundaries=tuple(instants))
 
@@ -119,17 +122,17 @@ def lag_target(
 ) -> Grid:
     """Updates as the daemon would start them for a lag target (`mirrord.schedules.lag`).
 
-    rate: bytes a second that the link carries. schedule: for its windows and blackouts.
+    rate: the link's, bytes per second. schedule: for its windows and blackouts.
     """
     if not target_s >= 1:
         raise UsageError(f"a lag of {target_s:g} s is out of range", hint="Give 1 s or more.")
     if not rate > 0 or overhead_s < 0:
-        raise UsageError("a lag target needs a link that carries something")
+        raise UsageError("a lag target needs a link with a rate above 0")
     epoch_ns = epoch_of(facts, first_ns) if facts else _UNDATED_NS - first_ns
     target = LagTarget(target_s, rate, overhead_s, schedule, epoch_ns)
     return Grid(f"lag {format_duration(target_s)}", lag=target)
 
 
 def epoch_of(facts: Facts, first_ns: int) -> int:
-    """Unix time of the trace's zero, nanoseconds; assumed where the source does not say."""
+    """Unix time of the trace's zero, nanoseconds; assumed for a trace without a date."""
     return _UNDATED_NS - first_ns if facts.epoch_ns is None else facts.epoch_ns

@@ -1,4 +1,4 @@
-"""Lag targets in a replay: the daemon's own planner, fed with what each update would transfer."""
+"""Lag targets in a replay: the daemon's own planner, given what each update would transfer."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from mirrord.analysis.grids import NS, UPDATES_MAX, LagTarget
 from mirrord.core.errors import UsageError
 from mirrord.schedules.lag import Run, plan_lag
 
-#: The planner looks at so many runs.
+#: Number of recent runs that the planner uses.
 _RUNS = 20
 
 
 class LagRunner:
-    """When the updates of a lag target start, while a trace goes by.
+    """Plans when the updates of a lag target start, during a replay.
 
-    The first base is taken at the first record. An update that finds nothing written takes no
-    time, and the planner does not learn from it, as in the daemon.
+    The first base is taken at the first record. An update without writes takes no time, and the
+    planner does not learn from it, as in the daemon.
     """
 
     def __init__(self, target: LagTarget, first_ns: int) -> None:
@@ -25,11 +25,11 @@ class LagRunner:
         self.next_ns = self._plan(first_ns)
 
     def update(self, transferred_bytes: int) -> None:
-        """The update at `next_ns` transfers so much: plan the one after it."""
+        """Record the transfer of the update at `next_ns` and plan the following one."""
         at_ns = self.next_ns
         self.instants.append(at_ns)
         if len(self.instants) > UPDATES_MAX:
-            raise UsageError(f"a lag target that leads to more than {UPDATES_MAX:,} updates")
+            raise UsageError(f"the lag target leads to more than {UPDATES_MAX:,} updates")
         duration_s = 0.0
         if transferred_bytes:
             duration_s = self._target.overhead_s + transferred_bytes / self._target.rate
@@ -39,7 +39,7 @@ class LagRunner:
         self.next_ns = self._plan(at_ns + round(duration_s * NS))
 
     def _plan(self, earliest_ns: int) -> int:
-        """When the next update starts, not before the last one's end."""
+        """When the next update starts: not before the end of the previous one."""
         plan = plan_lag(self._target.target_s, self._runs)
         at_ns = max(self._base_ns + round(plan.wait_s * NS), earliest_ns)
         if self._target.schedule is not None:

@@ -1,6 +1,6 @@
-"""What the cost, the risk and the reports are computed from: the updates and writes of a trace.
+"""The updates and writes of a trace, from which cost, risk and reports are computed.
 
-All times are nanoseconds of the trace's own clock; `Workload.epoch_ns` says when its zero was.
+All times are nanoseconds since the trace's own zero, whose Unix time is `Workload.epoch_ns`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Floats = npt.NDArray[np.float64]
 class Updates:
     """The updates of one schedule over a trace, in order.
 
-    label: as people write the schedule: "15 min", "cron 0 2 * * *". seconds: its fixed interval,
-    None where it has none. start_ns, end_ns: what update k covers; at end_ns its snapshot is taken.
+    label: the schedule in words: "15 min", "cron 0 2 * * *". seconds: its fixed interval, None
+    if it has none. start_ns, end_ns: what update k covers; at end_ns its snapshot is taken.
     blocks: of each of `KINDS`, the blocks (of `block` bytes) that update k transfers.
     """
 
@@ -40,7 +40,7 @@ class Updates:
     end_ns: Longs
     blocks: Mapping[str, Longs]
     block: int = BLOCK
-    #: Blocks that each update of a mirror of whole files sends, where volumes are files; else None.
+    #: Blocks that each update of a whole-file mirror sends, if the volumes are files; else None.
     whole_files: Longs | None = None
 
     def __len__(self) -> int:
@@ -52,12 +52,12 @@ class Updates:
 
     @property
     def words(self) -> str:
-        """When it updates: "every 15 min", or the schedule as it was written."""
+        """When it updates: "every 15 min", or the schedule as given."""
         return self.label if self.seconds is None else f"every {self.label}"
 
     @property
     def period_s(self) -> float:
-        """The interval, or the longest gap between two updates where there is none, seconds."""
+        """The interval; without one, the longest gap between two updates; seconds."""
         if self.seconds is not None:
             return self.seconds
         return float((self.end_ns - self.start_ns).max(initial=0)) / NS
@@ -85,7 +85,7 @@ class Writes:
 class Workload:
     """A replayed trace.
 
-    epoch_ns: Unix time of the trace's zero, None where its source does not say.
+    epoch_ns: Unix time of the trace's zero, None if its source has no date.
     blocks_written: blocks that a synchronous mirror transfers. unique_blocks: different ones.
     freed: share (0 to 1) of the blocks written that were overwritten or deleted by the end.
     """
@@ -100,19 +100,19 @@ class Workload:
     freed: float
     updates: tuple[Updates, ...]
     writes: Writes
-    #: The same for calendars, where a trace without a date begins on a Monday at 00:00 UTC.
+    #: The same for calendars: a trace without a date is assumed to begin on a Monday, 00:00 UTC.
     calendar_ns: int = 0
-    #: What looks odd in the trace and makes its numbers doubtful, with the option that handles it.
+    #: Anomalies of the trace that make its numbers doubtful, with the option that handles each.
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.blocks_written:
             raise Refused(
-                "there is no write in this trace",
+                "there are no writes in this trace",
                 where=self.name,
-                why="what a mirror moves is what is written",
-                hint="'mirrord trace info' shows what is in it; "
-                "its options say which records count as writes.",
+                why="a mirror transfers only what is written",
+                hint="'mirrord trace info' shows what it contains; "
+                "its options set which records count as writes.",
             )
 
     @property
@@ -127,7 +127,7 @@ class Workload:
 
     @property
     def counted_s(self) -> float:
-        """What rates are taken over: the span, but at least a bin of the writes, seconds."""
+        """The time over which rates are computed: the span, but at least one bin; seconds."""
         return max(self.span_s, self.writes.bin_ns / NS)
 
     def percent(self, updates: Updates, kind: str) -> float:
@@ -135,22 +135,22 @@ class Workload:
         return 100 * int(updates.blocks[kind].sum()) / self.blocks_written
 
     def covers(self, updates: Updates) -> bool:
-        """Whether the trace lasts for at least one whole interval (to the second before its end).
+        """Whether the trace lasts for at least one full interval (within 1 %).
 
-        An interval longer than the trace says only what one update at its end would send.
+        For an interval longer than the trace only one update at its end would be counted.
         """
         return updates.seconds is None or self.span_s >= 0.99 * updates.seconds
 
     def shown(self) -> list[Updates]:
-        """The schedules that the trace is long enough for."""
+        """The schedules for which the trace is long enough."""
         return [each for each in self.updates if self.covers(each)]
 
 
 def from_replay(replay: Replay, facts: Facts) -> Workload:
-    """What the reports need of a replay; `Refused` when the trace has no write in it.
+    """What the reports need from a replay; `Refused` when the trace has no writes.
 
-    A recorded trace does not see what is overwritten within the interval of its recording (note
-    `resolution_s`): shorter update intervals are left out, as they would look better than they are.
+    A recorded trace does not contain what is overwritten within the interval of its recording (note
+    `resolution_s`): shorter update intervals are left out, as their results would be too good.
     """
     resolution_s = float(facts.notes.get("resolution_s", 0))
     series = replay.writes_series
@@ -160,8 +160,8 @@ def from_replay(replay: Replay, facts: Facts) -> Workload:
         if resolution_s and (each.seconds is None or each.seconds % resolution_s)
     ]
     warnings = (
-        f"it was recorded every {format_duration(resolution_s)}: what is overwritten meanwhile is "
-        f"not seen, and intervals that are no multiple of it ({', '.join(odd)}) are not exact.",
+        f"it was recorded every {format_duration(resolution_s)}: data overwritten in between are "
+        f"not seen, and intervals that are not a multiple of it ({', '.join(odd)}) are not exact.",
     )
     updates = tuple(
         Updates(

@@ -1,8 +1,8 @@
 """The replay: for each update interval, what an asynchronous mirror transfers (section 4).
 
-The kernel (native/core/src/replay) keeps one number per block that was ever written: when that was.
-It counts for all grids at once, in parts by volume and block range that share nothing. Here are
-its threads; `mirrord.analysis.cluster` has the same parts on other machines.
+The kernel (native/core/src/replay) keeps one number per block that was ever written: the time of
+the write. It counts for all grids at once, in independent parts by volume and block range. This
+module runs them in threads; `mirrord.analysis.cluster` runs the same parts on other machines.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from mirrord.core.units import format_duration
 from mirrord.system.native import Replayer
 from mirrord.traces.model import BLOCK, Batch, Facts
 
-#: So much of a volume is free unless it is said otherwise.
+#: Default free share of a volume.
 FREE_SPACE = 0.2
-#: What a replay needs of a record: readers may leave out the rest.
+#: The columns that a replay needs: readers may omit the others.
 COLUMNS = ("time_ns", "volume", "op", "offset", "length")
-#: Called now and then with the number of records replayed so far.
+#: Called regularly with the number of records replayed so far.
 Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Which parts of a replay are done here: `here` of them from `first` on, of `of` in all."""
+    """Which parts of a replay run here: `here` of them from `first` on, of `of` in total."""
 
     first: int = 0
     here: int = 1
@@ -43,7 +43,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What intervals counted, one entry per part, volume and interval with anything in it.
+    """The counts of intervals, one entry per part, volume and interval that is not empty.
 
     end: of the last block that was ever written, in blocks.
     """
@@ -59,7 +59,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What a trace holds as a whole; `ends`: of each volume the end of what was touched, bytes."""
+    """The totals of a trace; `ends`: of each volume the end of the accessed range, bytes."""
 
     first_ns: int
     last_ns: int
@@ -76,9 +76,9 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What some parts of a replay counted; `combine` adds them. Only plain data, to be sent.
+    """The counts of some parts of a replay; `combine` adds them. Plain data, to be sent.
 
-    instants: of each grid that a lag target planned, its updates. totals: with the first part.
+    instants: the updates of each grid planned by a lag target. totals: only of the first part.
     """
 
     rows: tuple[Rows, ...]
@@ -100,13 +100,13 @@ def replay(
     sizes: Mapping[str, int] | None = None,
     progress: Progress | None = None,
 ) -> Replay:
-    """Replays a trace whose records are in the order of time into the three volumes.
+    """Replay a trace whose records are ordered by time into the three volumes.
 
     free_space: share of a no-overwrite volume that is free at the beginning, 0 to below 1.
     block: bytes, a power of two from 512 to 1 MiB. sizes: of volumes by name, bytes; a volume
-    without one ends where the trace last touched it. threads: that count, beside the one that
-    reads. `UsageError` for values out of range, `Damaged` when records are out of order or have
-    impossible ranges.
+    without one ends at the last address in the trace. threads: for counting, in addition to the
+    one that reads. `UsageError` for values out of range, `Damaged` when records are out of order
+    or have impossible ranges.
     """
     check_options(free_space, block)
     threads = default_threads() if threads is None else max(1, threads)
@@ -116,9 +116,9 @@ def replay(
 
 
 def default_threads() -> int:
-    """Threads that count: all processors but the one that reads, four at the most, at least one.
+    """Threads for counting: one per processor except the one that reads, at least 1, at most 4.
 
-    Each looks at all records, so more of them gain little.
+    Each processes all records, so more of them gain little.
     """
     return max(1, min(4, len(os.sched_getaffinity(0)) - 1))
 
@@ -127,13 +127,13 @@ def check_options(free_space: float, block: int) -> None:
     """`UsageError` for values out of range."""
     if not 0 <= free_space < 1:
         raise UsageError(
-            f"free space of {free_space:g} is no share of a volume",
-            hint="Give something from 0 to below 1, for example 0.2.",
+            f"a free space of {free_space:g} is out of range",
+            hint="Give a share from 0 to below 1, for example 0.2.",
         )
     if block & (block - 1) or not 512 <= block <= 1 << 20:
         raise UsageError(
-            f"blocks of {block} bytes cannot be replayed",
-            hint="Give a power of two from 512 to 1048576; the paper's is 4096.",
+            f"blocks of {block} bytes are not supported",
+            hint="Give a power of two from 512 to 1048576; the paper uses 4096.",
         )
 
 
@@ -145,13 +145,15 @@ def count(
     block: int = BLOCK,
     progress: Progress | None = None,
 ) -> Counts:
-    """Replays some parts; each sees all records and counts its own blocks. Errors as `replay`."""
+    """Replay some parts; each sees all records and counts its own blocks. Errors as `replay`."""
     kernel = Replayer(
         block.bit_length() - 1, [_cuts(grid) for grid in grids], parts.first, parts.here, parts.of
     )
     lags: dict[int, LagRunner] = {}
     if parts.here < parts.of and any(grid.lag for grid in grids):
-        raise UsageError("a lag target follows the whole trace: plan it before parts are made")
+        raise UsageError(
+            "a lag target needs the complete trace: plan it before dividing into parts"
+        )
     records = 0
     with closing(read_ahead(batches)) as coming:
         for batch in coming:
@@ -165,7 +167,7 @@ def count(
             if progress is not None:
                 progress(records)
     if not records:
-        raise Damaged("there is no record in this trace", hint="`mirrord trace info` says more.")
+        raise Damaged("there are no records in this trace", hint="See `mirrord trace info`.")
     return _counts(kernel, grids, lags)
 
 
@@ -176,7 +178,7 @@ def _cuts(grid: Grid) -> int | memoryview:
 
 
 def _feed_between(kernel: Replayer, batch: Batch, lags: dict[int, LagRunner], block: int) -> None:
-    """Feeds a batch, and updates whenever a lag target wants it."""
+    """Feed a batch, with an update whenever a lag target requires one."""
     start = 0
     while lags:
         which = min(lags, key=lambda k: lags[k].next_ns)
@@ -202,25 +204,25 @@ def _feed(kernel: Replayer, batch: Batch, rows: slice) -> None:
 
 
 def _damaged(kind: str, record: int = 0, one: int = 0, other: int = 0) -> Damaged:
-    """A fault of the trace in words."""
+    """The error for a fault of the trace."""
     where = f"record {record + 1:,}"
     if kind == "order":
         return Damaged(
-            "the records are not in the order of time",
+            "the records are not ordered by time",
             where=where,
-            why=f"it is {format_duration((other - one) / NS)} earlier than the one before it",
-            hint="Import the trace first: `mirrord trace import` sorts.",
+            why=f"it is {format_duration((other - one) / NS)} earlier than the previous one",
+            hint="Import the trace first: `mirrord trace import` sorts the records.",
         )
     if kind == "range":
         return Damaged(
-            "a record's range cannot be",
+            "a record has an impossible range",
             where=where,
             why=f"it begins at byte {one} and is {other} bytes long",
             hint="The units may be wrong: see `mirrord trace info`.",
         )
     if kind == "volume":
         return Damaged(
-            "a record is about a volume that the trace does not have",
+            "a record refers to a volume that the trace does not have",
             where=where,
             why=f"its number is {one}",
             hint="Import the trace again from its source.",
@@ -261,7 +263,7 @@ def combine(
     block: int = BLOCK,
     sizes: Mapping[str, int] | None = None,
 ) -> Replay:
-    """Adds what all parts counted. The order of the parts makes no difference."""
+    """Add the counts of all parts. The order of the parts makes no difference."""
     check_options(free_space, block)
     [totals] = [each.totals for each in counts if each.totals is not None]
     blocks = _volume_blocks(totals, facts, sizes or {}, block)
@@ -286,7 +288,7 @@ def combine(
         blocks_written=written,
         bytes_written=totals.bytes_written,
         unique_blocks=unique,
-        # Of what was written, there is what was not trimmed since.
+        # Of the blocks written, those not trimmed since are live.
         written_deleted=written - unique - sum(each.live for each in counts),
         grids=tuple(results),
         writes_series=WriteSeries(totals.first_ns, totals.bin_ns, totals.bins),
@@ -294,7 +296,7 @@ def combine(
 
 
 def _volume_blocks(totals: Totals, facts: Facts, sizes: Mapping[str, int], block: int) -> list[int]:
-    """Blocks of each volume: as given, but at least what the trace touched."""
+    """Blocks of each volume: the given size, but at least up to the last address in the trace."""
     names = [*facts.volumes, *("" for _ in range(len(totals.ends) - len(facts.volumes)))]
     ends = [*totals.ends.tolist(), *(0 for _ in range(len(names) - len(totals.ends)))]
     return [
@@ -337,7 +339,7 @@ def _grid_result(
         columns["physical"][its] = physical_blocks_written(
             rows.written[its], rows.active[its], rows.live[its], volume_blocks[volume], free_space
         )
-        # A part that has no row in an interval has told the end before.
+        # A part without a row in an interval has reported its end before.
         ends = np.maximum.accumulate(rows.end[its])
         columns["whole"][its] = np.where(rows.written[its] > 0, ends, 0)
     dense = {}
@@ -364,15 +366,15 @@ def _grid_result(
 def _intervals(
     grid: Grid, totals: Totals, instants: tuple[int, ...] | None
 ) -> tuple[Column, Column, int]:
-    """Starts and ends of a grid's intervals, and how many of its instants no record comes after."""
+    """Starts and ends of a grid's intervals, and how many instants are not after its start."""
     first_ns, last_ns = totals.first_ns, totals.last_ns
     if grid.seconds is not None:
         period_ns = round(grid.seconds * NS)
         updates = (last_ns - first_ns) // period_ns + 1
         if updates > UPDATES_MAX:
             raise UsageError(
-                f"'{grid.label}' cuts this trace into {updates:,} intervals",
-                why=f"{UPDATES_MAX:,} are the most",
+                f"'{grid.label}' divides this trace into {updates:,} intervals",
+                why=f"the maximum is {UPDATES_MAX:,}",
                 hint="Give a longer interval.",
             )
         starts = first_ns + period_ns * np.arange(updates, dtype=np.int64)

@@ -1,12 +1,12 @@
-"""What a replay found: per update and in total, in blocks and in bytes.
+"""The results of a replay: per update and in total, in blocks and in bytes.
 
 The three volumes (SnapMirror, sections 4.1 and 4.2, Figures 2 and 3):
 - update_in_place: a block-level mirror of a volume that overwrites in place sends each block that
   was written in the interval, once.
 - active_map: SnapMirror; a no-overwrite volume, of whose newly written blocks only those are sent
-  that the active map still has at the update.
-- no_active_map: the same volume mirrored without that knowledge: each physical block that was
-  written in the interval is sent (`mirrord.analysis.allocator` says which those are).
+  that are still in the active map at the update.
+- no_active_map: the same volume mirrored without the active map: each physical block that was
+  written in the interval is sent (see `mirrord.analysis.allocator`).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ VOLUMES = ("update_in_place", "active_map", "no_active_map")
 
 @dataclass(frozen=True, slots=True)
 class GridResult:
-    """The updates of one grid; all columns have one entry per update, those without writes too.
+    """The updates of one grid; all columns have one entry per update, also without writes.
 
     start_ns, end_ns: trace time. With fixed intervals the last update's end is the nominal one;
     otherwise it is just after the last record. Blocks of the replay's size; written and
-    written_bytes: what a synchronous mirror sends meanwhile, by blocks and by exact bytes.
-    whole_volumes: each volume in which anything was written is sent up to its last block: what dump
-    or rsync -W send where the volumes of a trace are files (section 5).
+    written_bytes: what a synchronous mirror sends in the interval, in blocks and in exact bytes.
+    whole_volumes: each volume with a write is sent completely, up to its last block: as dump or
+    rsync -W do if the volumes of a trace are files (section 5).
     """
 
     grid: Grid
@@ -48,12 +48,12 @@ class GridResult:
 
     @property
     def label(self) -> str:
-        """What people call these intervals."""
+        """The name of these intervals."""
         return self.grid.label
 
     @property
     def seconds(self) -> float | None:
-        """Their length where they have one."""
+        """Their length, if it is fixed."""
         return self.grid.seconds
 
     def blocks(self, volume: str) -> Column:
@@ -77,7 +77,7 @@ class GridResult:
 class WriteSeries:
     """Bytes written over time: `bytes[i]` from `start_ns + i * bin_ns` on, for `bin_ns`.
 
-    Bins are one second; two, four … in traces so long that there would be more than four million.
+    Bins are one second; two, four … in traces that would have more than four million bins.
     """
 
     start_ns: int
@@ -117,7 +117,7 @@ class Replay:
         return 100.0 * self.written_deleted / self.blocks_written if self.blocks_written else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """The totals as JSON has them (`reduction.json`), without the single updates."""
+        """The totals as in JSON (`reduction.json`), without the single updates."""
         intervals = [
             {
                 "label": grid.label,

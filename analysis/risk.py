@@ -1,10 +1,9 @@
-"""What a mirror needs of the link and what it would lose: lag, data at risk, space of snapshots.
+"""The link that a mirror needs and the data it would lose: lag, data at risk, space of snapshots.
 
 An update's snapshot is taken when its interval ends; its transfer begins then, or when the
-transfer before it has ended, and the copy shows it when all of it has arrived. When the trace
-begins the copy is taken to be up to date. Lost at a failure are the writes that were made since the
-snapshot which the copy shows: bytes that were acknowledged, so more than the blocks that a later
-update would send.
+previous transfer has ended, and the copy shows it when it has arrived completely. At the start of
+the trace the copy is assumed to be up to date. A failure loses the writes made since the snapshot
+that the copy shows: acknowledged bytes, so more than the blocks that a later update would send.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from mirrord.analysis.grids import NS
 from mirrord.analysis.numbers import Floats, Longs, Updates, Workload, Writes
 from mirrord.schedules.rates import Rates
 
-#: Bytes per second that stand for "unlimited": no link is as fast.
+#: Bytes per second that represent "unlimited".
 _UNLIMITED = 1e15
 #: Passes of bisection: the link is found to 1 part in 2^40 of the peak.
 _PASSES = 40
@@ -25,9 +24,9 @@ _PASSES = 40
 
 @dataclass(frozen=True)
 class LinkNeed:
-    """The slowest link on which every update ends before the next: bytes per second.
+    """The slowest link on which every update ends before the next one: bytes per second.
 
-    at_ns: the snapshot of the update that needs it. needs: what each single update needs.
+    at_ns: the snapshot of the update that needs it. needs: the rate that each update needs.
     """
 
     rate: float
@@ -37,9 +36,9 @@ class LinkNeed:
 
 @dataclass(frozen=True)
 class Showing:
-    """Which snapshot the copy shows: from `since_ns[k]` on (to the next) that of `snapshot_ns[k]`.
+    """Which snapshot the copy shows: from `since_ns[k]` to the next that of `snapshot_ns[k]`.
 
-    Both begin with the start of the trace, `end_ns` ends the last stretch.
+    Both begin with the start of the trace; `end_ns` ends the last period.
     """
 
     since_ns: Longs
@@ -49,7 +48,7 @@ class Showing:
 
 @dataclass(frozen=True)
 class Lag:
-    """How old the copy is over the trace, seconds: mean, median, 95 of 100 moments, worst."""
+    """The age of the copy over the trace, seconds: mean, median, 95th percentile, worst."""
 
     mean_s: float
     median_s: float
@@ -62,7 +61,7 @@ class Lag:
 
 @dataclass(frozen=True)
 class Loss:
-    """What a failure loses: at a random moment (expected), at the worst one."""
+    """Bytes lost at a failure: at a random moment (expected), at the worst one."""
 
     expected: float
     worst: float
@@ -72,7 +71,7 @@ class Loss:
 def available_ns(updates: Updates) -> Longs:
     """How long each update may take to end before the next one's snapshot.
 
-    The last update has an interval of its own length's kind: the fixed one, or the one before it.
+    For the last update this is the fixed interval, or else the previous one.
     """
     if not len(updates):
         return np.zeros(0, np.int64)
@@ -86,13 +85,13 @@ def available_ns(updates: Updates) -> Longs:
     )
     gaps = np.append(gaps, last)
     if updates.seconds is not None and len(gaps) > 1:
-        # The last partial interval is cut off by the trace, not by the schedule.
+        # The last, partial interval is ended by the trace, not by the schedule.
         gaps[-2] = max(gaps[-2], last)
     return np.asarray(np.maximum(gaps, 1))
 
 
 def link_need(updates: Updates, kind: str) -> LinkNeed:
-    """The slowest link, bytes per second, on which each update ends before the next begins."""
+    """The slowest link, bytes per second, on which each update ends before the next one begins."""
     needs = updates.sizes(kind) / (available_ns(updates) / NS)
     if not len(needs):
         return LinkNeed(0.0, 0, needs)
@@ -106,13 +105,13 @@ def commits(
     """When each update has arrived, ns.
 
     link: bytes per second, or the rates of a calendar (then `epoch_ns` is the Unix time of the
-    trace's zero). overhead_s: what an update takes besides its bytes, seconds.
+    trace's zero). overhead_s: fixed time of an update besides its transfer, seconds.
     """
     sizes = updates.sizes(kind).astype(np.float64)
     if not len(sizes):
         return np.zeros(0, np.int64)
     times, carried = _capacity(updates, float(sizes.sum()), link, epoch_ns)
-    # In bytes that the link could have carried so far, a queue is a running maximum.
+    # Measured in the bytes that the link could have carried so far, a queue is a running maximum.
     begin = np.interp(updates.end_ns - times[0], times - times[0], carried)
     done = np.cumsum(sizes)
     ends = done + np.maximum.accumulate(begin - (done - sizes))
@@ -124,7 +123,7 @@ def commits(
 def _capacity(
     updates: Updates, total: float, link: float | Rates, epoch_ns: int
 ) -> tuple[Longs, Floats]:
-    """Bytes the link can have carried by each of some instants, linear between them."""
+    """Instants, and the bytes that the link can have carried by each; linear in between."""
     at_ns = int(updates.start_ns[0])
     last_ns = int(updates.end_ns[-1])
     times, carried = [at_ns], [0.0]
@@ -146,9 +145,9 @@ def _capacity(
 
 
 def late(updates: Updates, commit_ns: Longs) -> Longs:
-    """Which updates have not ended when the next one's snapshot is taken (their numbers).
+    """The indices of the updates that have not ended when the next one's snapshot is taken.
 
-    The last one of a schedule has no next: the trace ended, not its time.
+    The last one of a schedule is never late, as the trace has no next one.
     """
     due_ns = updates.end_ns + available_ns(updates)
     found = np.flatnonzero(commit_ns > due_ns)
@@ -156,17 +155,17 @@ def late(updates: Updates, commit_ns: Longs) -> Longs:
 
 
 def showing(workload: Workload, updates: Updates, commit_ns: Longs) -> Showing:
-    """What the copy shows over the trace."""
+    """Which snapshot the copy shows over the trace."""
     inside = commit_ns < workload.last_ns
     since = np.append(workload.first_ns, commit_ns[inside])
     snapshot = np.append(workload.first_ns, updates.end_ns[inside])
-    # Of updates that arrive in the same instant the newest is shown.
+    # Of updates that arrive at the same time the newest is shown.
     newest = np.append(since[1:] > since[:-1], True)
     return Showing(since[newest], snapshot[newest], workload.last_ns)
 
 
 def lag(shown: Showing) -> Lag:
-    """The distribution of the copy's age: exact, as the age grows evenly between commits."""
+    """The distribution of the copy's age: exact, as the age grows linearly between commits."""
     ends = np.append(shown.since_ns[1:], shown.end_ns)
     low = (shown.since_ns - shown.snapshot_ns) / NS
     high = (ends - shown.snapshot_ns) / NS
@@ -179,14 +178,14 @@ def lag(shown: Showing) -> Lag:
     at_once = np.cumsum(np.bincount(where, weights=steps, minlength=len(edges)))
     shares = np.append(0.0, np.cumsum(at_once[:-1] * np.diff(edges)) / total)
     mean = float((high**2 - low**2).sum() / 2 / total)
-    # Of equal shares the first age counts: that share of the time is no older.
+    # Of equal shares the first age counts: for that share of the time the copy is not older.
     keep = np.append(True, np.diff(shares) > 0)
     median, p95 = np.interp([0.5, 0.95], shares[keep], edges[keep])
     return Lag(mean, float(median), float(p95), float(high.max()), edges, shares)
 
 
 class Account:
-    """What had been written by any moment, from a series of values per bin (bytes, or money)."""
+    """The sum written by any moment, from a series of values per bin (bytes, or money)."""
 
     def __init__(self, writes: Writes, values: Floats | Longs | None = None) -> None:
         series = np.asarray(writes.bytes if values is None else values, dtype=np.float64)
@@ -203,7 +202,7 @@ class Account:
         return whole, exact - whole
 
     def by(self, at_ns: Longs) -> Floats:
-        """What had been written by these moments; even within a bin."""
+        """The sums written by these moments; linear within a bin."""
         whole, part = self._place(np.asarray(at_ns))
         rise = self._sum[np.minimum(whole + 1, len(self._sum) - 1)] - self._sum[whole]
         return np.asarray(self._sum[whole] + part * rise)
@@ -216,7 +215,7 @@ class Account:
         )
 
     def loss(self, shown: Showing) -> Loss:
-        """What a failure loses at a random moment of the trace, and at the worst one."""
+        """The loss at a failure at a random moment of the trace, and at the worst one."""
         ends = np.append(shown.since_ns[1:], shown.end_ns)
         kept = self.by(shown.snapshot_ns)
         area = self._area_by(ends) - self._area_by(shown.since_ns)
@@ -228,12 +227,12 @@ class Account:
         return Loss(max(expected, 0.0), float(before[worst]), int(ends[worst]))
 
     def course(self, shown: Showing, points: int) -> tuple[Longs, Floats]:
-        """The loss at a failure over time: in each of `points` stretches the greatest."""
+        """The loss at a failure over time: the maximum in each of `points` periods."""
         ends = np.append(shown.since_ns[1:], shown.end_ns)
         start_ns = int(shown.since_ns[0])
         edges = np.linspace(start_ns, shown.end_ns, points + 1).astype(np.int64)
         at = np.unique(np.concatenate([edges, ends, shown.since_ns]))
-        # At the moment of a commit the loss before it is what counts: the stretch that ends there.
+        # At the moment of a commit the loss before it counts: that of the period that ends there.
         place = np.maximum(np.searchsorted(shown.since_ns, at, side="left") - 1, 0)
         lost = self.by(at) - self.by(shown.snapshot_ns)[place]
         slot = np.clip(np.searchsorted(edges, at, side="left") - 1, 0, points - 1)
@@ -243,9 +242,9 @@ class Account:
 
 
 def peak_rate(writes: Writes, window_s: float) -> float:
-    """The greatest rate of writing over any window of this length (whole bins), bytes per second.
+    """The highest write rate over any window of this length (full bins), bytes per second.
 
-    It is what a synchronous mirror's link must carry if writers may wait for `window_s` at most.
+    A synchronous mirror's link must carry it if writers may wait for at most `window_s`.
     """
     bins = max(1, round(window_s * NS / writes.bin_ns))
     total = np.append(0, np.cumsum(writes.bytes))
@@ -263,7 +262,7 @@ def backlog(writes: Writes, rate: float) -> Floats:
 def semi_sync_link(writes: Writes, lag_s: float) -> float:
     """The slowest link, bytes per second, on which no write arrives later than `lag_s`.
 
-    That is the semi-synchronous mode: writers go on as long as the backlog is within that bound.
+    This is the semi-synchronous mode: writers continue while the backlog is within that bound.
     """
     low, high = 0.0, peak_rate(writes, writes.bin_ns / NS)
     for _ in range(_PASSES):
@@ -276,11 +275,11 @@ def semi_sync_link(writes: Writes, lag_s: float) -> float:
 
 
 def snapshot_space(updates: Updates, kind: str, keep: int) -> int:
-    """Bytes that `keep` reference snapshots hold at the most, at the worst moment.
+    """Maximum of the bytes held by `keep` reference snapshots over the trace.
 
-    A snapshot holds the old version of each block that was written since. Blocks that were empty
-    before hold nothing, and a trace does not tell which were: so this is an upper bound. The newest
-    snapshot pins what the update after it overwrites; `keep` snapshots pin as many updates' worth.
+    A snapshot holds the old version of each block written since. Blocks that were empty before hold
+    nothing, and a trace does not tell which were: so this is an upper bound. The newest snapshot
+    holds what the following update overwrites; `keep` snapshots hold that of as many updates.
     """
     sizes = updates.sizes(kind)
     if not len(sizes):

@@ -1,4 +1,4 @@
-"""From traces to workloads: each is opened, replayed by the wanted schedules, and summed up."""
+"""From traces to workloads: each is opened, replayed with the given schedules, and summarized."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from mirrord.traces.model import BLOCK
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.reading import Trace, open_trace
 
-#: Options that handle an oddity, and the note that a trace has when they were given.
+#: Options that handle an anomaly, and the note that a trace has if they were given.
 _NOTES = {"--align-shift": "align_shift_bytes", "--dedup": "option_dedup_s"}
-#: Told the trace's name, how many of its records are replayed, how many there are.
+#: Reports progress: the trace's name, the number of records replayed, the total.
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What traces are replayed by.
+    """How traces are replayed.
 
-    intervals_s: fixed intervals from the first record, seconds. schedules: with the words for each.
+    intervals_s: fixed intervals from the first record, seconds. schedules: each with its name.
     link: for lag targets, which need one. cluster: address of a Dask scheduler, or None.
     """
 
@@ -48,16 +48,16 @@ def study(
     importing: Callable[[str, int, int | None, int], None] | None = None,
 ) -> Workload:
     """Replay one trace, stored or of a foreign format. Errors of opening and replaying; `Refused`
-    when nothing is written in it. importing: told how far a foreign one is read.
+    when it has no writes. importing: reports the progress of reading a foreign one.
     """
     with open_trace(path, options=reading, progress=importing) as trace:
         wanted = grids_of(plan, trace)
         done = None
         if progress is not None:
-            name, records, told = trace.facts.name, trace.records, progress
+            name, records, report = trace.facts.name, trace.records, progress
 
             def done(count: int) -> None:
-                told(name, count, records)
+                report(name, count, records)
 
         if plan.cluster is not None:
             from mirrord.analysis import cluster
@@ -104,24 +104,24 @@ def _rate(link: Rates | None, words: str) -> float:
     known = [rate for rate in rates if rate is not None]
     if not known:
         raise UsageError(
-            f"the lag target '{words}' needs to know the link",
-            hint="Give its rate, for example --link 20MiB/s.",
+            f"the lag target '{words}' needs the rate of the link",
+            hint="Give it, for example --link 20MiB/s.",
         )
     return min(known)
 
 
 def _warnings(trace: Trace) -> tuple[str, ...]:
-    """What was found at the import and has an option that would handle it, but was not given."""
+    """The findings of the import with an option that would handle them, but was not given."""
     handled = {option for option, note in _NOTES.items() if trace.facts.notes.get(note)}
     return tuple(
-        f"{each['text']} (the option {each['option']} handles it)."
+        f"{each['text']} (option: {each['option']})."
         for each in trace.findings
         if each["option"] and each["option"].split()[0] not in handled
     )
 
 
 def summed_up(found: Sequence[Workload]) -> list[Workload]:
-    """The workloads with names that tell them apart."""
+    """The workloads with distinct names."""
     from mirrord.analysis.reports.common import distinct
 
     names = distinct([each.name for each in found])

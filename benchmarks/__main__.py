@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME...]`: measure, print a table, keep JSON in benchmarks/out/."""
+"""`python -m benchmarks [NAME...]`: measure, print a table, save JSON in benchmarks/out/."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ def main(names: list[str]) -> int:
     """Run the named measurements, or all; status 1 when a target is missed."""
     unknown = [name for name in names if name not in NAMES]
     if unknown:
-        print(f"error: no benchmark is called '{unknown[0]}'\nhint: There are: {', '.join(NAMES)}.")
+        print(f"error: no benchmark is called '{unknown[0]}'\nhint: Names: {', '.join(NAMES)}.")
         return 2
     if os.geteuid() != 0:
-        print("error: benchmarks mount btrfs on loop devices\nhint: Run them as root (sudo).")
+        print(
+            "error: benchmarks mount btrfs on loop devices\nhint: Run them as root (or with sudo)."
+        )
         return 1
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that mounts and images go
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that mounts and images are removed
     rows: list[Row] = []
     for name in names or NAMES:
         print(f"measuring {name} …", flush=True)

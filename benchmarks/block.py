@@ -21,7 +21,7 @@ ROUNDS = 3
 
 
 def measure() -> list[Row]:
-    """On /dev/shm, so that it is mirrord that is measured and not a disk."""
+    """On /dev/shm, so that mirrord is measured and not a disk."""
     return [*_delta(), *_update()]
 
 

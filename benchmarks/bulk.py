@@ -1,4 +1,4 @@
-"""Bulk: 5 GiB that do not compress, against plain send and receive; and the memory it takes."""
+"""Bulk: 5 GiB of incompressible data, against plain send and receive; and the memory used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.many_files import _send_receive
 SIZE_GIB = int(os.environ.get("MIRRORD_BENCH_GIB", "5"))
 ROUNDS = 2
 
-#: Runs one command in a process of its own, and says what memory it took at the most.
+#: Runs one command in a separate process, and reports its peak memory.
 PEAK = """
 import json, resource, sys, time
 from mirrord.cli.main import run
@@ -29,7 +29,7 @@ print(json.dumps({"status": status, "took_s": took, "peak_bytes": peak}), file=s
 
 
 def measure() -> list[Row]:
-    """Whole transfers of one subvolume, alternating; the destination is removed in between."""
+    """Full transfers of one subvolume, alternating; the destination is removed in between."""
     free = shutil.disk_usage("/var/tmp").free
     size = SIZE_GIB if free > (4 * SIZE_GIB + 5) << 30 else 1
     with (

@@ -1,4 +1,4 @@
-"""Compression that chooses, on links of several rates: against none, and against `zstd --adapt`.
+"""Adaptive compression on links of several rates: against none, and against `zstd --adapt`.
 
 Two network namespaces, a veth pair with a token bucket at the sending side, one TLS connection.
 """
@@ -31,7 +31,7 @@ HERE, THERE = "10.203.7.1", "10.203.7.2"
 
 
 def text(size: int) -> bytes:
-    """Like a log or prose: words of a vocabulary, the common ones more often, and numbers."""
+    """Similar to a log or prose: words of a vocabulary, common ones more often, and numbers."""
     drawn = random.Random(7)
     words = [
         bytes(drawn.choices(b"etaoinshrdlucmfwypvbgk", k=drawn.randint(2, 11))) for _ in range(5000)
@@ -45,7 +45,7 @@ def text(size: int) -> bytes:
 
 
 def send(stream: TlsStream, file: Path, size: int, way: str) -> None:
-    """The first part of the file over and over until `size` bytes are sent, in one thread."""
+    """Send the first part of the file repeatedly until `size` bytes are sent, in one thread."""
     content = file.read_bytes()
     if way == "zstd --adapt":
         with subprocess.Popen(
@@ -79,7 +79,7 @@ def _chunk(content: bytes, at: int) -> bytes:
 
 
 def receive(stream: TlsStream, size: int) -> None:
-    """Unpack all of it and say so."""
+    """Decompress everything and acknowledge it."""
     buffer = bytearray()
 
     def take(count: int) -> bytes:
@@ -116,7 +116,7 @@ def receive(stream: TlsStream, size: int) -> None:
 
 @contextmanager
 def link(bits: float) -> Iterator[list[str]]:
-    """Two namespaces with a link of that rate; the words to run a program in the far one."""
+    """Two namespaces with a link of that rate; the command prefix to run in the far one."""
     name = f"mrb{os.getpid()}"
     far, near = f"{name}f", f"{name}n"
     run("ip", "netns", "add", far)
@@ -138,7 +138,7 @@ def link(bits: float) -> Iterator[list[str]]:
 
 
 def once(inside: list[str], file: Path, size: int, way: str) -> float:
-    """Seconds to send `size` bytes that way."""
+    """Seconds to send `size` bytes in that way."""
     own, peer = OneTime.make(), OneTime.make()
     words = [*inside, sys.executable, "-m", "benchmarks.compress"]
     told = json.dumps([peer, own.certificate, size])
@@ -176,7 +176,7 @@ def measure() -> list[Row]:
                         way: max(size / once(words, file, size, way) / 1e6 for _ in range(2))
                         for way in ("mirrord", "off", "zstd --adapt")
                     }
-                # Without a limit the processor is what is measured, and that varies.
+                # Without a limit the processor is measured, and that varies.
                 target = 0.9 if not bits else 0.95 if kind == "noise" else 1.5
                 note = f"zstd --adapt: {speed['zstd --adapt']:.4g} MB/s"
                 rows.append(

@@ -1,4 +1,4 @@
-"""The simulated fleet: the real scheduler, engine and catalogue in a world of its own time."""
+"""The simulated fleet: the real scheduler, engine and catalogue in simulated time."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def measure() -> list[Row]:
 
 
 def _simulated(*words: str) -> float:
-    """Seconds that it takes; its rules are checked all along, and a broken one is an error."""
+    """The time that it takes, in seconds; its rules are always checked, a violation is an error."""
     command = [sys.executable, "-m", "tests.sim", "--seed", "1", *words]
     return timed(lambda: subprocess.run(command, cwd=ROOT, check=True, capture_output=True))

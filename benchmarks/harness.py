@@ -1,4 +1,4 @@
-"""What all measurements share: rows with a target, the machine's facts, loop file systems."""
+"""Shared by all measurements: rows with a target, facts about the machine, loop file systems."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure. `better` is "<=" or ">="; peer: what it was compared with, or ""."""
+    """One result. `better` is "<=" or ">="; peer: what it was compared with, or ""."""
 
     name: str
     value: float
@@ -41,7 +41,7 @@ class Row:
 
 
 def table(rows: list[Row]) -> str:
-    """The rows for people."""
+    """The rows as a text table."""
     cells = [("", "mirrord", "target", "", "peer")]
     for row in rows:
         peer = f"{row.peer}: {row.peer_value:.4g} {row.unit}" if row.peer_value is not None else ""
@@ -63,7 +63,7 @@ def table(rows: list[Row]) -> str:
 
 
 def save(name: str, rows: list[Row]) -> Path:
-    """The rows with what is needed to judge them, as JSON."""
+    """Save the rows as JSON, with the facts needed to judge them."""
     commit = run("git", "-C", str(ROOT), "describe", "--always", "--dirty").strip()
     facts = {
         "benchmark": name,
@@ -100,7 +100,7 @@ def run(*arguments: str | Path) -> str:
 
 
 def need(program: str, package: str) -> str:
-    """The path of a peer, installed from Debian's packages when it is missing."""
+    """The path of a peer; installed from Debian's packages if missing."""
     found = shutil.which(program) or shutil.which(program, path="/usr/sbin:/usr/bin")
     if found is None:
         print(f"installing Debian's {package} to compare with", flush=True)
@@ -113,7 +113,7 @@ def need(program: str, package: str) -> str:
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """A folder of our own on the ordinary disk."""
+    """A temporary folder on the ordinary disk."""
     with tempfile.TemporaryDirectory(prefix="mirrord-bench-", dir="/var/tmp") as name:
         yield Path(name)
 
@@ -130,36 +130,36 @@ def filesystem(inside: Path, name: str, size_gib: int) -> Iterator[Path]:
     try:
         yield mount
     finally:
-        # Never leave it mounted below a folder that is about to be removed with all in it.
+        # Never leave it mounted below a folder that is about to be removed recursively.
         if subprocess.run(["umount", mount], capture_output=True).returncode != 0:
             run("umount", "--lazy", mount)
         image.unlink()
 
 
 def service(inside: Path) -> Service:
-    """A service with folders of its own."""
+    """A service with its own folders."""
     home = inside / "mirrord"
     return Service(Paths(home / "etc", home / "state", home / "run"))
 
 
 def environment(inside: Path) -> dict[str, str]:
-    """For the command line on the same folders; byte code is cached, as it is when installed."""
+    """For the command line on the same folders; byte code is cached, as in an installation."""
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, "MIRRORD_HOME": str(inside / "mirrord")}
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Seconds that it takes."""
+    """The time that it takes, in seconds."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
 
 
 def median(values: list[float]) -> float:
-    """The middle one."""
+    """The median."""
     return statistics.median(values)
 
 
 def mirrord_command(*words: str) -> list[str]:
-    """The installed program, as a person starts it."""
+    """The installed program, as started by a user."""
     return [str(Path(sys.executable).with_name("mirrord")), *words]

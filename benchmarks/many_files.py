@@ -31,7 +31,7 @@ def _twenty_thousand() -> list[Row]:
         _fill(home, 20_000, lambda: made.randbytes(made.randrange(1000, 42_000)))
         plain.mkdir()
         api = service(inside)
-        # Like its peer here it keeps every snapshot: deleting is measured in update_latency.
+        # Like its peer it keeps every snapshot: deletion is measured in update_latency.
         api.create(
             "home",
             f"btrfs:{home}",
@@ -133,7 +133,7 @@ def _file(home: Path, index: int) -> Path:
 
 
 def _send_receive(base: Path | None, snapshot: Path, target: Path) -> None:
-    """What a person would type, and a sync so that it is as durable as an update."""
+    """Plain send and receive, with a sync so that it is as durable as an update."""
     parent = ["-p", str(base)] if base else []
     sender = subprocess.Popen(
         ["btrfs", "send", "-q", *parent, str(snapshot)], stdout=subprocess.PIPE
@@ -146,7 +146,7 @@ def _send_receive(base: Path | None, snapshot: Path, target: Path) -> None:
 
 
 def _delta(home: Path) -> float:
-    """The delta of the last two reference snapshots, by a driver made anew."""
+    """The delta of the last two reference snapshots, with a new driver."""
     driver = open_driver(parse_endpoint(f"btrfs:{home}"))
     base, incremental = driver.snapshots()[-2:]
     return timed(lambda: driver.delta(base.guid, incremental.guid))

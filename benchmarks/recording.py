@@ -1,4 +1,4 @@
-"""Recording: the look at a large volume at each interval; a device that is as busy as it can be."""
+"""Recording: finding the changes of a large volume at each interval; a fully loaded device."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _changes(driver: BtrfsDriver, base: str, newer: str) -> float:
 
 
 def _device() -> list[Row]:
-    """4 KiB random writes past the page cache to a device in memory, with and without."""
+    """4 KiB random writes with direct I/O to a device in memory, with and without recording."""
     need("fio", "fio")
     alone, recorded = [], []
     with folder() as inside, _loop() as device, _tracefs(inside):
@@ -102,7 +102,7 @@ def _device() -> list[Row]:
 
 
 def _fio(device: str) -> float:
-    """Requests a second."""
+    """Requests per second."""
     said = run(
         "fio",
         "--name=w",

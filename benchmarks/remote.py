@@ -1,7 +1,7 @@
-"""A mirror on another host: latency, bulk, cuts, and a hundred mirrors; btrbk over ssh beside it.
+"""A mirror on another host: latency, bulk, cuts, and a hundred mirrors; compared with btrbk on ssh.
 
 The other host is a network namespace with a real sshd; both have btrfs on loop devices of one
-disk. One part alone: `python -m benchmarks.remote latency` (or `bulk`, `text`, `cuts`, `hundred`).
+disk. A single part: `python -m benchmarks.remote latency` (or `bulk`, `text`, `cuts`, `hundred`).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ TEXT_BYTES = 512 << 20
 
 
 def measure() -> list[Row]:
-    """All parts, each on a stage of its own."""
+    """All parts, each on a separate stage."""
     return [row for part in PARTS.values() for row in part()]
 
 
 def latency() -> list[Row]:
-    """4 KiB over an open connection, over a first one, and by a run of btrbk, alternating."""
+    """4 KiB over an open connection, over a new one, and with a run of btrbk, alternating."""
     with stage(4) as at:
         home = at.one / "home"
         run("btrfs", "subvolume", "create", home)
@@ -106,10 +106,10 @@ def latency() -> list[Row]:
 
 
 def bulk() -> list[Row]:
-    """Whole transfers of what does not compress: ours over TLS, plain pipes here and over ssh.
+    """Full transfers of incompressible data: mirrord over TLS, plain pipes locally and over ssh.
 
-    Each round has all three, begins with another, and deletes what it made. The connection of ours
-    is open, as the daemon's is; ssh makes its own.
+    Each round runs all three, in another order, and deletes what it created. The connection of
+    mirrord is open, as the daemon's is; ssh opens its own.
     """
     with stage(2 * GIB + 3) as at:
         home = at.one / "home"
@@ -160,7 +160,7 @@ def _noise(file: Path, size: int) -> None:
 
 
 def _initialize(at: Stage, api: Service, name: str, home: Path, host: str = "dr") -> float:
-    """Seconds of a first transfer over an open connection; what it made is deleted again."""
+    """Seconds of a first transfer over an open connection; the result is deleted again."""
     target = at.two / name
     api.create(name, f"btrfs:{home}", f"btrfs://{host}{target}")
     took = timed(lambda: api.initialize(name))
@@ -176,7 +176,7 @@ def _delete(mount: Path, subvolume: Path) -> None:
 
 
 def _pipe(snapshot: Path, into: Path, over: list[str]) -> None:
-    """Plain send and receive, durable at the end, as a transfer of ours is."""
+    """Plain send and receive, durable at the end, as a transfer by mirrord is."""
     with subprocess.Popen(["btrfs", "send", "-q", str(snapshot)], stdout=subprocess.PIPE) as sender:
         then = f"btrfs receive -q {into} && btrfs filesystem sync {into}"
         words = [*over, then] if over else ["sh", "-c", then]
@@ -185,7 +185,7 @@ def _pipe(snapshot: Path, into: Path, over: list[str]) -> None:
 
 
 def compressed() -> list[Row]:
-    """Text over a link of 1 Gbit/s: packed as mirrord chooses, and as it is."""
+    """Text over a link of 1 Gbit/s: with the compression that mirrord chooses, and without."""
     with stage(6) as at:
         home = at.one / "home"
         run("btrfs", "subvolume", "create", home)
@@ -246,7 +246,7 @@ def hundred() -> list[Row]:
 
 
 def _update_all(at: Stage, names: list[str]) -> None:
-    """As a daemon does it: a thread has a service of its own, and at most eight run at once."""
+    """As the daemon does: each thread has its own service, and at most eight run at a time."""
     local = threading.local()
 
     def one(name: str) -> str:

@@ -1,6 +1,6 @@
-"""Cuts of the connection at 10, 50 and 90 % of a transfer: what is sent again, what time is lost.
+"""Cuts of the connection at 10, 50 and 90 % of a transfer: the data sent again, the time lost.
 
-Beside it btrbk over ssh, cut at the same shares of its time. A part of `benchmarks.remote`.
+Compared with btrbk over ssh, cut at the same shares of its data. A part of `benchmarks.remote`.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ SHARES = (10, 50, 90)
 
 
 class Cut(NamedTuple):
-    """resent: bytes. lost_s: until the transfer was again where it was when it was cut."""
+    """resent: bytes. lost_s: until the transfer had again reached the place of the cut."""
 
     resent: int
     lost_s: float
 
 
 class Cutting(Silent):
-    """Watches a transfer, and cuts when so many bytes have moved."""
+    """Watches a transfer, and cuts the connection after given numbers of bytes."""
 
     def __init__(self, places: list[int], cut: Callable[[], None]) -> None:
         self._places, self._cut = places, cut
         self._at = 0
-        #: Where and when the last cut was, until the transfer is there again.
+        #: Where and when the last cut was, until the transfer has reached that place again.
         self._lost: tuple[int, float] | None = None
         self._resent, self._back = 0, False
         self.cuts: list[Cut] = []
 
     def transfer(self, name: str, estimate_bytes: int, done_bytes: int) -> None:
-        """It begins, or goes on after so many bytes."""
+        """It begins, or is resumed after so many bytes."""
         if self._lost is not None:
-            # What was handed over after the cut counts, too.
+            # Bytes handed over after the cut are included.
             self._lost = self._at, self._lost[1]
             self._resent, self._back = self._at - done_bytes, True
         self._at = done_bytes
 
     def moved(self, stream_bytes: int) -> None:
-        """So many bytes more."""
+        """So many bytes were transferred."""
         self._at += stream_bytes
         if self._back and self._lost is not None and self._at > self._lost[0]:
             self.cuts.append(Cut(self._resent, time.perf_counter() - self._lost[1]))
@@ -61,7 +61,7 @@ class Cutting(Silent):
 
 
 def measure() -> list[Row]:
-    """A transfer of each kind that is cut thrice; and runs of btrbk that are cut once each."""
+    """A transfer of each kind, cut three times; and runs of btrbk, cut once each."""
     with stage(9) as at:
         peers = _btrbk(at)
     return [row for kind in ("btrfs", "block") for row in _ours(kind, peers)]
@@ -109,7 +109,7 @@ def _agent(at: Stage) -> int:
 
 
 def _volume(at: Stage, kind: str) -> tuple[str, str]:
-    """A volume of that kind, full of noise; its endpoint and its destination's."""
+    """A volume of that kind with random data; its endpoint and that of the destination."""
     path = at.one / "home"
     if kind == "btrfs":
         run("btrfs", "subvolume", "create", path)
@@ -130,7 +130,7 @@ def _noise(file: Path) -> None:
 
 def _btrbk(at: Stage) -> list[tuple[int, float]]:
     """(bytes sent again, seconds lost) of a run that is cut when each share of it has arrived."""
-    # Each has a source of its own: btrbk sends nothing twice that it has a relative of there.
+    # Each has its own source: btrbk would send increments of a source that is already there.
     for name in ("whole", *(f"cut{share}" for share in SHARES)):
         run("btrfs", "subvolume", "create", at.one / name)
         _noise(at.one / name / "file")
@@ -153,7 +153,7 @@ def _btrbk(at: Stage) -> list[tuple[int, float]]:
 
 
 def _cut_later(at: Stage, name: str, place: int) -> int:
-    """Cut when so much is there; how much it was then."""
+    """Cut when so many bytes have arrived; returns how many had."""
     until = time.perf_counter() + 120
     while (here := _received(at, name)) < place:
         assert time.perf_counter() < until
@@ -163,5 +163,5 @@ def _cut_later(at: Stage, name: str, place: int) -> int:
 
 
 def _received(at: Stage, name: str) -> int:
-    """What lies there of a transfer, in bytes; after a cut btrbk deletes it, and begins anew."""
+    """The received bytes of a transfer; after a cut btrbk deletes them, and starts again."""
     return sum(file.stat().st_size for file in (at.two / name).glob("*/file"))

@@ -1,4 +1,4 @@
-"""The other host of `benchmarks.remote`: a network namespace with a real sshd of its own."""
+"""The other host of `benchmarks.remote`: a network namespace with its own real sshd."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HERE, THERE = "10.203.11.1", "10.203.11.2"
 
 
 class Stage(NamedTuple):
-    """one, two: btrfs here and there. near: the link's end here. host: how the other is reached."""
+    """one, two: local and remote btrfs. near: the link's local end. host: the remote host."""
 
     inside: Path
     one: Path
@@ -37,23 +37,23 @@ class Stage(NamedTuple):
         return Service(service(self.inside).paths, watcher, self.shared)
 
     def describe(self, host: RemoteHost) -> None:
-        """Write a host's file, for the endpoints that name it."""
+        """Write a host's file, for endpoints that refer to it."""
         folder = self.service().paths.hosts
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{host.name}.toml").write_text(render(host))
 
     def ssh(self) -> list[str]:
-        """The words of a plain ssh to the other end."""
+        """The command line of a plain ssh to the other end."""
         return [str(self.inside / "bin" / "ssh"), "-i", str(self.sshd.key), f"root@{THERE}"]
 
     def variables(self) -> dict[str, str]:
-        """An environment in which `ssh` knows the other end, and `mirrord` these folders."""
+        """An environment in which `ssh` knows the other end, and `mirrord` uses these folders."""
         kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
         path = f"{self.inside / 'bin'}:{os.environ['PATH']}:/usr/sbin:/sbin"
         return {**kept, "PATH": path, "MIRRORD_HOME": str(self.inside / "mirrord")}
 
     def btrbk(self, name: str, subvolumes: list[str], keep: str = "latest") -> list[str]:
-        """The words of a run of btrbk from `one` to `two` over the same ssh."""
+        """The command line of a run of btrbk from `one` to `two` over the same ssh."""
         (self.one / f"{name}-snapshots").mkdir()
         (self.two / name).mkdir()
         lines = [
@@ -68,18 +68,18 @@ class Stage(NamedTuple):
         return [need("btrbk", "btrbk"), "-c", str(config), "run"]
 
     def run(self, words: list[str]) -> None:
-        """Run a program in that environment; it must not fail."""
+        """Run a program in that environment; raises when it fails."""
         subprocess.run(words, env=self.variables(), check=True, capture_output=True)
 
     def cut(self, *agents: int) -> None:
-        """The connection is gone, and these agents with it, as when that host has no power."""
+        """Cut the connection and kill these agents, as in a power failure of that host."""
         for pid in [*agents, *self.sshd.sessions()]:
             with suppress(ProcessLookupError):
                 os.kill(pid, 9)
 
     @contextmanager
     def rate(self, bits: int) -> Iterator[None]:
-        """A link of that rate, in the direction of the other end."""
+        """Limit the link to that rate, towards the other end."""
         limit = ["rate", f"{bits}bit", "burst", str(bits // 2000), "latency", "50ms"]
         run("tc", "qdisc", "add", "dev", self.near, "root", "tbf", *limit)
         try:
@@ -90,7 +90,7 @@ class Stage(NamedTuple):
 
 @contextmanager
 def stage(size_gib: int = 6) -> Iterator[Stage]:
-    """Both file systems, the namespace, its sshd; all of it goes afterwards."""
+    """Both file systems, the namespace, its sshd; everything is removed afterwards."""
     need("ip", "iproute2")
     with (
         folder() as inside,
@@ -120,7 +120,7 @@ def stage(size_gib: int = 6) -> Iterator[Stage]:
 
 @contextmanager
 def _namespace() -> Iterator[tuple[str, list[str]]]:
-    """The near device, and the words before a command in the other network."""
+    """The near device, and the command prefix to run in the other namespace."""
     name = f"mrr{os.getpid()}"
     near = f"{name}n"
     run("ip", "netns", "add", name)
@@ -139,7 +139,7 @@ def _namespace() -> Iterator[tuple[str, list[str]]]:
 
 
 def _known_ssh(inside: Path, sshd: Sshd) -> None:
-    """An `ssh` that knows the server without touching anybody's known_hosts."""
+    """An `ssh` that knows the server, without any user's known_hosts."""
     (inside / "known").write_text(sshd.known_hosts_line(THERE))
     (inside / "bin").mkdir()
     program = inside / "bin" / "ssh"

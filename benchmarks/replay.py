@@ -1,9 +1,9 @@
-"""The replay of a large trace, and of one that no memory holds; DuckDB and Polars beside it.
+"""The replay of a large trace, and of one larger than memory, compared with DuckDB and Polars.
 
-Each measurement is a process of its own, so that its memory can be told. The peers compute only
-what an update in place transfers, in the quickest way that was found for each: from the time of a
-block's write before, which DuckDB's SQL tells by a window, and Polars by a sort that is written by
-hand (the same SQL takes Polars ten times as long).
+Each measurement is a separate process, so that its memory can be measured. The peers compute only
+the transfers with update in place, in the fastest way found for each: from the time of a block's
+previous write, with a window function in DuckDB's SQL, and in Polars with a hand-written sort (the
+same SQL takes Polars ten times as long).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from mirrord.traces.model import Batch
 RECORDS = int(os.environ.get("MIRRORD_BENCH_RECORDS", 100_000_000))
 BLOCKS = 50_000_000
 PEERS = {"duckdb": "DuckDB's SQL", "polars": "Polars by hand"}
-#: The rate at which records come, whatever their number: 100 million in a day.
+#: The rate of records, whatever their number: 100 million per day.
 RECORD_S = 86_400 / 100_000_000
 GIB = 1 << 30
 
 
 def measure() -> list[Row]:
-    """About five minutes; 2 GB below /var/tmp."""
+    """Takes about five minutes, and 2 GB below /var/tmp."""
     with folder() as inside:
         large, larger = inside / "large.parquet", inside / "larger.parquet"
         generate(RECORDS, large)
@@ -63,7 +63,7 @@ def measure() -> list[Row]:
 
 
 def generate(records: int, path: Path) -> None:
-    """Zipf's law, stored as any trace is."""
+    """Generate a trace by Zipf's law and store it."""
     from mirrord.traces.generators import HotSpots
     from mirrord.traces.store import TraceWriter
 
@@ -74,7 +74,7 @@ def generate(records: int, path: Path) -> None:
 
 
 def run(name: str, path: Path) -> dict[str, float]:
-    """Seconds, bytes of memory at the most, and the sum of blocks."""
+    """Run one measurement in a process: seconds, peak memory in bytes, the sum of blocks."""
     words = [sys.executable, "-m", "benchmarks.replay", name, str(path)]
     done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, float] = json.loads(done.stdout)
@@ -90,7 +90,7 @@ def by_mirrord(path: Path, *, in_memory: bool) -> tuple[float, int]:
     batches: Iterable[Batch] = trace.batches(COLUMNS)
     threads = None
     if in_memory:
-        # Nothing is to be read beside: all processors count.
+        # No thread is needed to read: all processors count.
         batches, threads = list(batches), len(os.sched_getaffinity(0))
     started = time.perf_counter()
     found = replay(batches, trace.facts, threads=threads)
@@ -100,7 +100,7 @@ def by_mirrord(path: Path, *, in_memory: bool) -> tuple[float, int]:
 
 
 def by_duckdb(path: Path) -> tuple[float, int]:
-    """By a window over the writes of each block."""
+    """With a window over the writes of each block."""
     import duckdb
 
     from mirrord.analysis.grids import PAPER_S
@@ -121,7 +121,7 @@ def by_duckdb(path: Path) -> tuple[float, int]:
 
 
 def by_polars(path: Path) -> tuple[float, int]:
-    """By sorting: the write before is the line before."""
+    """With a sort: the previous write is the previous row."""
     import polars as pl
 
     from mirrord.analysis.grids import PAPER_S
@@ -145,7 +145,7 @@ def by_polars(path: Path) -> tuple[float, int]:
 
 
 def main(name: str, path: Path) -> None:
-    """What a process of its own does."""
+    """The work of the separate process."""
     ways: dict[str, Callable[[Path], tuple[float, int]]] = {
         "memory": lambda path: by_mirrord(path, in_memory=True),
         "stored": lambda path: by_mirrord(path, in_memory=False),

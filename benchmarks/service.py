@@ -1,6 +1,6 @@
-"""The daemon at work: 500 mirrors, the smallest period, the status command, rates.
+"""The running daemon: 500 mirrors, the smallest period, the status command, rates.
 
-Each runs for MIRRORD_BENCH_MINUTES (10) where time is what is measured.
+Measurements over time run for MIRRORD_BENCH_MINUTES (10).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SAMPLE_S = 5.0
 
 
 class Daemon:
-    """A daemon as a process, with what the kernel knows of it."""
+    """A daemon as a process, with the kernel's statistics on it."""
 
     def __init__(self, inside: Path) -> None:
         self.inside = inside
@@ -79,7 +79,7 @@ class Daemon:
         return list(json.loads(lines[-1])["value"])
 
     def runs(self) -> dict[str, float]:
-        """Runs that ended well, by mirror."""
+        """Successful runs, by mirror."""
         found: dict[str, float] = {}
         for line in self.get("/metrics").splitlines():
             if line.startswith("mirrord_runs_total{") and "asked" not in line:
@@ -122,7 +122,7 @@ def many_mirrors() -> list[Row]:
             api.initialize(name)
         api.close()
         with daemon(inside) as running:
-            time.sleep(65)  # the first round, and what was missed while mirrors were made
+            time.sleep(65)  # the first round, and slots missed while the mirrors were created
             before, cpu, began = running.runs(), running.cpu_s(), time.monotonic()
             memory, worst_lag = 0, 0.0
             while time.monotonic() - began < MINUTES * 60:
@@ -151,7 +151,7 @@ def _quiet(words: list[str], variables: dict[str, str]) -> None:
 
 
 def smallest_period() -> list[Row]:
-    """`every 1s` on local btrfs, while fio writes 1 MB/s: nothing grows, nothing falls behind."""
+    """`every 1s` on local btrfs, while fio writes 1 MB/s: no growth, and no run falls behind."""
     fio = need("fio", "fio")
     with (
         folder() as inside,
@@ -210,7 +210,7 @@ def smallest_period() -> list[Row]:
 
 
 def rates() -> list[Row]:
-    """How exact a rate is over windows of 5 s, and how soon a running transfer takes a new one."""
+    """How exact a rate is over windows of 5 s, and how soon a running transfer follows a change."""
     worst, soonest = 0.0, 0.0
     with folder() as inside:
         for number, mib in enumerate((1, 5, 40)):
@@ -246,7 +246,7 @@ def _one_rate(inside: Path, number: int, mib: int) -> tuple[float, float]:
     after = _samples(inside, name, 2.5, skip=0)
     taken = 0.0
     for (at, done), (later, more) in zip(after, after[4:], strict=False):
-        # Windows of 0.4 s that are still more than half too fast.
+        # Windows of 0.4 s that are still too fast by more than half.
         if (more - done) / (later - at) > 1.5 * (mib << 18):
             taken = max(taken, later - changed)
     transfer.terminate()
@@ -256,7 +256,7 @@ def _one_rate(inside: Path, number: int, mib: int) -> tuple[float, float]:
 
 
 def _samples(inside: Path, name: str, seconds: float, *, skip: int = 5) -> list[tuple[float, int]]:
-    """(time, bytes done) as the running transfer tells them, ten times a second."""
+    """(time, bytes done) as reported by the running transfer, ten times per second."""
     file = inside / "mirrord" / "run" / f"{name}.progress"
     found: list[tuple[float, int]] = []
     began = time.monotonic()

@@ -1,8 +1,8 @@
 """Table 2 of the paper, measured: an update by mirrord and by rsync, on two data sets.
 
 The data sets have the proportions of the paper's (FAST'02, section 5.1), a fortieth and a hundredth
-of their size: how many files there are and come, how large, how much of them is new, and how much
-of what is there is changed within files that logical mirroring transfers whole.
+of their size: the number of existing and new files, their sizes, the share of new data, and the
+share of existing data changed within files that logical mirroring transfers completely.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mirrord.control.api import Service
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.drivers.registry import open_driver
 
-#: Takes the data sets so many times larger.
+#: Factor by which the data sets are enlarged.
 SCALE = float(os.environ.get("MIRRORD_BENCH_SCALE", "1"))
 _FOLDER_FILES = 200
 _SPREAD = 1.5
@@ -28,9 +28,9 @@ _ALTERED_BYTES = 2 << 20
 
 
 class DataSet(NamedTuple):
-    """files, file_bytes: at first, and their mean size. new, new_bytes: what comes. altered: large
-    files in which changed_share of the blocks is written anew. Of the paper: how many times more
-    data and how many times longer logical mirroring took.
+    """files, file_bytes: initially, and their mean size. new, new_bytes: files added. altered:
+    large files in which changed_share of the blocks is rewritten. Of the paper: the ratios of data
+    and of time of logical mirroring.
     """
 
     name: str
@@ -49,8 +49,8 @@ USERS5 = DataSet("Users5", 53_000, 25_500, 11_270, 13_300, 49, 0.03, 25.2 / 15.3
 
 
 class Found(NamedTuple):
-    """seconds: until all is there, and durable. bytes: that went over. scan_s: to find out what
-    has changed.
+    """seconds: until everything has arrived and is durable. bytes: transferred. scan_s: to find
+    what has changed.
     """
 
     seconds: float
@@ -108,7 +108,7 @@ def _rows(each: DataSet) -> list[Row]:
 
 def _measured(each: DataSet) -> tuple[Found, Found, Found]:
     """mirrord, rsync of whole files, rsync with its delta algorithm: medians of some rounds, in
-    which they take turns at going first.
+    which they take turns at being first.
     """
     rsync = need("rsync", "rsync")
     size_gib = 4 + math.ceil(each.files * SCALE * each.file_bytes * 3 / (1 << 30))
@@ -175,13 +175,13 @@ def _rsync(command: list[str], copy: Path) -> Found:
 
 
 def _same(home: Path, copy: Path, rsync: str) -> None:
-    """The copy is one: no file differs in size, time, owner or mode."""
+    """Check the copy: no file differs in size, time, owner or mode."""
     listed = run(rsync, "-aHAXn", "--delete", "--itemize-changes", f"{home}/", f"{copy}/")
     assert not listed, listed[:500]
 
 
 def _forget(*mounts: Path) -> None:
-    """Begin with nothing in memory: between two updates of a large volume little of it stays."""
+    """Drop the caches: between two updates of a large volume little of it stays in memory."""
     for mount in mounts:
         run("sync", "-f", mount)
         run("btrfs", "subvolume", "sync", mount)
@@ -193,7 +193,7 @@ def _drop() -> None:
 
 
 def _size(mean_bytes: int, made: random.Random) -> int:
-    """Few large files and many small ones, of that mean."""
+    """A random size of that mean: few large files and many small ones."""
     drawn = made.lognormvariate(math.log(mean_bytes) - _SPREAD**2 / 2, _SPREAD)
     return max(1, min(int(drawn), 50 * mean_bytes))
 
@@ -214,8 +214,8 @@ def _fill(home: Path, each: DataSet, made: random.Random) -> None:
 
 
 def _work(home: Path, each: DataSet, made: random.Random, number: int) -> None:
-    """What the users did since the base: new files, and mailboxes and databases that were changed
-    in place. number: of the round.
+    """The users' changes since the base: new files, and mailboxes and databases changed in place.
+    number: of the round.
     """
     count = int(each.new * SCALE)
     first = -(-int(each.files * SCALE) // _FOLDER_FILES)

@@ -1,7 +1,7 @@
-"""Import of traces: blkparse text and MSR CSV per core, beside polars and awk; and the memory.
+"""Import of traces: blkparse text and MSR CSV per core, compared with Polars; and the memory.
 
-Each import runs in a process of its own. Rates are megabytes of source per second of processor
-time (user and system, all threads): what one core does.
+Each import runs in a separate process. Rates are megabytes of source per second of processor time
+(user and system, all threads): the rate of one core.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.harness import ROOT, Row
 #: Requests in the generated sources; a blkparse text has two lines for each.
 RECORDS = int(os.environ.get("MIRRORD_BENCH_TRACE_RECORDS", "2000000"))
 ROUNDS = 3
-#: Records of the two imports whose memory is compared; the smaller has more than is held.
+#: Records of the two imports whose memory is compared; the smaller exceeds the sort window.
 _SIZES = (8_000_000, 32_000_000)
 _RECORD = np.dtype([
     ("sn", "<u4"), ("len", "<u4"), ("nsg", "<u4"), ("cmd", "<u2"), ("ver", "<u2"), ("lbn", "<u8"),
@@ -51,7 +51,7 @@ records = sum(len(batch) for batch in Parsing([sys.argv[1]], ReadOptions()).batc
 _IMPORT = """
 records = import_trace([sys.argv[1]], sys.argv[2]).records
 """
-#: The same columns, sorted and stored, in polars; it has no survey of what is odd.
+#: The same columns, sorted and stored, in Polars; without the search for anomalies.
 _POLARS_MSR = """
 names = ["time", "host", "disk", "op", "offset", "length", "latency"]
 rows = pl.read_csv(sys.argv[1], has_header=False, new_columns=names)
@@ -97,7 +97,7 @@ def _speed(inside: Path, kind: str, peer: str) -> list[Row]:
     _write(source, kind, RECORDS)
     size = source.stat().st_size / 1e6
     best: dict[str, float] = {}
-    for _ in range(ROUNDS):  # in turns, as other work on the machine disturbs all of them
+    for _ in range(ROUNDS):  # in turns, as other load on the machine affects all of them
         for name, work in (("parse", _PARSE), ("import", _IMPORT), ("polars", peer)):
             told = _run(work, source, inside / "out.parquet")
             assert told["records"] == RECORDS, (name, told)
@@ -137,7 +137,7 @@ def _memory(inside: Path) -> list[Row]:
 
 
 def _vscsi(path: Path, records: int) -> None:
-    """Writes to random places of 4 TiB, one each microsecond."""
+    """Writes to random addresses of 4 TiB, one per microsecond."""
     draw = np.random.default_rng(5)
     with path.open("wb") as out:
         for begin in range(0, records, 1 << 20):
@@ -150,7 +150,7 @@ def _vscsi(path: Path, records: int) -> None:
 
 
 def _run(work: str, source: Path, target: Path) -> dict[str, float]:
-    """One import in a process of its own; polars on one thread, as it is cores that count."""
+    """One import in a separate process; Polars on one thread, as the rate is per core."""
     needs = "import polars as pl" if "pl." in work else _OURS
     done = subprocess.run(
         [sys.executable, "-c", _TELL.format(needs=needs, work=work), source, target], cwd=ROOT,
@@ -161,7 +161,7 @@ def _run(work: str, source: Path, target: Path) -> dict[str, float]:
 
 
 def _write(path: Path, kind: str, records: int) -> None:
-    """Seeded requests of two volumes: times, places and sizes as of a busy server."""
+    """Seeded requests of two volumes: times, addresses and sizes as on a busy server."""
     made = random.Random(7)
     ticks = 0
     with path.open("w") as out:

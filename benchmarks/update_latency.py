@@ -1,5 +1,5 @@
 """A 4 KiB change on local btrfs, from call to visible: mirrord in-process and as a command, and a
-`btrbk run` over the same source, alternating. A run of btrbk is timed whole: it has no other end.
+`btrbk run` over the same source, alternating. For btrbk the complete run is timed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def measure() -> list[Row]:
             peer.append(timed(functools.partial(_run, [btrbk, "-c", config, "run"], variables)))
             _change(home, 4 * number + 3)
             kept.append(timed(functools.partial(_run, [btrbk, "-c", keeping, "run"], variables)))
-        # Each of the peer's runs has really carried a snapshot over.
+        # Each of the peer's runs has really transferred a snapshot.
         assert len(os.listdir(two / "btrbk-keeping")) == ROUNDS + 1
         api.close()
     ours, theirs, bare = median(inner), median(peer), median(kept)
@@ -92,9 +92,9 @@ def measure() -> list[Row]:
 
 
 def _visible(api: Service) -> tuple[float, float]:
-    """Seconds from the call until the new content is shown, durably; and until it returns.
+    """Seconds from the call until the new content is durably visible; and until it returns.
 
-    The first thing that happens after the destination's commit is that the catalogue records it.
+    The first step after the destination's commit is its record in the catalogue.
     """
     started, seen = time.perf_counter(), []
 

@@ -1,6 +1,6 @@
 """A 4 KiB change on OpenZFS, from call to visible, in the virtual machine that the tests use:
 mirrord, Debian's syncoid and bzfs after the same changes, alternating. The machine is emulated, so
-only ratios count.
+only ratios are meaningful.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def measure() -> list[Row]:
 
 
 def rows(found: dict[str, Any]) -> list[Row]:
-    """What was measured, with the targets."""
+    """The results, with the targets."""
     ours, whole, program = (median(found[name]) for name in ("visible", "whole", "program"))
     syncoid, bzfs = median(found["syncoid"]), median(found["bzfs"])
     few, many = median(found["few"]), median(found["many"])

@@ -1,6 +1,6 @@
-"""The part of benchmarks/zfs.py that runs in the virtual machine, on real OpenZFS there.
+"""The part of benchmarks/zfs.py that runs in the virtual machine, on real OpenZFS.
 
-It prints JSON: the seconds of each round, and how many programs one update starts.
+It prints JSON: the seconds of each round, and the number of programs that one update starts.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from mirrord.system.paths import Paths
 
 FILES = 200
 TOOLS = ("mirrord", "syncoid", "bzfs")
-#: What the tools start and could be counted: each is replaced by a line in a file, then itself.
+#: Programs that are counted: each is replaced by a script that writes a line, then runs it.
 COUNTED = ("zfs", "zpool", "zstream", "ps", "mbuffer", "pv", "zstd", "lzop", "uname", "which", "sh")
 
 
 def run(*words: str, variables: dict[str, str] | None = None) -> str:
-    """Run a program; its output. What it complained of is in the error."""
+    """Run a program; its output. Its error output is in the exception."""
     done = subprocess.run(list(words), capture_output=True, text=True, env=variables)
     if done.returncode != 0:
         raise RuntimeError(f"{words}: {done.returncode}: {done.stderr[-2000:]}")
@@ -36,15 +36,15 @@ def run(*words: str, variables: dict[str, str] | None = None) -> str:
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Seconds that it takes."""
+    """The time that it takes, in seconds."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
 
 
 class Bench:
-    """Each tool has a source of its own, which changes as the others do, so that none meets the
-    snapshots of another; and a destination on the other pool.
+    """Each tool has its own source, which changes as the others do, so that the snapshots of one
+    tool do not affect another; and a destination on the other pool.
     """
 
     def __init__(self, inside: Path) -> None:
@@ -67,8 +67,8 @@ class Bench:
         self.bzfs()
 
     def change(self) -> None:
-        """4 KiB of one file, the same in each source. Nobody pays for what another's update left
-        the pools to do. (And the snapshots of bzfs are named by the second.)
+        """Change 4 KiB of one file, the same in each source; then wait, so that no tool is slowed
+        by the pools' work for another's update. (And snapshots of bzfs are named by the second.)
         """
         self._changes += 1
         self.write(self._changes % FILES)
@@ -77,7 +77,7 @@ class Bench:
 
     @staticmethod
     def write(number: int) -> None:
-        """One file anew."""
+        """Rewrite one file."""
         content = os.urandom(4096)
         for tool in TOOLS:
             path = Path(f"/here/bench/{tool}/file{number}")
@@ -100,7 +100,7 @@ class Bench:
         return seen[0]
 
     def whole(self) -> None:
-        """An update with all that it tidies up."""
+        """An update with its cleanup."""
         self.service.update("home")
 
     def program(self, variables: dict[str, str] | None = None) -> None:
@@ -109,7 +109,7 @@ class Bench:
         run(*words, variables=variables or self.variables)
 
     def syncoid(self, variables: dict[str, str] | None = None) -> None:
-        """Debian's, as its manual has it."""
+        """Debian's syncoid, as in its manual."""
         run(
             "syncoid",
             "--no-privilege-elevation",
@@ -134,7 +134,7 @@ class Bench:
         )
 
     def rounds(self, tools: dict[str, Callable[[], float]], count: int) -> dict[str, list[float]]:
-        """Each tool in turn, after a change of its own."""
+        """Each tool in turn, after a separate change."""
         found: dict[str, list[float]] = {name: [] for name in tools}
         for _ in range(count):
             for name, tool in tools.items():
@@ -161,7 +161,7 @@ class Bench:
         return len(list_file.read_text().splitlines())
 
     def snapshots(self, first: int, last: int) -> None:
-        """So many of the owner's own at the source: a transaction group takes one a dataset."""
+        """Create user snapshots at the source: each transaction group takes one per dataset."""
         words = ["xargs", "-P", "3", "-I{}", "zfs", "snapshot", "here/bench/mirrord@auto-{}"]
         numbers = "\n".join(map(str, range(first, last + 1)))
         subprocess.run(words, input=numbers, text=True, check=True)
@@ -201,7 +201,7 @@ def _measured(bench: Bench, count: int, many: int) -> dict[str, object]:
         "syncoid": bench.executed(bench.syncoid),
         "bzfs": bench.executed(bench.bzfs),
     }
-    # Each tool's destination has what its source has.
+    # Each tool's destination is identical to its source.
     bench.change()
     for update in (bench.whole, bench.syncoid, bench.bzfs):
         update()

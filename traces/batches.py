@@ -1,4 +1,4 @@
-"""Batches of records: made from native columns, cut, picked and joined."""
+"""Batches of records: created from native columns, selected and joined."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECORD_BYTES = sum(np.dtype(kind).itemsize for kind in TYPES)
 
 
 def from_native(columns: Sequence[bytes]) -> Batch:
-    """The batch over columns as the native code hands them over; they are not copied."""
+    """A batch over the columns that native code returns; they are not copied."""
     time, volume, op, offset, length, latency = columns
     return Batch(
         np.frombuffer(time, np.int64),
@@ -30,7 +30,7 @@ def from_native(columns: Sequence[bytes]) -> Batch:
 
 
 def to_native(batch: Batch) -> list[memoryview]:
-    """The columns as buffers of bytes, as the native code takes them."""
+    """The columns as byte buffers, as native code takes them."""
     columns = (getattr(batch, name) for name in COLUMNS)
     return [
         np.ascontiguousarray(column, kind).view(np.uint8).data
@@ -39,7 +39,7 @@ def to_native(batch: Batch) -> list[memoryview]:
 
 
 def empty() -> Batch:
-    """No record."""
+    """A batch without records."""
     return make([], [], [], [])
 
 
@@ -50,7 +50,7 @@ def make(
     length: Sequence[int],
     volume: Sequence[int] | None = None,
 ) -> Batch:
-    """A batch of plain numbers: of volume 0 unless told, latencies not known."""
+    """A batch of plain numbers: of volume 0 unless given, latencies unknown."""
     count = len(time_ns)
     return Batch(
         np.asarray(time_ns, np.int64),
@@ -63,7 +63,7 @@ def make(
 
 
 def pick(batch: Batch, which: npt.NDArray[Any] | slice) -> Batch:
-    """Some records: a mask, indices or a slice (a slice copies nothing)."""
+    """Select records by a mask, indices or a slice (a slice copies nothing)."""
     return Batch(*(getattr(batch, name)[which] for name in COLUMNS))
 
 
@@ -77,7 +77,7 @@ def join(batches: Sequence[Batch]) -> Batch:
 
 
 def shifted(batch: Batch, time_ns: int) -> Batch:
-    """The same with `time_ns` added to each time."""
+    """The batch with `time_ns` added to each time."""
     if time_ns == 0:
         return batch
     others = (getattr(batch, name) for name in COLUMNS[1:])
@@ -85,12 +85,12 @@ def shifted(batch: Batch, time_ns: int) -> Batch:
 
 
 def in_order(batch: Batch) -> bool:
-    """Whether times never go back."""
+    """Whether times never decrease."""
     return len(batch) < 2 or bool(np.all(batch.time_ns[1:] >= batch.time_ns[:-1]))
 
 
 def by_time(batch: Batch) -> Batch:
-    """In the order of time; records of the same time stay in theirs."""
+    """The batch sorted by time; records of equal time keep their order."""
     if in_order(batch):
         return batch
     return pick(batch, np.argsort(batch.time_ns, kind="stable"))

@@ -1,4 +1,4 @@
-"""What handles a source's oddities: another grid, leaving out what was recorded twice, a volume."""
+"""Filters on traces: a shifted grid, removal of duplicates, one volume, a span of time."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _SECOND_NS = 10**9
 
 
 def moved(batches: Iterable[Batch], shift_bytes: int) -> Iterator[Batch]:
-    """With `shift_bytes` added to each offset but those of flushes (README note a of a trace).
+    """Add `shift_bytes` to each offset except those of flushes.
 
-    A partition that began at an odd sector puts every block of the file system across two of ours;
-    on a grid moved along, each is one again. `UsageError` when an offset would be below 0.
+    In a partition that begins at an odd sector every block of the file system covers parts of two
+    blocks of the replay; shifted, it is one again. `UsageError` when an offset would be below 0.
     """
     for batch in batches:
         offset = np.where(batch.op == Op.FLUSH, batch.offset, batch.offset + shift_bytes)
         if len(batch) and int(offset.min()) < 0:
             raise UsageError(
-                f"a shift of {shift_bytes} bytes puts records before the volume's beginning"
+                f"a shift of {shift_bytes} bytes puts records before the start of the volume"
             )
         yield Batch(batch.time_ns, batch.volume, batch.op, offset, batch.length, batch.latency_ns)
 
 
 def deduplicated(batches: Iterable[Batch], window_s: float) -> Iterator[Batch]:
-    """Without block writes that come within `window_s` after the one before of the same block.
+    """Drop block writes that occur within `window_s` after the previous one of the same block.
 
     For traces that were recorded at two layers at once, where most requests occur twice. Batches
-    must be in the order of time. What is left of a write may be several records.
+    must be ordered by time. The rest of a write may be several records.
     """
     dedup = TraceDedup(round(window_s * _SECOND_NS))
     for batch in batches:
@@ -41,7 +41,7 @@ def deduplicated(batches: Iterable[Batch], window_s: float) -> Iterator[Batch]:
 
 
 def of_volume(batch: Batch, index: int) -> Batch:
-    """The records of one volume, which then is volume 0."""
+    """The records of one volume, renumbered to volume 0."""
     kept = make.pick(batch, batch.volume == index)
     return Batch(
         kept.time_ns,
@@ -54,7 +54,7 @@ def of_volume(batch: Batch, index: int) -> Batch:
 
 
 def between(batches: Iterable[Batch], begin_ns: int, end_ns: int) -> Iterator[Batch]:
-    """Records with begin <= time < end, of batches in the order of time."""
+    """Records with begin <= time < end; batches must be ordered by time."""
     for batch in batches:
         first, last = np.searchsorted(batch.time_ns, [begin_ns, end_ns], side="left")
         if last > first:
@@ -64,11 +64,11 @@ def between(batches: Iterable[Batch], begin_ns: int, end_ns: int) -> Iterator[Ba
 
 
 def volume_index(volumes: tuple[str, ...] | list[str], name: str, where: str) -> int:
-    """The index of a volume's name; `NotFound` when the trace has none of that name."""
+    """The index of a volume; `NotFound` when the trace has no volume of that name."""
     if name not in volumes:
         raise NotFound(
             f"there is no volume '{name}' in this trace",
             where=where,
-            hint=f"It has: {', '.join(volumes[:20])}.",
+            hint=f"Its volumes are: {', '.join(volumes[:20])}.",
         )
     return list(volumes).index(name)

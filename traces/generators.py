@@ -1,9 +1,9 @@
-"""Synthetic workloads with known answers, for tests and what-if.
+"""Synthetic workloads with known results, for tests and what-if analysis.
 
-Each is drawn from a seed, so the same call gives the same records again, and in batches, so that
-any length can be had. Records are spaced evenly in time. `share` is the known answer: what an
-update interval leaves of the block writes (Figure 2, as a share of 1); exact if not said to be
-expected.
+Each is generated from a seed, so the same call gives the same records again, and in batches, so
+that any length is possible. Records are spaced evenly in time. `share` is the known result: the
+share of the block writes that is transferred at an update interval (Figure 2, 0 to 1); exact
+unless documented as expected.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SECTOR = 512
 
 
 class Share(NamedTuple):
-    """Blocks transferred by block writes: in a volume that overwrites in place, and with the
-    active map."""
+    """Blocks transferred divided by block writes: in a volume that overwrites in place, and with
+    the active map."""
 
     update_in_place: float
     active_map: float
@@ -37,25 +37,25 @@ class Workload(Protocol):
 
     @property
     def facts(self) -> Facts:
-        """As a reader tells them."""
+        """As returned by a reader."""
 
     @property
     def records(self) -> int:
-        """How many there are."""
+        """Number of records."""
 
     def batches(self, rows: int = ROWS) -> Iterator[Batch]:
-        """The records in order of time, `rows` at once at the most."""
+        """The records ordered by time, at most `rows` in a batch."""
 
     def share(self, seconds: float) -> Share:
-        """The known answer for update intervals of that length."""
+        """The known result for update intervals of that length."""
 
 
 @dataclass(frozen=True, slots=True)
 class HotSpots:
-    """Writes of single blocks, few of which are written very often: Zipf's law.
+    """Writes of single blocks, a few of which are written very often: Zipf's law.
 
     Of `blocks` blocks the k-th most popular is written with a probability of about k ** -skew; hot
-    blocks are spread over the volume. volumes: so many take turns, each with its own blocks.
+    blocks are spread over the volume. volumes: how many take turns, each with its own blocks.
     """
 
     records: int
@@ -68,9 +68,11 @@ class HotSpots:
     def __post_init__(self) -> None:
         _check(self.records, self.blocks, self.duration_s, self.volumes)
         if self.blocks > 1 << 31:
-            raise UsageError(f"{self.blocks:,} blocks are more than can be spread")
+            raise UsageError(f"{self.blocks:,} blocks are too many: the maximum is {1 << 31:,}")
         if not 0 <= self.skew <= 3 or self.skew == 1:
-            raise UsageError(f"a skew of {self.skew:g} cannot be drawn", hint="Give 0 to 3, not 1.")
+            raise UsageError(
+                f"a skew of {self.skew:g} is not supported", hint="Give 0 to 3, except 1."
+            )
 
     @property
     def facts(self) -> Facts:
@@ -85,14 +87,14 @@ class HotSpots:
         top = (self.blocks + 1.0) ** (1 - self.skew) - 1
         for first in range(0, self.records, rows):
             count = min(rows, self.records - first)
-            # The inverse of the distribution: of a continuous one, cut to whole ranks.
+            # The inverse of a continuous distribution, truncated to integer ranks.
             ranks = (random.random(count) * top + 1) ** (1 / (1 - self.skew))
             block = np.clip(ranks.astype(np.int64), 1, self.blocks) * factor % self.blocks
             number = np.arange(first, first + count, dtype=np.int64)
             yield _writes(number * step_ns, block * BLOCK, BLOCK, number % self.volumes)
 
     def share(self, seconds: float) -> Share:
-        """Expected: the sum of each block's chance to be written at all. Whole intervals only."""
+        """Expected: the sum of each block's probability of being written. Full intervals only."""
         step_ns = _step_ns(self.duration_s, self.records)
         writes = round(seconds * NS) / step_ns / self.volumes
         top = (self.blocks + 1.0) ** (1 - self.skew) - 1
@@ -106,7 +108,7 @@ class HotSpots:
 
 @dataclass(frozen=True, slots=True)
 class Sequential:
-    """A volume of `blocks` blocks is written from end to end, again and again."""
+    """A volume of `blocks` blocks is written from start to end, repeatedly."""
 
     records: int
     blocks: int
@@ -121,14 +123,14 @@ class Sequential:
         return _facts("sequential", ("sequential",), 0)
 
     def batches(self, rows: int = ROWS) -> Iterator[Batch]:
-        """All writes, of a block each."""
+        """All writes, of one block each."""
         step_ns = _step_ns(self.duration_s, self.records)
         for first in range(0, self.records, rows):
             number = np.arange(first, min(first + rows, self.records), dtype=np.int64)
             yield _writes(number * step_ns, number % self.blocks * BLOCK, BLOCK)
 
     def share(self, seconds: float) -> Share:
-        """Nothing is saved until an interval is longer than a round."""
+        """Nothing is saved unless an interval is longer than one pass over the volume."""
         step_ns = _step_ns(self.duration_s, self.records)
         period_ns = round(seconds * NS)
         # The first record whose time is not before each interval's end.
@@ -143,7 +145,7 @@ class LogAndDatabase:
     """A database: small appends to a log that is never written twice, and pages written again.
 
     Each period has `appends` of 512 bytes (a multiple of 8) to a volume `log`, and writes each of
-    `pages` blocks of a volume `database` `repeats` times, in an order of its own.
+    `pages` blocks of a volume `database` `repeats` times, in random order.
     """
 
     periods: int
@@ -156,7 +158,7 @@ class LogAndDatabase:
     def __post_init__(self) -> None:
         _check(self.records, self.pages, self.period_s, self.repeats)
         if self.appends % 8 or self.appends < 0:
-            raise UsageError("appends to the log come in multiples of 8: whole blocks")
+            raise UsageError("the number of appends must be a multiple of 8 (full blocks)")
 
     @property
     def facts(self) -> Facts:
@@ -177,7 +179,7 @@ class LogAndDatabase:
             append = np.arange(self.appends, dtype=np.int64) + period * self.appends
             page = np.tile(np.arange(self.pages, dtype=np.int64), self.repeats)
             order = random.permutation(count)
-            # Appends stay in order wherever page writes come between them.
+            # Appends stay in order, with page writes between them.
             is_append = order < self.appends
             offset = np.empty(count, np.int64)
             offset[is_append] = append * SECTOR
@@ -188,7 +190,7 @@ class LogAndDatabase:
             yield from _split(batch, rows)
 
     def share(self, seconds: float) -> Share:
-        """For whole periods: log blocks take eight appends each, pages are sent once."""
+        """For full periods: log blocks take eight appends each, pages are sent once."""
         together = _whole_periods(seconds, self.period_s)
         log = self.periods * self.appends / 8
         database = -(-self.periods // together) * self.pages
@@ -199,7 +201,7 @@ class LogAndDatabase:
 @dataclass(frozen=True, slots=True)
 class Files:
     """Files are created, and deleted with a trim: `early` of each period's in the same period,
-    all others in the next one. Places are not used again within ten periods.
+    all others in the next one. Addresses are not reused within ten periods.
     """
 
     periods: int
@@ -211,7 +213,7 @@ class Files:
     def __post_init__(self) -> None:
         _check(self.periods, self.created, self.period_s, self.file_blocks)
         if not 0 <= self.early <= self.created:
-            raise UsageError("more files are deleted early than there are")
+            raise UsageError("more files are deleted early than are created")
 
     @property
     def facts(self) -> Facts:
@@ -237,17 +239,17 @@ class Files:
             yield from _split(_records(time_ns, files * size, size, 0, op), rows)
 
     def share(self, seconds: float) -> Share:
-        """For whole periods, up to ten: of each interval only the last files that are left."""
+        """For full periods, up to ten: of each interval only the files left at its end."""
         together = _whole_periods(seconds, self.period_s)
         if together > 10:
-            raise UsageError("places are used again after ten periods")
+            raise UsageError("addresses are reused after ten periods")
         left = -(-self.periods // together) * (self.created - self.early)
         return Share(1.0, left / (self.periods * self.created))
 
 
 def _check(*positive: float) -> None:
     if not all(value > 0 for value in positive):
-        raise UsageError("a workload needs records, blocks and time: each more than 0")
+        raise UsageError("records, blocks and duration of a workload must be greater than 0")
 
 
 def _facts(name: str, volumes: tuple[str, ...], seed: int) -> Facts:
@@ -260,7 +262,7 @@ def _step_ns(duration_s: float, records: int) -> int:
 
 
 def _coprime(blocks: int) -> int:
-    """A factor that takes the numbers of the blocks to each other, and neighbours far apart."""
+    """A factor that permutes the block numbers, with neighbours far apart."""
     factor = int(blocks * 0.6180339887) | 1
     while gcd(factor, blocks) != 1:
         factor += 2
@@ -270,7 +272,7 @@ def _coprime(blocks: int) -> int:
 def _whole_periods(seconds: float, period_s: float) -> int:
     together = round(seconds / period_s)
     if together < 1 or abs(together * period_s - seconds) > 1e-9 * seconds:
-        raise UsageError(f"{seconds:g} s are not whole periods of {period_s:g} s")
+        raise UsageError(f"{seconds:g} s is not a multiple of the period of {period_s:g} s")
     return together
 
 

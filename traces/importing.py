@@ -1,4 +1,4 @@
-"""Import: sources of any format become one stored trace, in the order of time."""
+"""Import: sources of any known format become one stored trace, ordered by time."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from mirrord.traces.model import Batch, Facts, Op
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.ordering import WINDOW_ROWS, Sorter
 from mirrord.traces.parsing import Parsing, Progress
-from mirrord.traces.store import TraceFile, TraceWriter, scratch_folder, told
+from mirrord.traces.store import TraceFile, TraceWriter, scratch_folder, trace_errors
 from mirrord.traces.survey import Seen, Surveyor, best_shift, survey
 from mirrord.traces.traps import Finding, findings
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import made. seen, findings: of the source as it is, before any filter."""
+    """The result of an import. seen, findings: of the source itself, before any filter."""
 
     facts: Facts
     records: int
     seen: Seen
     findings: list[Finding]
-    #: Bytes that were added to offsets.
+    #: Bytes added to each offset.
     shift_bytes: int
 
 
@@ -43,16 +43,16 @@ def import_trace(
     """Read sources of one format and store them as one trace at `target`, replacing what is there.
 
     Memory is bounded (`window_rows`, and the blocks of two windows of --dedup) whatever the size;
-    what goes far back in time is sorted on disk, in `options.scratch` or beside the target.
-    Nothing is left behind unless all went well. Errors: of the sources (`NotFound`, `Damaged`,
-    `Refused`, `UsageError`), and of the target's file system (`NoSpace`, `IoFailed`).
+    records far out of order are sorted on disk, in `options.scratch` or next to the target.
+    On error nothing is left behind. Errors: of the sources (`NotFound`, `Damaged`, `Refused`,
+    `UsageError`), and of the target's file system (`NoSpace`, `IoFailed`).
     """
     options = options or ReadOptions()
     target = Path(target)
-    with told(target):
+    with trace_errors(target):
         if not target.parent.is_dir():
             raise NotFound("there is no such folder", where=str(target.parent))
-    # (A folder beside the target, unless told otherwise: the same file system.)
+    # (By default a folder next to the target: on the same file system.)
     scratch = scratch_folder(options.scratch or target.parent, ".mirrord-trace-")
     try:
         return _Import(target, options, name, scratch, durable, window_rows).run(sources, progress)
@@ -76,7 +76,7 @@ class _Import:
         self._scratch, self._durable, self._window = scratch, durable, window_rows
 
     def run(self, sources: Sequence[str | Path], progress: Progress | None) -> Imported:
-        """Parse and sort; then, where filters need all of it in order, a second time over it."""
+        """Parse and sort; then apply the filters that need sorted records, in a second pass."""
         options = self._options
         parsing = Parsing(sources, options, progress)
         surveyor = Surveyor()
@@ -97,7 +97,7 @@ class _Import:
             raise
         seen = surveyor.result()
         if writer is None:
-            raise _nothing(parsing)
+            raise _no_records(parsing)
         facts = self._facts(parsing, sorter.first_ns)
         return self._store(parsing, seen, facts, writer, filtered)
 
@@ -107,7 +107,7 @@ class _Import:
                 batch = self._one_volume(parsing, batch)
             surveyor.see(batch)
             sorter.add(batch)
-        if self._options.volume is not None:  # it may have been named wrongly
+        if self._options.volume is not None:  # there may be no volume of that name
             filters.volume_index(parsing.volumes, self._options.volume, str(parsing.paths[0]))
 
     def _one_volume(self, parsing: Parsing, batch: Batch) -> Batch:
@@ -162,7 +162,7 @@ class _Import:
         return Imported(facts, records, seen, odd, shift)
 
     def _filtered(self, batches: Iterator[Batch], shift: int) -> Iterator[Batch]:
-        # The grid first: what is a repetition is told by whole blocks.
+        # The grid first: repetitions are detected by block.
         if shift:
             batches = filters.moved(batches, shift)
         if self._options.dedup_s:
@@ -170,47 +170,47 @@ class _Import:
         return batches
 
     def _guessed(self, parsing: Parsing) -> bool:
-        """Whether units were guessed that the person did not say."""
+        """Whether units were guessed, as no option sets them."""
         options = self._options
-        told_so = options.format or options.addr_unit or options.time_unit or options.size_unit
-        return parsing.format is not None and parsing.format.unsure and not told_so
+        given = options.format or options.addr_unit or options.time_unit or options.size_unit
+        return parsing.format is not None and parsing.format.unsure and not given
 
 
-def _nothing(parsing: Parsing) -> Refused | IoFailed:
-    """Why there is no record."""
+def _no_records(parsing: Parsing) -> Refused | IoFailed:
+    """The error for a source without records."""
     where = str(parsing.paths[0])
     if parsing.options.volume is not None:
         return Refused(
             f"there is no record of volume '{parsing.options.volume}'",
             where=where,
-            hint=f"There are: {', '.join(parsing.volumes[:20])}.",
+            hint=f"Volumes are: {', '.join(parsing.volumes[:20])}.",
         )
     others = parsing.counts.get("events of other actions left out", 0)
     if others:
         wanted = (parsing.options.only or "Q").upper()
         return Refused(
-            f"there is no event of action {wanted} in it",
+            f"the source has no event of action {wanted}",
             where=where,
-            why=f"{others:,} events have others",
+            why=f"{others:,} events have other actions",
             hint="Try --only Q (queued), C (completed) or D (issued).",
         )
     return Refused(
-        "there is no record in it",
+        "the source has no records",
         where=where,
-        hint="Is the recording complete, and the --format right?",
+        hint="Check that the recording is complete and --format is right.",
     )
 
 
-def look(
+def inspect_source(
     sources: Sequence[str | Path],
     options: ReadOptions | None = None,
     progress: Progress | None = None,
 ) -> tuple[Facts, Seen, list[Finding]]:
-    """What `mirrord trace info` tells of a source, without storing anything: one pass over it."""
+    """What `mirrord trace info` shows of a source, without storing anything: one pass over it."""
     parsing = Parsing(sources, options or ReadOptions(), progress)
     seen = survey(parsing.batches())
     if parsing.format is None or not seen.count:
-        raise _nothing(parsing)
+        raise _no_records(parsing)
     epoch = parsing.epoch_ns
     facts = Facts(
         parsing.name,
@@ -233,18 +233,18 @@ def look(
     )
 
 
-def look_at_stored(
+def inspect_stored(
     paths: Sequence[str | Path], options: ReadOptions, progress: Progress | None = None
 ) -> tuple[Facts, Seen, list[Finding], list[dict[str, str]]]:
-    """The same of a stored trace, or of what filters leave of a foreign one; and what was odd
-    about its source, and no longer is.
+    """The same of a stored trace, or of what filters leave of a foreign one; and the findings of
+    its source that no longer apply.
     """
     from mirrord.traces.reading import is_stored, open_trace
 
     with open_trace(paths, options=options, progress=progress) as trace:
         seen, facts = survey(trace.batches()), trace.facts
         stored = len(paths) == 1 and is_stored(paths[0])
-        # (A filter makes a new trace of a stored one, without what was found at its import.)
+        # (A filtered trace is a new one, without the findings of its import.)
         before = TraceFile(paths[0]).stored.get("findings", []) if stored else trace.findings
     odd = findings(seen, {}, epoch_ns=facts.epoch_ns, format_name=facts.source_format)
     still = {each.name for each in odd}
@@ -254,7 +254,7 @@ def look_at_stored(
 def first_records(
     path: str | Path, options: ReadOptions, count: int
 ) -> tuple[Facts, list[dict[str, int | str]]]:
-    """The first records as plain values; of a foreign source in its own order, read no further."""
+    """The first records as plain values; a foreign source is read in its own order, only so far."""
     from mirrord.traces.reading import is_stored, open_trace
 
     if is_stored(path):
@@ -264,7 +264,7 @@ def first_records(
     parsing = Parsing([path], options)
     rows = _rows(parsing.batches(), lambda: parsing.volumes, count)
     if parsing.format is None or not rows:
-        raise _nothing(parsing)
+        raise _no_records(parsing)
     return Facts(parsing.name, parsing.format.name, tuple(parsing.volumes)), rows
 
 

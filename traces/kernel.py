@@ -1,9 +1,9 @@
-"""Recording a block device: the requests as the kernel's block layer gets them.
+"""Recording a block device: the requests as the kernel's block layer receives them.
 
-The event is `block_bio_queue`, blktrace's "Q", read from a buffer of its own in tracefs. blktrace
-itself reads the same from debugfs; a kernel that is locked down (Secure Boot) forbids that, and
-permits this. Nothing else on the machine that traces is disturbed: all is in an instance of ours,
-and removing its folder ends it.
+The event is `block_bio_queue`, blktrace's "Q", read from a separate buffer in tracefs. blktrace
+itself reads the same from debugfs; a kernel in lockdown mode (Secure Boot) forbids that, and
+permits this. Other tracing on the machine is not affected: recording uses a trace instance of its
+own, and removing that instance's folder ends it.
 """
 
 from __future__ import annotations
@@ -39,19 +39,18 @@ _EVENT = "events/block/block_bio_queue"
 _STANDARD = Path("/sys/kernel/tracing")
 _MINOR_BITS = 20
 _SECTOR_BYTES = 512
-#: Memory for what is not read yet: of each processor, and of all together. A MiB has room for
-#: 15,000 requests.
+#: Buffer for events not yet read: per processor, and in total. 1 MiB holds 15,000 requests.
 _BUFFER_KIB, _BUFFERS_KIB = 8 << 10, 256 << 10
-_LOOK_S = 0.2
-#: An event is in the buffer at the latest so long after its time.
+_POLL_S = 0.2
+#: An event is in the buffer at most this long after its time.
 _SETTLED_NS = 50_000_000
 
 
 class Device(NamedTuple):
-    """What of which whole disk is recorded.
+    """A disk, or a part of it, that is recorded.
 
-    number: the disk's, as the kernel has it. first_byte, bytes: where on the disk it is: all of
-    it, or a partition.
+    number: the disk's device number in the kernel. first_byte, bytes: the range on the disk: all
+    of it, or a partition.
     """
 
     path: str
@@ -61,7 +60,7 @@ class Device(NamedTuple):
 
 
 def device(path: str | Path) -> Device:
-    """The facts of a block device. `NotFound`; `Refused` when it is something else."""
+    """Describe a block device. `NotFound`; `Refused` when it is something else."""
     try:
         found = os.stat(path)
     except OSError as error:
@@ -71,7 +70,7 @@ def device(path: str | Path) -> Device:
         raise Refused(
             "this is not a block device",
             where=str(path),
-            hint="Give a disk or partition (/dev/…), or a volume as KIND:PATH.",
+            hint="Give a disk or a partition (/dev/…), or a volume as KIND:PATH.",
         )
     major, minor = os.major(found.st_rdev), os.minor(found.st_rdev)
     here = Path(os.path.realpath(f"/sys/dev/block/{major}:{minor}"))
@@ -84,8 +83,8 @@ def device(path: str | Path) -> Device:
 
 
 def tracing() -> Path:
-    """Where tracefs is mounted, when this kernel has the events. `Unsupported` says what is
-    missing, in one line; `PermissionMissing`.
+    """The mount point of tracefs, if this kernel has the events. `Unsupported` tells what is
+    missing; `PermissionMissing`.
     """
     mounts = [line.split(" ") for line in Path("/proc/self/mounts").read_text().splitlines()]
     found = [Path(words[1]) for words in mounts if words[2] == "tracefs"]
@@ -95,22 +94,22 @@ def tracing() -> Path:
             (path / _EVENT / "enable").stat()
         except PermissionError:
             raise PermissionMissing(
-                "the kernel's events are not for this user",
+                "no permission to read the kernel's events",
                 where=str(path),
-                hint="Run it as root (or with sudo).",
+                hint="Run the command as root (or with sudo).",
             ) from None
         except FileNotFoundError:
             continue
         return path
     if found:
         raise Unsupported(
-            "this kernel does not tell of requests to block devices",
+            "this kernel does not trace requests to block devices",
             where=str(found[0]),
             why="it was built without CONFIG_BLK_DEV_IO_TRACE",
             hint="Record the volume by snapshots: give it as KIND:PATH.",
         )
     raise Unsupported(
-        "the kernel's tracing cannot be reached: tracefs is not mounted",
+        "the kernel's tracing is not available: tracefs is not mounted",
         hint=f"As root: mount -t tracefs tracefs {_STANDARD}. Or record the volume by snapshots: "
         "give it as KIND:PATH.",
     )
@@ -118,8 +117,8 @@ def tracing() -> Path:
 
 @dataclass(slots=True)
 class Seen:
-    """What was recorded so far. began_ns: wall time of the trace's zero. lost: events for which
-    the kernel's buffer had no room. The bytes are sums of lengths.
+    """What has been recorded so far. began_ns: wall time of the trace's zero. lost: events dropped
+    by the kernel because its buffer was full. The bytes are sums of lengths.
     """
 
     began_ns: int = 0
@@ -132,9 +131,9 @@ class Seen:
 
 @dataclass(slots=True)
 class KernelRecorder:
-    """Records one device. instance: the folder in tracefs that is made for it (and removed). write:
-    takes the records, in order of time. tell: called when it has begun, and
-    a few times a second.
+    """Records one device. instance: the folder in tracefs that is created for it (and removed).
+    write: takes the records, ordered by time. tell: called when it has begun, and a few times per
+    second.
     """
 
     device: Device
@@ -148,7 +147,7 @@ class KernelRecorder:
 
     def run(self, stop: threading.Event) -> None:
         """Record until the duration is over or `stop` is set."""
-        with _told(self.instance), self._instance() as (pages, fields):
+        with _translated(self.instance), self._instance() as (pages, fields):
             self._zero_ns, self.seen.began_ns = _now_ns(), clock.now_ns()
             _set(self.instance / _EVENT / "enable", "1")
             self.tell(self.seen)
@@ -159,16 +158,16 @@ class KernelRecorder:
                 now_ns = _now_ns()
                 if end_ns is not None and now_ns >= end_ns:
                     break
-                left_s = _LOOK_S if end_ns is None else min(_LOOK_S, (end_ns - now_ns) / 1e9)
+                left_s = _POLL_S if end_ns is None else min(_POLL_S, (end_ns - now_ns) / 1e9)
                 stop.wait(left_s)
-                self._look(pages, fields, _now_ns() - _SETTLED_NS)
+                self._poll(pages, fields, _now_ns() - _SETTLED_NS)
                 self.tell(self.seen)
             _set(self.instance / _EVENT / "enable", "0")
-            self._look(pages, fields, None)
+            self._poll(pages, fields, None)
 
     @contextlib.contextmanager
     def _instance(self) -> Iterator[tuple[list[int], _Fields]]:
-        """The buffers of all processors, set up to be filled; gone afterwards."""
+        """Set up the buffers of all processors; they are removed afterwards."""
         with contextlib.ExitStack() as undo:
             self.instance.mkdir()
             undo.callback(os.rmdir, self.instance)
@@ -185,13 +184,13 @@ class KernelRecorder:
                 pages.append(raw)
             yield pages, fields
 
-    def _look(self, pages: list[int], fields: _Fields, until_ns: int | None) -> None:
-        """Write what came, in the order of time over all processors, up to `until_ns`."""
+    def _poll(self, pages: list[int], fields: _Fields, until_ns: int | None) -> None:
+        """Write the events up to `until_ns`, ordered by time over all processors."""
         read = b"".join(page for raw in pages for page in _read_pages(raw, fields.page_bytes))
         try:
             *columns, lost = block_events(read, fields.page_bytes, fields.places)
         except ValueError as error:
-            raise Damaged("the kernel's events make no sense", why=str(error)) from None
+            raise Damaged("malformed events from the kernel", why=str(error)) from None
         self.seen.lost += lost
         found = batches.by_time(batches.join([self._waiting, self._batch(*columns)]))
         count = len(found)
@@ -208,7 +207,7 @@ class KernelRecorder:
         self.seen.trimmed_bytes += int(sums[2])
 
     def _batch(self, times: bytes, ops: bytes, offsets: bytes, lengths: bytes) -> Batch:
-        """The records within the device: of a partition, those of the disk that are in it."""
+        """The records within the device: for a partition, the disk's records within it."""
         op = np.frombuffer(ops, np.uint8)
         length = np.frombuffer(lengths, np.int64)
         offset = np.frombuffer(offsets, np.int64) - np.where(length > 0, self.device.first_byte, 0)
@@ -224,7 +223,7 @@ class KernelRecorder:
 
 
 class _Fields(NamedTuple):
-    """Pages of the buffer, and where the fields of the event are (`block_events`)."""
+    """The page size of the buffer, and the places of the event's fields (`block_events`)."""
 
     page_bytes: int
     places: tuple[int, int, int, int, int]
@@ -235,7 +234,7 @@ def _fields(text: str) -> _Fields:
     found = re.findall(r"field:[^;]*?(\w+)(?:\[\d+\])?;\s*offset:(\d+);\s*size:(\d+);", text)
     places = {name: (int(offset), int(size)) for name, offset, size in found}
     if number is None or not {"sector", "nr_sector", "rwbs"} <= places.keys():
-        raise Unsupported("this kernel describes its events in a way that is not known here")
+        raise Unsupported("this kernel describes its events in an unknown format")
     rwbs, letters = places["rwbs"]
     return _Fields(
         os.sysconf("SC_PAGE_SIZE"),
@@ -255,7 +254,7 @@ def _read_pages(raw: int, page_bytes: int) -> Iterator[bytes]:
 
 
 def _now_ns() -> int:
-    """By the clock of the events, "mono"."""
+    """The time by the clock of the events, "mono"."""
     return round(clock.monotonic_s() * 1e9)
 
 
@@ -268,8 +267,8 @@ def _set(path: Path, value: str) -> None:
 
 
 @contextlib.contextmanager
-def _told(where: Path) -> Iterator[None]:
-    """What the kernel refuses, in words of ours."""
+def _translated(where: Path) -> Iterator[None]:
+    """Turn errors of the kernel into errors of mirrord."""
     try:
         yield
     except MirrordError:
@@ -278,6 +277,9 @@ def _told(where: Path) -> Iterator[None]:
         what = "the kernel's tracing does not work"
         if error.errno in (errno.EPERM, errno.EACCES):
             raise PermissionMissing(
-                what, where=str(where), why=str(error), hint="Run it as root (or with sudo)."
+                what,
+                where=str(where),
+                why=str(error),
+                hint="Run the command as root (or with sudo).",
             ) from None
         raise IoFailed(what, where=str(where), why=str(error)) from None

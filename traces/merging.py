@@ -1,4 +1,4 @@
-"""Several traces as one: by the clock, or with their beginnings laid over each other."""
+"""Merging several traces into one: by time of day, or aligned at their beginnings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mirrord.traces.ordering import merge
 from mirrord.traces.reading import Trace
 from mirrord.traces.store import TraceFile, TraceWriter
 
-#: Records of each trace that are held at once.
+#: Records of each trace that are held in memory at a time.
 _PIECE_ROWS = 1 << 18
 
 
@@ -26,20 +26,20 @@ def merge_traces(
     same_volumes: bool = False,
     name: str | None = None,
 ) -> TraceFile:
-    """Store all records of several traces as one.
+    """Store all records of several traces as one trace.
 
     align: "clock": by the time of day of each; "start": all begin at 0. same_volumes: volumes of
-    one name are one volume; else each is called `TRACE/VOLUME`. `Refused` when a trace does not
-    say when it was recorded and the clock is to be followed.
+    the same name are one volume; otherwise each is named `TRACE/VOLUME`. `Refused` when a trace
+    has no date and align is "clock".
     """
     epochs = [trace.facts.epoch_ns for trace in traces]
     if align == "clock":
         for trace, epoch in zip(traces, epochs, strict=True):
             if epoch is None:
                 raise Refused(
-                    f"the trace {trace.facts.name} does not say when it was recorded",
+                    f"the trace {trace.facts.name} has no date",
                     where=str(trace.path),
-                    hint="--align start lays the beginnings of all over each other.",
+                    hint="To align all traces at their beginnings, use --align start.",
                 )
     begins = [
         (epoch or 0) + trace.first_ns if align == "clock" else trace.first_ns
@@ -70,12 +70,12 @@ def merge_traces(
 
 
 def _volumes(facts: Sequence[Facts], same: bool) -> tuple[tuple[str, ...], list[np.ndarray]]:
-    """The names of all volumes, and for each trace where its own stand among them."""
+    """The names of all volumes, and for each trace the indices of its own among them."""
     names: dict[str, int] = {}
     places = []
     for index, each in enumerate(facts):
         own = [volume if same else f"{each.name}/{volume}" for volume in each.volumes]
-        if not same:  # two traces may have one name
+        if not same:  # two traces may have the same name
             own = [name if name not in names else f"{name}#{index}" for name in own]
         places.append(np.asarray([names.setdefault(name, len(names)) for name in own], np.uint32))
     return tuple(names), places

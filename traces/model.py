@@ -1,7 +1,7 @@
 """The trace model: one record is one request to a volume.
 
 In memory a trace is a sequence of batches of columns; on disk it is Parquet with the same columns
-and the facts of its source in the file's metadata.
+and facts about its source in the file's metadata.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 # Blocks are the unit of replay, as in the paper (SnapMirror, section 4): WAFL's 4 KiB.
 BLOCK = 4096
-# What the latency column says when a source does not tell it.
+# Value of the latency column when the source does not record it.
 NO_LATENCY = -1
 
 
@@ -23,7 +23,7 @@ class Op(IntEnum):
 
     WRITE = 0
     READ = 1
-    # Trim, discard, unmap, deallocate: the range holds nothing that is needed from here on.
+    # Trim, discard, unmap, deallocate: the contents of the range are no longer needed.
     TRIM = 2
     FLUSH = 3
 
@@ -32,11 +32,11 @@ class Op(IntEnum):
 class Batch:
     """Consecutive records as columns of one length.
 
-    time_ns: int64, nanoseconds since the trace's own zero (`Facts.epoch_ns` says when that was).
+    time_ns: int64, nanoseconds since the trace's own zero (whose time is `Facts.epoch_ns`).
     volume: uint32, index into `Facts.volumes`.
     op: uint8, a value of `Op`.
     offset, length: int64, bytes within the volume; both 0 for a flush.
-    latency_ns: int64, `NO_LATENCY` where it is not known.
+    latency_ns: int64, `NO_LATENCY` if unknown.
     """
 
     time_ns: npt.NDArray[np.int64]
@@ -52,13 +52,13 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of a trace as a whole."""
+    """The metadata of a trace."""
 
     name: str
     # The format it was read from, as `--format` names it: "vscsi1", "msr", "blkparse" …
     source_format: str
     volumes: tuple[str, ...]
-    # Unix time of the trace's zero in nanoseconds; None where the source does not say.
+    # Unix time of the trace's zero in nanoseconds; None if the source has no date.
     epoch_ns: int | None = None
-    # Further facts to keep: file name, options that were given, counts of what was left out.
+    # Further metadata: file name, given options, counts of what was left out.
     notes: dict[str, str] = field(default_factory=dict)

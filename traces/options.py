@@ -1,4 +1,4 @@
-"""What a person may say of a source: its format, its units, and how to handle its oddities."""
+"""The options for reading a source: its format, its units, and how to handle its anomalies."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ SIZE_UNITS = {"sector": 512, "b": 1, "byte": 1, "bytes": 1, "block": 4096, "4k":
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How to read a source; what is None follows the format.
+    """How to read a source; None means the format's default.
 
     time_unit: of `TIME_UNITS`. addr_unit, size_unit: of `SIZE_UNITS`, or a number of bytes.
-    write_flag: what the operation's column says of a write, in formats of five columns.
+    write_flag: the value of the operation's column that marks a write.
     columns: of a CSV, as "time=0,op=3,offset=4,length=5,volume=1+2" (from 0, or header names).
     only: of blktrace and blkparse: Q queued, C completed, D issued …
-    align_shift: bytes to add to each offset; "auto": what makes writes touch the fewest blocks.
-    dedup_s: leave out block writes that repeat the one before of that block within so many seconds.
-    volume: keep only this one. partial: leave out a last record that is broken off.
-    skip_bad: leave out records that make no sense. scratch: folder for what does not fit memory.
+    align_shift: bytes to add to each offset; "auto": so that writes touch the fewest blocks.
+    dedup_s: drop block writes within so many seconds after the previous write of the block.
+    volume: read only this one. partial: drop a last record that is truncated.
+    skip_bad: skip malformed records. scratch: folder for temporary files.
     """
 
     format: str | None = None
@@ -41,11 +41,11 @@ class ReadOptions:
 
     @property
     def filters(self) -> bool:
-        """Whether they leave only a part of a trace, or move it."""
+        """Whether a filter is set: only a part of a trace is read, or its offsets are shifted."""
         return bool(self.align_shift or self.dedup_s or self.volume)
 
     def given(self) -> dict[str, str]:
-        """What differs from the default, as text for the notes of a trace."""
+        """Options that differ from the default, as text for the notes of a trace."""
         default = ReadOptions()
         return {
             each.name: str(getattr(self, each.name))
@@ -55,7 +55,7 @@ class ReadOptions:
 
 
 def time_unit_ns(unit: str | None, default: str) -> int:
-    """Nanoseconds of a unit of time. `UsageError` when there is none of that name."""
+    """Nanoseconds of a unit of time. `UsageError` for an unknown unit."""
     found = TIME_UNITS.get((unit or default).lower())
     if found is None:
         raise UsageError(
@@ -65,7 +65,7 @@ def time_unit_ns(unit: str | None, default: str) -> int:
 
 
 def unit_bytes(unit: str | None, default: str) -> int:
-    """Bytes of a unit of addresses or sizes. `UsageError` when there is none of that name."""
+    """Bytes of a unit of addresses or sizes. `UsageError` for an unknown unit."""
     text = (unit or default).lower()
     if text.isdigit() and 0 < int(text) <= 1 << 30:
         return int(text)

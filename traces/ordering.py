@@ -1,8 +1,8 @@
-"""Putting records in the order of time, however many there are: an external merge sort.
+"""Sorting any number of records by time: an external merge sort.
 
-Sources are nearly always in order, or go back only a little (several processors, several disks):
-a window in memory puts that right in passing. What goes back further begins a new run on disk, and
-in the end the runs are merged. Memory is bounded by the window and by how many runs are merged.
+Sources are nearly always in order, or only slightly out of order (several processors, several
+disks): a window in memory sorts these. Records further out of order begin a new run on disk, and
+at the end the runs are merged. Memory is bounded by the window and the number of merged runs.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from mirrord.traces import batches as make
 from mirrord.traces.model import Batch, Facts
 from mirrord.traces.store import GROUP_ROWS, TraceFile, TraceWriter
 
-#: Records that are held to be put in order: 40 bytes each, and as much again while they are.
+#: Records held for sorting: 40 bytes each, and as much again while they are sorted.
 WINDOW_ROWS = 4 << 20
-#: Runs that are merged at once, each read in pieces of `_PIECE_ROWS`.
+#: Runs that are merged at a time, each read in pieces of `_PIECE_ROWS`.
 MERGE_RUNS = 32
 _PIECE_ROWS = 1 << 16
 #: Row groups of runs are small, as each run that is merged holds one.
@@ -26,10 +26,10 @@ _RUN_ROWS = 1 << 17
 
 
 class Sorter:
-    """Takes batches in any order and leaves a stored trace in the order of time.
+    """Takes batches in any order and writes a stored trace that is ordered by time.
 
-    target: where the trace will be. scratch: a folder for runs, cleaned by who gave it. The stored
-    times begin at 0; `first_ns` is what the earliest record's time was.
+    target: the path of the trace. scratch: a folder for runs, removed by the caller. The stored
+    times begin at 0; `first_ns` is the original time of the earliest record.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Sorter:
         self.runs = 0
 
     def add(self, batch: Batch) -> None:
-        """Take records."""
+        """Add records."""
         if len(batch):
             self._held.append(batch)
             self._rows += len(batch)
@@ -60,7 +60,7 @@ class Sorter:
                 self._emit(self._rows // 2)
 
     def _emit(self, rows: int) -> None:
-        """Write the earliest `rows` of what is held: to this run, or to a new one."""
+        """Write the earliest `rows` of the held records: to this run, or to a new one."""
         held = make.by_time(make.join(self._held))
         first = int(held.time_ns[0])
         if self._writer is None:
@@ -72,13 +72,13 @@ class Sorter:
             self._open()
         assert self._writer is not None
         self._writer.write(make.shifted(make.pick(held, slice(0, rows)), -self._zero_ns))
-        # A copy, or the slice would keep all of the window alive.
+        # A copy, as a slice would keep the memory of the complete window.
         rest = make.pick(held, slice(rows, None))
         self._held = [make.join([rest, make.empty()])] if len(rest) else []
         self._rows = len(rest)
 
     def _open(self) -> None:
-        # The first run is the trace itself, unless there is a second.
+        # The first run is the trace itself, unless there is a second one.
         path = self._target if not self.runs else self._scratch / f"run-{self.runs}"
         self._writer = TraceWriter(
             path,
@@ -97,9 +97,8 @@ class Sorter:
         self._writer = None
 
     def finish(self) -> TraceWriter | None:
-        """What writes the trace, with all in it but the last facts: to be closed. None: no record.
-
-        Times were shifted so that the earliest is 0.
+        """The writer of the trace, with all records but not the final facts: to be closed by the
+        caller. None without a record. Times were shifted so that the earliest is 0.
         """
         if self._rows:
             self._emit(self._rows)
@@ -112,7 +111,7 @@ class Sorter:
     def _merged(
         self, runs: Sequence[Path], target: Path, shift_ns: int, durable: bool
     ) -> TraceWriter:
-        """Merge runs, a bounded number at once, into a writer that is still open."""
+        """Merge runs, a bounded number at a time, into a writer that is still open."""
         level = 0
         while len(runs) > MERGE_RUNS:
             level += 1
@@ -136,21 +135,21 @@ class Sorter:
         return writer
 
     def discard(self) -> None:
-        """Leave nothing behind."""
+        """Remove the unfinished trace."""
         if self._writer is not None:
             self._writer.discard()
             self._writer = None
 
 
 def merge(sources: Sequence[Iterable[Batch]]) -> Iterator[Batch]:
-    """One stream in the order of time out of several that are; one batch of each is held."""
+    """Merge several streams ordered by time into one; one batch of each is held in memory."""
     iterators = [iter(each) for each in sources]
     heads: list[Batch | None] = [_next(each) for each in iterators]
     while True:
         waiting = [head for head in heads if head is not None]
         if not waiting:
             return
-        # Up to here nothing can come any more but what is at hand.
+        # Up to this time all records are in the heads.
         bound = min(int(head.time_ns[-1]) for head in waiting)
         parts: list[Batch] = []
         for index, head in enumerate(heads):
@@ -165,5 +164,5 @@ def merge(sources: Sequence[Iterable[Batch]]) -> Iterator[Batch]:
 
 
 def _next(source: Iterator[Batch]) -> Batch | None:
-    """The next batch that has records."""
+    """The next batch with records."""
     return next((batch for batch in source if len(batch)), None)

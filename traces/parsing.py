@@ -1,4 +1,4 @@
-"""From the bytes of sources to batches: chooses the format, and turns faults into errors."""
+"""Parses the bytes of sources into batches: chooses the format, and turns faults into errors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from mirrord.traces.options import ReadOptions
 from mirrord.traces.sniff import choose, recognize
 from mirrord.traces.sources import SAMPLE_BYTES, Source, opened
 
-#: Told how far a source is: its name, bytes read, bytes in all (None: not known), records.
+#: Reports progress: the source's name, bytes read, total bytes (None: unknown), records.
 Progress = Callable[[str, int, int | None, int], None]
 
-#: What the parsers say of a time that cannot be meant.
+#: What the parsers report for a time that cannot be right.
 _FAR = "years away from the first one"
 _SIBLING = re.compile(r"(.*\.blktrace\.)\d+((?:\.gz|\.zst)?)")
 _ENDINGS = (
@@ -42,8 +42,8 @@ _ENDINGS = (
 class Parsing:
     """One or more sources of one format, parsed as one trace.
 
-    `batches` may be run once. What is known only then: `volumes`, `counts`, `records`, `zero_ns`
-    (the first record's time as the source counts) and `epoch_ns` (Unix time of that, or None).
+    `batches` may be run once. Known only after that: `volumes`, `counts`, `records`, `zero_ns`
+    (the first record's time in the source's own count) and `epoch_ns` (its Unix time, or None).
     """
 
     paths: Sequence[str | Path]
@@ -57,17 +57,17 @@ class Parsing:
 
     def __post_init__(self) -> None:
         if not self.paths:
-            raise UsageError("no source was named")
+            raise UsageError("no source was given")
         if len(self.paths) == 1:
             self.paths = siblings(Path(self.paths[0]))
 
     @property
     def name(self) -> str:
-        """A name for the trace: the first source's, without its endings."""
+        """A name for the trace: the first source's, without its suffixes."""
         return plain_name(str(self.paths[0]))
 
     def batches(self) -> Iterator[Batch]:
-        """All records as they come, times relative to the first one. `Damaged`, `Refused`."""
+        """All records in source order, times relative to the first one. `Damaged`, `Refused`."""
         for path in self.paths:
             with opened(path, partial=self.options.partial) as source:
                 yield from self._of_source(source)
@@ -80,13 +80,14 @@ class Parsing:
             self._parser = chosen.parser(sample, self.options)
         elif chosen is not self.format and self.format is not None:
             raise UsageError(
-                f"this is {chosen.name}, and the sources before are {self.format.name}",
+                f"the format is {chosen.name}, but that of the previous sources is "
+                f"{self.format.name}",
                 where=source.name,
-                hint="Import each format by itself, then 'mirrord trace merge'.",
+                hint="Import each format separately, then use 'mirrord trace merge'.",
             )
         try:
             for piece in source.pieces():
-                # (The sample is parsed in steps, so that a wrong format is noticed at its start.)
+                # (The sample is parsed in steps, so that a wrong format is detected early.)
                 yield self._counted(make.from_native(self._parser.feed(piece)))
                 if self.progress is not None:
                     self.progress(source.name, source.place, source.size, self.records)
@@ -100,27 +101,27 @@ class Parsing:
         return batch
 
     def _error(self, fault: TraceFault, where: str, sample: Sample) -> Damaged:
-        """What is wrong, with the line, and the way on."""
+        """The error for a fault: what is wrong, in which line, and what to do."""
         kind, what, place, excerpt = fault.args
         assert self.format is not None
         unit = "line" if sample.lines else "record"
         shown = f"{what} (in '{excerpt}')" if excerpt else str(what)
         if kind == "truncated":
             return Damaged(
-                f"it ends in the middle of {unit} {place}",
+                f"the source ends in the middle of {unit} {place}",
                 where=where,
                 why=shown,
-                hint="Take it with --partial: all but this one is read.",
+                hint=f"To read all but this {unit}, use --partial.",
             )
         other = recognize(sample)
         if self.options.format is not None and other is not None and other is not self.format:
-            hint = f"It looks like {other.name}: leave --format out."
+            hint = f"The content looks like {other.name}: omit --format."
         elif _FAR in what:
-            hint = "The unit of its times may be a smaller one: --time-unit ms, us or ns."
+            hint = "The unit of the times may be smaller: use --time-unit ms, us or ns."
         else:
-            hint = "Another --format? --skip-bad leaves out what makes no sense, and counts it."
+            hint = "Check --format. To skip and count malformed records, use --skip-bad."
         return Damaged(
-            f"{unit} {place} is no record of the format {self.format.name}",
+            f"{unit} {place} is not a record of the format {self.format.name}",
             where=where,
             why=shown,
             hint=hint,
@@ -133,13 +134,13 @@ class Parsing:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What was left out or looks odd, as the parser counted it."""
+        """What was left out or is unusual, as counted by the parser."""
         found = self._parser.counts if self._parser is not None else {}
         return found | ({"ends of compressed data missing": self._cut} if self._cut else {})
 
     @property
     def zero_ns(self) -> int:
-        """The first record's time as the source counts, nanoseconds."""
+        """The first record's time in the source's own count, nanoseconds."""
         return (self._parser.zero or 0) if self._parser is not None else 0
 
     @property
@@ -152,7 +153,7 @@ class Parsing:
 
 
 def siblings(path: Path) -> list[str | Path]:
-    """The files of one recording: blktrace leaves one for each processor, `sda.blktrace.0` …"""
+    """The files of one recording: blktrace writes one per processor, `sda.blktrace.0` …"""
     found = _SIBLING.fullmatch(path.name)
     if found is None:
         return [path]

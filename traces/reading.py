@@ -1,7 +1,7 @@
-"""Opening a trace to read it again and again, whatever it is: stored by us, or of a foreign format.
+"""Opening a trace to read it repeatedly, whether it is stored by mirrord or of a foreign format.
 
-A foreign trace is imported into a temporary stored one first (`TMPDIR`, or `options.scratch`), so
-what reads traces always gets batches in the order of time and can begin anew at no cost.
+A foreign trace is first imported into a temporary stored one (`TMPDIR`, or `options.scratch`), so
+readers always get batches ordered by time and can start again at no cost.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from mirrord.traces.importing import import_trace
 from mirrord.traces.model import Batch, Facts
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.parsing import Progress
-from mirrord.traces.store import READ_ROWS, TraceFile, TraceWriter, scratch_folder, told
+from mirrord.traces.store import READ_ROWS, TraceFile, TraceWriter, scratch_folder, trace_errors
 
 _PARQUET = b"PAR1"
-#: Options that only say how a foreign trace is read.
+#: Options that apply only to reading foreign traces.
 _FOREIGN = (
     "format", "time_unit", "addr_unit", "size_unit", "write_flag", "columns", "only", "partial",
     "skip_bad",
@@ -30,9 +30,9 @@ _FOREIGN = (
 
 
 class Trace:
-    """A trace to read, as often as wanted; a context manager (or call `close`).
+    """A trace that can be read repeatedly; a context manager (or call `close`).
 
-    facts, records, first_ns, last_ns: as of the stored trace, after filters.
+    facts, records, first_ns, last_ns: those of the stored trace, after filters.
     """
 
     def __init__(self, stored: TraceFile, scratch: Path | None = None) -> None:
@@ -40,12 +40,12 @@ class Trace:
 
     @property
     def facts(self) -> Facts:
-        """What is known of it as a whole."""
+        """The metadata of the trace."""
         return self._stored.facts
 
     @property
     def records(self) -> int:
-        """How many records."""
+        """Number of records."""
         return self._stored.records
 
     @property
@@ -60,7 +60,7 @@ class Trace:
 
     @property
     def findings(self) -> list[dict[str, str]]:
-        """What looked odd at the import: each a name, a text, and the option that handles it."""
+        """The findings of the import: each a name, a text, and the option that handles it."""
         return list(self._stored.stored.get("findings", []))
 
     @property
@@ -71,11 +71,11 @@ class Trace:
     def batches(
         self, columns: Sequence[str] | None = None, rows: int = READ_ROWS
     ) -> Iterator[Batch]:
-        """All records in the order of time; see `TraceFile.batches`."""
+        """All records, ordered by time; see `TraceFile.batches`."""
         return self._stored.batches(columns, rows)
 
     def close(self) -> None:
-        """Remove what was made to read it."""
+        """Remove the temporary files."""
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch = None
@@ -93,18 +93,18 @@ class Trace:
 
 
 def is_stored(path: str | Path) -> bool:
-    """Whether it is a Parquet file; the standard input, `-`, is none. `NotFound` when it is not
-    there.
+    """Whether it is a Parquet file; `-`, the standard input, is not. `NotFound` when the file does
+    not exist.
     """
     if str(path) == "-":
         return False
-    with told(path), Path(path).open("rb") as opened:
+    with trace_errors(path), Path(path).open("rb") as opened:
         return opened.read(4) == _PARQUET
 
 
 def refuse_foreign(paths: Sequence[str], options: ReadOptions) -> None:
-    """`UsageError` when options say how foreign traces are read, and all of these are stored ones:
-    nothing would come of them. (Filters, such as `--dedup`, apply to both.)
+    """`UsageError` when options apply only to foreign traces, and all of these are stored ones: the
+    options would have no effect. (Filters, such as `--dedup`, apply to both.)
     """
     given = [name for name in _FOREIGN if name in options.given()]
     if not given or not all(Path(each).is_file() for each in paths):
@@ -112,8 +112,8 @@ def refuse_foreign(paths: Sequence[str], options: ReadOptions) -> None:
     if all(map(is_stored, paths)):
         option = f"--{given[0].replace('_', '-')}"
         raise UsageError(
-            f"{paths[0]} is a stored trace: {option} says how a foreign one is read",
-            hint=f"Leave it out, or import the source again with {option}.",
+            f"{paths[0]} is a stored trace: {option} applies only to foreign traces",
+            hint=f"Omit it, or import the source again with {option}.",
         )
 
 
@@ -134,7 +134,7 @@ def open_trace(
     if format is not None:
         options = _with_format(options, format)
     if not paths:
-        raise NotFound("no trace was named")
+        raise NotFound("no trace was given")
     if len(paths) == 1 and is_stored(paths[0]):
         return _stored(TraceFile(paths[0]), options)
     scratch = _scratch_folder(options)
@@ -158,7 +158,7 @@ def _with_format(options: ReadOptions, format: str) -> ReadOptions:
 
 
 def _stored(trace: TraceFile, options: ReadOptions) -> Trace:
-    """A stored trace; filters, where some are wanted, make a temporary one of it."""
+    """A stored trace; with filters, a temporary copy to which they are applied."""
     if not options.filters:
         return Trace(trace)
     scratch = _scratch_folder(options)
@@ -180,9 +180,9 @@ def filter_trace(
     begin_ns: int | None = None,
     end_ns: int | None = None,
 ) -> TraceFile:
-    """Store what filters (and a span of time) leave of a stored trace; its zero stays.
+    """Store what filters (and a span of time) leave of a stored trace; its zero is unchanged.
 
-    begin_ns, end_ns: nanoseconds since the trace's zero, half open; None: from or to its end.
+    begin_ns, end_ns: nanoseconds since the trace's zero, half open; None: unbounded.
     """
     from dataclasses import replace
 

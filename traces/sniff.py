@@ -1,4 +1,4 @@
-"""Telling the format of a source by its content."""
+"""Detecting the format of a source from its content."""
 
 from __future__ import annotations
 
@@ -9,25 +9,23 @@ from mirrord.traces.options import ReadOptions
 
 
 def recognize(sample: Sample) -> Format | None:
-    """The format, or None when it is none that we know."""
+    """The format, or None if it is unknown."""
     return next((each for each in FORMATS.values() if each.matches(sample)), None)
 
 
 def choose(sample: Sample, options: ReadOptions, where: str) -> Format:
-    """The format that was asked for, else the recognized one.
+    """The given format, else the detected one.
 
-    `Damaged` for an empty source, `Refused` when nothing fits, `UsageError` for options that mean
-    nothing in that format.
+    `Damaged` for an empty source, `Refused` for an unknown format, `UsageError` for options that do
+    not apply to the format.
     """
     if not sample.data:
-        raise Damaged(
-            "the file is empty", where=where, hint="Is it a trace whose recording failed?"
-        )
+        raise Damaged("the file is empty", where=where, hint="Check whether its recording failed.")
     if sample.data.startswith(b"PAR1"):
         raise Refused(
-            "this is Parquet, so a stored trace already, if it is one",
+            "the source is a Parquet file, which cannot be imported",
             where=where,
-            hint="'mirrord trace convert', 'slice' and 'merge' take stored traces.",
+            hint="For stored traces use 'mirrord trace convert', 'slice' or 'merge'.",
         )
     if options.format is not None:
         chosen = named(options.format)
@@ -39,22 +37,22 @@ def choose(sample: Sample, options: ReadOptions, where: str) -> Format:
             raise Refused(
                 "the format is not known",
                 where=where,
-                why=_looks(sample),
-                hint="Say it with --format, or map the columns of a CSV with --columns "
-                "('mirrord trace formats' lists all).",
+                why=_beginning(sample),
+                hint="Give it with --format, or map the columns of a CSV with --columns "
+                "('mirrord trace formats' lists all formats).",
             )
         chosen = found
     settable = ("time_unit", "addr_unit", "size_unit", "write_flag", "columns", "only")
     for name in settable:
         if getattr(options, name) is not None and name not in chosen.takes:
             raise UsageError(
-                f"--{name.replace('_', '-')} means nothing in the format {chosen.name}",
-                hint="Leave it out, or say another --format.",
+                f"--{name.replace('_', '-')} does not apply to the format {chosen.name}",
+                hint="Omit it, or give another --format.",
             )
     return chosen
 
 
-def _looks(sample: Sample) -> str:
+def _beginning(sample: Sample) -> str:
     if sample.lines:
-        return f"it begins '{sample.lines[0][:80]}'"
-    return f"it is binary and begins {sample.data[:8].hex(' ')}"
+        return f"it begins with '{sample.lines[0][:80]}'"
+    return f"it is binary and begins with {sample.data[:8].hex(' ')}"

@@ -1,4 +1,4 @@
-"""The bytes of a source: a file, standard input, compressed by gzip or zstd or not at all."""
+"""The bytes of a source: a file or standard input; uncompressed, or compressed by gzip or zstd."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import zstandard
 
 from mirrord.core.errors import Damaged, IoFailed, NotFound, PermissionMissing, Refused
 
-#: Read at once: large enough for the parsers, small beside memory.
+#: Bytes per read: large enough for the parsers, small compared to memory.
 PIECE_BYTES = 4 << 20
-#: So much of the beginning is looked at to tell the format.
+#: Bytes at the beginning that are used to detect the format.
 SAMPLE_BYTES = 256 << 10
 
-#: Decompressed at once: what comes out may be a thousand times as much.
+#: Bytes decompressed at a time: the output may be a thousand times as large.
 _PACKED_BYTES = 32 << 10
-#: For zlib: with the header of gzip.
+#: For zlib: with a gzip header.
 _ANY_HEADER = 47
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
@@ -28,8 +28,8 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 class Source:
     """One opened source; `place` is how far the file itself has been read, of `size` bytes.
 
-    size is None where it is not known (a pipe). sample: the beginning, decompressed. partial: the
-    end of compressed data may be missing; `cut` says then that it was.
+    size is None if it is unknown (a pipe). sample: the beginning, decompressed. partial: the end of
+    compressed data may be missing; `cut` then tells whether it was.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Source:
         return self._raw.count
 
     def pieces(self) -> Iterator[bytes]:
-        """All of the content, from its beginning; once."""
+        """The complete content, decompressed; once."""
         if self.sample:
             yield self.sample
         while piece := self._read(PIECE_BYTES):
@@ -70,11 +70,11 @@ class Source:
                 left -= len(part)
         except EOFError:
             if not self._partial:
-                hint = "Copy the file again, or take what is there with --partial."
-                raise self._broken("it ends in the middle", hint) from None
+                hint = "Copy the file again, or read what is there with --partial."
+                raise self._broken("the data are truncated", hint) from None
             self.cut = True
         except (zlib.error, zstandard.ZstdError) as error:
-            raise self._broken(str(error), "Copy the file again from where it came.") from None
+            raise self._broken(str(error), "Copy the file again from its origin.") from None
         except OSError as error:
             raise IoFailed(
                 "reading failed", where=self.name, why=str(error.strerror or error)
@@ -91,7 +91,7 @@ class Source:
 
 
 class _Counted:
-    """Counts what is read, and can be looked into before that."""
+    """Counts the bytes read; `peek` returns the next ones without consuming them."""
 
     def __init__(self, raw: IO[bytes]) -> None:
         self._raw, self._ahead, self.count = raw, b"", 0
@@ -112,9 +112,9 @@ class _Counted:
 
 
 class _Packed:
-    """Decompresses members or frames one after another; `EOFError` when the last is broken off.
+    """Decompresses members or frames one after another; `EOFError` when the last is truncated.
 
-    begin: makes what decompresses one. pad: bytes that may lie between them.
+    begin: makes the decompressor of one. pad: bytes that may be between them.
     """
 
     def __init__(self, raw: _Counted, begin: Callable[[], Any], pad: bytes = b"") -> None:
@@ -146,8 +146,8 @@ class _Packed:
 def opened(path: str | Path, *, partial: bool = False) -> Iterator[Source]:
     """A source to read once; "-" is standard input.
 
-    partial: take compressed data whose end is missing. `NotFound`, `PermissionMissing`, `Refused`;
-    later `Damaged` and `IoFailed`.
+    partial: accept compressed data whose end is missing. `NotFound`, `PermissionMissing`,
+    `Refused`; later `Damaged` and `IoFailed`.
     """
     if str(path) == "-":
         yield Source("standard input", sys.stdin.buffer, None, partial=partial)
@@ -162,13 +162,13 @@ def _open(path: Path) -> IO[bytes]:
     try:
         if path.is_dir():
             raise Refused(
-                "this is a folder, not a trace", where=str(path), hint="Name the files in it."
+                "this is a folder, not a trace", where=str(path), hint="Give the files in it."
             )
         return path.open("rb")
     except FileNotFoundError:
         raise NotFound("there is no such file", where=str(path)) from None
     except PermissionError:
-        raise PermissionMissing("the file may not be read", where=str(path)) from None
+        raise PermissionMissing("no permission to read the file", where=str(path)) from None
     except OSError as error:
         raise IoFailed(
             "the file cannot be opened", where=str(path), why=str(error.strerror)

@@ -1,7 +1,7 @@
 """A stored trace: Parquet with the columns of a batch and the facts in the file's metadata.
 
-Records of a stored trace are in the order of time. A file comes into being beside its name and is
-renamed when it is whole and durable; what was there before is replaced then, and only then.
+Records of a stored trace are ordered by time. A file is written under a temporary name and renamed
+when it is complete and durable; only then is an existing file replaced.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from mirrord.traces.model import NO_LATENCY, Batch, Facts
 
 #: Key of the metadata that holds the facts as JSON.
 METADATA_KEY = b"mirrord"
-#: Format of that JSON; readers refuse what is newer.
+#: Version of that JSON; readers refuse newer ones.
 VERSION = 1
-#: Records in a row group: what is held in memory to read or write.
+#: Records in a row group: how many are held in memory to read or write.
 GROUP_ROWS = 1 << 20
-#: Records that are read at once: so few that their memory is used again and again.
+#: Records that are read at a time: few enough for their memory to be reused.
 READ_ROWS = 1 << 17
 
 _SCHEMA = pa.schema(
@@ -53,19 +53,19 @@ _SCHEMA = pa.schema(
 
 
 def facts_to_json(facts: Facts, **more: object) -> bytes:
-    """The facts, and some numbers, as they stand in the metadata."""
+    """The facts, and some numbers, as stored in the metadata."""
     return json.dumps({"version": VERSION, **asdict(facts), **more}).encode()
 
 
 def facts_from_json(text: bytes, where: str) -> tuple[Facts, dict[str, Any]]:
-    """The facts and the rest; `Damaged` when they make no sense."""
+    """The facts and the complete document; `Damaged` when it is malformed."""
     try:
         found = json.loads(text)
         if found["version"] > VERSION:
             raise Damaged(
-                f"the trace is of version {found['version']}",
+                f"the trace has version {found['version']} of the format, newer than {VERSION}",
                 where=where,
-                hint="A newer mirrord wrote it; this one cannot read it.",
+                hint="A newer mirrord wrote it: upgrade mirrord to read it.",
             )
         facts = Facts(
             name=found["name"],
@@ -75,13 +75,13 @@ def facts_from_json(text: bytes, where: str) -> tuple[Facts, dict[str, Any]]:
             notes={str(key): str(value) for key, value in found["notes"].items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Damaged("the facts of the trace make no sense", where=where, why=str(error)) from None
+        raise Damaged("malformed metadata of the trace", where=where, why=str(error)) from None
     return facts, found
 
 
 @contextmanager
-def told(path: str | Path) -> Iterator[None]:
-    """Turns what Arrow and the system say of a file into errors of ours."""
+def trace_errors(path: str | Path) -> Iterator[None]:
+    """Turn errors of Arrow and of the system into errors of mirrord."""
     where = str(path)
     try:
         yield
@@ -90,7 +90,7 @@ def told(path: str | Path) -> Iterator[None]:
     except IsADirectoryError:
         raise Refused("this is a folder, not a trace", where=where) from None
     except PermissionError as error:
-        raise PermissionMissing("not permitted", where=where, why=str(error.strerror)) from None
+        raise PermissionMissing("no permission", where=where, why=str(error.strerror)) from None
     except pa.ArrowInvalid as error:
         why = str(error).splitlines()[0]
         raise Damaged(
@@ -104,28 +104,28 @@ def told(path: str | Path) -> Iterator[None]:
             raise NoSpace(
                 "the file system is full",
                 where=where,
-                hint="Nothing was left behind. Make room, or write elsewhere.",
+                hint="Nothing was left behind. Free some space, or write elsewhere.",
             ) from None
         why = error.strerror or str(error).splitlines()[0]
-        if error.errno is None:  # Arrow's own: a page that does not decompress
+        if error.errno is None:  # an error of Arrow: a page that cannot be decompressed
             raise Damaged("the trace cannot be read", where=where, why=why) from None
         raise IoFailed("reading or writing failed", where=where, why=why) from None
 
 
 def scratch_folder(where: str | Path, prefix: str) -> Path:
-    """A new folder for scratch files. `NotFound`: it is to be in one that is not there."""
-    with told(where):
+    """A new folder for scratch files. `NotFound` when its parent folder does not exist."""
+    with trace_errors(where):
         if not Path(where).is_dir():
             raise NotFound(
                 "there is no such folder",
                 where=str(where),
-                hint="--scratch wants one that is there.",
+                hint="Create it, or give an existing one with --scratch.",
             )
         return Path(tempfile.mkdtemp(prefix=prefix, dir=where))
 
 
 class TraceFile:
-    """A stored trace, opened to read. `Damaged` when it is none, `NotFound` when it is not there.
+    """A stored trace, opened to read. `NotFound` without a file, `Damaged` when it is not a trace.
 
     facts: as they were stored. records: how many. first_ns, last_ns: the times of the first and the
     last record, nanoseconds since the trace's zero (0 and 0 without a record).
@@ -133,14 +133,14 @@ class TraceFile:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        with told(path):
+        with trace_errors(path):
             metadata = pq.read_metadata(self.path)
         kept = (metadata.metadata or {}).get(METADATA_KEY)
         if kept is None or metadata.schema.to_arrow_schema().names != _SCHEMA.names:
             raise Damaged(
-                "this Parquet file is no trace of mirrord",
+                "this Parquet file is not a trace of mirrord",
                 where=str(path),
-                hint="'mirrord trace import' makes one of the formats that docs/traces.md lists.",
+                hint="Import a trace with 'mirrord trace import' (formats: docs/traces.md).",
             )
         self.facts, self.stored = facts_from_json(kept, str(path))
         self.records: int = metadata.num_rows
@@ -149,20 +149,20 @@ class TraceFile:
     def batches(
         self, columns: Sequence[str] | None = None, rows: int = READ_ROWS
     ) -> Iterator[Batch]:
-        """All records in the order of time, at most `rows` at once; as often as wanted.
+        """All records, ordered by time, at most `rows` at a time; may be called repeatedly.
 
-        columns: read only these. The others are zeros (`NO_LATENCY`): one of all lengths, not
+        columns: read only these. The others are zeros (`NO_LATENCY`), broadcast rather than
         filled for each record.
         """
         wanted = list(make.COLUMNS if columns is None else columns)
-        # (What is buffered ahead is kept to the end: the whole file would end up in memory.)
-        with told(self.path), pq.ParquetFile(self.path, pre_buffer=False) as opened:
+        # (Buffers read ahead are kept to the end: the complete file would be in memory.)
+        with trace_errors(self.path), pq.ParquetFile(self.path, pre_buffer=False) as opened:
             for each in opened.iter_batches(batch_size=rows, columns=wanted, use_threads=False):
                 yield _to_batch(each, wanted)
 
 
 def _span(metadata: Any) -> tuple[int, int]:
-    """From the statistics of the row groups; their order is that of time."""
+    """From the statistics of the row groups, which are ordered by time."""
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     groups = [group for group in groups if group.num_rows]
     if not groups:
@@ -184,19 +184,19 @@ def _to_batch(read: Any, wanted: Sequence[str]) -> Batch:
 
 
 def beside(path: Path) -> Path:
-    """Where this process writes a trace until it is whole."""
+    """The temporary name under which this process writes a trace."""
     return path.with_name(f".{path.name}.{os.getpid()}.new")
 
 
 class TraceWriter:
-    """Writes a trace beside `path` and puts it there when it is closed; else nothing is left.
+    """Writes a trace next to `path` and renames it when it is closed; else nothing is left.
 
-    A context manager: an exception within leaves what was there before. `facts` may be replaced
-    until `close`, as volumes are often known only at the end. Batches must come in the order of
-    time. `NoSpace`, `PermissionMissing`, `IoFailed` as the file system says.
+    A context manager: an exception within leaves an existing file unchanged. `facts` may be
+    replaced until `close`, as volumes are often known only at the end. Batches must be ordered by
+    time. `NoSpace`, `PermissionMissing`, `IoFailed` as reported by the file system.
 
-    durable: False for scratch files, which nobody needs after a power cut. group_rows: records in
-    a row group, which is what a reader holds.
+    durable: False for scratch files, which are not needed after a power failure. group_rows:
+    records in a row group, which a reader holds in memory.
     """
 
     def __init__(
@@ -210,13 +210,13 @@ class TraceWriter:
         self.path, self.facts, self.records = Path(path), facts, 0
         self._durable, self._group_rows = durable, group_rows
         self.last_ns: int | None = None
-        #: Numbers to store beside the facts.
+        #: Further values to store with the facts.
         self.more: dict[str, object] = {}
-        #: Where it comes into being.
+        #: Its temporary name.
         self.beside = beside(self.path)
         self._waiting: list[Batch] = []
         self._waiting_rows = 0
-        with told(path):
+        with trace_errors(path):
             if self.path.is_dir():
                 raise IsADirectoryError
             self._writer: Any = pq.ParquetWriter(
@@ -253,7 +253,7 @@ class TraceWriter:
             return
         first = int(batch.time_ns[0])
         if (self.last_ns is not None and first < self.last_ns) or not make.in_order(batch):
-            raise Refused("records of a stored trace must be in the order of time")
+            raise Refused("records of a stored trace must be ordered by time")
         self.last_ns = int(batch.time_ns[-1])
         self._waiting.append(batch)
         self._waiting_rows += len(batch)
@@ -270,16 +270,16 @@ class TraceWriter:
 
     @contextmanager
     def _cleaning(self) -> Iterator[None]:
-        """What fails leaves nothing behind."""
+        """On an error remove the temporary file."""
         try:
-            with told(self.path):
+            with trace_errors(self.path):
                 yield
         except MirrordError:
             self.discard()
             raise
 
     def close(self) -> None:
-        """Make the file durable and put it in its place."""
+        """Make the file durable and rename it to its path."""
         if self._writer is None:
             return
         if self._waiting:
@@ -300,15 +300,15 @@ class TraceWriter:
             files.rename("TRACE:STORE:RENAME", self.beside, self.path)
 
     def retarget(self, path: Path) -> None:
-        """Close to another name than was said, for a file that turned out to be a part."""
+        """Change the path, for a file that turned out to be only a part of the trace."""
         self.path, self._durable = path, False
 
     def discard(self) -> None:
-        """Leave nothing, and what was there before as it is."""
+        """Remove the temporary file; an existing trace is unchanged."""
         writer, self._writer = self._writer, None
         if writer is not None:
             try:
                 writer.close()
             except (OSError, pa.ArrowException):
-                pass  # a full disk: the file goes anyway
+                pass  # for example a full disk: the file is removed anyway
         self.beside.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What is seen in passing over a trace: counts, spans, and the evidence for the traps."""
+"""One pass over a trace: counts, spans, and the evidence for findings."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ GAP_LIMITS_S = (0.001, 0.01, 0.1, 1.0, 10.0)
 
 @dataclass(frozen=True)
 class Seen:
-    """Numbers of a trace. Times: nanoseconds; sizes: bytes.
+    """Statistics of a trace. Times: nanoseconds; sizes: bytes.
 
     records, sizes: by name of operation. touched: 4 KiB blocks touched by writes when 0, 512 …
     3584 bytes are added to each offset. round_s, round_ms: records whose time is a multiple of
-    that. gaps: how soon writes of the followed blocks were rewritten, by `GAP_LIMITS_S`, of
+    that. gaps: how soon the followed blocks were rewritten, by `GAP_LIMITS_S`, of
     `followed_writes` writes to these blocks (a sample when there are many blocks). peak_bytes:
-    most written in a second. later: records later than the one before them: all, by less than
+    most written in one second. later: records later than the previous one: all, by less than
     1 µs, by less than 1 ms.
     """
 
@@ -53,7 +53,7 @@ class Seen:
 
     @property
     def writes(self) -> int:
-        """Records that write."""
+        """Number of writes."""
         return self.records["write"]
 
     @property
@@ -67,7 +67,7 @@ class Seen:
 
 
 class Surveyor:
-    """Looks at batches as they pass."""
+    """Collects the statistics of batches."""
 
     def __init__(self) -> None:
         self._native = TraceSurvey()
@@ -78,7 +78,7 @@ class Surveyor:
             self._native.feed(make.to_native(batch))
 
     def result(self) -> Seen:
-        """What was seen until now."""
+        """The statistics so far."""
         found = self._native.result()
         names = [op.name.lower() for op in Op]
         some = sum(found["records"]) > 0
@@ -114,9 +114,9 @@ def survey(batches: Iterable[Batch]) -> Seen:
 
 
 def best_shift(seen: Seen) -> int:
-    """Bytes to add to offsets so that writes touch the fewest 4 KiB blocks; 0 when it hardly helps.
+    """Bytes to add to offsets so that writes touch the fewest 4 KiB blocks; 0 if it hardly helps.
 
-    Less than one block in a hundred saved is chance, not another grid.
+    Fewer than 1 % of the blocks saved is chance, not a shifted grid.
     """
     if not seen.touched or not seen.touched[0]:
         return 0

@@ -1,4 +1,4 @@
-"""Oddities of a source: what was found, in numbers, and the option that handles it."""
+"""Anomalies of a source: the evidence in numbers, and the option that handles each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mirrord.traces.survey import Seen, best_shift
 
 @dataclass(frozen=True)
 class Finding:
-    """One oddity. name: for machines. text: with the evidence. option: what to do, or ""."""
+    """One anomaly. name: for programs. text: with the evidence. option: what handles it, or ""."""
 
     name: str
     text: str
@@ -23,12 +23,12 @@ class Finding:
         return {"name": self.name, "text": self.text, "option": self.option}
 
 
-#: Faster than any device, and slower than any workload.
+#: A rate above that of any device, and a span beyond that of any recording.
 _RATE_MAX = 20 << 30
 _YEARS_MAX_S = 10 * 365 * 86400
 _EPOCHS_NS = (315_532_800 * 10**9, 4_102_444_800 * 10**9)  # 1980 to 2100
 _PLURAL = re.compile(r"\b(record|line|request|end)s\b")
-#: So many records are needed before a share means something.
+#: With fewer records a share has no meaning.
 _FEW = 100
 
 
@@ -40,7 +40,7 @@ def findings(
     format_name: str,
     unsure: bool = False,
 ) -> list[Finding]:
-    """All that is odd, the gravest first."""
+    """All anomalies, the most serious first."""
     found = [
         *_nothing(seen), *_units(seen, epoch_ns, format_name), *_layers(seen), *_grid(seen),
         *_times(seen, format_name), *_bursts(seen), *_left_out(counts),
@@ -49,7 +49,7 @@ def findings(
         found.append(
             Finding(
                 "units-guessed",
-                f"five columns do not say their units: those of {format_name} are taken",
+                f"the units of five-column text are unknown: those of {format_name} are assumed",
                 "--time-unit --addr-unit --size-unit --write-flag, or another --format",
             )
         )
@@ -62,7 +62,7 @@ def _nothing(seen: Seen) -> list[Finding]:
         found.append(
             Finding(
                 "no-writes",
-                "there is no write in it: a mirror would have nothing to send",
+                "there are no writes in it: a mirror would have nothing to send",
                 "--write-flag, --only or --format, if that is wrong",
             )
         )
@@ -72,7 +72,7 @@ def _nothing(seen: Seen) -> list[Finding]:
 
 
 def _units(seen: Seen, epoch_ns: int | None, format_name: str) -> list[Finding]:
-    """A time unit that is wrong by a thousand shows in rates and gaps that no device has."""
+    """A time unit that is wrong by a factor of 1000 leads to rates and gaps that no device has."""
     option = "--time-unit (s, ms, us, 100ns, ns)"
     found = []
     if evidence := _too_short(seen):
@@ -86,7 +86,7 @@ def _units(seen: Seen, epoch_ns: int | None, format_name: str) -> list[Finding]:
         found.append(
             Finding(
                 "time-odd-date",
-                f"it begins in the year {year:.0f}: the time unit looks wrong",
+                f"the trace begins in the year {year:.0f}: the time unit looks wrong",
                 option,
             )
         )
@@ -104,9 +104,9 @@ def _units(seen: Seen, epoch_ns: int | None, format_name: str) -> list[Finding]:
 
 
 def _too_short(seen: Seen) -> str:
-    """In the real traces that we know 1 request in 1000 comes within 1 µs after the one before.
+    """In known real traces 1 request in 1000 comes within 1 µs of the previous one.
 
-    A device that serves millions of requests a second does have such gaps.
+    Only a device that serves millions of requests per second has more such gaps.
     """
     if seen.writes >= _FEW and seen.peak_bytes > _RATE_MAX:
         mean = seen.sizes["write"] / seen.span_s if seen.span_s else 0.0
@@ -117,32 +117,33 @@ def _too_short(seen: Seen) -> str:
     later, close, _ = seen.later
     if later >= _FEW and close > 0.02 * later and seen.count < 100_000 * seen.span_s:
         return (
-            f"{100 * close / later:.0f} % of the requests come within 1 µs after another, "
-            f"but only {seen.count / seen.span_s:,.0f} in a second on average"
+            f"{100 * close / later:.0f} % of the requests come within 1 µs of the previous one, "
+            f"but only {seen.count / seen.span_s:,.0f} per second on average"
         )
     return ""
 
 
 def _too_long(seen: Seen) -> str:
-    """Requests come in bursts: of the known traces 2 % at the least within 1 ms after another."""
+    """Requests come in bursts: in known traces at least 2 % within 1 ms of the previous one."""
     if seen.count < _FEW or not seen.span_s:
         return ""
     hourly = seen.count / seen.span_s * 3600
     if seen.writes and seen.span_s > _YEARS_MAX_S:
         return (
-            f"it spans {seen.span_s / 365 / 86400:,.0f} years, with {hourly:.2g} requests an hour"
+            f"the trace spans {seen.span_s / 365 / 86400:,.0f} years, "
+            f"with {hourly:.2g} requests per hour"
         )
     later, _, close = seen.later
     if later >= _FEW and close < 0.005 * later and hourly < 600 and seen.span_s > 3 * 86400:
         return (
-            f"only {close:,} of {later:,} requests come within 1 ms after the one before, and "
-            f"{hourly:,.0f} in an hour, in {format_duration(seen.span_s)}"
+            f"only {close:,} of {later:,} requests come within 1 ms of the previous one, with "
+            f"{hourly:,.0f} per hour, in {format_duration(seen.span_s)}"
         )
     return ""
 
 
 def _layers(seen: Seen) -> list[Finding]:
-    """Rewrites within a moment, and then hardly any for a while: recorded at two layers."""
+    """Many rewrites almost at once, and then hardly any for a while: recorded at two layers."""
     rewrites = sum(seen.gaps)
     soon = sum(seen.gaps[:3])
     if seen.followed_writes < _FEW or soon < 0.2 * seen.followed_writes:
@@ -153,8 +154,8 @@ def _layers(seen: Seen) -> list[Finding]:
         Finding(
             "layered-duplicates",
             f"{soon:,} of {rewrites:,} rewrites of a 4 KiB block come within "
-            f"0.1 s, and only {seen.gaps[3]:,} more within 1 s: it looks recorded at two layers, "
-            "and a mirror would look better than it is",
+            f"0.1 s, and only {seen.gaps[3]:,} more within 1 s: it was probably recorded at two "
+            "layers, so a mirror would appear to save more than it does",
             "--dedup 1s",
         )
     ]
@@ -169,7 +170,7 @@ def _grid(seen: Seen) -> list[Finding]:
         Finding(
             "shifted-grid",
             f"{seen.unaligned:,} of {seen.writes:,} writes are not aligned to 4 KiB; "
-            f"{shift} bytes further they touch {after:,} blocks instead of {before:,} "
+            f"shifted by {shift} bytes they touch {after:,} blocks instead of {before:,} "
             f"({100 * (1 - after / before):.1f} % fewer)",
             f"--align-shift {shift} (or auto)",
         )
@@ -183,21 +184,19 @@ def _times(seen: Seen, format_name: str) -> list[Finding]:
             Finding(
                 "unsorted",
                 f"time goes back {_times_words(seen.backward)}, by up to "
-                f"{format_duration(seen.backward_max_ns / 1e9)}: import puts records in order",
+                f"{format_duration(seen.backward_max_ns / 1e9)}: import sorts the records",
             )
         )
     if seen.count >= _FEW and seen.round_s == seen.count:
         found.append(
-            Finding(
-                "coarse-time", "all times are whole seconds: intervals of few seconds mean little"
-            )
+            Finding("coarse-time", "all times are full seconds: short intervals are not meaningful")
         )
     if format_name == "fio2" and seen.span_s == 0:
         found.append(
             Finding(
                 "no-times",
-                "iolog v2 without wait lines has no times: all happens at once",
-                "write it with log_offset as version 3",
+                "iolog v2 without wait lines has no times: all requests have time 0",
+                "record it with log_offset as version 3",
             )
         )
     return found
@@ -216,14 +215,14 @@ def _bursts(seen: Seen) -> list[Finding]:
     return [
         Finding(
             "bursts",
-            f"in its busiest second {format_size(seen.peak_bytes)} are written, "
-            f"{seen.peak_bytes / mean:,.0f} times the mean of {format_size(mean)}/s: a synchronous "
-            "link is dimensioned by that",
+            f"in the busiest second {format_size(seen.peak_bytes)} are written, "
+            f"{seen.peak_bytes / mean:,.0f} times the mean of {format_size(mean)}/s: the link of a "
+            "synchronous mirror must carry that",
         )
     ]
 
 
-#: Of what parsers count, what a person should know; the rest is only kept as numbers.
+#: The counts of parsers that are reported; the others are only stored as numbers.
 _TOLD = {
     "records with a blank operation left out": "blank-operations",
     "nanoseconds of 10^9 and more": "nanoseconds-beyond-1e9",

@@ -1,4 +1,4 @@
-"""Writing a trace in other tools' formats: what `mirrord trace convert` makes."""
+"""Writing a trace in other tools' formats, for `mirrord trace convert`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mirrord.core.errors import UsageError
 from mirrord.system import files
 from mirrord.traces.formats.base import FILETIME_EPOCH_NS
 from mirrord.traces.model import Batch, Facts, Op
-from mirrord.traces.store import told
+from mirrord.traces.store import trace_errors
 
 _NAMES = {int(op): op.name.lower() for op in Op}
 _ENDINGS = {
@@ -32,51 +32,51 @@ _ENDINGS = {
 
 @dataclass
 class Written:
-    """What a conversion wrote, and what the format had no way to say (by name of operation)."""
+    """What a conversion wrote, and what the format cannot represent (by name of operation)."""
 
     records: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
 
     def leave(self, op: int) -> None:
-        """Count a record that the format cannot hold."""
+        """Count a record that the format cannot represent."""
         name = _NAMES[op]
         self.left_out[name] = self.left_out.get(name, 0) + 1
 
 
 def format_of(target: str | Path, wanted: str | None) -> str:
-    """The format to write: as said, else by the target's ending. `UsageError` for neither."""
+    """The format to write: the given one, else by the target's suffix. `UsageError` for neither."""
     if wanted is not None:
         if wanted not in WRITERS and wanted != "parquet":
             raise UsageError(
-                f"'{wanted}' cannot be written",
-                hint=f"What can: parquet, {', '.join(WRITERS)}.",
+                f"the format '{wanted}' cannot be written",
+                hint=f"Formats are: parquet, {', '.join(WRITERS)}.",
             )
         return wanted
     name = str(target).removesuffix(".zst").removesuffix(".gz")
     found = _ENDINGS.get(Path(name).suffix)
     if found is None:
         raise UsageError(
-            f"'{target}' does not say a format by its ending",
-            hint=f"Say it: --to parquet, or {', '.join(WRITERS)}.",
+            f"the suffix of '{target}' is not that of a format",
+            hint=f"Give the format: --to parquet, or {', '.join(WRITERS)}.",
         )
     return found
 
 
 def check_stored(target: Path) -> Path:
-    """A place for a stored trace, which is Parquet. `UsageError` when its ending says that it is
-    text: what one writes there, one would not find as what its name says.
+    """The path of a stored trace, which is Parquet. `UsageError` when its suffix is that of a text
+    or compressed format: the file would not be what its name says.
     """
     if target.suffix in (".gz", ".zst") or _ENDINGS.get(target.suffix, "parquet") != "parquet":
         better = Path(str(target).removesuffix(".zst").removesuffix(".gz")).with_suffix(".parquet")
         raise UsageError(
-            f"a stored trace is Parquet, and '{target}' says by its ending that it is not",
-            hint=f"Name it {better}; 'mirrord trace convert' writes text.",
+            f"a stored trace is Parquet, and '{target}' has the suffix of another format",
+            hint=f"Name it {better}, or use 'mirrord trace convert' to write text.",
         )
     return target
 
 
 def check_apart(target: Path, sources: Sequence[str]) -> None:
-    """`UsageError` when a source would be replaced by what is made of it."""
+    """`UsageError` when the target would replace a source."""
     for source in sources:
         if (
             source != "-"
@@ -85,16 +85,16 @@ def check_apart(target: Path, sources: Sequence[str]) -> None:
             and os.path.samefile(source, target)
         ):
             raise UsageError(
-                f"'{target}' is the source itself, which would be lost",
+                f"'{target}' is the source itself, which would be overwritten",
                 hint="Write to another file.",
             )
 
 
 def write_text(batches: Iterable[Batch], facts: Facts, target: str | Path, kind: str) -> Written:
-    """Write all records as text of that format; `.gz` and `.zst` compress. On error nothing
-    is left.
+    """Write all records as text of that format; `.gz` and `.zst` compress. On error no file
+    remains.
 
-    Times below the format's resolution are cut off; operations it does not have are counted.
+    Times are truncated to the format's resolution; operations that it does not have are counted.
     """
     written = Written()
     lines = WRITERS[kind](batches, facts, written)
@@ -111,9 +111,9 @@ def write_text(batches: Iterable[Batch], facts: Facts, target: str | Path, kind:
 
 @contextmanager
 def _beside(target: Path) -> Iterator[IO[bytes]]:
-    """A file that comes into being beside its name, whole or not at all."""
+    """A file that is written under a temporary name and renamed when it is complete."""
     beside = target.with_name(f".{target.name}.{os.getpid()}.new")
-    with told(target):
+    with trace_errors(target):
         if target.is_dir():
             raise IsADirectoryError
         try:
@@ -155,7 +155,7 @@ def _rows(batches: Iterable[Batch]) -> Iterator[tuple[int, int, int, int, int, i
 
 
 def _csv(batches: Iterable[Batch], facts: Facts, written: Written) -> Iterator[str]:
-    """Ours: everything, exactly. The time is that since the trace's zero."""
+    """mirrord's own CSV: all columns, exact. Times count from the trace's zero."""
     names = [re.sub(r'[,"\n]', "_", name) for name in facts.volumes]
     yield "time_ns,volume,op,offset,length,latency_ns\n"
     for time, volume, op, offset, length, latency in _rows(batches):
@@ -163,12 +163,12 @@ def _csv(batches: Iterable[Batch], facts: Facts, written: Written) -> Iterator[s
         yield f"{time},{names[volume]},{_NAMES[op]},{offset},{length},{latency}\n"
 
 
-#: As blkparse says it: a flush of the cache has no range.
+#: As blkparse prints it: a cache flush has no range.
 _RWBS = {Op.WRITE: "W", Op.READ: "R", Op.TRIM: "D", Op.FLUSH: "FWS"}
 
 
 def _blkparse(batches: Iterable[Batch], facts: Facts, written: Written) -> Iterator[str]:
-    """Queue events; sectors, so offsets and lengths are widened to whole ones."""
+    """Queue events, in sectors: offsets and lengths are extended to full sectors."""
     devices = [
         name if re.fullmatch(r"\d+,\d+", name) else f"8,{16 * index}"
         for index, name in enumerate(facts.volumes)
@@ -206,7 +206,7 @@ def _fio(batches: Iterable[Batch], facts: Facts, written: Written) -> Iterator[s
 
 
 def _msr(batches: Iterable[Batch], facts: Facts, written: Written) -> Iterator[str]:
-    """MSR Cambridge; it knows neither trim nor flush. Times count from 1970 where none is known."""
+    """MSR Cambridge; it has neither trim nor flush. Without a date, times count from 1970."""
     names = []
     for name in facts.volumes:
         split = re.fullmatch(r"(.+)-(\d+)", name)

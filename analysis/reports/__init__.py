@@ -1,1 +1,1 @@
-"""Reports: what is said and drawn (`reduction`, `risk`, `compare`), and how it gets onto a page."""
+"""Reports: their content (`reduction`, `risk`, `compare`), and how it is rendered."""

@@ -1,4 +1,4 @@
-"""What the reports have in common: axes of intervals and of time, words for rates and shares."""
+"""Shared by the reports: axes of intervals and of time, formatting of rates and shares."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _NICE = (
     1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10800, 21600, 43200,
     86400, 7 * 86400,
 )  # fmt: skip
-#: Within this factor the powers of ten alone would be too few.
+#: For values within this factor powers of ten alone would be too few ticks.
 _CLOSE = 150
-#: Letters of a trace's name in the names of its files.
+#: Letters of a trace's name in file names.
 _SLUG_MAX = 48
 MBIT = 1e6 / 8
 MIB = 1 << 20
@@ -41,12 +41,12 @@ def interval_words(seconds: float) -> str:
 
 
 def name_of(updates: Updates) -> str:
-    """The interval in words, or the schedule as it was written."""
+    """The interval in words, or the schedule as given."""
     return updates.label if updates.seconds is None else interval_words(updates.seconds)
 
 
 def interval_axis(seconds: Sequence[float]) -> Axis:
-    """The update interval, minutes, logarithmic, named by people's words."""
+    """The update interval in minutes, logarithmic, with ticks such as `15 min`."""
     low, high = min(seconds, default=60), max(seconds, default=86400)
     known = {value for value, _ in _TICKS}
     odd = [each for each in seconds if each not in known]
@@ -57,10 +57,10 @@ def interval_axis(seconds: Sequence[float]) -> Axis:
 
 
 def log_axis(title: str, values: Sequence[float]) -> Axis:
-    """A logarithmic axis for these values; where they are close together it names more of them."""
+    """A logarithmic axis for these values, with more ticks where they are close together."""
     low, high = min(values, default=1.0), max(values, default=10.0)
     close = high <= _CLOSE * low
-    # (Two names at least: 1, 2 and 5 are within a factor of 2.5.)
+    # (At least two ticks: 1, 2 and 5 are within a factor of 2.5.)
     low, high = low / 1.7, high * 1.7
     if not close:
         return Axis(title, "log", low=low, high=high)
@@ -71,7 +71,7 @@ def log_axis(title: str, values: Sequence[float]) -> Axis:
 
 
 def age_axis(title: str, seconds: Sequence[float]) -> Axis:
-    """A logarithmic axis of durations, minutes, named by people's words."""
+    """A logarithmic axis of durations in minutes, with ticks such as `15 min`."""
     low, high = min(seconds, default=60) / 1.3, max(seconds, default=86400) * 1.3
     known = dict(_TICKS)
     ticks = [(value / 60, known[value]) for value in _DECADES if low <= value <= high]
@@ -79,12 +79,12 @@ def age_axis(title: str, seconds: Sequence[float]) -> Axis:
 
 
 def nice_seconds(least_s: float) -> float:
-    """The next longer duration that people count by."""
+    """The next longer round duration."""
     return next((each for each in _NICE if each >= least_s), least_s)
 
 
 class TimeAxis:
-    """Moments of a trace as its readers think of them: by the clock, or since it began."""
+    """Times of a trace: by the clock, or since its start when it has no date."""
 
     def __init__(self, workload: Workload, zone: str) -> None:
         self._workload = workload
@@ -94,22 +94,22 @@ class TimeAxis:
                 if workload.span_s >= 3 * unit_s:
                     self._unit_s, self._unit = unit_s, unit
                     break
-            self.axis = Axis(f"since the trace began ({self._unit})")
+            self.axis = Axis(f"since the start of the trace ({self._unit})")
         else:
             self._zone = ZoneInfo(zone)
             self.axis = Axis(f"time ({zone})", "time")
 
     def places(self, at_ns: Longs) -> list[str] | list[float]:
-        """Where these moments are on the axis."""
+        """The places of these times on the axis."""
         if self._workload.epoch_ns is None:
             return [(int(at) - self._workload.first_ns) / NS / self._unit_s for at in at_ns]
         return [self._clock(int(at)).isoformat(timespec="milliseconds") for at in at_ns]
 
     def words(self, at_ns: int) -> str:
-        """`Mon 2007-02-26 09:00:00`, or `2 h 5 min after the beginning`."""
+        """`Mon 2007-02-26 09:00:00`, or `2 h 5 min after the start`."""
         if self._workload.epoch_ns is None:
             since_s = (at_ns - self._workload.first_ns) / NS
-            return f"{format_duration(since_s)} after the beginning"
+            return f"{format_duration(since_s)} after the start"
         return f"{self._clock(at_ns):%a %Y-%m-%d %H:%M:%S}"
 
     def _clock(self, at_ns: int) -> datetime:
@@ -119,7 +119,7 @@ class TimeAxis:
 
 
 def rate_words(bytes_per_s: float) -> str:
-    """`12.5 Mbit/s`: links are sold by bits, powers of 1000."""
+    """`12.5 Mbit/s`: rates of links are in bits, powers of 1000."""
     bits = bytes_per_s * 8
     for unit in ("bit/s", "kbit/s", "Mbit/s", "Gbit/s"):
         if bits < 999.5 or unit == "Gbit/s":
@@ -129,7 +129,7 @@ def rate_words(bytes_per_s: float) -> str:
 
 
 def share_words(percent: float) -> str:
-    """`60 %`, with a digit after the point where it is small."""
+    """`60 %`, with one decimal where it is small."""
     return f"{percent:.0f} %" if percent >= 9.95 else f"{percent:.1f} %"
 
 
@@ -139,23 +139,23 @@ def size_words(size_bytes: float) -> str:
 
 
 def by_seconds(workload: Workload) -> dict[float, Updates]:
-    """The fixed intervals that the trace is long enough for, by their seconds, in order."""
+    """The fixed intervals for which the trace is long enough, by their seconds, in order."""
     fixed = [each for each in workload.shown() if each.seconds is not None]
     return {each.seconds or 0.0: each for each in sorted(fixed, key=lambda one: one.seconds or 0)}
 
 
 def warnings(workloads: Sequence[Workload]) -> tuple[str, ...]:
-    """What makes the numbers doubtful, by trace."""
+    """The warnings of all traces, with their names."""
     return tuple(f"{each.name}: {text}" for each in workloads for text in each.warnings)
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """The names, those that come again with a number: two traces are told apart everywhere."""
+    """The names, numbered where they repeat, so that traces can be distinguished."""
     made: list[str] = []
     taken: set[str] = set()
     for name in names:
         numbered = (name if count == 1 else f"{name} ({count})" for count in itertools.count(1))
-        # Files and links are called by the slug: names that differ only in signs would share it.
+        # Files and links are named by the slug, which some different names share.
         made.append(next(each for each in numbered if slug(each) not in taken))
         taken.add(slug(made[-1]))
     return made
@@ -168,22 +168,22 @@ def listed(names: Sequence[str]) -> str:
 
 
 def never_runs(workload: Workload) -> str:
-    """A sentence on the schedules that were asked for and do not run within the trace, or ""."""
+    """A sentence on the given schedules that do not run within the trace, or ""."""
     names = [each.label for each in workload.updates if not runs(each)]
     if not names:
         return ""
     verb = "does" if len(names) == 1 else "do"
-    return f" It is too short for {listed(names)}, which {verb} not run within it."
+    return f" The trace is too short for {listed(names)}, which {verb} not run within it."
 
 
 def runs(updates: Updates) -> bool:
-    """Whether an update begins before the trace ends (its last part is one all the same)."""
+    """Whether an update begins before the trace ends (its last part always counts as one)."""
     return updates.seconds is not None or len(updates) > 1
 
 
 def slug(name: str) -> str:
-    """A name for files: small letters, digits and hyphens; what is cut off or has none of these
-    gets a few digits of its hash, so that two long names stay two.
+    """A name for files: lower-case letters, digits and hyphens; a truncated or empty one gets a few
+    digits of its hash, so that two long names remain distinct.
     """
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     if len(plain) <= _SLUG_MAX and plain:

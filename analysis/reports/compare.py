@@ -1,4 +1,4 @@
-"""The report that compares ways of mirroring: what each needs, loses, costs; and which to take."""
+"""The report that compares mirroring modes: what each needs, loses and costs; which one to use."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from mirrord.analysis.reports.tables import grouped
 
 _PARTS = ("link", "bytes sent", "snapshots", "expected loss")
 _SIDES: tuple[Side, ...] = ("top right", "bottom left", "bottom right", "top left")
-#: What costs more than so many times the cheapest would leave no height for the rest.
+#: Choices above this multiple of the cheapest are not drawn: the other bars would be too low.
 _DRAWN_MAX = 12
-#: A logarithmic axis has no zero: what costs nothing is drawn at this, money a year.
+#: A logarithmic axis has no zero: what costs nothing is drawn here, money per year.
 _COST_MIN = 1e-3
-#: Letters of a label, side by side, that fill the width of a plot.
+#: Letters of a label that fill the width of a plot.
 _LETTERS = 110
-#: What mirrord can do (README.md, "What is not there yet"): the others are compared all the same.
+#: The modes that mirrord supports (README.md); the others are compared as well.
 _THERE = ("async",)
 _MODES = {"sync": 1, "semi-sync": 3, "async": 0}
 
@@ -52,7 +52,7 @@ def report(workloads: Sequence[Workload], terms: Terms, prices: Prices) -> Repor
     found = {each.name: advise(choices(each, terms, prices)) for each in workloads}
     return Report(
         "compare",
-        "Which way of mirroring, at what cost",
+        "Mirroring modes and their cost",
         tuple(_sentence(each, found[each.name], prices) for each in workloads),
         tuple(_section(each, found[each.name], prices) for each in workloads),
         (*_method(prices), *risk_method(terms)),
@@ -64,30 +64,31 @@ def report(workloads: Sequence[Workload], terms: Terms, prices: Prices) -> Repor
 def _method(prices: Prices) -> tuple[str, ...]:
     money = prices.currency
     return (
-        f"A year costs: the link needed, at {prices.link:g} {money} per Mbit/s and month; bytes "
-        f"sent, at {prices.transfer:g} {money} per GiB; what snapshots hold, at {prices.space:g} "
-        f"{money} per GiB and month; and {prices.failures:g} failures, each with the expected loss "
-        f"at {prices.lost.text} {money} per GiB lost, by the hour at which it was written. These "
-        "prices are options; the defaults are only a beginning. The trace stands for the year.",
+        f"The annual cost is: the link needed, at {prices.link:g} {money} per Mbit/s and month; "
+        f"bytes sent, at {prices.transfer:g} {money} per GiB; space of snapshots, at "
+        f"{prices.space:g} {money} per GiB and month; and {prices.failures:g} failures, each "
+        f"with the expected loss at {prices.lost.text} {money} per GiB lost, by the hour at which "
+        "it was written. The prices are options; the defaults are only examples. The trace is "
+        "taken to be representative of the year.",
         "A synchronous mirror loses nothing, but each write waits for the link, which needs the "
-        "peak rate of the busiest second. Semi-synchronous: writers go on as long as no write "
-        "arrives later than the bound. What waiting for a distant disk costs is not in the sum.",
-        "The plot of cost against loss shows the choices that no other beats in both as a line: "
-        "between them the price of lost data decides. A choice stays the cheapest between the two "
-        "prices that are named. Intervals of which the trace has fewer than four are shown, but "
-        "not advised.",
+        "peak rate of the busiest second. Semi-synchronous: writers continue as long as no write "
+        "arrives later than the bound. The cost of waiting for a distant disk is not included.",
+        "In the plot of cost against loss a line connects the choices that no other choice beats "
+        "in both: between them the price of lost data decides. A choice remains the cheapest "
+        "between the two prices given. Intervals of which the trace has fewer than four are shown, "
+        "but not recommended.",
     )
 
 
 def money_words(amount: float, currency: str) -> str:
-    """`1 240 EUR`: three digits and more are whole."""
+    """`1 240 EUR`: without decimals from three digits on."""
     digits = 0 if abs(amount) >= 99.5 else 2
     return f"{grouped(f'{amount:,.{digits}f}')} {currency}"
 
 
 def _sentence(workload: Workload, advice: Advice, prices: Prices) -> str:
     best, money = advice.best, prices.currency
-    said = (
+    text = (
         f"{workload.name}: {_lead(workload, advice)} It costs {money_words(best.total, money)} a "
         f"year: {money_words(best.running_cost, money)} to run (link of {rate_words(best.link)}) "
         f"and {money_words(best.loss_cost, money)} of expected loss "
@@ -96,33 +97,33 @@ def _sentence(workload: Workload, advice: Advice, prices: Prices) -> str:
     others = [e for e in advice.choices if e.fits and e.sure and e is not best]
     if others and best.fits:
         second = min(others, key=lambda each: each.total)
-        said += f"; next best is '{second.name}' at {money_words(second.total, money)}"
-    said += "."
+        text += f"; next best is '{second.name}' at {money_words(second.total, money)}"
+    text += "."
     if others and best.fits and (span := _span(advice, prices)):
-        said += f" It stays the cheapest {span}."
+        text += f" It remains the cheapest {span}."
     if best.mode not in _THERE:
-        said += " mirrord does not have that mode yet"
+        text += " mirrord does not support this mode yet"
         usable = _best_there(advice)
-        said += (
+        text += (
             "."
             if usable is None
             else (
-                f": until then take '{usable.name}', at {money_words(usable.total, money)} and "
+                f": until then use '{usable.name}', at {money_words(usable.total, money)} and "
                 f"with {size_words(usable.expected)} lost on average, "
                 f"{size_words(usable.worst)} at worst."
             )
         )
     misfits = [each.name for each in advice.choices if not each.fits]
     if misfits and best.fits:
-        said += f" The given link does not carry {listed(misfits)}."
+        text += f" The given link is too slow for {listed(misfits)}."
     unsure = [each.name for each in advice.choices if not each.sure]
     if unsure and _judges_schedules(advice):
-        said += f" The trace is too short to judge {listed(unsure)}."
-    return said
+        text += f" The trace is too short to judge {listed(unsure)}."
+    return text
 
 
 def _best_there(advice: Advice) -> Choice | None:
-    """The cheapest of what mirrord can do, the link carries and the trace can judge."""
+    """The cheapest choice that mirrord supports, the link carries and the trace can judge."""
     usable = [e for e in advice.choices if e.mode in _THERE and e.fits and e.sure]
     return min(usable, key=lambda each: each.total, default=None)
 
@@ -132,45 +133,46 @@ def _judges_schedules(advice: Advice) -> bool:
 
 
 def _lead(workload: Workload, advice: Advice) -> str:
-    """What to take; or, where that cannot be said, why, and what comes nearest."""
+    """The recommendation; or, without one, the reason and the closest choice."""
     best = advice.best
     if not best.fits:
         return (
-            "the given link carries nothing that the trace can judge; "
-            f"'{best.name}' needs the least."
+            "the given link is too slow for every choice that the trace can judge; "
+            f"'{best.name}' needs the slowest link."
         )
     if not _judges_schedules(advice):
         span = interval_words(round(workload.span_s)) if workload.span_s >= 1 else "a moment"
-        kind = "synchronous ways" if best.mode != "async" else "ways"
+        kind = "synchronous modes" if best.mode != "async" else "modes"
         return (
-            f"it lasts only {span}: too short to judge a schedule, which takes four intervals "
-            f"(--intervals gives shorter ones). Of the {kind} '{best.name}' costs least."
+            f"the trace lasts only {span}: too short to judge a schedule, which takes four "
+            f"intervals (set shorter ones with --intervals). Of the {kind} '{best.name}' costs "
+            "least."
         )
-    return f"take '{best.name}'."
+    return f"use '{best.name}'."
 
 
 def _span(advice: Advice, prices: Prices) -> str:
-    """Between which prices of lost data the advice holds; "" where that says nothing."""
+    """The prices of lost data between which the recommendation holds; "" without a price."""
     low, high = advice.from_factor, advice.to_factor
     lost = prices.lost
     if not lost.clauses and not lost.otherwise:
         return ""
     if low <= 0 and math.isinf(high):
-        return "whatever lost data cost"
+        return "whatever lost data costs"
     if lost.clauses:  # prices by the hour: all of them times a factor
         given, one, other = " times the given prices", _factor(low), _factor(high)
     else:
         given = f" {prices.currency} per GiB (assumed: {_digits(lost.otherwise)})"
         one, other = _round(low * lost.otherwise), _round(high * lost.otherwise)
     if math.isinf(high):
-        return f"as long as lost data cost at least {one}{given}"
+        return f"as long as lost data costs at least {one}{given}"
     if low <= 0:
-        return f"as long as lost data cost at most {other}{given}"
-    return f"as long as lost data cost {one} to {other}{given}"
+        return f"as long as lost data costs at most {other}{given}"
+    return f"as long as lost data costs {one} to {other}{given}"
 
 
 def _round(price: float) -> str:
-    """A price by its first two digits: `830`, `10 000`."""
+    """A price rounded to two digits: `830`, `10 000`."""
     return "" if math.isinf(price) else _digits(float(f"{price:.2g}"))
 
 
@@ -196,7 +198,7 @@ def _section(workload: Workload, advice: Advice, prices: Prices) -> Section:
 def _table(advice: Advice, prices: Prices) -> Table:
     money = f"{prices.currency}/year"
     columns = (
-        # What decides comes first: on a phone the rest is scrolled to.
+        # The deciding columns come first: on a phone the others are reached by scrolling.
         Column("choice"), Column("total", money, 2), Column("verdict"), Column("to run", money, 2),
         Column("expected loss", money, 2), Column("link needed", "Mbit/s", 3),
         Column("sent", "Mbit/s", 3), Column("oldest copy", "min", 1),
@@ -224,20 +226,20 @@ def _table(advice: Advice, prices: Prices) -> Table:
 
 def _verdict(each: Choice, advice: Advice) -> str:
     if each is advice.best and each.fits and _judges_schedules(advice):
-        return "take this"
+        return "recommended"
     if each is _best_there(advice) and advice.best.mode not in _THERE:
         return "best schedule"
     if not each.fits:
-        return "more than the link"
+        return "link too slow"
     if not each.sure:
         return "trace too short"
-    return "worth a thought" if each in advice.front else "beaten by another"
+    return "alternative" if each in advice.front else "inferior to another"
 
 
 def _pareto(workload: Workload, advice: Advice, prices: Prices) -> Plot:
     """Running cost against expected loss."""
     money, best = f"{prices.currency} a year", advice.best
-    # A logarithmic axis has no zero: what loses nothing stands at the lower edge, and says so.
+    # A logarithmic axis has no zero: what loses nothing is drawn at the lower edge, and labelled.
     losses = [each.expected / MIB for each in advice.choices if each.expected > 0]
     floor = min(losses, default=1e-3) / 10
     top = max([*losses, floor]) * 3
@@ -258,11 +260,11 @@ def _pareto(workload: Workload, advice: Advice, prices: Prices) -> Plot:
             labels=tuple(
                 each.name if each.expected > 0 else f"{each.name} (loses nothing)" for each in group
             ),
-            said=tuple(sides[each.name] for each in group),
+            sides=tuple(sides[each.name] for each in group),
         )
 
-    front = points("not beaten by any other", advice.front, -1)
-    lines = [replace(front, joined=True, marker=False, dash=2, labels=(), said=())]
+    front = points("Pareto front", advice.front, -1)
+    lines = [replace(front, joined=True, marker=False, dash=2, labels=(), sides=())]
     others = [each for each in advice.choices if each is not best]
     words = {"sync": "synchronous", "semi-sync": "semi-synchronous", "async": "asynchronous"}
     groups = [
@@ -272,7 +274,7 @@ def _pareto(workload: Workload, advice: Advice, prices: Prices) -> Plot:
     groups.append(("trace too short to judge", [each for each in others if not each.sure], -1))
     lines += [points(name, group, tone) for name, group, tone in groups if group]
     lines.append(
-        points(f"{'cheapest' if best.fits else 'least link'}: {best.name}", [best], 2, big=True)
+        points(f"{'cheapest' if best.fits else 'slowest link'}: {best.name}", [best], 2, big=True)
     )
     rows: list[tuple[Cell, ...]] = [
         (each.name, each.running_cost, each.expected / MIB, each.loss_cost, _verdict(each, advice))
@@ -285,14 +287,15 @@ def _pareto(workload: Workload, advice: Advice, prices: Prices) -> Plot:
     costs = [x(each) for each in advice.choices]
     return Plot(
         f"{slug(workload.name)}-pareto",
-        f"{workload.name}: what it costs to run against what it risks",
+        f"{workload.name}: running cost against expected loss",
         "Lower left is better. "
         + (
-            "The star costs least when the expected loss is counted too."
+            "The star costs least, including the expected loss."
             if best.fits
-            else "The given link carries nothing that the trace can judge: the star needs least."
+            else "The given link is too slow for every choice that the trace can judge: the star "
+            "needs the slowest link."
         ),
-        Axis(f"to run ({money})", "log", low=min(costs) / 2, high=max(costs) * 6),
+        Axis(f"running cost ({money})", "log", low=min(costs) / 2, high=max(costs) * 6),
         Axis("expected loss at a failure (MiB)", "log", low=floor / 2, high=top),
         Table(columns, tuple(rows)),
         tuple(lines),
@@ -300,11 +303,11 @@ def _pareto(workload: Workload, advice: Advice, prices: Prices) -> Plot:
 
 
 def _sides(found: Sequence[Choice], floor: float) -> dict[str, Side | None]:
-    """Where each label stands so that none covers another: the first side that is free.
+    """Where each label is placed so that none covers another: the first side that is free.
 
-    None where there is none: then it is shown when the point is pointed at. The first choice has
-    its label before the others have theirs. Places are counted in parts of the plot; a label takes
-    about 1 of 110 for a letter, 1 of 22 in height (a desktop's screen, and the pictures).
+    None if no side is free: the label is then shown only on hover. The first choice is placed
+    first. Places are fractions of the plot; a label takes about 1/110 per letter in width and 1/22
+    in height (on a desktop's screen, and in the pictures).
     """
     x = [math.log10(max(each.running_cost, _COST_MIN)) for each in found]
     y = [math.log10(max(each.expected / MIB, floor)) for each in found]
@@ -352,21 +355,21 @@ def _costs(workload: Workload, advice: Advice, prices: Prices) -> Plot:
     ]
     best = advice.best
     least = all(best.total <= each.total for each in advice.choices)
-    among = "" if least else " of what the link carries and the trace can judge"
-    says = (
+    among = "" if least else " of the choices that the link carries and the trace can judge"
+    caption = (
         f"'{best.name}' costs least{among}: {money_words(best.total, prices.currency)}."
         if best.fits
-        else f"'{best.name}' needs the least of a link, and more than the given one: "
+        else f"'{best.name}' needs the slowest link, but a faster one than the given link: "
         f"{money_words(best.total, prices.currency)}."
     )
     if left_out:
-        says += f" Too much to be drawn: {', '.join(left_out)}."
+        caption += f" Too expensive to be drawn: {', '.join(left_out)}."
     return Plot(
         f"{slug(workload.name)}-cost",
-        f"{workload.name}: what a year costs",
-        says,
+        f"{workload.name}: annual cost",
+        caption,
         Axis("", "names", names=tuple(each.name for each in shown)),
-        Axis(f"cost of a year ({prices.currency})"),
+        Axis(f"annual cost ({prices.currency})"),
         Table(columns, tuple(rows)),
         bars=tuple(
             Bars(part, values, tone)
@@ -377,7 +380,7 @@ def _costs(workload: Workload, advice: Advice, prices: Prices) -> Plot:
 
 
 def document(found: dict[str, Advice], terms: Terms, prices: Prices) -> dict[str, object]:
-    """`compare.json`: all numbers; bytes, seconds, money of a year."""
+    """`compare.json`: all numbers; bytes, seconds, money per year."""
     return {
         "volume": terms.kind,
         "link": None if terms.link is None else str(terms.link),

@@ -35,7 +35,7 @@ def _layout(plot: Plot) -> dict[str, Any]:
         },
         "showlegend": True,
         "xaxis": _axis(plot.x, plot.x.title),
-        # The title of the y axis is written above the plot: on a phone it has no room beside.
+        # The title of the y axis is above the plot: a phone has no room for it at the side.
         "yaxis": _axis(plot.y, ""),
         "meta": {"short": [_few_letters(words) for _, words in plot.x.ticks]},
         "shapes": [], "annotations": [],
@@ -125,7 +125,7 @@ def _line(line: Line, plot: Plot) -> dict[str, Any]:
         for word, wanted in (
             ("lines", line.joined),
             ("markers", line.marker),
-            ("text", any(line.said)),
+            ("text", any(line.sides)),
         )
         if wanted
     )
@@ -147,10 +147,10 @@ def _line(line: Line, plot: Plot) -> dict[str, Any]:
     if line.labels:
         words = [escape(label, quote=False) for label in line.labels]
         made["customdata"] = words
-        if any(line.said):
-            shown = zip(words, line.said, strict=True)
+        if any(line.sides):
+            shown = zip(words, line.sides, strict=True)
             made["text"] = [word if side else "" for word, side in shown]
-            made["textposition"] = [side or "top right" for side in line.said]
+            made["textposition"] = [side or "top right" for side in line.sides]
             made["textfont"] = {"color": "@ink", "size": 11.5}
     return made
 
@@ -168,7 +168,7 @@ def _bars(bars: Bars, plot: Plot) -> dict[str, Any]:
 
 
 def _reference(reference: Reference) -> list[dict[str, Any]]:
-    """Published ranges as thick quiet bars, averages as a dotted line with hollow diamonds."""
+    """Published ranges as thick grey bars, averages as a dotted line with hollow diamonds."""
     made: list[dict[str, Any]] = []
     name = escape(reference.name, quote=False)
     for each in reference.ranges:

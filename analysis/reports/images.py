@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 _WIDTH_IN, _HEIGHT_IN, _DPI = 9.6, 6.0, 130
 _DASHES = ("-", (0, (6, 3)), (0, (1.5, 2)), (0, (6, 2, 1.5, 2)))
 _MARKERS = ("o", "s", "D", "^", "X", "v")
-_SAYS_WIDTH = 112
+_CAPTION_WIDTH = 112
 _TITLE_WIDTH = 74
-#: Letters side by side in a legend.
+#: Letters that fit into a row of a legend.
 _LEGEND_WIDTH = 132
 
 
@@ -33,7 +33,7 @@ def pictures(plot: Plot, theme: Theme = LIGHT) -> dict[str, bytes]:
         "axes.edgecolor": theme.quiet, "axes.labelcolor": theme.ink, "xtick.color": theme.ink,
         "ytick.color": theme.ink, "svg.hashsalt": "mirrord", "svg.fonttype": "path",
         "axes.facecolor": theme.ground, "figure.facecolor": theme.ground,
-        # Names of traces are what they are: a "$" in one begins no formula.
+        # A "$" in the name of a trace does not begin a formula.
         "text.parse_math": False, "axes.formatter.useoffset": False, "axes.unicode_minus": True,
     }  # fmt: skip
     made: dict[str, bytes] = {}
@@ -49,7 +49,7 @@ def pictures(plot: Plot, theme: Theme = LIGHT) -> dict[str, bytes]:
 
 
 def _smaller(png: bytes, title: str) -> bytes:
-    """The picture with a table of 256 colours: it has few, and takes a third of the space."""
+    """The picture with a palette of 256 colours, which is enough and takes a third of the space."""
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
@@ -74,13 +74,13 @@ def _figure(plot: Plot, theme: Theme) -> Figure:
     title = textwrap.fill(plot.title, _TITLE_WIDTH)
     figure.suptitle(title, x=0.012, ha="left", fontsize=14, fontweight="bold")
     axes.set_title(
-        textwrap.fill(unbroken(plot.says), _SAYS_WIDTH),
+        textwrap.fill(unbroken(plot.caption), _CAPTION_WIDTH),
         loc="left",
         fontsize=10.5,
         color=theme.soft,
         pad=10,
     )
-    # The sentence begins where the title does, not where the axes do.
+    # The sentence is aligned with the title, not with the axes.
     axes.grid(True, color=theme.grid, linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
@@ -105,7 +105,7 @@ def _figure(plot: Plot, theme: Theme) -> Figure:
             fontsize=9.5,
             color=theme.soft,
         )
-        words.set_in_layout(False)  # the layout is for what surrounds the axes
+        words.set_in_layout(False)  # the layout is only for what surrounds the axes
     _limits(axes, plot)
     handles, _ = axes.get_legend_handles_labels()
     if handles:
@@ -193,7 +193,7 @@ def _line(axes: Axes, line: Line, plot: Plot, theme: Theme) -> None:
             alpha=0.15,
             linewidth=0,
         )
-    for place, side in enumerate(line.said):
+    for place, side in enumerate(line.sides):
         if side is not None:
             across, up = (8 if "right" in side else -8), (6 if "top" in side else -6)
             axes.annotate(

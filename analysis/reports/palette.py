@@ -1,7 +1,7 @@
-"""Colours of reports: told apart by those who see fewer colours too, on light and on dark ground.
+"""Colours of reports, distinguishable with colour blindness, on light and dark backgrounds.
 
-After Okabe and Ito, made darker on light ground (yellow and sky blue are too pale for lines there)
-and lighter on dark ground. Lines also differ in dash and marker, so colour never stands alone.
+Based on Okabe and Ito, darker on a light background (yellow and sky blue are too pale for lines
+there) and lighter on a dark one. Lines also differ in dash and marker, not only in colour.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Theme(NamedTuple):
-    """Colours as #rrggbb. series: of lines and bars; quiet: of what is in the background."""
+    """Colours as #rrggbb. series: of lines and bars; quiet: of secondary elements."""
 
     ground: str
     panel: str

@@ -1,7 +1,7 @@
-"""What the SnapMirror paper (FAST 2002) published, to be drawn beside what a trace gives.
+"""Results published in the SnapMirror paper (FAST 2002), to be drawn together with those of traces.
 
-Section 4 and its Table 1: twelve file systems of four file servers, 24 hours each. Figure 2's
-curves themselves are not published as numbers; the ranges are those of the text.
+Section 4 and its Table 1: twelve file systems of four file servers, 24 hours each. The curves of
+Figure 2 are not published as numbers; the ranges are those of the text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ NAME = "SnapMirror paper (12 file servers)"
 class Published(NamedTuple):
     """Percent of written blocks that are transferred at an update interval.
 
-    low, high: of all systems, None where the paper gives none. average: of them all, or None.
+    low, high: of all systems, None where the paper gives none. average: of all systems, or None.
     """
 
     seconds: int
@@ -24,7 +24,7 @@ class Published(NamedTuple):
     words: str
 
 
-#: Figure 2, by what the text says of it (sections 4.2 and 7).
+#: Figure 2, as described in the text (sections 4.2 and 7).
 FIGURE_2 = (
     Published(60, None, 90.0, None, "at 1 min all save at least 10 %, all but one over 20 %"),
     Published(900, 20.0, 70.0, 50.0, "at 15 min they save 30 to 80 %, 50 % on average"),

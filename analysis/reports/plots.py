@@ -1,6 +1,6 @@
-"""One description of a plot, from which the page, the pictures and the tables are made.
+"""The description of a plot, from which the page, the pictures and the tables are generated.
 
-It says what is drawn, never how: `html` and `images` beside it do that.
+It defines what is drawn; `html` and `images` define how.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-#: A cell of a table: numbers stay numbers, so that machines get all their digits.
+#: A cell of a table: numbers are kept as numbers, so that the CSV has all their digits.
 Cell = str | int | float | None
-#: How a line is told from others by those who don't see its colour.
+#: What distinguishes lines besides their colour.
 DASHES = ("solid", "dash", "dot", "dashdot")
 MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "triangle-down")
 
 
-#: Where words stand beside their point.
+#: Where a label is placed relative to its point.
 Side = Literal["top right", "bottom right", "top left", "bottom left"]
 
 
@@ -24,8 +24,8 @@ Side = Literal["top right", "bottom right", "top left", "bottom left"]
 class Axis:
     """An axis. scale "time": values are ISO 8601 texts of the wall clock, without a zone.
 
-    title: with the unit. ticks: places and their words, where numbers alone would not do.
-    names: of a scale "names", what stands at 0, 1, 2 …
+    title: with the unit. ticks: places and their labels, where numbers alone are not enough.
+    names: of a scale "names", the labels at 0, 1, 2 …
     """
 
     title: str
@@ -40,9 +40,9 @@ class Axis:
 class Line:
     """A line, or points when `joined` is False.
 
-    tone: number of its colour, negative: quiet (grey). labels: words at each point; `said` tells
-    where they are written beside it; None: only shown when it is pointed at. big: a star. strong:
-    the one line that matters most.
+    tone: number of its colour, negative: grey. labels: texts of the points; `sides`: on which side
+    of the point each is drawn; None: only shown on hover. big: a star. strong: the most important
+    line.
     """
 
     name: str
@@ -57,12 +57,12 @@ class Line:
     big: bool = False
     strong: bool = False
     labels: tuple[str, ...] = ()
-    said: tuple[Side | None, ...] = ()
+    sides: tuple[Side | None, ...] = ()
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars over the names of the x axis; several are stacked or stand side by side."""
+    """Bars over the names of the x axis; several are stacked or drawn side by side."""
 
     name: str
     values: Sequence[float]
@@ -81,7 +81,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Reference:
-    """What is published, drawn quietly behind: ranges, and a line through averages."""
+    """Published results, drawn in grey behind: ranges, and a line through averages."""
 
     name: str
     ranges: tuple[Range, ...] = ()
@@ -90,7 +90,7 @@ class Reference:
 
     @property
     def capped(self) -> bool:
-        """Whether of some range only the upper end is known."""
+        """Whether only the upper end of some range is known."""
         return any(each.low is None for each in self.ranges)
 
 
@@ -104,7 +104,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: title, unit ("" without one), digits after the point of its numbers."""
+    """A column of a table: title, unit ("" without one), number of decimals."""
 
     title: str
     unit: str = ""
@@ -118,7 +118,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """The numbers of a plot, for those who don't see it and for machines."""
+    """The numbers of a plot, for screen readers and programs."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -130,11 +130,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot. key: name of its files. title: what is seen. says: the conclusion, a sentence."""
+    """A plot. key: name of its files. title: what is shown. caption: the conclusion, a sentence."""
 
     key: str
     title: str
-    says: str
+    caption: str
     x: Axis
     y: Axis
     table: Table
@@ -147,7 +147,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report: a heading, paragraphs, a table of its own, plots.
+    """A part of a report: a heading, paragraphs, a table, plots.
 
     key: name of the table's file.
     """
@@ -161,7 +161,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """A report: its conclusions first, then the parts, then how it was computed.
+    """A report: its conclusions, then the sections, then how it was computed.
 
     kind: "reduction", "risk" or "compare": the name of its page. data: all numbers, JSON-able, for
     `<kind>.json`; details: further ones, for `details.json`.
@@ -173,7 +173,7 @@ class Report:
     sections: tuple[Section, ...]
     method: tuple[str, ...]
     data: dict[str, object]
-    #: What makes the numbers doubtful, one sentence each.
+    #: Warnings about the numbers, one sentence each.
     warnings: tuple[str, ...] = ()
     details: dict[str, object] = field(default_factory=dict)
 

@@ -40,26 +40,27 @@ _WORDS = {
     "active_map": "no overwrite, active map",
     "no_active_map": "no overwrite, no active map",
 }
-#: More traces than these are not named in a sentence.
+#: With more traces a sentence does not name them.
 _NAMED_MAX = 4
-#: What is put in: how large a block is.
+#: `{block}` is the block size.
 _METHOD = (
     "A synchronous mirror sends every block that is written. An asynchronous one sends, at each "
-    "update, the blocks that were written since the last one, each once, and none that were "
-    "deleted meanwhile: its share of the synchronous one's is what is drawn (SnapMirror, FAST "
-    "2002, section 4, Figure 2). Blocks have {block}. Intervals begin with the first record; the "
-    "last, partial one counts. An interval for which a trace is too short is not drawn.",
-    "Three volumes are replayed. Update in place: a block that is written again stays where it is. "
-    "No overwrite, with the active map: each write goes to a free block, and blocks that are free "
+    "update, the blocks written since the previous one, each once, and none that were deleted in "
+    "between. The plots show its transfers as a share of the synchronous mirror's (SnapMirror, "
+    "FAST 2002, section 4, Figure 2). The block size is {block}. Intervals begin with the first "
+    "record; the last, partial one is counted. Intervals for which a trace is too short are not "
+    "drawn.",
+    "Three volumes are replayed. Update in place: a rewritten block keeps its address. No "
+    "overwrite, with the active map: each write goes to a free block, and blocks that are free "
     "again by the time of the update are not sent (btrfs, ZFS, WAFL with SnapMirror). No overwrite "
-    "without the active map: freed blocks are sent all the same (Figure 3).",
-    "By exact bytes, small writes make a block mirror look worse: a synchronous mirror that sends "
-    "512 bytes for a write of 512 bytes is compared with one that sends the block of {block}.",
+    "without the active map: freed blocks are sent as well (Figure 3).",
+    "Compared by exact bytes, small writes are a disadvantage of a block mirror: it sends a block "
+    "of {block} where a synchronous mirror sends 512 bytes for a write of 512 bytes.",
 )
 
 
 def together(workloads: Sequence[Workload], seconds: float, kind: str) -> float:
-    """Percent transferred of all traces as one, of those that last for the interval."""
+    """Percent transferred over all traces that are long enough for the interval."""
     sent = written = 0
     for each in workloads:
         updates = by_seconds(each).get(seconds)
@@ -101,7 +102,7 @@ def report(workloads: Sequence[Workload]) -> Report:
     scheduled = [u for each in workloads for u in each.updates if u.seconds is None]
     if scheduled:
         sections.append(Section("Schedules", (), (_schedules(workloads),)))
-    sections.append(Section("What was written, and written for nothing", (), (_freed(workloads),)))
+    sections.append(Section("What was overwritten or deleted", (), (_freed(workloads),)))
     return Report(
         "reduction",
         "How much a mirror would transfer",
@@ -122,8 +123,8 @@ def _method(workloads: Sequence[Workload]) -> tuple[str, ...]:
 
 def _by_interval(workloads: Sequence[Workload], intervals: Sequence[float]) -> list[Section]:
     freed = (
-        "A volume that never overwrites in place frees a block for each one it writes again. Only "
-        "the active map tells which of the changed blocks are still needed."
+        "A no-overwrite volume frees a block for each one that is rewritten. Only the active map "
+        "tells which of the changed blocks are still in use."
     )
     transferred = (_transferred(workloads, intervals), _exact(workloads, intervals))
     made = [
@@ -132,27 +133,27 @@ def _by_interval(workloads: Sequence[Workload], intervals: Sequence[float]) -> l
     ]
     if any(u.whole_files is not None for each in workloads for u in each.updates):
         files = (
-            "A mirror that knows files, not blocks (rsync --whole-file, dump), sends all of each "
-            "file of which anything was written."
+            "A mirror of files rather than blocks (rsync --whole-file, dump) sends every file to "
+            "which anything was written, completely."
         )
         made.append(Section("Mirroring whole files", (files,), (_files(workloads, intervals),)))
     return made
 
 
 def conclusions(workloads: Sequence[Workload]) -> list[str]:
-    """The conclusion in words, one sentence for a trace, one for all."""
-    said = [f"{each.name}: {_sentence(each)}" for each in workloads]
+    """The conclusions in words: one sentence for each trace, one for all."""
+    sentences = [f"{each.name}: {_sentence(each)}" for each in workloads]
     if len(workloads) > 1:
         shared = set.intersection(*(set(by_seconds(each)) for each in workloads))
         if shared:
             seconds = 900.0 if 900.0 in shared else max(shared)
             percent = together(workloads, seconds, "active_map")
-            said.append(
-                f"All {len(workloads)} traces together: every {interval_words(seconds)} sends "
-                f"{share_words(percent)} of what a synchronous mirror would"
+            sentences.append(
+                f"All {len(workloads)} traces together: updates every {interval_words(seconds)} "
+                f"transfer {share_words(percent)} of what a synchronous mirror would"
                 + (" (the paper's twelve: 50 % on average)." if seconds == 900 else ".")
             )
-    return said
+    return sentences
 
 
 def _sentence(workload: Workload) -> str:
@@ -162,54 +163,54 @@ def _sentence(workload: Workload) -> str:
         return _without_intervals(workload)
     base = 900.0 if 900.0 in percents else min(percents)
     text = (
-        f"every {interval_words(base)} sends {share_words(percents[base])} of what a synchronous "
-        "mirror would"
+        f"updates every {interval_words(base)} transfer {share_words(percents[base])} of what a "
+        "synchronous mirror would"
     )
     later = 3600.0 if 3600.0 in percents and base < 3600.0 else max(percents)
     if later > base and percents[base]:
         saved = 100 * (1 - percents[later] / percents[base])
         text += (
-            f"; going to {interval_words(later)} saves another {share_words(saved)} of that "
-            f"(then {share_words(percents[later])} are sent)"
+            f"; every {interval_words(later)} saves another {share_words(saved)} of that "
+            f"({share_words(percents[later])} transferred)"
         )
     longest = max(percents)
     if longest > later and percents[later]:
         saved = 100 * (1 - percents[longest] / percents[later])
         text += (
-            f", from there to {interval_words(longest)} {share_words(saved)} more "
-            f"(then {share_words(percents[longest])})"
+            f", every {interval_words(longest)} a further {share_words(saved)} "
+            f"({share_words(percents[longest])} transferred)"
         )
     unmapped = workload.percent(found[base], "no_active_map")
     if unmapped - percents[base] >= 0.5:
         text += (
-            f". Without the active map it would be {share_words(unmapped)} "
-            f"every {interval_words(base)}"
+            f". Without the active map, updates every {interval_words(base)} would transfer "
+            f"{share_words(unmapped)}"
         )
     return f"{text}.{_by_schedule(workload)}"
 
 
 def _without_intervals(workload: Workload) -> str:
-    """Where every interval is longer than the trace, or only schedules were asked for."""
+    """The sentence when every interval is longer than the trace, or only schedules are given."""
     lasts = interval_words(round(workload.span_s)) if workload.span_s >= 1 else "less than 1 s"
     fixed = [each for each in workload.updates if each.seconds is not None]
     if not fixed:
-        return f"it lasts {lasts}.{_by_schedule(workload)}"
+        return f"the trace lasts {lasts}.{_by_schedule(workload)}"
     percent = workload.percent(fixed[-1], "active_map")
     return (
-        f"it lasts only {lasts}, less than every interval; one update at its end sends "
-        f"{share_words(percent)} of what a synchronous mirror would. (If it was recorded for "
-        f"longer, the unit of its times is another: --time-unit.){_by_schedule(workload)}"
+        f"the trace lasts only {lasts}, less than every interval; one update at its end transfers "
+        f"{share_words(percent)} of what a synchronous mirror would. (If the recording was longer, "
+        f"the unit of its times is wrong: use --time-unit.){_by_schedule(workload)}"
     )
 
 
 def _by_schedule(workload: Workload) -> str:
-    """A sentence on each schedule that was asked for."""
-    said = ""
+    """A sentence on each given schedule."""
+    text = ""
     for each in workload.updates:
         if each.seconds is None and runs(each):
             percent = share_words(workload.percent(each, "active_map"))
-            said += f" By '{each.label}' it is {percent}, in {len(each):,} updates."
-    return said + never_runs(workload)
+            text += f" With '{each.label}' it is {percent}, in {len(each):,} updates."
+    return text + never_runs(workload)
 
 
 def _reference(intervals: Sequence[float]) -> Reference:
@@ -256,10 +257,10 @@ def _transferred(workloads: Sequence[Workload], intervals: Sequence[float]) -> P
     return Plot(
         "transferred",
         "Blocks that an asynchronous mirror transfers, by update interval",
-        "Lower is better. In grey what the SnapMirror paper found on its twelve file servers "
-        "(Figure 2): bars from the least to the most of them"
+        "Lower is better. Grey: the twelve file servers of the SnapMirror paper (Figure 2), with "
+        "bars from the lowest to the highest value"
         + (
-            "; at 1 min it says only that none sent more than 90 % (arrow)."
+            "; for 1 min the paper gives only the highest, 90 % (arrow)."
             if reference.capped
             else "."
         ),
@@ -301,9 +302,9 @@ def _exact(workloads: Sequence[Workload], intervals: Sequence[float]) -> Plot:
     columns = (Column("trace"), Column("interval"), *(Column(_WORDS[k], "%") for k in KINDS))
     return Plot(
         "transferred-bytes",
-        "The same against a synchronous mirror that sends exact bytes",
-        "Where writes are smaller than a block or lie across two, whole blocks cost more than the "
-        "bytes written: above 100 % a synchronous mirror would send less.",
+        "The same, compared with a synchronous mirror that sends exact bytes",
+        "Where writes are smaller than a block or span two, full blocks are more than the bytes "
+        "written: above 100 % a synchronous mirror would send less.",
         interval_axis(intervals),
         Axis("transferred (% of the bytes written)", low=0, high=high),
         Table(columns, tuple(rows)),
@@ -331,8 +332,8 @@ def _active_map(workloads: Sequence[Workload], intervals: Sequence[float]) -> Pl
     return Plot(
         "active-map",
         "Blocks transferred with and without the active map",
-        "Solid: with the active map; dashed: without, where a block that was freed before the "
-        "update is sent all the same (the paper's Figure 3).",
+        "Solid: with the active map; dashed: without it, when blocks freed before the update are "
+        "sent as well (the paper's Figure 3).",
         interval_axis(intervals),
         _PERCENT,
         Table(columns, tuple(rows)),
@@ -366,9 +367,9 @@ def _files(workloads: Sequence[Workload], intervals: Sequence[float]) -> Plot:
     high = max([104.0, *(value * 1.05 for line in lines for value in line.y)])
     return Plot(
         "whole-files",
-        "Blocks transferred by a mirror of blocks, and of whole files",
-        "Solid: changed blocks only; dashed: all of each changed file. Above 100 % it sends more "
-        "than was written.",
+        "Blocks transferred by a mirror of blocks and by one of whole files",
+        "Solid: only changed blocks; dashed: changed files completely. Above 100 % a mirror sends "
+        "more than was written.",
         interval_axis(intervals),
         replace(_PERCENT, high=high),
         Table(columns, tuple(rows)),
@@ -398,7 +399,7 @@ def _schedules(workloads: Sequence[Workload]) -> Plot:
     return Plot(
         "schedules",
         "Blocks transferred by schedule",
-        "Schedules as the service runs them, on the trace's own days and hours. A trace in which "
+        "Schedules as the daemon runs them, on the trace's own days and hours. A trace in which "
         "a schedule does not run has no bar.",
         Axis("schedule", "names", names=tuple(labels)),
         _PERCENT,
@@ -429,9 +430,9 @@ def _freed(workloads: Sequence[Workload]) -> Plot:
         written = f"{size_words(total)} by {len(workloads)} traces"
     return Plot(
         "written-deleted",
-        "Blocks that were overwritten or deleted again before the trace ended",
-        f"The most that waiting can save. Written in all: {written}. In grey the twelve file "
-        "systems of the paper's Table 1, 24 hours each.",
+        "Blocks that were overwritten or deleted before the trace ended",
+        f"The upper limit of what longer intervals can save. Written in total: {written}. Grey: "
+        "the twelve file systems of the paper's Table 1, 24 hours each.",
         Axis("", "names", names=tuple(names)),
         Axis("written, then deleted (% of the blocks written)", low=0, high=104),
         Table(columns, tuple(rows)),

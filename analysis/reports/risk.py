@@ -1,4 +1,4 @@
-"""The report on risk: the link that is needed, how old the copy gets, what a failure loses."""
+"""The report on risk: the link needed, the age of the copy, the data lost at a failure."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from mirrord.analysis.reports.plots import (
     Table,
 )
 
-#: How many stretches a plot over time has; its table has every tenth.
+#: Number of points of a plot over time; its table has every tenth.
 _POINTS = 480
 _TABLE_EVERY = 10
 _OVER_TIME = (60.0, 900.0, 3600.0, 21600.0, 86400.0)
 _OVER_TIME_MAX = 3
 _LINES_MAX = 8
-#: With more traces a second line for each would hide the first ones.
+#: With more traces a second line for each would cover the first ones.
 _PAIRS_MAX = 6
-#: Windows over which a synchronous mirror's writers may wait, seconds.
+#: Windows for which writers on a synchronous mirror may wait, seconds.
 WINDOWS_S = (1.0, 60.0, 300.0)
 
 
@@ -80,83 +80,86 @@ def method(terms: Terms) -> tuple[str, ...]:
     """How it was computed, in words."""
     link = (
         f"Each interval gets the slowest link, at least {size_words(RATE_MIN)}/s, on which all its "
-        "updates end before the next one begins; on a faster link the copy is fresher. (--link "
-        "gives the link that you have.)"
+        "updates end before the next one begins; on a faster link the copy is more recent. (Set "
+        "the available link with --link.)"
         if terms.link is None
-        else f"The link carries {terms.link}; each update takes {terms.overhead_s:g} s besides."
+        else f"The link carries {terms.link}; each update takes {terms.overhead_s:g} s in addition."
     )
     return (
         "An update's snapshot is taken at the end of its interval; its transfer begins then, or "
-        f"when the one before has ended; the copy shows it when it has arrived. {link}",
-        "The lag is how old the copy is. A failure loses the writes made since the snapshot that "
+        f"when the previous one has ended; the copy shows it when it has arrived. {link}",
+        "The lag is the age of the copy. A failure loses the writes made since the snapshot that "
         "the copy shows. Expected: at a random moment of the trace; worst: at its worst moment. "
-        "When a trace begins, its copy is taken to be up to date.",
-        "The link needed is that of the update with the least time for its bytes. A synchronous "
-        "mirror needs the peak rate of the writes; over 60 s it does if writers may wait so long.",
-        "Snapshots hold the old version of each block that was written since: an upper bound, as a "
-        "trace does not tell which blocks were empty before. The source keeps "
+        "At the start of a trace its copy is assumed to be up to date.",
+        "The link needed is determined by the update with the least time for its bytes. A "
+        "synchronous mirror needs the peak rate of the writes; the rate over 60 s is enough if "
+        "writers may wait that long.",
+        "Snapshots hold the old version of each block written since: an upper bound, as a trace "
+        "does not tell which blocks were empty before. The source keeps "
         f"{terms.keep_source} reference snapshots, the destination {terms.keep_destination}.",
     )
 
 
 def conclusions(workload: Workload, found: Sequence[Assessed], terms: Terms) -> list[str]:
-    """What to know of a trace, in words."""
+    """The conclusions on a trace, in words."""
     usable = [each for each in found if runs(each.updates)]
     if not usable:
-        return [f"{workload.name}: it is too short for every interval.{never_runs(workload)}"]
+        return [
+            f"{workload.name}: the trace is too short for every interval.{never_runs(workload)}"
+        ]
     axis = TimeAxis(workload, terms.zone)
     peak = risk.peak_rate(workload.writes, WINDOWS_S[0])
     base = next((each for each in found if each.updates.seconds == 900.0), (_x(found) or usable)[0])
-    said = (
+    text = (
         f"{workload.name}: a synchronous mirror needs {rate_words(peak)} at its peak, updates "
-        f"{_by(base)} need {rate_words(base.need.rate)}. Then {_outcome(base, axis)}."
+        f"{_by(base)} need {rate_words(base.need.rate)}. With these, {_outcome(base, axis)}."
     )
     late = [each for each in found if len(each.late_ns)]
     fixed = _x(late)
     if fixed:
         below = " and below" if len(fixed) > 1 else ""
-        said += (
+        text += (
             f" At {name_of(fixed[-1].updates)}{below} the link saturates, {_late(fixed[-1], axis)}."
         )
     for each in usable:
         if each.updates.seconds is None:
-            said += _schedule(each, axis, told=each is base)
-    said += never_runs(workload)
+            text += _schedule(each, axis, reported=each is base)
+    text += never_runs(workload)
     if terms.link is not None and not late:
-        said += " The link carries every interval: no update is late."
-    return [said]
+        text += " The link carries every interval: no update is late."
+    return [text]
 
 
 def _by(each: Assessed) -> str:
     updates = each.updates
-    return f"by '{updates.label}'" if updates.seconds is None else f"every {name_of(updates)}"
+    return f"with '{updates.label}'" if updates.seconds is None else f"every {name_of(updates)}"
 
 
 def _outcome(each: Assessed, axis: TimeAxis) -> str:
     return (
-        f"the copy is {interval_words(round(each.lag.worst_s))} old at the most, and a failure "
+        f"the copy is at most {interval_words(round(each.lag.worst_s))} old, and a failure "
         f"loses {size_words(each.loss.expected)} on average, {size_words(each.loss.worst)} at "
         f"worst ({axis.words(each.loss.worst_at_ns)})"
     )
 
 
-def _schedule(each: Assessed, axis: TimeAxis, *, told: bool) -> str:
-    """A sentence on a schedule that was asked for. told: what it needs and loses is said."""
-    said = ""
-    if not told:
+def _schedule(each: Assessed, axis: TimeAxis, *, reported: bool) -> str:
+    """A sentence on a given schedule. reported: what it needs and loses is already reported."""
+    text = ""
+    if not reported:
         rate = rate_words(each.need.rate)
-        said += f" With '{each.updates.label}' the link needs {rate}, {_outcome(each, axis)}."
+        text += f" With '{each.updates.label}' a link of {rate} is needed, {_outcome(each, axis)}."
     if len(each.late_ns):
-        said += f" With '{each.updates.label}' it saturates, {_late(each, axis)}."
-    return said
+        text += f" With '{each.updates.label}' the link saturates, {_late(each, axis)}."
+    return text
 
 
 def _late(each: Assessed, axis: TimeAxis) -> str:
     count, number = len(each.late_ns), len(each.updates)
-    verb = "is" if count == 1 else "are"
+    verb = "has" if count == 1 else "have"
     return (
-        f"first at {axis.words(int(each.late_ns[0]))}: {count} of {number} updates {verb} not done "
-        "when the next is due"
+        f"first at {axis.words(int(each.late_ns[0]))}: {count} of {number} updates {verb} not "
+        "finished when the next is due"
     )
 
 
@@ -221,8 +224,8 @@ def _link_needed(
     return Plot(
         "link-needed",
         "Link needed so that each update ends before the next",
-        "The longer the interval, the more rewrites it absorbs and the more its bursts are spread. "
-        "Synchronous and semi-synchronous mirrors are in the table.",
+        "The longer the interval, the more rewrites it absorbs and the more bursts are averaged "
+        "out. Synchronous and semi-synchronous mirrors are in the table.",
         interval_axis(_seconds(found)),
         log_axis("link needed (Mbit/s)", drawn),
         Table(columns, tuple(rows)),
@@ -294,7 +297,7 @@ def _space(workloads: Sequence[Workload], found: dict[str, list[Assessed]], term
     )  # fmt: skip
     return Plot(
         "snapshot-space",
-        "Space that reference snapshots hold, at the most",
+        "Maximum space held by reference snapshots",
         (
             f"Solid: {terms.keep_source} snapshots at the source; dashed: "
             f"{terms.keep_destination} at the destination"
@@ -334,7 +337,7 @@ def _writes(workload: Workload, terms: Terms) -> Plot:
     peak = padded.max(axis=1) / (series.bin_ns / NS) / MBIT
     at_ns = series.start_ns + np.arange(len(mean), dtype=np.int64) * per_point * series.bin_ns
     places = axis.places(at_ns)
-    # A step is drawn up to the next point: the last one, too, needs an end.
+    # A step is drawn up to the next point: the last one needs an end as well.
     ends = axis.places(np.append(at_ns, at_ns[-1] + per_point * series.bin_ns))
     step = max(1, len(mean) // (_POINTS // _TABLE_EVERY))
     rows = tuple(
@@ -355,9 +358,9 @@ def _writes(workload: Workload, terms: Terms) -> Plot:
     high = 1.08 * max([float(mean.max()), *(each.y for each in levels)])
     return Plot(
         f"{slug(workload.name)}-writes",
-        f"{workload.name}: what is written, over time",
-        f"Mean of each {interval_words(point_s)}. Busiest: {axis.words(int(at_ns[busiest]))}, with "
-        f"{rate_words(float(mean[busiest]) * MBIT)}; a single second reaches "
+        f"{workload.name}: writes over time",
+        f"Mean per {interval_words(point_s)}. Highest: {axis.words(int(at_ns[busiest]))}, with "
+        f"{rate_words(float(mean[busiest]) * MBIT)}; the busiest second reaches "
         f"{rate_words(float(peak.max()) * MBIT)}.",
         axis.axis,
         Axis("written (Mbit/s)", low=0, high=high),
@@ -399,9 +402,9 @@ def _lag(workload: Workload, found: Sequence[Assessed]) -> Plot:
     )  # fmt: skip
     return Plot(
         f"{slug(workload.name)}-lag",
-        f"{workload.name}: how old the copy is",
-        "The age of what the copy shows: the time to the last snapshot that has arrived. It is "
-        "greatest just before an update ends.",
+        f"{workload.name}: age of the copy",
+        "The age of the copy is the time since the last snapshot that has arrived. It is greatest "
+        "just before an update ends.",
         interval_axis([each.updates.seconds or 60 for each in fixed]),
         age_axis("age of the copy", [60 * y for line in lines for y in line.y]),
         Table(columns, tuple(rows)),
@@ -414,7 +417,7 @@ def _over_time(workload: Workload, found: Sequence[Assessed], terms: Terms) -> P
     account = risk.Account(workload.writes)
     fixed = _x(found)
     usual = [each for each in fixed if each.updates.seconds in _OVER_TIME] or fixed
-    # Of intervals the longest ones differ most to the eye; a schedule was asked for.
+    # The longest intervals differ most visibly; schedules are shown because they are given.
     shown = [*usual[-_OVER_TIME_MAX:], *(e for e in found if e.updates.seconds is None)]
     shown = shown[:_LINES_MAX]
     lines, columns, courses = [], [Column(axis.axis.title)], []
@@ -433,8 +436,8 @@ def _over_time(workload: Workload, found: Sequence[Assessed], terms: Terms) -> P
     worst = max(shown, key=lambda each: each.loss.worst)
     return Plot(
         f"{slug(workload.name)}-at-risk",
-        f"{workload.name}: what a failure would lose, over time",
-        f"Written since the snapshot that the copy shows. The most is "
+        f"{workload.name}: data lost at a failure, over time",
+        f"Written since the snapshot that the copy shows. The maximum is "
         f"{size_words(worst.loss.worst)}, {axis.words(worst.loss.worst_at_ns)}, with updates "
         f"{_by(worst)}.",
         axis.axis,
@@ -447,7 +450,7 @@ def _over_time(workload: Workload, found: Sequence[Assessed], terms: Terms) -> P
 def document(
     workloads: Sequence[Workload], found: dict[str, list[Assessed]], terms: Terms
 ) -> dict[str, object]:
-    """`risk.json`: all numbers, bytes and seconds."""
+    """`risk.json`: all numbers, in bytes and seconds."""
     return {
         "volume": terms.kind,
         "link": None if terms.link is None else str(terms.link),

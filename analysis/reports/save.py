@@ -1,4 +1,4 @@
-"""A report becomes files: all of them, or, when something goes wrong on the way, none."""
+"""Saving a report as files: all of them or, on an error, none."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from mirrord.system import files
 
 
 def check(folder: Path) -> None:
-    """Whether a report could be written there, before the work that it takes. Nothing is made.
+    """Check, before the work, whether a report could be written there. Nothing is created.
 
-    `IoFailed` for a place that is no folder, `PermissionMissing` where nothing may be written;
-    `ModuleNotFoundError` when a package that draws is not installed.
+    `IoFailed` if it is not a folder, `PermissionMissing` without permission to write;
+    `ModuleNotFoundError` when a package for drawing is not installed.
     """
     for package in ("plotly", "matplotlib", "PIL"):
         importlib.import_module(package)
-    # (`exists` is False below a file, too: the nearest thing that is there decides.)
+    # (`exists` is False below a file, too: the nearest existing parent decides.)
     there = next(each for each in (folder, *folder.absolute().parents) if _is_there(each))
     code = 0
     if not there.is_dir():
@@ -50,8 +50,9 @@ def save(
     """Write the report's files into `folder` (made if need be); returns their names.
 
     `<kind>.html`, `<kind>.json`, `<kind>-details.json`, `<kind>.txt`, and of each plot and table
-    `.png`, `.svg`, `.csv`. They are written beside and renamed when all are there: `NoSpace`,
-    `PermissionMissing` or `IoFailed` leave what was there before. progress: gets each file's name.
+    `.png`, `.svg`, `.csv`. They are written to a temporary folder and renamed when complete:
+    `NoSpace`, `PermissionMissing` or `IoFailed` leave existing files unchanged. progress: gets each
+    file's name.
     """
     beside = folder / f".{report.kind}.new"
     names: list[str] = []
@@ -107,7 +108,7 @@ def _json(value: object) -> bytes:
 
 
 def text(report: Report) -> str:
-    """The report in words, with the tables that come first in each section."""
+    """The report as plain text, with its tables."""
     parts = [report.title, "=" * len(report.title), ""]
     parts += [f"- {line}" for line in report.conclusions]
     parts += [f"! {line}" for line in report.warnings]
@@ -122,7 +123,7 @@ def text(report: Report) -> str:
 def _section(section: Section) -> list[str]:
     made = ["", plain_of(section.table)] if section.table is not None else []
     for plot in section.plots:
-        made += ["", f"{plot.title}. {plot.says}"]
+        made += ["", f"{plot.title}. {plot.caption}"]
         if len(plot.table.rows) <= 60:
             made += ["", plain_of(plot.table)]
         else:
@@ -138,7 +139,7 @@ def _failed(error: OSError, folder: Path) -> MirrordError:
             "no space for the report",
             where=str(folder),
             why=why,
-            hint="Nothing was left there. Make room, or choose another place with --out.",
+            hint="Nothing was left there. Free some space, or choose another folder with --out.",
         )
     kind = (
         PermissionMissing if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else IoFailed
@@ -147,5 +148,5 @@ def _failed(error: OSError, folder: Path) -> MirrordError:
         "the report cannot be written",
         where=where,
         why=why,
-        hint="Choose another place with --out.",
+        hint="Choose another folder with --out.",
     )

@@ -1,4 +1,4 @@
-"""The risk of the schedules that were asked for: they have no place on an axis of intervals."""
+"""The risk of the given schedules, which have no place on an axis of intervals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COLUMNS = (
 def section(
     workloads: Sequence[Workload], found: Mapping[str, Sequence[Assessed]], terms: Terms
 ) -> Section | None:
-    """A section with the loss at a failure by schedule; None where no schedule was asked for."""
+    """A section with the loss at a failure by schedule; None without schedules."""
     by_trace = {
         each.name: {e.updates.label: e for e in found[each.name] if e.updates.seconds is None}
         for each in workloads

@@ -1,4 +1,4 @@
-"""Tables of a report: numbers as people read them, and CSV with all their digits."""
+"""Tables of a report: formatted numbers, and CSV with all digits."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def unbroken(text: str) -> str:
 
 
 def grouped(text: str) -> str:
-    """A number that was written with commas: thin spaces in their place."""
+    """A number that was formatted with commas: thin spaces in their place."""
     return text.replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
 def text_of(cell: Cell, column: Column) -> str:
-    """A cell for people: digits grouped by thin spaces, a dash where there is nothing.
+    """A formatted cell: digits grouped by thin spaces, a dash for None.
 
-    Only what is nothing at all is 0: a small number keeps a digit.
+    Only zero itself is shown as 0: a small number keeps a digit.
     """
     if cell is None:
         return "\N{EN DASH}"

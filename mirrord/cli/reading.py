@@ -1,4 +1,4 @@
-"""The options with which a command reads traces, for every command that does."""
+"""The options of all commands that read traces."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mirrord.core.errors import Unsupported, UsageError
 from mirrord.core.units import parse_duration, parse_size
 from mirrord.traces.options import ReadOptions
 
-_PANEL = "How a foreign trace is read"
-_FILTERS = "What of a trace is taken"
+_PANEL = "Reading foreign traces"
+_FILTERS = "Filters"
 
 
 def _stored(target: Path) -> Path:
@@ -26,7 +26,7 @@ def _stored(target: Path) -> Path:
     return check_stored(target)
 
 
-#: Where a stored trace is written; told before the work, which may take hours.
+#: Where a stored trace is written; checked before the work, which may take hours.
 Output = Annotated[
     Path,
     typer.Option(
@@ -47,7 +47,7 @@ def need_analysis() -> None:
 
 
 class _Option(NamedTuple):
-    """An option with which a trace is read: its flag follows from its name."""
+    """An option for reading a trace; its flag is derived from its name."""
 
     name: str
     help: str
@@ -58,44 +58,46 @@ class _Option(NamedTuple):
 
 
 _OPTIONS = (
-    _Option("format", "What it is; else told by content.", "FORMAT"),
-    _Option("time_unit", "s, ms, us, 100ns or ns."),
-    _Option("addr_unit", "Of offsets: byte, sector, 4k or a number of bytes."),
-    _Option("size_unit", "Of lengths, likewise."),
-    _Option("write_flag", "What says write; 'all': every record of a CSV does."),
-    _Option("columns", "Of any CSV: time=0,op=3,offset=4,length=5,volume=1+2.", "MAP"),
-    _Option("only", "Of blktrace: Q queued (as it is), C completed, D issued.", "ACTION"),
-    _Option("partial", "Take a source that is cut off in a record.", None, bool, False),
-    _Option("skip_bad", "Leave out malformed records.", None, bool, False),
-    _Option("scratch", "For what does not fit into memory.", "FOLDER"),
+    _Option("format", "Format of the source; default: detected from its content.", "FORMAT"),
+    _Option("time_unit", "Unit of times: s, ms, us, 100ns or ns."),
+    _Option("addr_unit", "Unit of offsets: byte, sector, 4k or a number of bytes."),
+    _Option("size_unit", "Unit of lengths: as for --addr-unit."),
+    _Option("write_flag", "The value that marks writes; 'all': each record of a CSV is a write."),
+    _Option("columns", "Columns of a CSV: time=0,op=3,offset=4,length=5,volume=1+2.", "MAP"),
+    _Option("only", "blktrace events: Q queued (default), C completed, D issued.", "ACTION"),
+    _Option("partial", "Accept a source that is truncated within a record.", None, bool, False),
+    _Option("skip_bad", "Skip malformed records.", None, bool, False),
+    _Option("scratch", "Folder for temporary files.", "FOLDER"),
     _Option(
         "align_shift",
-        "Added to each offset; 'auto': the best of 4 KiB.",
+        "Added to each offset; 'auto': the best 4 KiB alignment.",
         "BYTES",
         str,
         "0",
         _FILTERS,
     ),
-    _Option("dedup", "Drop block writes that repeat within it, as 1s.", "TIME", panel=_FILTERS),
-    _Option("volume", "Only this one.", "NAME", panel=_FILTERS),
+    _Option(
+        "dedup", "Drop block writes repeated within this time, e.g. 1s.", "TIME", panel=_FILTERS
+    ),
+    _Option("volume", "Read only this volume.", "NAME", panel=_FILTERS),
 )
 
 
 def _parameter(option: _Option) -> inspect.Parameter:
     flag = "--" + option.name.replace("_", "-")
-    said = typer.Option(
+    info = typer.Option(
         flag, metavar=option.metavar, help=option.help, rich_help_panel=option.panel
     )
     return inspect.Parameter(
         option.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=option.default,
-        annotation=Annotated[option.kind, said],
+        annotation=Annotated[option.kind, info],
     )
 
 
 def _options(align_shift: str, dedup: str | None, **given: Any) -> ReadOptions:
-    """What was said, checked. `UsageError`."""
+    """The given options, checked. `UsageError`."""
     return ReadOptions(
         align_shift="auto" if align_shift == "auto" else _shift(align_shift),
         dedup_s=0.0 if dedup is None else parse_duration(dedup),
@@ -104,15 +106,15 @@ def _options(align_shift: str, dedup: str | None, **given: Any) -> ReadOptions:
 
 
 def _shift(text: str) -> int:
-    """Bytes, also negative ones."""
+    """Bytes; may be negative."""
     value = -parse_size(text[1:]) if text.startswith("-") else parse_size(text)
     if abs(value) > 1 << 40:
-        raise UsageError(f"a shift of {text} bytes cannot be meant")
+        raise UsageError(f"a shift of {text} bytes is out of range")
     return value
 
 
 def reads_traces(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command all options of reading; it takes them as `options: ReadOptions`."""
+    """Add the options for reading to a command, which gets them as `options: ReadOptions`."""
     own = inspect.signature(command, eval_str=True).parameters
     added = [_parameter(option) for option in _OPTIONS]
     kept = [each for each in own.values() if each.name != "options"]

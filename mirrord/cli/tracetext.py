@@ -1,4 +1,4 @@
-"""A trace in words, for the terminal."""
+"""A trace described as text, for the terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mirrord.traces.survey import Seen
     from mirrord.traces.traps import Finding
 
-#: So many volumes are named; the rest is counted.
+#: Volumes listed by name; the others are only counted.
 _NAMED = 8
 _PLURALS = {"write": "writes", "read": "reads", "trim": "trims", "flush": "flushes"}
 
@@ -24,7 +24,7 @@ def described(
     findings: Sequence[Finding],
     handled: Sequence[dict[str, str]] = (),
 ) -> str:
-    """What a trace holds and what is odd about it, each with the option that handles it."""
+    """Describe a trace: its contents, and each anomaly with the option that handles it."""
     lines = [
         f"{facts.name}: {seen.count:,} records of {format_duration(seen.span_s)}, "
         f"format {facts.source_format}"
@@ -32,7 +32,7 @@ def described(
     if facts.epoch_ns is not None:
         lines.append(f"  begins    {_moment(facts.epoch_ns + seen.first_ns)}")
     else:
-        lines.append("  begins    it does not say when")
+        lines.append("  begins    unknown: the source has no date")
     names = ", ".join(facts.volumes[:_NAMED])
     more = f" and {len(facts.volumes) - _NAMED:,} more" if len(facts.volumes) > _NAMED else ""
     lines.append(f"  volumes   {len(facts.volumes):,}: {names}{more}")
@@ -46,16 +46,16 @@ def described(
         lines.append(f"  4 KiB blocks touched by writes {seen.touched[0]:,}")
         lines.append(
             f"  written per second {format_size(mean)} on average, "
-            f"{format_size(seen.peak_bytes)} in the busiest one"
+            f"{format_size(seen.peak_bytes)} in the busiest second"
         )
     if findings:
-        lines.append("found:")
+        lines.append("findings:")
         for each in findings:
             lines.append(f"  {each.name}: {each.text}")
             if each.option:
                 lines.append(f"    option: {each.option}")
     if handled:
-        lines.append("found in its source, and handled when it was imported:")
+        lines.append("findings in the source that were handled at import:")
         lines += [f"  {each['name']}: {each['text']}" for each in handled]
     return "\n".join(lines)
 
@@ -64,11 +64,11 @@ def _moment(unix_ns: int) -> str:
     try:
         return f"{datetime.fromtimestamp(unix_ns // 10**9, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (OverflowError, ValueError, OSError):
-        return f"{unix_ns} ns after 1970, which is no date"
+        return f"{unix_ns} ns since 1970 (not a valid date)"
 
 
 def row_text(row: dict[str, Any]) -> str:
-    """A record as one line."""
+    """Format a record as one line."""
     latency = row["latency_ns"]
     took = f"  took {latency / 1e6:.3f} ms" if latency >= 0 else ""
     return (

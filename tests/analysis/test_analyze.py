@@ -189,17 +189,17 @@ def test_the_odd_is_warned_of(tmp_path: Path, capsys: Captured) -> None:
     [
         (["--intervals", "5 parsecs"], "'5 parsecs' is not a duration"),
         (["--intervals", "0s"], "out of range"),
-        (["--schedule", "lag 5m"], "the lag target 'lag 5m' needs to know the link"),
+        (["--schedule", "lag 5m"], "the lag target 'lag 5m' needs the rate of the link"),
         (["--schedule", "every now and then"], "every now and then"),
         (["--schedule", "no-such-name"], "no schedule is called 'no-such-name'"),
         (["--zone", "Atlantis"], "Atlantis"),
         (["--link", "fast"], "fast"),
-        (["--block", "1000"], "blocks of 1000 bytes"),
+        (["--block", "1000"], "blocks of 1000 bytes are not supported"),
         (["--intervals", ""], "neither an interval nor a schedule"),
-        (["--window", "08:00-18:00"], "--window holds back schedules, and none is given"),
-        (["--window", "Sat", "--schedule", "hourly"], "--window does not go with the named"),
-        (["--time-unit", "us"], "--time-unit says how a foreign one is read"),
-        (["--skip-bad"], "--skip-bad says how a foreign one is read"),
+        (["--window", "08:00-18:00"], "--window applies to schedules, and none is given"),
+        (["--window", "Sat", "--schedule", "hourly"], "--window cannot be used with the named"),
+        (["--time-unit", "us"], "--time-unit applies only to foreign traces"),
+        (["--skip-bad"], "--skip-bad applies only to foreign traces"),
     ],
 )
 def test_what_cannot_be_meant(words: list[str], said: str, hot: Path, capsys: Captured) -> None:
@@ -208,12 +208,12 @@ def test_what_cannot_be_meant(words: list[str], said: str, hot: Path, capsys: Ca
 
 
 def test_other_options_that_cannot_be_meant(hot: Path, capsys: Captured) -> None:
-    assert "no kind of volume" in refusal(capsys, "risk", str(hot), "--into", "tape")[0]
+    assert "is not a kind of volume" in refusal(capsys, "risk", str(hot), "--into", "tape")[0]
     assert "is not a price" in refusal(capsys, "compare", str(hot), "--price-lost", "dear")[0]
     for amount in ("nan", "inf"):
         error, _ = refusal(capsys, "compare", str(hot), "--price-link", amount)
         assert f"--price-link {amount} is not an amount" in error
-    assert "no name" in refusal(capsys, "compare", str(hot), "--currency", " ")[0]
+    assert "--currency is empty" in refusal(capsys, "compare", str(hot), "--currency", " ")[0]
     assert "a bound of 0 s" in refusal(capsys, "risk", str(hot), "--semi-sync", "0s")[0]
 
 
@@ -255,7 +255,7 @@ def test_a_trace_without_writes(tmp_path: Path, capsys: Captured) -> None:
             columns = {name: getattr(batch, name) for name in Batch.__slots__}
             writer.write(Batch(**{**columns, "op": np.full(100, Op.READ, np.uint8)}))
     error, hint = refusal(capsys, "reduction", str(path), status=1)
-    assert "there is no write in this trace" in error
+    assert "there are no writes in this trace" in error
     assert "mirrord trace info" in hint
 
 

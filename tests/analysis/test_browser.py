@@ -217,7 +217,7 @@ def test_without_scripts_the_words_and_numbers_are_there(
         said = (page.inner_text(".conclusions") or "").replace("\N{NO-BREAK SPACE}", " ")
         for line in reports[kind].conclusions:
             assert line in said
-        assert "need scripts" in page.inner_text("main")
+        assert "need JavaScript, which is disabled" in page.inner_text("main")
         for plot in reports[kind].plots():
             rows = page.query_selector_all(f"#figure-{plot.key} tbody tr")
             assert len(rows) == len(plot.table.rows)

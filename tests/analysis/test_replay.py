@@ -210,11 +210,11 @@ def record(**changes: Any) -> Record:
     ("records", "said"),
     [
         ([], "no record"),
-        ([record(time_ns=5), record(time_ns=3 * NS), record(time_ns=NS)], "order of time"),
-        ([record(offset=-1)], "range cannot be"),
-        ([record(length=-1)], "range cannot be"),
-        ([record(offset=(1 << 63) - 10)], "range cannot be"),
-        ([record(length=1 << 50)], "range cannot be"),
+        ([record(time_ns=5), record(time_ns=3 * NS), record(time_ns=NS)], "ordered by time"),
+        ([record(offset=-1)], "impossible range"),
+        ([record(length=-1)], "impossible range"),
+        ([record(offset=(1 << 63) - 10)], "impossible range"),
+        ([record(length=1 << 50)], "impossible range"),
         ([record(volume=(1 << 32) - 1)], "does not have"),
     ],
 )

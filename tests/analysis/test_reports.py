@@ -103,8 +103,8 @@ def test_the_conclusion_in_words() -> None:
     database = workload(LogAndDatabase(120), "db")
     [said] = reduction.conclusions([database])
     percent = [database.percent(each, "active_map") for each in database.updates]
-    assert said.startswith(f"db: every 15 min sends {percent[2]:.1f} % of what a synchronous")
-    assert f"going to 1 h saves another {100 * (1 - percent[4] / percent[2]):.1f} %" in said
+    assert said.startswith(f"db: updates every 15 min transfer {percent[2]:.1f} % of what a")
+    assert f"every 1 h saves another {100 * (1 - percent[4] / percent[2]):.1f} %" in said
 
 
 def test_the_words_say_where_the_link_saturates() -> None:
@@ -289,6 +289,6 @@ def test_a_missing_package_is_one_clear_line(package: str, tmp_path: Path) -> No
     )
     assert done.returncode == 1
     error, hint = done.stderr.strip().splitlines()
-    assert error == f"error: the package '{package}' is not installed: analysis needs it"
+    assert error == f"error: the package '{package}' is not installed: the analysis needs it"
     assert hint == "hint: Install the extra: pip install 'mirrord[analysis]'."
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())

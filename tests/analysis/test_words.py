@@ -47,12 +47,12 @@ def test_schedules_are_in_the_words_of_every_report() -> None:
     by_rule = hot.updates[2]
     [said] = reduction.conclusions([hot])
     percent = hot.percent(by_rule, "active_map")
-    assert f"By '*/20 * * * *' it is {percent:.0f} %, in {len(by_rule)} updates." in said
-    assert "It is too short for '0 2 * * *', which does not run within it." in said
+    assert f"With '*/20 * * * *' it is {percent:.0f} %, in {len(by_rule)} updates." in said
+    assert "The trace is too short for '0 2 * * *', which does not run within it." in said
     found = assess_all(hot, Terms())
     [said] = risk.conclusions(hot, found, Terms())
     assert said.startswith("hot: a synchronous mirror needs") and "updates every 15 min" in said
-    assert "With '*/20 * * * *' the link needs" in said and "every */20" not in said
+    assert "With '*/20 * * * *' a link of" in said and "every */20" not in said
     made = risk.report([hot], Terms())
     [plot] = [each for each in made.plots() if each.key == "schedules-at-risk"]
     assert plot.x.names == ("*/20 * * * *", "0 2 * * *")
@@ -66,7 +66,7 @@ def test_schedules_alone_are_enough() -> None:
     [said] = reduction.conclusions([hot])
     assert "less than every interval" not in said and "at its end" not in said
     made = risk.report([hot], Terms())
-    assert "updates by '*/20 * * * *' need" in made.conclusions[0]
+    assert "updates with '*/20 * * * *' need" in made.conclusions[0]
     for plot in made.plots():
         assert plot.bars or any(len(line.y) for line in plot.lines), f"{plot.key} is empty"
 
@@ -77,31 +77,31 @@ def test_an_interval_longer_than_the_trace_is_not_mixed_up_with_a_schedule() -> 
     end = hot.percent(hot.updates[0], "active_map")
     assert end < hot.percent(hot.updates[1], "active_map")
     share = f"{end:.0f}" if end >= 9.95 else f"{end:.1f}"
-    assert f"one update at its end sends {share} %" in said
+    assert f"one update at its end transfers {share} %" in said
 
 
 def test_what_is_saved_by_waiting_is_told_with_what_is_left() -> None:
     hot = studied((900, HOUR))
     [said] = reduction.conclusions([hot])
-    found = re.search(r"sends ([\d.]+) %.*another ([\d.]+) % of that \(then ([\d.]+) %", said)
+    found = re.search(r"transfer ([\d.]+) %.*another ([\d.]+) % of that \(([\d.]+) %", said)
     assert found is not None
     before, saved, left = map(float, found.groups())
     assert before * (1 - saved / 100) == pytest.approx(left, abs=1)
 
 
 def test_the_size_of_blocks_is_the_one_that_was_replayed() -> None:
-    assert "Blocks have 4 KiB." in reduction.report([studied((900,))]).method[0]
-    assert "Blocks have 16 KiB." in reduction.report([studied((900,), block=16384)]).method[0]
+    assert "The block size is 4 KiB." in reduction.report([studied((900,))]).method[0]
+    assert "The block size is 16 KiB." in reduction.report([studied((900,), block=16384)]).method[0]
 
 
 def test_too_short_for_any_schedule_is_no_advice() -> None:
     moment = workload(Sequential(100, 50, 97), "short")
     [said] = compare.report([moment], Terms(), Prices()).conclusions
-    assert "take '" not in said
-    assert "it lasts only 1 min 3" in said and "too short to judge a schedule" in said
+    assert "use '" not in said
+    assert "the trace lasts only 1 min 3" in said and "too short to judge a schedule" in said
     table = compare.report([moment], Terms(), Prices()).sections[0].table
     assert table is not None
-    assert "take this" not in [row[2] for row in table.rows]
+    assert "recommended" not in [row[2] for row in table.rows]
 
 
 def test_what_is_not_judged_is_named() -> None:
@@ -114,8 +114,10 @@ def test_nothing_fits_is_said_instead_of_an_advice() -> None:
     hot = studied((60, 900, HOUR))
     terms = Terms(link=parse_rates("1KiB/s"))
     [said] = compare.report([hot], terms, Prices()).conclusions
-    assert said.startswith("hot: the given link carries nothing that the trace can judge; 'every")
-    assert "take '" not in said and "It stays the cheapest" not in said
+    assert said.startswith(
+        "hot: the given link is too slow for every choice that the trace can judge; 'every"
+    )
+    assert "use '" not in said and "It remains the cheapest" not in said
 
 
 def test_a_link_that_is_slow_by_day_carries_what_arrives_in_time() -> None:
@@ -138,7 +140,7 @@ def test_the_prices_between_which_it_holds_are_amounts() -> None:
     [said] = compare.report([hot], Terms(), prices).conclusions
     advice = advise(choices(hot, Terms(), prices))
     assert "(assumed: 2\N{NARROW NO-BREAK SPACE}000)" in said
-    found = re.search(r"lost data cost (?:at least )?([\d\N{NARROW NO-BREAK SPACE}.]+)", said)
+    found = re.search(r"lost data costs (?:at least )?([\d\N{NARROW NO-BREAK SPACE}.]+)", said)
     assert found is not None
     least = float(found[1].replace("\N{NARROW NO-BREAK SPACE}", ""))
     assert least == pytest.approx(2000 * advice.from_factor, rel=0.05)
@@ -213,9 +215,9 @@ def test_labels_that_would_cover_each_other_are_left_to_the_pointer() -> None:
     rules = tuple(f"{minute} 9 * * *" for minute in (1, 2, 3, 4, 5, 6, 7))
     made = compare.report([studied((900,), rules)], Terms(), Prices())
     [plot] = [each for each in made.plots() if each.key == "hot-pareto"]
-    said = [side for line in plot.lines for side in line.said]
+    said = [side for line in plot.lines for side in line.sides]
     assert None in said
-    assert plot.lines[-1].big and plot.lines[-1].said[0] is not None
+    assert plot.lines[-1].big and plot.lines[-1].sides[0] is not None
 
 
 def test_a_schedule_that_does_not_run_has_no_bar() -> None:
@@ -233,7 +235,7 @@ def test_a_schedule_that_does_not_run_has_no_bar() -> None:
 def test_what_fits_no_link_is_nowhere_called_the_cheapest() -> None:
     terms = Terms(link=parse_rates("1KiB/s"))
     for plot in compare.report([studied((60, 900))], terms, Prices()).plots():
-        assert "costs least" not in plot.says
+        assert "costs least" not in plot.caption
         assert not any("cheapest" in line.name for line in plot.lines)
 
 
@@ -242,17 +244,17 @@ def test_a_mode_that_is_not_there_yet_is_said_to_be_so() -> None:
     dear = Prices(lost=parse_loss_price("1000000000"))
     made = compare.report([hot], Terms(), dear)
     [said] = made.conclusions
-    assert said.startswith("hot: take 's")
+    assert said.startswith("hot: use 's")
     usable = min(
         (e for e in choices(hot, Terms(), dear) if e.mode == "async"), key=lambda e: e.total
     )
-    assert f"mirrord does not have that mode yet: until then take '{usable.name}'" in said
+    assert f"mirrord does not support this mode yet: until then use '{usable.name}'" in said
     table = made.sections[0].table
     assert table is not None
     verdicts = {str(row[0]): row[2] for row in table.rows}
     assert verdicts[usable.name] == "best schedule"
     cheap = Prices(lost=parse_loss_price("1"))
-    assert "that mode" not in compare.report([hot], Terms(), cheap).conclusions[0]
+    assert "this mode" not in compare.report([hot], Terms(), cheap).conclusions[0]
 
 
 def test_the_link_that_is_taken_where_none_is_given_is_told() -> None:

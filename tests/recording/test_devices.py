@@ -212,9 +212,7 @@ def test_what_the_kernel_lacks_is_one_line(tmp_path: Path, loop: str, record: Re
     )
     said, errors = process.communicate(timeout=120)
     assert (process.returncode, said) == (1, "")
-    assert errors.startswith(
-        "error: the kernel's tracing cannot be reached: tracefs is not mounted"
-    )
+    assert errors.startswith("error: the kernel's tracing is not available: tracefs is not mounted")
     assert "hint: As root: mount -t tracefs tracefs /sys/kernel/tracing." in errors
     process = record(loop, "--output", tmp_path / "out", "--interval", "5s")
     _said, errors = process.communicate(timeout=120)

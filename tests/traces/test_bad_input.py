@@ -28,7 +28,7 @@ from mirrord.traces.importing import import_trace
 from mirrord.traces.model import Facts
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.reading import open_trace
-from mirrord.traces.store import TraceFile, TraceWriter, told
+from mirrord.traces.store import TraceFile, TraceWriter, trace_errors
 from mirrord.traces.writing import write_text
 from tests.traces.samples import EXAMPLES, FILETIME
 
@@ -64,7 +64,9 @@ def test_empty(tmp_path: Path) -> None:
 
 
 def test_no_record_in_it(tmp_path: Path) -> None:
-    refused(source(tmp_path, b"fio version 3 iolog\n0 f add\n"), Refused, "no record in it")
+    refused(
+        source(tmp_path, b"fio version 3 iolog\n0 f add\n"), Refused, "the source has no records"
+    )
     only_headers = EXAMPLES["blkreplay"].data[:100]
     refused(
         source(tmp_path, only_headers),
@@ -116,7 +118,7 @@ def test_truncated_or_damaged_compression(packed, tmp_path: Path) -> None:  # ty
 def test_the_wrong_format_forced(forced: str, tmp_path: Path) -> None:
     path = source(tmp_path, EXAMPLES["msr"].data * 40)
     found = refused(path, Damaged, forced, options=ReadOptions(format=forced))
-    assert "looks like msr: leave --format out" in found.hint or "middle" in str(found)
+    assert "looks like msr: omit --format" in found.hint or "middle" in str(found)
 
 
 def test_an_unknown_format(tmp_path: Path) -> None:
@@ -124,7 +126,7 @@ def test_an_unknown_format(tmp_path: Path) -> None:
     refused(source(tmp_path, bytes(range(256)) * 9), Refused, "binary", "00 01 02")
     path = source(tmp_path, EXAMPLES["msr"].data)
     refused(path, UsageError, "no format 'mrs'", "msr", options=ReadOptions(format="mrs"))
-    refused(path, UsageError, "--only means nothing", options=ReadOptions(only="Q"))
+    refused(path, UsageError, "--only does not apply", options=ReadOptions(only="Q"))
     refused(path, UsageError, "not a unit of time", options=ReadOptions(time_unit="h"))
     refused(path, UsageError, "not a unit of size", options=ReadOptions(addr_unit="inch"))
 
@@ -168,7 +170,7 @@ def test_places(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(Refused, match="folder"):
         import_trace([good], tmp_path / "folder")
-    with pytest.raises(UsageError, match="sources before are msr"):
+    with pytest.raises(UsageError, match="that of the previous sources is msr"):
         import_trace([good, source(tmp_path, EXAMPLES["spc"].data, "2")], tmp_path / "t")
     assert sorted(os.listdir(tmp_path)) == ["2", "folder", "source"]
 
@@ -184,7 +186,7 @@ def test_a_volume_that_is_not_there(tmp_path: Path) -> None:
 def test_parquet_that_is_no_trace_or_broken(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"a": [1]}), path)
-    with pytest.raises(Damaged, match="no trace of mirrord"):
+    with pytest.raises(Damaged, match="is not a trace of mirrord"):
         open_trace(path)
     import_trace([source(tmp_path, EXAMPLES["msr"].data)], path)
     whole = path.read_bytes()
@@ -196,7 +198,7 @@ def test_parquet_that_is_no_trace_or_broken(tmp_path: Path) -> None:
 
 def test_a_stored_trace_is_in_order_or_not_stored(tmp_path: Path) -> None:
     with (
-        pytest.raises(Refused, match="order of time"),
+        pytest.raises(Refused, match="ordered by time"),
         TraceWriter(tmp_path / "t.parquet", Facts("t", "test", ("0",))) as writer,
     ):
         writer.write(make.make([5, 4], [0, 0], [0, 0], [1, 1]))
@@ -246,9 +248,9 @@ def test_a_full_file_system(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_what_the_system_says_is_told() -> None:
-    with pytest.raises(NoSpace), told("x"):
+    with pytest.raises(NoSpace), trace_errors("x"):
         raise OSError(errno.EDQUOT, "quota")
-    with pytest.raises(Damaged), told("x"):
+    with pytest.raises(Damaged), trace_errors("x"):
         raise pa.ArrowInvalid("made no sense\nat all")
 
 
@@ -258,7 +260,7 @@ def test_the_facts_of_a_stored_trace_are_checked(tmp_path: Path) -> None:
     table = pq.read_table(path)
     for facts in (b"{", b"{}", b'{"version": 99}', b"[]", b'{"version": 1, "name": 1}'):
         pq.write_table(table.replace_schema_metadata({b"mirrord": facts}), path)
-        with pytest.raises(Damaged, match=r"make no sense|version 99"):
+        with pytest.raises(Damaged, match=r"malformed metadata of the trace|version 99"):
             TraceFile(path)
 
 

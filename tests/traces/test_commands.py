@@ -60,7 +60,7 @@ def test_import_info_and_head(
     assert "an hour: 3,030 records of 3.6 s, format fio3" in text
     assert f"3,030 records are stored in {target}" in text
     text = said(capsys, "trace", "info", target)
-    for part in ("2: sda, sdb", "writes", "trims", "flushes", "it does not say when"):
+    for part in ("2: sda, sdb", "writes", "trims", "flushes", "unknown: the source has no date"):
         assert part in text, text
     for path in (source, target):
         found = document(capsys, "trace", "info", path)
@@ -118,7 +118,7 @@ def test_convert_to_parquet_filters_and_knows_endings(
     [one], [other] = (TraceFile(tmp_path / f"{name}.parquet").batches() for name in "ab")
     assert len(one) == len(other) == 1500 and (one.offset - other.offset <= 512).all()
     assert other.offset[0] == 37 * 4096
-    assert "ending" in said(capsys, "trace", "convert", source, tmp_path / "x", status=2)
+    assert "suffix" in said(capsys, "trace", "convert", source, tmp_path / "x", status=2)
     assert "cannot be written" in said(
         capsys, "trace", "convert", source, tmp_path / "x", "--to", "vscsi1", status=2
     )
@@ -144,8 +144,8 @@ def test_merge_by_the_clock_and_by_the_beginning(
     assert (batch.time_ns // 10**9).tolist() == [0, 0, 3, 3, 6, 6, 9, 9, 12, 12]
     assert TraceFile(out).facts.volumes == ("h-0", "h-1") and TraceFile(out).facts.epoch_ns is None
     text = said(capsys, "trace", "merge", source, paths[0], "-o", out, status=1)
-    assert "does not say when" in text and "--align start" in text
-    assert "only one" in said(capsys, "trace", "merge", source, "-o", out, status=2)
+    assert "has no date" in text and "--align start" in text
+    assert "only one trace" in said(capsys, "trace", "merge", source, "-o", out, status=2)
 
 
 def test_slice(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,13 +180,17 @@ def test_formats_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "status", "parts"),
     [
         (["info", "nowhere"], 1, ["no such file", "nowhere"]),
-        (["head", "SOURCE", "--format", "msr"], 1, ["line 1", "looks like fio3"]),
+        (["head", "SOURCE", "--format", "msr"], 1, ["line 1", "looks like fio3: omit --format"]),
         (["head", "SOURCE", "--format", "mrs"], 2, ["no format 'mrs'", "'msr'"]),
         (["info", "SOURCE", "--time-unit", "h"], 2, ["not a unit of time"]),
-        (["info", "SOURCE", "--only", "C"], 2, ["means nothing in the format fio3"]),
+        (["info", "SOURCE", "--only", "C"], 2, ["--only does not apply to the format fio3"]),
         (["import", "SOURCE", "-o", "OUT", "--dedup", "much"], 2, ["not a duration"]),
         (["import", "SOURCE", "-o", "OUT", "--align-shift", "far"], 2, ["not a size"]),
-        (["import", "SOURCE", "-o", "OUT", "--align-shift", "-1G"], 2, ["before the volume"]),
+        (
+            ["import", "SOURCE", "-o", "OUT", "--align-shift", "-1G"],
+            2,
+            ["before the start of the volume"],
+        ),
         (["import", "SOURCE"], 2, ["--output"]),
         (["import", "SOURCE", "-o", "/no/such/folder/t"], 1, ["no such folder"]),
     ],
@@ -274,7 +278,7 @@ def test_a_real_trace_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[s
     again = document(capsys, "trace", "info", out)
     assert again["touched"][0] == 608_352
     assert [each["name"] for each in again["source_findings"]] == ["shifted-grid"]
-    assert "handled when it was imported" in said(capsys, "trace", "info", out)
+    assert "that were handled at import" in said(capsys, "trace", "info", out)
 
 
 def test_progress_is_shown_at_a_terminal_and_nowhere_else(tmp_path: Path) -> None:
@@ -318,7 +322,7 @@ def test_info_shows_what_filters_leave(
     again = document(capsys, "trace", "info", stored, "--volume", "sdb")
     assert again["records"] == one["records"]
     error = said(capsys, "trace", "info", source, "--volume", "sdz", status=1)
-    assert "there is no volume 'sdz'" in error and "It has: sda, sdb." in error
+    assert "there is no volume 'sdz'" in error and "Its volumes are: sda, sdb." in error
 
 
 def test_a_source_is_never_replaced_by_what_is_made_of_it(

@@ -9,7 +9,7 @@ import pytest
 
 from mirrord.traces import batches as make
 from mirrord.traces import filters
-from mirrord.traces.importing import Imported, import_trace, look
+from mirrord.traces.importing import Imported, import_trace, inspect_source
 from mirrord.traces.model import Batch
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.reading import open_trace
@@ -151,7 +151,7 @@ def test_a_time_unit_that_is_wrong_by_a_thousand(tmp_path: Path) -> None:
     assert not [name for name in names(right) if name.startswith("time-")]
     short = import_trace([source], tmp_path / "t", ReadOptions(time_unit="ns"))
     assert "time-too-short" in names(short)
-    assert "come within 1 µs after another" in short.findings[0].text
+    assert "come within 1 µs of the previous one" in short.findings[0].text
     assert "--time-unit" in short.findings[0].option
     long = import_trace([source], tmp_path / "t", ReadOptions(time_unit="s"))
     assert "time-too-long" in names(long) and " years" in long.findings[0].text
@@ -233,7 +233,7 @@ def test_units_that_were_guessed(tmp_path: Path) -> None:
     ],
 )
 def test_the_real_ones_have_what_is_known_of_them(file: str, expected: set[str], text: str) -> None:
-    _, _, found = look([traces.real(file)])
+    _, _, found = inspect_source([traces.real(file)])
     assert {each.name for each in found} == expected
     assert text in " ".join(each.text + each.option for each in found)
 
@@ -328,7 +328,7 @@ def test_real_times_read_by_a_wrong_unit_look_odd(file: str, format_name: str, u
     others = {"us": ("ns", "ms"), "s": ("ms", None)}[unit]
     for wrong, expected in zip(others, ("time-too-short", "time-too-long"), strict=True):
         if wrong is not None:
-            _, _, found = look([traces.real(file)], ReadOptions(time_unit=wrong))
+            _, _, found = inspect_source([traces.real(file)], ReadOptions(time_unit=wrong))
             assert expected in {each.name for each in found}
 
 

@@ -7,7 +7,7 @@ from mirrord.core.names import nearest
 from mirrord.traces.formats import ascii5, binary, delimited, refused, text
 from mirrord.traces.formats.base import Format
 
-#: In the order in which they are tried: what is surest comes first.
+#: In the order in which they are tried: the most distinctive formats first.
 FORMATS: dict[str, Format] = {
     each.name: each
     for each in (
@@ -27,6 +27,6 @@ def named(name: str) -> Format:
         near = nearest(name, FORMATS)
         raise UsageError(
             f"there is no format '{name}'",
-            hint=f"Did you mean '{near[0]}'?" if near else f"There are: {', '.join(FORMATS)}.",
+            hint=f"Did you mean '{near[0]}'?" if near else f"Formats are: {', '.join(FORMATS)}.",
         )
     return found

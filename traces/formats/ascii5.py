@@ -1,6 +1,6 @@
 """Five columns, time device address size flag, in three sets of units (DiskSim, SSDSim, replayer).
 
-Nothing in such a file says which set it is: the guess is told, and options set each unit.
+Such a file does not tell which set it uses: the guess is reported, and options set each unit.
 """
 
 from __future__ import annotations

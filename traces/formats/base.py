@@ -1,4 +1,4 @@
-"""What each format says of itself."""
+"""The description of a format."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from mirrord.traces.options import ReadOptions
 
 #: Unix time in nanoseconds of 1601-01-01, where Windows counts from.
 FILETIME_EPOCH_NS = -11_644_473_600 * 10**9
-#: Lines of the sample that are looked at.
+#: Lines of the sample that are examined.
 _LINES = 200
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The beginning of a source, decompressed; `whole`: there is no more of it."""
+    """The beginning of a source, decompressed; `whole`: it is the complete source."""
 
     data: bytes
     whole: bool = False
 
     @cached_property
     def lines(self) -> list[str]:
-        """The first lines as text, without the one that the sample cuts off; [] when binary."""
+        """The first lines as text, without one that the sample truncates; [] for binary data."""
         if b"\0" in self.data:
             return []
         text = self.data.decode("utf-8", "replace").split("\n")
@@ -41,11 +41,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Format:
-    """A format: how it is called, told from others, and parsed.
+    """A format: its name, how it is detected, and how it is parsed.
 
-    epoch: what its times count from: Unix time's zero, Windows' (1601), its own beginning (None),
-    or what the parser or the sample tells. unsure: it was told from others by a guess of its
-    units, which the options set.
+    epoch_ns: what its times count from: the Unix epoch, that of Windows (1601), its own beginning
+    (None), or what the parser or the sample gives. unsure: it was distinguished from others by a
+    guess of its units, which options set.
     """
 
     name: str
@@ -55,9 +55,9 @@ class Format:
     epoch_ns: Callable[[Sample, TraceParser], int | None] = field(
         default=lambda sample, parser: None
     )
-    #: Options (of `ReadOptions`) that mean something here, besides those of all formats.
+    #: Options (of `ReadOptions`) that apply to it, besides those of all formats.
     takes: tuple[str, ...] = ()
-    #: Unless the person says otherwise: whether files of one recording lie beside each other.
+    #: Whether a recording consists of several files next to each other.
     siblings: bool = False
     unsure: bool = False
 

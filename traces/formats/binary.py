@@ -16,11 +16,11 @@ ACTIONS = {"Q": 1, "M": 2, "F": 3, "G": 4, "S": 5, "R": 6, "D": 7, "C": 8}
 
 
 def action_of(options: ReadOptions) -> str:
-    """The letter that `--only` names; Q unless told. `UsageError` when it is none."""
+    """The letter given with `--only`; Q by default. `UsageError` when it is not an action."""
     letter = (options.only or "Q").upper()
     if letter not in ACTIONS and letter != "A":
         raise UsageError(
-            f"'{options.only}' is not an action", hint="Q: queued. C: completed. D: issued."
+            f"'{options.only}' is not an action", hint="Q: queued, C: completed, D: issued."
         )
     return letter
 
@@ -37,7 +37,7 @@ def _vscsi(version: int, record: int, at: int) -> Format:
     def parser(_sample: Sample, options: ReadOptions) -> TraceParser:
         return TraceParser.vscsi(version, options.skip_bad)
 
-    what = "response times too" if version == 2 else "32 bytes a record"
+    what = "with response times" if version == 2 else "32 bytes per record"
     return Format(f"vscsi{version}", f"VMware vscsiStats v{version} ({what})", matches, parser)
 
 
@@ -48,7 +48,9 @@ def _blktrace_matches(sample: Sample) -> bool:
 def _blktrace(_sample: Sample, options: ReadOptions) -> TraceParser:
     letter = action_of(options)
     if letter == "A":
-        raise UsageError("blktrace files are read by Q, C or D", hint="Try --only Q.")
+        raise UsageError(
+            "action A cannot be selected from blktrace files", hint="Use --only Q, C or D."
+        )
     return TraceParser.blktrace(ACTIONS[letter])
 
 
@@ -61,7 +63,7 @@ def _srt(_sample: Sample, options: ReadOptions) -> TraceParser:
 
 
 def _srt_epoch(sample: Sample, _parser: TraceParser) -> int | None:
-    """The header's date; it says no zone, so UTC is taken."""
+    """The header's date; it has no time zone, so UTC is assumed."""
     found = re.search(rb'tracedate\s*=\s*"([^"]{10,40})"', sample.data)
     if found is None:
         return None

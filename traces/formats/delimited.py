@@ -1,4 +1,4 @@
-"""Comma-separated formats and their like, and any CSV by a map of its columns."""
+"""Formats of delimited columns, and any CSV by a map of its columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mirrord.traces.formats.base import Format, Sample, counted_from
 from mirrord.traces.model import Op
 from mirrord.traces.options import ReadOptions, time_unit_ns, unit_bytes
 
-#: Words for operations as any CSV may write them.
+#: Names of operations in any CSV.
 WORDS = {
     "w": Op.WRITE, "write": Op.WRITE, "writes": Op.WRITE, "wr": Op.WRITE, "ws": Op.WRITE,
     "r": Op.READ, "read": Op.READ, "reads": Op.READ, "rd": Op.READ, "rs": Op.READ,
@@ -45,7 +45,7 @@ class Layout:
 
 
 def parser_of(layout: Layout, options: ReadOptions) -> TraceParser:
-    """The native parser; units that were given go before those of the format."""
+    """The native parser; given units override those of the format."""
     words = dict(layout.words)
     if options.write_flag is not None and layout.op is not None:
         words = _flags(options.write_flag)
@@ -71,7 +71,7 @@ def parser_of(layout: Layout, options: ReadOptions) -> TraceParser:
 
 
 def _flags(write: str) -> dict[str, Op]:
-    """With `--write-flag 0`, 1 is read, and the other way round; a word leaves all others read."""
+    """With `--write-flag 0`, 1 means read, and vice versa; `WORDS` keep their meaning."""
     others = {"0": "1", "1": "0"}
     found = {**WORDS, write.lower(): Op.WRITE}
     if write in others:
@@ -189,7 +189,7 @@ def mapped(sample: Sample, options: ReadOptions) -> TraceParser:
         header = sample.lines[0] if sample.lines else ""
         raise UsageError(
             "a CSV needs a map of its columns",
-            hint=f"Its first line is '{header[:100]}'. Say for example "
+            hint=f"Its first line is '{header[:100]}'. Give for example "
             "--columns time=0,op=3,offset=4,length=5,volume=1 (from 0, or by header names).",
         )
     first = sample.lines[0] if sample.lines else ""
@@ -202,7 +202,7 @@ def mapped(sample: Sample, options: ReadOptions) -> TraceParser:
     if missing or ("op" not in places and options.write_flag != "all"):
         lacking = [*missing, *([] if "op" in places else ["op"])]
         raise UsageError(
-            f"--columns does not say where {', '.join(lacking)} is",
+            f"--columns lacks {', '.join(lacking)}",
             hint="A trace without operations can be read as writes only: --write-flag all.",
         )
     digits = first.strip()[:1].isdigit()
@@ -232,7 +232,8 @@ def _places(text: str, names: list[str]) -> dict[str, list[int]]:
         key, _, value = part.strip().partition("=")
         if key not in _KEYS or not value:
             raise UsageError(
-                f"'{part}' is not a column of the map", hint=f"Keys are: {', '.join(_KEYS)}."
+                f"'{part}' is not a column of the map",
+                hint=f"Write KEY=COLUMN; keys are: {', '.join(_KEYS)}.",
             )
         for word in value.split("+"):
             if word.isdigit() and int(word) < 24:
@@ -247,12 +248,12 @@ def _places(text: str, names: list[str]) -> dict[str, list[int]]:
     return found
 
 
-#: From 1990 to 2100 in nanoseconds since 1970: nobody counts that from a recording's beginning.
+#: From 1990 to 2100 in nanoseconds since 1970: too large to count from the start of a recording.
 _DATES_NS = range(631_152_000 * 10**9, 4_102_444_800 * 10**9)
 
 
 def _dated(_sample: Sample, parser: TraceParser) -> int | None:
-    """Times that are dates since 1970 are taken as such."""
+    """Times within the range of dates are taken as Unix time."""
     return 0 if parser.zero is not None and parser.zero in _DATES_NS else None
 
 

@@ -1,4 +1,4 @@
-"""Formats that are known, and of no use here: said plainly instead of read wrongly."""
+"""Formats that are recognized but unusable: refused with the reason."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def _oracle_matches(sample: Sample) -> bool:
 def _refuse(_sample: Sample, _options: ReadOptions) -> TraceParser:
     raise Unsupported(
         "oracleGeneral has no read/write flag",
-        why="what was written cannot be told from reads",
-        hint="Take the trace it was made from: for CloudPhysics that is the .vscsi or .csv file.",
+        why="writes cannot be distinguished from reads",
+        hint="Use the trace it was made from: for CloudPhysics that is the .vscsi or .csv file.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Text of tools: blkparse, fio."""
+"""Text formats of tools: blkparse, fio."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _fio(version: int) -> Format:
         unit = time_unit_ns(options.time_unit, "us")
         return TraceParser.fio(version, unit, options.skip_bad)
 
-    what = "with times" if version == 3 else "time only by wait lines"
+    what = "with times" if version == 3 else "times only from wait lines"
     return Format(
         f"fio{version}", f"fio iolog v{version} ({what})", matches, parser, takes=("time_unit",)
     )

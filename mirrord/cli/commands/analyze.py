@@ -1,4 +1,4 @@
-"""`mirrord analyze`: what a mirror would move, cost and risk on a traced workload."""
+"""`mirrord analyze`: what a mirror would transfer, cost and risk on a traced workload."""
 
 from __future__ import annotations
 
@@ -24,60 +24,61 @@ if TYPE_CHECKING:
     from mirrord.analysis.study import Plan
     from mirrord.schedules.schedule import Schedule
 
-_REPLAY, _MIRROR, _PRICES = "How it is replayed", "What is assumed of the mirror", "Prices"
+_REPLAY, _MIRROR, _PRICES = "Replay", "Assumptions about the mirror", "Prices"
 _VOLUMES = ("update_in_place", "active_map", "no_active_map")
 
 # fmt: off
 Traces = Annotated[
-    list[str], typer.Argument(metavar="TRACE…", help="Traces: stored ones, or of any known format.")
+    list[str], typer.Argument(metavar="TRACE…", help="Stored traces, or traces in a known format.")
 ]
 Out = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Write the report there: HTML, PNG, SVG, CSV …")
+    Path | None, typer.Option(metavar="DIR", help="Write a report there: HTML, PNG, SVG, CSV …")
 ]
 Intervals = Annotated[str, typer.Option(
-    help="Update intervals from the first record, with commas.", rich_help_panel=_REPLAY)]
+    help="Update intervals, from the first record on; comma-separated.", rich_help_panel=_REPLAY)]
 Schedules = Annotated[list[str] | None, typer.Option(
     "--schedule", metavar="WHEN", rich_help_panel=_REPLAY,
-    help="A schedule too: a rule (cron, 'lag 5m') or a name; may be repeated.")]
+    help="Also replay a schedule: a rule (cron, 'lag 5m') or a name; may be repeated.")]
 Windows = Annotated[list[str] | None, typer.Option(
     "--window", metavar="HOURS", rich_help_panel=_REPLAY,
-    help="Hours in which those schedules may run; may be repeated.")]
+    help="Hours in which these schedules may run; may be repeated.")]
 Zone = Annotated[str, typer.Option(
     help="Time zone of schedules, prices and plots.", rich_help_panel=_REPLAY)]
 FreeSpace = Annotated[float, typer.Option(
-    min=0, max=0.99, help="Free part of a volume that never overwrites.",
+    min=0, max=0.99, help="Free share of a no-overwrite volume.",
     rich_help_panel=_REPLAY)]
-Block = Annotated[int, typer.Option(help="Bytes of a block.", rich_help_panel=_REPLAY)]
+Block = Annotated[int, typer.Option(help="Block size in bytes.", rich_help_panel=_REPLAY)]
 Threads = Annotated[int, typer.Option(
-    min=1, max=256, help="Threads of the replay.", rich_help_panel=_REPLAY)]
+    min=1, max=256, help="Replay threads.", rich_help_panel=_REPLAY)]
 Cluster = Annotated[str, typer.Option(
-    metavar="ADDRESS", help="Replay on a Dask cluster: its scheduler's tcp://HOST:PORT.",
+    metavar="ADDRESS", help="Replay on a Dask cluster; its scheduler, tcp://HOST:PORT.",
     rich_help_panel=_REPLAY)]
 Link = Annotated[str, typer.Option(
-    metavar="RATES", help="The link that is there: 20MiB/s, or rates by the hour.",
+    metavar="RATES", help="Rate of the available link: 20MiB/s, or rates by the hour.",
     rich_help_panel=_MIRROR)]
 Overhead = Annotated[str, typer.Option(
-    help="What an update takes besides its bytes.", rich_help_panel=_MIRROR)]
+    help="Fixed time of an update, besides its transfer.", rich_help_panel=_MIRROR)]
 Into = Annotated[str, typer.Option(
-    metavar="KIND", help="Of the volume: active_map, update_in_place or no_active_map.",
+    metavar="KIND", help="Kind of volume: active_map, update_in_place or no_active_map.",
     rich_help_panel=_MIRROR)]
 Keep = Annotated[int, typer.Option(
-    min=1, help="Reference snapshots that stay at the source.", rich_help_panel=_MIRROR)]
+    min=1, help="Reference snapshots kept at the source.", rich_help_panel=_MIRROR)]
 KeepThere = Annotated[int, typer.Option(
-    min=1, help="Those that stay at the destination.", rich_help_panel=_MIRROR)]
+    min=1, help="Reference snapshots kept at the destination.", rich_help_panel=_MIRROR)]
 SemiSync = Annotated[str, typer.Option(
-    help="Bounds of semi-synchronous mirrors, with commas.", rich_help_panel=_MIRROR)]
+    help="Lag bounds of semi-synchronous mirrors; comma-separated.", rich_help_panel=_MIRROR)]
 PriceLink = Annotated[float, typer.Option(
-    min=0, help="Per Mbit/s and month.", rich_help_panel=_PRICES)]
+    min=0, help="Price per Mbit/s and month.", rich_help_panel=_PRICES)]
 PriceTransfer = Annotated[float, typer.Option(
-    min=0, help="Per GiB sent.", rich_help_panel=_PRICES)]
+    min=0, help="Price per GiB sent.", rich_help_panel=_PRICES)]
 PriceSpace = Annotated[float, typer.Option(
-    min=0, help="Per GiB that snapshots hold and month.", rich_help_panel=_PRICES)]
+    min=0, help="Price per GiB held by snapshots and month.", rich_help_panel=_PRICES)]
 PriceLost = Annotated[str, typer.Option(
-    help="Per GiB lost: 1000, or '2000 08:00-18:00 Mon-Fri, else 100'.", rich_help_panel=_PRICES)]
+    rich_help_panel=_PRICES,
+    help="Price per GiB of lost data: 1000, or '2000 08:00-18:00 Mon-Fri, else 100'.")]
 Failures = Annotated[float, typer.Option(
-    min=0, help="Losses of the source in a year.", rich_help_panel=_PRICES)]
-Currency = Annotated[str, typer.Option(help="Name of the money.", rich_help_panel=_PRICES)]
+    min=0, help="Expected losses of the source per year.", rich_help_panel=_PRICES)]
+Currency = Annotated[str, typer.Option(help="Currency of the prices.", rich_help_panel=_PRICES)]
 # fmt: on
 _INTERVALS = "1m,5m,15m,30m,1h,6h,12h,24h"
 
@@ -98,7 +99,7 @@ def reduction(
     cluster: Cluster = "",
     as_json: Json = False,
 ) -> None:
-    """Say how much asynchronous mirrors transfer, by update interval (the paper's Figures 2, 3)."""
+    """Show what asynchronous mirrors transfer, by update interval (the paper's Figures 2, 3)."""
     given = locals()
 
     def made(workloads: list[Workload], terms: Terms) -> Report:
@@ -130,7 +131,7 @@ def risk(
     cluster: Cluster = "",
     as_json: Json = False,
 ) -> None:
-    """Say which link mirrors need, how old the copy gets, and what a failure loses."""
+    """Show the link that mirrors need, the age of the copy, and the data lost at a failure."""
     given = locals()
 
     def made(workloads: list[Workload], terms: Terms) -> Report:
@@ -168,13 +169,13 @@ def compare(
     cluster: Cluster = "",
     as_json: Json = False,
 ) -> None:
-    """Compare synchronous, semi-synchronous and asynchronous mirrors by cost, and advise."""
+    """Compare synchronous, semi-synchronous and asynchronous mirrors by cost; recommend one."""
     given = locals()
     from mirrord.analysis.cost import Prices, parse_loss_price
 
     _finite(given, "price_link", "price_transfer", "price_space", "failures")
     if not currency.strip():
-        raise UsageError("the currency has no name", hint="Write for example --currency USD.")
+        raise UsageError("--currency is empty", hint="Give a name, for example --currency USD.")
     per_gib = parse_loss_price(price_lost, zone=zone)
     prices = Prices(price_link, price_transfer, price_space, per_gib, failures, currency)
 
@@ -187,10 +188,10 @@ def compare(
 
 
 def _run(given: dict[str, Any], made: Callable[[list[Workload], Terms], Report]) -> None:
-    """Replay the traces, make the report, write it, say the conclusions."""
+    """Replay the traces, make and write the report, print the conclusions."""
     out: Path | None = given["out"]
     with _extras():
-        # What is wrong with an option or a place is said before hours of work.
+        # Options and the output folder are checked before the work, which may take hours.
         terms = _terms(given)
         plan = _plan(given, terms)
         if out is not None:
@@ -206,13 +207,18 @@ def _run(given: dict[str, Any], made: Callable[[list[Workload], Terms], Report])
             files = save(report, out, version=__version__)
     if given["as_json"]:
         where = None if out is None else str(out)
-        said = {"status": "done", "out": where, "files": files, "warnings": list(report.warnings)}
-        print_json({**said, "conclusions": list(report.conclusions), **report.data})
+        summary = {
+            "status": "done",
+            "out": where,
+            "files": files,
+            "warnings": list(report.warnings),
+        }
+        print_json({**summary, "conclusions": list(report.conclusions), **report.data})
         return
     for line in report.conclusions:
         print(line)
     for line in report.warnings:
-        print(f"caution: {line}")
+        print(f"warning: {line}")
     if out is not None:
         print(f"Report: {out / report.kind}.html, and {len(files) - 1} files beside it")
 
@@ -248,7 +254,8 @@ def _finite(given: dict[str, Any], *names: str) -> None:
         if not math.isfinite(given[name]):
             option = name.replace("_", "-")
             raise UsageError(
-                f"--{option} {given[name]} is not an amount", hint="Write a number, as 0.5 or 20."
+                f"--{option} {given[name]} is not an amount",
+                hint="Give a finite number, for example 0.5 or 20.",
             )
 
 
@@ -260,12 +267,12 @@ def _terms(given: dict[str, Any]) -> Terms:
     check_zone(given["zone"])
     if not given["intervals"].strip(", ") and not given["schedule"]:
         raise UsageError(
-            "there is neither an interval nor a schedule",
-            hint="Write for example --intervals 5m,1h, or --schedule office-hours.",
+            "neither an interval nor a schedule is given",
+            hint="Give for example --intervals 5m,1h, or --schedule office-hours.",
         )
     if given.get("into", _VOLUMES[0]) not in _VOLUMES:
         raise UsageError(
-            f"'{given['into']}' is no kind of volume", hint=f"There are: {', '.join(_VOLUMES)}."
+            f"'{given['into']}' is not a kind of volume", hint=f"Kinds are: {', '.join(_VOLUMES)}."
         )
     return Terms(
         kind=given.get("into", "active_map"),
@@ -279,7 +286,7 @@ def _terms(given: dict[str, Any]) -> Terms:
 
 
 def _durations(text: str) -> list[float]:
-    """The durations of a list with commas, each once."""
+    """The durations of a comma-separated list, without duplicates."""
     return list(dict.fromkeys(parse_duration(each) for each in text.split(",") if each.strip()))
 
 
@@ -288,7 +295,7 @@ def _bounds(text: str) -> list[float]:
     if 0 in found:
         raise UsageError(
             "a semi-synchronous mirror with a bound of 0 s is a synchronous one",
-            hint="Write for example --semi-sync 10s,1m; the synchronous one is always compared.",
+            hint="Give for example --semi-sync 10s,1m; the synchronous one is always included.",
         )
     return found
 
@@ -302,13 +309,13 @@ def _schedules(given: dict[str, Any]) -> Iterator[tuple[str, Schedule]]:
     windows = given["window"] or []
     if windows and not given["schedule"]:
         raise UsageError(
-            "--window holds back schedules, and none is given",
-            hint="Name one: --schedule 'every 15m'. Plain --intervals know no hours.",
+            "--window applies to schedules, and none is given",
+            hint="Give one: --schedule 'every 15m'. --intervals cannot be restricted to hours.",
         )
     for rule in dict.fromkeys(given["schedule"] or []):
         if is_name(rule) and windows:
             raise UsageError(
-                f"--window does not go with the named schedule '{rule}', which has its own hours",
+                f"--window cannot be used with the named schedule '{rule}': it has its own hours",
                 hint="Give a rule: 'every 15m', or a cron line.",
             )
         if is_name(rule):
@@ -320,7 +327,7 @@ def _schedules(given: dict[str, Any]) -> Iterator[tuple[str, Schedule]]:
 
 @contextmanager
 def _extras() -> Iterator[None]:
-    """One clear line where a package of an extra is missing."""
+    """Report a missing package of an extra as an error."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -329,7 +336,7 @@ def _extras() -> Iterator[None]:
         extra = "cluster" if (error.name or "").startswith(("dask", "distributed")) else "analysis"
         raise Unsupported(
             f"the package '{error.name}' is not installed",
-            why="analysis needs it",
+            why="the analysis needs it",
             hint=f"Install the extra: pip install 'mirrord[{extra}]'.",
         ) from None
 

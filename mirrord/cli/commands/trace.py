@@ -19,17 +19,19 @@ from mirrord.core.units import format_duration, parse_duration
 from mirrord.traces.options import ReadOptions
 
 Sources = Annotated[
-    list[str], typer.Argument(metavar="SOURCE…", help="Files of one format; - is standard input.")
+    list[str], typer.Argument(metavar="SOURCE…", help="Files in one format; - is standard input.")
 ]
-Trace = Annotated[str, typer.Argument(metavar="TRACE", help="Stored, or of a format we read.")]
-Name = Annotated[str | None, typer.Option("--name", help="Of the trace; else the file's.")]
+Trace = Annotated[
+    str, typer.Argument(metavar="TRACE", help="A stored trace, or a file in a known format.")
+]
+Name = Annotated[str | None, typer.Option("--name", help="Name of the trace; default: the file's.")]
 
 
 @reads_traces
 def import_(
     sources: Sources, output: Output, options: ReadOptions, name: Name = None, as_json: Json = False
 ) -> None:
-    """Store a trace of any format, in the order of time, and say what is odd about it."""
+    """Store a trace of any known format, ordered by time, and report its anomalies."""
     from mirrord.traces.importing import import_trace
     from mirrord.traces.writing import check_apart
 
@@ -49,17 +51,17 @@ def import_(
 
 @reads_traces
 def info(traces: Sources, options: ReadOptions, as_json: Json = False) -> None:
-    """Show what a trace holds, what is odd about it, and the option that handles each oddity."""
-    from mirrord.traces.importing import look, look_at_stored
+    """Show the contents of a trace and its anomalies, each with the option that handles it."""
+    from mirrord.traces.importing import inspect_source, inspect_stored
     from mirrord.traces.reading import is_stored
 
     handled: list[dict[str, str]] = []
     stored = len(traces) == 1 and is_stored(traces[0])
     with ProgressLine(quiet=as_json) as line:
         if stored or options.filters:
-            facts, seen, findings, handled = look_at_stored(traces, options, line.reading)
+            facts, seen, findings, handled = inspect_stored(traces, options, line.reading)
         else:
-            facts, seen, findings = look(traces, options, line.reading)
+            facts, seen, findings = inspect_source(traces, options, line.reading)
     if as_json:
         print_json({**_document(facts, seen, findings), "source_findings": handled})
         return
@@ -86,7 +88,7 @@ def head(
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many records.")] = 10,
     as_json: Json = False,
 ) -> None:
-    """Show the first records: as they stand in a foreign source, by time in a stored trace."""
+    """Show the first records: of a foreign source in file order, of a stored trace by time."""
     from mirrord.traces.importing import first_records
 
     facts, rows = first_records(trace, options, count)
@@ -100,10 +102,11 @@ def head(
 @reads_traces
 def convert(
     source: Trace,
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help=".gz and .zst compress.")],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Output; .gz, .zst compress.")],
     options: ReadOptions,
     to: Annotated[
-        str | None, typer.Option("--to", help="parquet, csv, blkparse, fio3, msr; else by ending.")
+        str | None,
+        typer.Option("--to", help="parquet, csv, blkparse, fio3 or msr; default: by suffix."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -136,10 +139,10 @@ def convert(
             }
         )
         return
-    print(f"{written.records:,} records are written to {target} as {kind}.")
+    print(f"{written.records:,} records written to {target} as {kind}.")
     if left:
         each = ", ".join(f"{count:,} {name}" for name, count in written.left_out.items())
-        print(f"{left:,} were left out, as {kind} does not know them: {each}.")
+        print(f"{left:,} records left out, which {kind} cannot represent: {each}.")
 
 
 @reads_traces
@@ -148,21 +151,22 @@ def merge(
     output: Output,
     options: ReadOptions,
     align: Annotated[
-        Literal["clock", "start"], typer.Option("--align", help="By the time of day, or all at 0.")
+        Literal["clock", "start"],
+        typer.Option("--align", help="Align by time of day, or let all begin at 0."),
     ] = "clock",
     same_volumes: Annotated[
-        bool, typer.Option("--same-volumes", help="Volumes of one name are one.")
+        bool, typer.Option("--same-volumes", help="Volumes of the same name are one.")
     ] = False,
     name: Name = None,
     as_json: Json = False,
 ) -> None:
-    """Make one trace of several, such as those of a host's disks."""
+    """Merge several traces into one, such as those of a host's disks."""
     from mirrord.traces.merging import merge_traces
     from mirrord.traces.reading import open_trace
     from mirrord.traces.writing import check_apart
 
     if len(traces) < 2:
-        raise UsageError("only one trace was named", hint="Name all that are to become one.")
+        raise UsageError("only one trace was given", hint="Give all traces to be merged.")
     check_apart(output, traces)
     with ExitStack() as stack, ProgressLine(quiet=as_json) as line:
         opened = [
@@ -189,19 +193,18 @@ def slice_(
     output: Output,
     options: ReadOptions,
     begin: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Since its zero, as 90s or 1h.")
+        str | None,
+        typer.Option("--from", metavar="TIME", help="Start, from the trace's zero, e.g. 90s."),
     ] = None,
-    end: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", help="Up to, and without.")
-    ] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="End, exclusive.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Cut a span of time (or a volume, with --volume) out of a trace; times stay as they are."""
+    """Cut a span of time (or a volume, with --volume) out of a trace; times do not change."""
     from mirrord.traces.reading import filter_trace, is_stored, open_trace
     from mirrord.traces.store import TraceFile
     from mirrord.traces.writing import check_apart
 
-    if not is_stored(trace):  # (a stored one may be cut down in its place)
+    if not is_stored(trace):  # (a stored trace may be replaced by its slice)
         check_apart(output, [trace])
     begin_s = None if begin is None else parse_duration(begin)
     end_s = None if end is None else parse_duration(end)
@@ -216,7 +219,7 @@ def slice_(
             raise Refused(
                 "there is no record between these times",
                 where=trace,
-                hint=f"It has records from {format_duration(first_ns / 1e9)} to "
+                hint=f"The trace has records from {format_duration(first_ns / 1e9)} to "
                 f"{format_duration(last_ns / 1e9)}.",
             )
         made = filter_trace(
@@ -241,7 +244,7 @@ def slice_(
 
 
 def formats(as_json: Json = False) -> None:
-    """List the formats that are read."""
+    """List the formats that can be read."""
     need_analysis()
     from mirrord.traces.formats import FORMATS
 

@@ -1,4 +1,4 @@
-"""`mirrord trace generate`: a synthetic workload with a known answer, for what-if."""
+"""`mirrord trace generate`: a synthetic workload with a known result, for what-if analysis."""
 
 from __future__ import annotations
 
@@ -17,27 +17,29 @@ if TYPE_CHECKING:
     from mirrord.traces.generators import Workload
 
 Kind = Literal["hot-spots", "sequential", "database", "files"]
-#: Workloads with a rhythm do the same each minute.
+#: Period of the periodic workloads, seconds.
 _PERIOD_S = 60.0
-#: Update intervals whose answer is told, seconds.
+#: Update intervals for which the known result is printed, seconds.
 _INTERVALS_S = (60, 300, 900, 1800, 3600, 21600, 43200, 86400)
 
 
 def generate(
     kind: Annotated[Kind, typer.Argument(metavar="KIND", show_choices=True)],
     output: Output,
-    records: Annotated[int, typer.Option("--records", min=1, help="How many, about.")] = 1_000_000,
+    records: Annotated[
+        int, typer.Option("--records", min=1, help="Approximate number.")
+    ] = 1_000_000,
     blocks: Annotated[
-        int, typer.Option("--blocks", min=1, help="Size of a volume in blocks of 4 KiB.")
+        int, typer.Option("--blocks", min=1, help="Volume size in 4 KiB blocks.")
     ] = 1_000_000,
     duration: Annotated[str, typer.Option("--duration", metavar="TIME")] = "1d",
-    skew: Annotated[float, typer.Option("--skew", help="hot-spots: Zipf's exponent.")] = 0.99,
-    volumes: Annotated[int, typer.Option("--volumes", min=1, help="hot-spots: how many.")] = 1,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="The same draws the same.")] = 1,
-    name: Annotated[str | None, typer.Option("--name", help="Of the trace.")] = None,
+    skew: Annotated[float, typer.Option("--skew", help="hot-spots: Zipf exponent.")] = 0.99,
+    volumes: Annotated[int, typer.Option("--volumes", min=1, help="hot-spots: number.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed.")] = 1,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the trace.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a synthetic trace: hot-spots, sequential, database or files; its answer is known."""
+    """Generate a synthetic trace with a known result: hot-spots, sequential, database or files."""
     need_analysis()
     from mirrord.traces.model import BLOCK
     from mirrord.traces.store import TraceWriter
@@ -48,7 +50,7 @@ def generate(
     with TraceWriter(output, facts) as writer, ProgressLine(quiet=as_json) as line:
         for batch in workload.batches():
             writer.write(batch)
-            # (What is written, as if each record were of a block.)
+            # (For the progress line each record counts as one block.)
             done, all_of_it = writer.records * BLOCK, workload.records * BLOCK
             line.reading(facts.name, done, all_of_it, writer.records)
     shares = {s: workload.share(s) for s in _answered(kind, duration_s)}
@@ -82,7 +84,7 @@ def generate(
 def _workload(
     kind: Kind, records: int, blocks: int, duration_s: float, skew: float, volumes: int, seed: int
 ) -> Workload:
-    """The generator that was asked for; `UsageError` where values do not fit together."""
+    """The requested generator; `UsageError` for values that cannot be combined."""
     from mirrord.traces import generators
 
     if kind == "hot-spots":
@@ -93,7 +95,7 @@ def _workload(
     half = records // max(periods, 1) // 2
     if periods < 1 or half < 16:
         raise UsageError(
-            f"'{kind}' needs a minute or more, and 32 records a minute",
+            f"'{kind}' needs at least one minute, and 32 records per minute",
             hint="Give a longer --duration, or more --records.",
         )
     if kind == "files":
@@ -103,6 +105,6 @@ def _workload(
 
 
 def _answered(kind: Kind, duration_s: float) -> list[int]:
-    """The intervals within its duration for which a workload knows the answer."""
+    """The intervals within its duration for which the result of a workload is known."""
     most_s = min(duration_s, 10 * _PERIOD_S) if kind == "files" else duration_s
     return [seconds for seconds in _INTERVALS_S if seconds <= most_s]

@@ -22,22 +22,22 @@ def record(
     ],
     output: Output,
     interval: Annotated[
-        str | None, typer.Option("--interval", help="Between snapshots, as 15s, 5 min. [60s]")
+        str | None, typer.Option("--interval", help="Time between snapshots, e.g. 15s. [60s]")
     ] = None,
     duration: Annotated[
-        str | None, typer.Option("--duration", help="As 2h, 1d; else until Ctrl-C.")
+        str | None, typer.Option("--duration", help="E.g. 2h or 1d; default: until Ctrl-C.")
     ] = None,
     name: Annotated[str, typer.Option("--name", help="The trace's name in reports.")] = "",
     files: Annotated[
         bool,
-        typer.Option("--files", help="Also count what a mirror of whole files would transfer."),
+        typer.Option("--files", help="Also report what a file-level mirror would transfer."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Record what users do to a live volume, until Ctrl-C or for a while.
+    """Record the workload of a live volume, until Ctrl-C or for --duration.
 
-    Of a volume: which blocks were allocated and freed, by snapshots at an interval. Of a block
-    device: each request that the kernel gets (blktrace's events; needs root).
+    Of a volume: the blocks allocated and freed, from snapshots at an interval. Of a block device:
+    every request that the kernel receives (blktrace's events; requires root).
     """
     need_analysis()
     from mirrord.control import recording
@@ -49,11 +49,11 @@ def record(
         name,
         files,
     )
-    told = _Told(what, quiet=as_json)
+    progress = _Progress(what, quiet=as_json)
     try:
-        found = recording.record(what, wanted, told.numbers, _note)
+        found = recording.record(what, wanted, progress.numbers, _note)
     finally:
-        told.end()
+        progress.end()
     if as_json:
         print_json(found)
         return
@@ -67,22 +67,23 @@ def _note(sentence: str) -> None:
 
 def _lines(found: dict[str, Any]) -> list[str]:
     lines = [
-        f"{found['records']:,} records of {found['what']} are in {found['file']}: {_sums(found)}."
+        f"{found['records']:,} records of {found['what']} stored in {found['file']}: "
+        f"{_sums(found)}."
     ]
     if found.get("changed_files") is not None:
         lines.append(
-            f"A mirror of whole files would have transferred {found['changed_files']:,} files of "
-            f"{format_size(found['whole_file_bytes'])} for that."
+            f"A file-level mirror would have transferred {found['changed_files']:,} files of "
+            f"{format_size(found['whole_file_bytes'])} instead."
         )
     if found.get("missed"):
         lines.append(
-            f"{found['missed']} of {found['intervals'] + found['missed']} intervals went into the "
-            "one after them, as a snapshot took too long: take a longer --interval."
+            f"{found['missed']} of {found['intervals'] + found['missed']} intervals were merged "
+            "into the next one because a snapshot took too long: use a longer --interval."
         )
     if found.get("lost"):
-        lines.append(f"{found['lost']} requests came faster than they were read and are missing.")
+        lines.append(f"{found['lost']} requests are missing: they came faster than they were read.")
     if not found["records"]:
-        lines.append("Nothing was written to it meanwhile.")
+        lines.append("Nothing was recorded: there was no activity.")
     return lines
 
 
@@ -98,23 +99,23 @@ def _sums(found: dict[str, Any]) -> str:
     )
 
 
-class _Told:
-    """One line at the terminal that says how it goes; elsewhere, once, that it has begun."""
+class _Progress:
+    """A progress line on a terminal; elsewhere, a single message at the beginning."""
 
     def __init__(self, what: str, *, quiet: bool) -> None:
         self._line = ProgressLine(quiet=quiet, at_once=True)
-        self._begun = f"recording {what}; Ctrl-C (SIGINT) ends it"
+        self._begun = f"recording {what}; Ctrl-C (SIGINT) stops it"
         self._once = not quiet and not sys.stderr.isatty()
 
     def numbers(self, found: dict[str, Any]) -> None:
-        """Show the numbers in place of those before."""
+        """Update the numbers."""
         if self._once:
             self._once = False
             print(self._begun, file=sys.stderr, flush=True)
         self._line.say(
-            lambda: f"recording (Ctrl-C ends it): {found['records']:,} records, {_sums(found)}"
+            lambda: f"recording (Ctrl-C stops it): {found['records']:,} records, {_sums(found)}"
         )
 
     def end(self) -> None:
-        """Leave the line."""
+        """Finish the line."""
         self._line.close(keep=True)
