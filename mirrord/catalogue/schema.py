@@ -188,4 +188,8 @@ MIGRATIONS = (
         since_ns     INTEGER NOT NULL
     ) STRICT;
     """,
+    """
+    -- full_reason: why a transfer was a full one.
+    ALTER TABLE transfer RENAME COLUMN why_whole TO full_reason;
+    """,
 )

@@ -72,7 +72,7 @@ class TransferBegin(NamedTuple):
     id: str
     verb: str
     base: str | None
-    why_whole: str
+    full_reason: str
     snapshot: Snapshot
     sequence: int
     show: bool
@@ -86,7 +86,7 @@ class TransferRow(NamedTuple):
     id: str
     verb: str
     base: str | None
-    why_whole: str
+    full_reason: str
     guid: str
     name: str
     result: str
@@ -384,7 +384,7 @@ class Catalogue(Watchbook):
                 ),
             )
             db.execute(
-                "INSERT INTO transfer (id, mirror_id, verb, base, why_whole, guid, name, "
+                "INSERT INTO transfer (id, mirror_id, verb, base, full_reason, guid, name, "
                 "spread_ms, result, started_ns) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'running', ?) "
                 "ON CONFLICT (id) DO UPDATE SET result = 'running', error = ''",
                 (
@@ -392,7 +392,7 @@ class Catalogue(Watchbook):
                     mirror_id,
                     begun.verb,
                     begun.base,
-                    begun.why_whole,
+                    begun.full_reason,
                     snapshot.guid,
                     snapshot.name,
                     begun.spread_ms,

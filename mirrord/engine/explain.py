@@ -87,12 +87,12 @@ def _explain_last(mirror: Mirror) -> list[str]:
         last = transfers[0]
         how = f"incremental ({format_size(last.stream_bytes)})"
         if last.base is None:
-            how = f"full ({format_size(last.stream_bytes)}): {last.why_whole or 'no base'}"
+            how = f"full ({format_size(last.stream_bytes)}): {last.full_reason or 'no base'}"
         tail = f": {last.error}" if last.error else ""
         lines.append(f"The last transfer, {last.name}, was {how}; result: {last.result}{tail}.")
     full = [row for row in transfers[1:] if row.base is None and row.result == "done"]
     if full and transfers[0].base is not None:
         lines.append(
-            f"The last full transfer was {full[0].name}: {full[0].why_whole or 'no base'}."
+            f"The last full transfer was {full[0].name}: {full[0].full_reason or 'no base'}."
         )
     return lines

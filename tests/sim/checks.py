@@ -120,7 +120,7 @@ class Checks:
         for row in rows:
             whole = row.base is None
             require(not whole or row.verb == "initialize", definition, "an update went whole")
-            require(not whole or bool(row.why_whole), definition, "whole, without a reason")
+            require(not whole or bool(row.full_reason), definition, "whole, without a reason")
             require(row.result != "running", definition, "a transfer runs for ever")
         return len(rows)
 

@@ -44,7 +44,7 @@ def test_what_was_recorded_is_there_after_reopening(tmp_path: Path) -> None:
     assert row is not None and row.state is State.MIRRORED and row.confirmed_ns == 5
     assert row.confirmed_guid == "g1"
     [transfer] = again.transfers("m", limit=5)
-    assert transfer.result == "done" and transfer.lag_ms == 3 and transfer.why_whole == "first"
+    assert transfer.result == "done" and transfer.lag_ms == 3 and transfer.full_reason == "first"
     assert again.snapshots("m") == {"g1": ("s1", SnapshotKind.REFERENCE, 1)}
     again.close()
 
@@ -166,4 +166,23 @@ def test_failures_are_kept_by_kind_until_they_are_crossed_out(tmp_path: Path) ->
     assert [each.verb for each in catalogue.failures("unknown")] == ["break"]
     catalogue.remove_mirror("unknown")
     assert catalogue.failures("unknown") == []
+    catalogue.close()
+
+
+def test_the_reason_of_a_full_transfer_is_kept_under_its_new_name(tmp_path: Path) -> None:
+    raw = sqlite3.connect(tmp_path / "c")
+    for script in MIGRATIONS[:4]:
+        raw.executescript(script)
+    raw.execute("PRAGMA user_version = 4")
+    raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    raw.execute("INSERT INTO mirror (id, state, created_ns) VALUES ('m', 'mirrored', 1)")
+    raw.execute(
+        "INSERT INTO transfer (id, mirror_id, verb, why_whole, guid, name, result, started_ns) "
+        "VALUES ('t', 'm', 'initialize', 'first transfer', 'g', 'n', 'done', 5)"
+    )
+    raw.commit()
+    raw.close()
+    catalogue = Catalogue(tmp_path / "c")
+    [transfer] = catalogue.transfers("m", limit=9)
+    assert (transfer.id, transfer.full_reason) == ("t", "first transfer")
     catalogue.close()
