@@ -85,7 +85,7 @@ def _update() -> list[Row]:
     peak = max(peak for _, peak in figures)
     return [
         Row("block update on tmpfs", speed, "MiB/s", ">=", 500, note="verified at the destination"),
-        Row("  memory at the most", peak / (1 << 20), "MiB", "<=", 150),
+        Row("  peak memory", peak / (1 << 20), "MiB", "<=", 150),
     ]
 
 

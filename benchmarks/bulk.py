@@ -82,7 +82,7 @@ def measure() -> list[Row]:
             0.95,
             note=f"{size * 1024 / best:.0f} MiB/s against {size * 1024 / peer_best:.0f} MiB/s",
         ),
-        Row("  memory at the most", max(peaks) / (1 << 20), "MiB", "<=", 150),
+        Row("  peak memory", max(peaks) / (1 << 20), "MiB", "<=", 150),
     ]
 
 

@@ -46,12 +46,12 @@ def measure() -> list[Row]:
     rows = [
         Row(what + ", in memory", RECORDS / memory["seconds"] / 1e6, "M/s", ">=", 10),
         Row("the same from the stored trace", speed, "M/s", ">=", 10),
-        Row("its memory at the most", stored["rss"] / GIB, "GiB", "<=", 8),
+        Row("its peak memory", stored["rss"] / GIB, "GiB", "<=", 8),
         Row(
             f"{3 * RECORDS / 1e6:g} million records out of core: time of each further record",
             slope, "x", "<=", 1.2, note=f"{out_of_core['seconds']:.0f} s",
         ),
-        Row("its memory at the most", out_of_core["rss"] / GIB, "GiB", "<=", 8),
+        Row("its peak memory", out_of_core["rss"] / GIB, "GiB", "<=", 8),
     ]  # fmt: skip
     for name, peer in peers.items():
         times = peer["seconds"] / stored["seconds"]

@@ -1,4 +1,4 @@
-"""adopt: a mirror's definition made anew from the relationship record at one of its ends, when the
+"""adopt: rebuilds a mirror's definition from the relationship record at one of its ends, when the
 host that controlled it is lost with all that it had. And the owner's word on which site is the
 source, where no record says it.
 """
@@ -92,7 +92,7 @@ def plan(
     here = _site_at(record, ends[0])
     there = next(site for site in record.sites if site is not here)
     if len(ends) > 1 and len(here.endpoints) == 1:
-        # A dataset with all below it is called as the dataset alone.
+        # A dataset and its descendants have the endpoint of the dataset alone.
         kind = parse_endpoint(here.endpoints[0]).kind
         mine, other = ([end._replace(kind=kind)] for end in ends)
     elif _called(ends[0], exactly=True) & _calls(here, exactly=True):
@@ -180,6 +180,6 @@ def _calls(site: SiteRecord, *, exactly: bool) -> set[Endpoint]:
 
 
 def _called(endpoint: Endpoint, *, exactly: bool) -> set[Endpoint]:
-    """An endpoint as it is compared. A dataset with all below it is called as the dataset alone."""
+    """The key by which an endpoint is compared; of a dataset and its descendants, the dataset's."""
     plain = endpoint._replace(kind=endpoint.kind.removesuffix("-tree"))
     return {plain if exactly else plain._replace(host="")}

@@ -16,7 +16,7 @@ from mirrord.scheduler.clockwatch import ClockWatch
 from mirrord.scheduler.health import Finding
 from mirrord.system import clock
 
-_STEP_S = 0.5  # timers that are off by so much are set anew
+_STEP_S = 0.5  # timers that are off by more are set again
 
 
 class ClockGuard:

@@ -45,7 +45,7 @@ from mirrord.system import clock
 from mirrord.system.native import Panic
 from mirrord.system.paths import Paths, local_zone
 
-_DANGER = 0.9  # a promise is in danger when its run would end later than this part of it
+_AT_RISK = 0.9  # an RPO is at risk when the run would end later than this share of it
 
 
 _Crew = Callable[[Callable[[Service], Any], Watcher], asyncio.Future[Any]]
@@ -343,7 +343,7 @@ class Daemon:
         lag_s, left_s = watched.lag_s(), running.left_s()
         if promise_s is None or lag_s is None or left_s is None:
             return False
-        return lag_s + left_s > _DANGER * promise_s
+        return lag_s + left_s > _AT_RISK * promise_s
 
     # The API (mirrord.control.server.Backend)
 

@@ -30,7 +30,7 @@ def report(job: Job, outcome: Outcome) -> None:
     waited = data.get("throttled_s", 0.0)
     throttled = f", {format_duration(waited)} of it throttled" if waited > 0.1 else ""
     resumed = (
-        f", after {format_size(data['resumed_bytes'])} of an earlier try"
+        f", after {format_size(data['resumed_bytes'])} of an earlier attempt"
         if data.get("resumed_bytes")
         else ""
     )

@@ -40,7 +40,7 @@ class Timers(Protocol):
         """When the next call is due, or None."""
 
     def retime(self) -> None:
-        """The wall clock was stepped: find all next times anew."""
+        """The wall clock was stepped: recompute all next times."""
 
     def wake(self) -> None:
         """The machine was suspended: call now what came due meanwhile."""

@@ -94,6 +94,6 @@ def plainly_well(watched: Watched) -> bool:
 
 def is_held(watched: Watched) -> bool:
     """Whether no run may begin by itself: a command holds the mirror, or an interrupted operation
-    waits for a decision. A run could only fail on that, each time anew.
+    waits for a decision. A run would only fail on that, every time.
     """
     return watched.held > 0 or any(fault.kind == "interrupted" for fault in watched.faults)

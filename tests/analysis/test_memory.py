@@ -35,6 +35,6 @@ def test_a_stored_trace_is_read_piece_by_piece(tmp_path: Path) -> None:
     for batch in TraceFile(path).batches(COLUMNS, rows=GROUP):
         records += len(batch)
         held.append(pa.total_allocated_bytes())
-    # Some groups at the most, never all that was read of the file.
+    # At most a few groups, never all that was read of the file.
     assert records == GROUPS * GROUP
     assert max(held) - before < 6_000_000, [each - before for each in held]

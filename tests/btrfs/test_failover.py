@@ -1,4 +1,4 @@
-"""Break, resync and the way back, and a crash at every step of each."""
+"""Break, resync and failback, and a crash at every step of each."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def fed(pieces: list[bytes], repeats: int, part: int, parts: int) -> BtrfsExtent
 def test_a_delta_of_tens_of_millions_of_extents_takes_bounded_memory() -> None:
     """24 million extents: 384 MiB were all of them held, and twice that while they are gathered."""
     pieces = [extents(at, 100_000) for at in range(0, 400_000, 100_000)]
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is reset
     before = rss_bytes()
     repeats = 60
     old = fed(pieces, repeats, 0, 1)

@@ -291,7 +291,7 @@ def test_a_receiver_waits_for_the_program_of_one_that_was_killed(
 
 
 def test_a_checkpoint_that_is_older_than_the_driver_object_is_seen(pair: Pair) -> None:
-    """Another process has written on meanwhile: what was seen of the file counts no more."""
+    """Another process has written on meanwhile: what was read of the file before is outdated."""
     base, snapshot, whole = grown(pair)
     driver = BtrfsDriver(str(pair.backup))
     interrupted(pair, base, snapshot, whole[: 6 << 20])

@@ -281,16 +281,16 @@ def test_a_monitor_without_a_service_says_that_no_schedule_is_kept(block: World)
     file = block.paths.mirrors / f"{NAME}.toml"
     add_lines(file, 'schedule = "hourly"')
     critical = block.cli("monitor")
-    assert critical.returncode == 2 and "no service runs" in critical.stdout
+    assert critical.returncode == 2 and "the daemon is not running" in critical.stdout
     assert block.cli("monitor", "hoem").returncode == 3
 
 
 def test_what_needs_a_service_or_a_terminal_says_so(block: World) -> None:
     block.initialized()
-    refused(block.cli("reload"), 1, "no service is running")
+    refused(block.cli("reload"), 1, "the daemon is not running")
     refused(block.cli("watch"), 2, "needs a terminal")
-    assert block.cli("alarms").stdout == "No alarms.\n"
-    assert "Nothing is in doubt" in block.cli("alarms", "--accept-clock").stdout
+    assert block.cli("alarms").stdout == "No active alarms.\n"
+    assert "No clock change is pending" in block.cli("alarms", "--accept-clock").stdout
 
 
 def test_a_wrong_settings_file_is_named_with_its_line(block: World) -> None:

@@ -1,4 +1,4 @@
-"""Sites on the command line: their names, the older form, and what cannot be meant."""
+"""Sites on the command line: their names, the older form, and invalid ones."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def test_sites_have_the_names_that_create_was_told(block: World) -> None:
 @pytest.mark.parametrize(
     ("sites", "says"),
     [
-        ("berlin", "two sites with different names: given: berlin"),
+        ("berlin", "sites of a mirror need different names: given: berlin"),
         ("", "'' is not a valid name for a site|two sites"),
-        ("a,b,c", "two sites with different names: given: a, b, c"),
-        ("a,a", "two sites with different names"),
+        ("a,b,c", "sites of a mirror need different names: given: a, b, c"),
+        ("a,a", "sites of a mirror need different names"),
         ("a,", "'' is not a valid name for a site"),
         ("a/b,c", "'a/b' is not a valid name for a site"),
         ("../x,c", "'../x' is not a valid name for a site"),

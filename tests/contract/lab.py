@@ -40,7 +40,7 @@ class Lab(Protocol):
         ...
 
     def foreign(self) -> Driver:
-        """A driver on a place that holds somebody else's data."""
+        """A driver on a place that holds foreign data."""
         ...
 
     def change(self, driver: Driver, seed: int) -> None:

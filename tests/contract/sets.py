@@ -30,7 +30,7 @@ class SetLab:
         return Members([lab.destination() for lab in self.labs], NAMES)
 
     def foreign(self) -> Driver:
-        """One of three is somebody else's."""
+        """One of three is foreign."""
         places = [lab.destination() for lab in self.labs]
         return Members([*places[:1], self.labs[1].foreign(), *places[2:]], NAMES)
 

@@ -138,7 +138,7 @@ def kept(world: World) -> list[KeptAside]:
 
 def finish(world: World, scene: Scene, goal: Goal) -> None:
     """The same command again; a reverse that was finished already is not turned back by it."""
-    world.service.abort(NAME, hard=False)  # takes up what was left
+    world.service.abort(NAME, hard=False)  # recovers what was interrupted
     if not scene.turns or world.status()["source"] == goal.source:
         scene.work(world)
     world.service.update(NAME)

@@ -1,5 +1,5 @@
 """The crash matrix of transfers that may break off: broken at every step that keeps what comes, the
-next command goes on, or begins anew, and ends where an undisturbed run would have.
+next command resumes, or starts again, and ends where an undisturbed run would have.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ def test_reverse(matrix: Matrix) -> None:
     for seed, point in enumerate(matrix.points(reverse), 1):
         before, winning = turn(seed)
         met += matrix.attempt(reverse, point, "gone")
-        world.service.abort(NAME, hard=False)  # takes up what was left
+        world.service.abort(NAME, hard=False)  # recovers what was interrupted
         if world.status()["source"] == before:
             reverse()
         else:

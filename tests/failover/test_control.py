@@ -315,7 +315,7 @@ def test_a_mirror_is_adopted_when_its_controller_has_burned(world: World, tmp_pa
     other.service.update(NAME)
     assert world.in_step()
     other.service.break_off(NAME)
-    with pytest.raises(Refused, match="defined here already"):
+    with pytest.raises(Refused, match="already defined here"):
         other.service.adopt(endpoint, yes=True)
     with pytest.raises(NotFound):
         other.service.adopt(endpoint, mirror="other", yes=True)

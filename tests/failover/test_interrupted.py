@@ -1,4 +1,4 @@
-"""A verb is interrupted after the owner's yes; somebody works on; what then?"""
+"""A verb is interrupted after the confirmation, and the volume is written to before recovery."""
 
 from __future__ import annotations
 

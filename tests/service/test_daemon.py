@@ -199,7 +199,7 @@ def test_a_broken_definition_is_refused_at_reload_and_the_old_one_holds(served: 
     assert f"{NAME}.toml:" in caught.value.where
     assert served.daemon.process is not None
     served.daemon.process.send_signal(signal.SIGHUP)
-    until(lambda: served.daemon.text().count("the old ones hold") == 2)
+    until(lambda: served.daemon.text().count("the old ones remain") == 2)
     until(lambda: served.row()["next_ns"])
     file.write_text(good.replace("every 1s", "every 30m"))
     served.daemon.process.send_signal(signal.SIGHUP)

@@ -1,4 +1,4 @@
-"""The service and another host: one connection for all mirrors, an outage, and the way back."""
+"""The service and another host: one connection for all mirrors, an outage, and the return."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from tests.sim.volume import Disk
 
 
 class MemoryRecords(Volume):
-    """They lie in the volume, and are gone with it."""
+    """They are stored in the volume, and are lost with it."""
 
     _disk: Disk
 

@@ -43,6 +43,6 @@ class Roles:
         return self.definitions.load(name)
 
     def adopt(self, definition: Definition) -> None:
-        """The owner says that the sites have changed roles."""
+        """The owner reverses the roles of the sites."""
         with closing(Catalogue(self._catalogue)) as catalogue:
             direction.record(catalogue, definition.id, definition.destination_site)

@@ -154,7 +154,7 @@ def _check_fresh(service: Service, node: Node) -> None:
     allowed_s = schedule.period_s + schedule.jitter_s + 600.0
     lag_s = watched.lag_s() or 0.0
     require(lag_s <= allowed_s, definition, f"it fell behind: {lag_s:.0f} of {allowed_s:.0f} s")
-    require(not watched.alarms.up, definition, f"alarms are up: {watched.alarms.up}")
+    require(not watched.alarms.up, definition, f"alarms are active: {watched.alarms.up}")
     due_ns = service.timers.next_ns(definition.name)
     waits = definition.name in (service.queue.waiting | service.running.jobs)
     require(waits or (due_ns or 0) >= clock.now_ns() - 10**6, definition, "it has no next time")

@@ -1,5 +1,5 @@
 """The service of a fleet: the real scheduler, wired to simulated workers as the daemon wires it to
-its own (mirrord/daemon/daemon.py, watch.py). It crashes, and begins anew from the catalogue.
+its own (mirrord/daemon/daemon.py, watch.py). It crashes, and starts again from the catalogue.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class Service:
         self.sim.spawn(work)
 
     def refresh(self, node: Node) -> None:
-        """Read one mirror anew and look at both of its ends."""
+        """Read one mirror again and probe both of its ends."""
         self._define(node)
         self.scheduler.check(node.definition.name)
 

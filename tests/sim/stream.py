@@ -120,7 +120,7 @@ class Parser:
             magic, items, length, checksum = _HEADER.unpack_from(self._rest)
             end = _HEADER.size + length
             if magic not in (b"HEAD", b"RUNS", b"DONE") or self.done:
-                raise stream_damaged(self._where, "a frame makes no sense")
+                raise stream_damaged(self._where, "a frame is malformed")
             if len(self._rest) < end:
                 break
             whole, self._rest = self._rest[:end], self._rest[end:]
@@ -146,7 +146,7 @@ class Parser:
             self.head = Head(*json.loads(whole[_HEADER.size :]))
             return []
         if self.head is None or len(whole) != _HEADER.size + items * self._stride:
-            raise stream_damaged(self._where, "a frame makes no sense")
+            raise stream_damaged(self._where, "a frame is malformed")
         self._count += items
         offsets = range(_HEADER.size, len(whole), self._stride)
         return [_RECORD.unpack_from(whole, offset) for offset in offsets]

@@ -1,4 +1,4 @@
-"""The owner's own snapshots go along, and he deletes them when he likes: found by a fleet."""
+"""Replicated user snapshots, which the owner deletes at any time: found by a fleet."""
 
 from __future__ import annotations
 

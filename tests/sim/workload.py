@@ -43,7 +43,7 @@ class Writer:
 
 
 class Owner:
-    """Takes snapshots of a source that go along, and deletes old ones, whoever uses them."""
+    """Takes user snapshots of a source that are replicated, and deletes old ones, even in use."""
 
     def __init__(self, sim: Sim, source: MemoryDriver, every_s: float) -> None:
         self.stopped = False

@@ -266,7 +266,7 @@ def damage(game: Game) -> None:
     stores = [path.parent / ".mirrord" / path.name / "snapshots" for path in (game.home, game.view)]
     common = [set(os.listdir(each)) if each.is_dir() else set() for each in stores]
     if what in ("transfer.json", "shown") and len(common[0] & common[1]) < 2:
-        return  # without the only common one there would be no way but to mirror anew
+        return  # without the only common one there would be no way but a new mirror
     if what == "view" and view.is_symlink():
         view.unlink()
     elif what == "mirror.json" and (store / what).exists():

@@ -172,9 +172,7 @@ class Game:
         said = self.commands.run("update", NAME)
         heard = said.output
         while not (said.good and said.words[0] == "update"):
-            died = (
-                self.commands.daemon is not None and "ended before it had answered" in said.output
-            )
+            died = self.commands.daemon is not None and "stopped before it answered" in said.output
             if died:  # at the step that it was to die at
                 self.commands.stop_daemon()
             way = ("update", NAME) if said.good or died else self._way(said, gone)

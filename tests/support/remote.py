@@ -125,7 +125,7 @@ class Remote:
         return path
 
     def change(self, path: Path, data_bytes: int, seed: int = 1) -> None:
-        """Write so much of it anew."""
+        """Rewrite so much of it."""
         made = random.Random(seed)
         with Volume.open(str(path), writable=True) as volume:
             for at in range(0, data_bytes, MIB):

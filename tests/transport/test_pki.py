@@ -219,7 +219,7 @@ def test_nor_can_it_make_certificates(place: Place, serving: Serving, tmp_path: 
     forger.certificate.write_text("-----BEGIN CERTIFICATE" + blocks[1])
     bundle = tmp_path / "forged.pem"
     forger.issue("paris", ["receive=/"], bundle, place.peers)  # even when its file is there
-    # The chain goes along: from the child over the peer's certificate to the authority.
+    # The chain is included: from the child over the peer's certificate to the authority.
     text = bundle.read_text().split("-----BEGIN CERTIFICATE")
     chain = "-----BEGIN CERTIFICATE" + text[1] + "-----BEGIN CERTIFICATE" + text[2]
     prepared = context(

@@ -29,9 +29,9 @@ class Room:
         self.timers = HandTimers(self.hand)
         self.started: list[Job] = []
         self.told: list[tuple[str, Change]] = []
-        self.scheduler = self.anew()
+        self.scheduler = self.restarted()
 
-    def anew(self) -> Scheduler:
+    def restarted(self) -> Scheduler:
         """The scheduler of a service that has just started."""
         self.timers.set.clear()
         self.scheduler = Scheduler(
@@ -256,7 +256,7 @@ def test_times_missed_while_no_service_ran_are_made_up_for_once(room: Room) -> N
     assert room.causes() == ["missed"]
     room.end()
     assert room.causes() == []
-    room.anew().define(
+    room.restarted().define(
         room.define(every("every 1h")).definition,
         every("every 1h"),
         Standing(True, False, clock.now_ns()),

@@ -254,12 +254,12 @@ def test_a_token_of_something_else_is_refused_with_the_reason(zfs_guest: Guest, 
             while chunk := stream.read():
                 rest += len(chunk)
         assert 300_000 < rest < 900_000, "it goes on where that ended"
-        # Made anew under its name, with a snapshot of the same name: another one.
+        # Recreated under its name, with a snapshot of the same name: another one.
         shell(
             zfs_guest,
             f"for s in one two; do zfs release mirrord {home}@$s || true; done;"
             f"zfs destroy -r {home}; zfs create {home}",
         )
-        anew = driver.take_snapshot("one")
+        recreated = driver.take_snapshot("one")
         with pytest.raises(CheckpointUseless, match="it is for"):
-            driver.send(None, anew.guid, checkpoint={"token": good})
+            driver.send(None, recreated.guid, checkpoint={"token": good})

@@ -79,7 +79,7 @@ zfs("set", "mirrord:mark=another", dataset)
 said["marked since"] = programs.take(seen, "third", mark) is None
 zfs("rename", dataset, dataset + ".old")
 zfs("create", dataset)
-said["made anew"] = programs.take(seen, "third", mark) is None
+said["recreated"] = programs.take(seen, "third", mark) is None
 said["gone"] = programs.take(seen._replace(name=dataset + ".none"), "third", mark) is None
 said["third"] = [one for one in listing.load(dataset, (dataset + ".old",), None, dataset).entries
                  if one.name == "third"]

@@ -1,4 +1,4 @@
-"""A dataset with all below it as one mirror (`create --recursive`), on real pools."""
+"""A dataset and its descendants as one mirror (`create --recursive`), on real pools."""
 
 from __future__ import annotations
 

@@ -100,5 +100,5 @@ def summary() -> tuple[bool, list[str]]:
             lines.append(f"REAL OPENZFS WAS NOT TESTED, no virtual machine: {kept.hindered}")
         elif kept.versions:
             lines.append(f"{kept.name}: {kept.versions}")
-        lines += [f"{kept.name} was lost and started anew: {why}" for why in kept.lost]
+        lines += [f"{kept.name} was lost and restarted: {why}" for why in kept.lost]
     return not (_first.hindered or _second.hindered), lines

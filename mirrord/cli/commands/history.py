@@ -29,7 +29,7 @@ def history(
         return
     lines: list[tuple[int, str]] = []
     for row in found["transfers"]:
-        how = "incremental" if row["base"] else "whole"
+        how = "incremental" if row["base"] else "full"
         resumed = " resumed" if row["resumed_bytes"] else ""
         tail = f"  {row['error']}" if row["error"] else ""
         if row["spread_ms"]:

@@ -126,7 +126,7 @@ def details(row: dict[str, Any]) -> list[str]:
         lines.append(f"  schedule     {' or '.join(row['schedule'])}{soon}")
     last = row["last_transfer"]
     if last:
-        how = "incremental" if last["base"] else "whole"
+        how = "incremental" if last["base"] else "full"
         lines.append(
             f"  last         {last['result']}: {how}, {format_size(last['stream_bytes'])} in "
             f"{format_duration(last['duration_ms'] / 1000)}"

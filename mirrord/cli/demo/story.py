@@ -41,7 +41,7 @@ class Story:
         self.environment = {"MIRRORD_HOME": str(folder / "mirrord")}
 
     def tell(self) -> None:
-        """All of it, from the stage to the way back."""
+        """The whole story, from the setup to the failback."""
         place = self.place
         say(f"The stage: {place.story}.")
         say(f"The source gets its content: {place.fill()}.")
