@@ -22,8 +22,7 @@ def explained() -> Iterator[None]:
                 "no space is left",
                 where=where,
                 why=why,
-                hint="Free space and run the same command again; nothing that was committed is "
-                "lost.",
+                hint="Free space and run the same command again; no committed data is lost.",
             ) from error
         if error.errno in (errno.EPERM, errno.EACCES):
             raise PermissionMissing(

@@ -41,10 +41,7 @@ def create(
     ] = None,
     rpo: Annotated[
         str | None,
-        typer.Option(
-            metavar="DURATION",
-            help="The recovery point objective: the highest lag allowed, such as 30m.",
-        ),
+        typer.Option(metavar="DURATION", help="Recovery point objective: the lag allowed, as 30m."),
     ] = None,
     throttle: Annotated[
         str | None,
