@@ -230,7 +230,7 @@ class Volume(abc.ABC):
     @changing
     def relate(self, record: Relationship, after: int) -> None:
         """Replace the mirror's record, whose epoch is `after` (0: it is missing or damaged), in one
-        step. `Fenced` when it has another epoch; does nothing when the same record exists already.
+        step. `Fenced` when it has another epoch; does nothing when the same record already exists.
         The record is kept by promote and rollback. Not for an ABSENT place.
         """
         with self.lock(f"mirrord {record.name}"):

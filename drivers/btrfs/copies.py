@@ -29,7 +29,7 @@ def begin(place: Layout, wanted: str, where: str) -> Path:
         raise refusals.nothing_shown(where)
     path = Path(wanted) if wanted else place.view.with_name(f"{place.view.name}-test")
     if os.path.lexists(path):
-        raise refusals.not_empty(str(path), "it exists already")
+        raise refusals.not_empty(str(path), "it already exists")
     if not path.parent.is_dir():
         raise Refused(
             "no parent folder for the copy", where=str(path), why=f"{path.parent} does not exist"

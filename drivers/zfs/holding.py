@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mirrord.drivers.zfs import command, marks
 
-#: Errors that are ignored: the hold exists already, or the snapshot no longer exists.
+#: Errors that are ignored: the hold already exists, or the snapshot no longer exists.
 _IGNORED = "tag already exists", "does not exist"
 
 

@@ -33,7 +33,7 @@ _POLL_S = 0.02
 
 @dataclass(slots=True)
 class HeldReceive:
-    """child: None when there is nothing to receive, as the snapshot exists already. writing: its
+    """child: None when there is nothing to receive, as the snapshot already exists. writing: its
     input. lock: the lock that it holds while it runs. target: the snapshot's name here.
     """
 

@@ -28,7 +28,7 @@ def serve_unix(path: Path, settings: Settings, paths: Paths) -> None:
     """Serve all clients of the unix socket at `path`, until this thread is interrupted.
 
     Only the socket's owner may connect; a chmod of the socket and its folder can permit others.
-    `Busy` when the socket exists already.
+    `Busy` when the socket already exists.
     """
     locks.share_process()
     os.umask(0o077)
@@ -68,7 +68,7 @@ def _bound(path: Path) -> Iterator[socket.socket]:
                     "cannot listen on the socket", where=str(path), why=error.strerror or str(error)
                 ) from error
             raise Busy(
-                "the socket exists already",
+                "the socket already exists",
                 where=str(path),
                 hint="If no agent listens there (it was left by a crash), remove the file.",
             ) from error

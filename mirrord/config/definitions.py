@@ -111,7 +111,7 @@ class Definitions:
         path = self.file(name)
         if path.exists():
             raise Refused(
-                f"a mirror called '{name}' exists already",
+                f"a mirror called '{name}' already exists",
                 where=str(path),
                 hint=f"Choose another name, or run 'mirrord delete {name}' first.",
             )

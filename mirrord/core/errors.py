@@ -8,7 +8,7 @@ Each class has a stable `code`: docs/errors.md lists them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from mirrord.core.text import harmless
 
@@ -24,8 +24,14 @@ class MirrordError(Exception):
 
     code = "internal"
     exit_status = 1
+    #: Every error with a code of its own, by that code.
+    by_code: ClassVar[dict[str, type[MirrordError]]] = {}
     #: Whether the same command may succeed later without any action by the user.
     retryable = False
+
+    def __init_subclass__(cls) -> None:
+        if "code" in vars(cls):
+            MirrordError.by_code[cls.code] = cls
 
     def __init__(self, what: str, *, where: str = "", why: str = "", hint: str = "") -> None:
         super().__init__(what)
@@ -220,7 +226,7 @@ def pack_error(error: MirrordError) -> dict[str, object]:
 
 def unpack_error(packed: Mapping[str, Any]) -> MirrordError:
     """The same error, of the same class."""
-    kind = _by_code().get(str(packed.get("error")), MirrordError)
+    kind = MirrordError.by_code.get(str(packed.get("error")), MirrordError)
     error = MirrordError.__new__(kind)
     MirrordError.__init__(
         error,
@@ -245,11 +251,3 @@ def copy_of(error: MirrordError) -> MirrordError:
     for note in getattr(error, "__notes__", ()):
         made.add_note(note)
     return made
-
-
-def _by_code() -> dict[str, type[MirrordError]]:
-    return {
-        each.code: each
-        for each in globals().values()
-        if isinstance(each, type) and issubclass(each, MirrordError)
-    }

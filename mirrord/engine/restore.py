@@ -84,7 +84,7 @@ def restore_files(
     for _old, new in jobs:
         if os.path.lexists(new) and not overwrite:
             raise Refused(
-                "a file of that name exists already",
+                "a file of that name already exists",
                 where=str(new),
                 hint="Add --overwrite (the existing one is kept as NAME.before-restore), or give "
                 "another folder with --to.",
@@ -193,7 +193,7 @@ def _copy(old: Path, new: Path) -> None:
         if os.path.lexists(kept):
             _remove(staged)
             raise Refused(
-                "a file kept by an earlier restore exists already",
+                "a file kept by an earlier restore already exists",
                 where=str(kept),
                 hint="Check it, then remove or rename it.",
             )

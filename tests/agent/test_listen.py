@@ -126,7 +126,7 @@ def test_a_mirror_over_a_unix_socket(tmp_path: Path) -> None:
             timeout=PATIENCE_S,
         )
         assert second.returncode == Busy.exit_status
-        assert "the socket exists already" in second.stderr
+        assert "the socket already exists" in second.stderr
     assert not socket.exists()
 
 

@@ -58,7 +58,7 @@ def test_a_whole_folder_comes_back(files: tuple[World, Path]) -> None:
 def test_what_is_there_is_kept_unless_told_and_even_then_beside(files: tuple[World, Path]) -> None:
     world, home = files
     (home / "etc" / "hosts").write_text("two\n")
-    with pytest.raises(Refused, match="a file of that name exists already"):
+    with pytest.raises(Refused, match="a file of that name already exists"):
         restore(world, "etc/hosts")
     assert (home / "etc" / "hosts").read_text() == "two\n"
     restore(world, "etc/hosts", overwrite=True)

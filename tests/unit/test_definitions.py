@@ -333,7 +333,7 @@ def test_two_mirrors_share_neither_destination_nor_id(tmp_path: Path) -> None:
         folder.add(definition("other", id="cd"))
     with pytest.raises(ConfigError, match="have the same id"):
         folder.add(definition("other", destination=parse_endpoint("block:/srv/c")))
-    with pytest.raises(MirrordError, match="exists already"):
+    with pytest.raises(MirrordError, match="already exists"):
         folder.add(definition())
 
 

@@ -118,7 +118,7 @@ def test_an_endpoint_is_tidied() -> None:
         ("btrf:/data", "btrfs:/data"),
         ("ext4:/data", "Known kinds"),
         ("btrfs:data", "btrfs:/srv/data"),
-        ("btrfs:/a/../b", "plainly"),
+        ("btrfs:/a/../b", "without '..'"),
         ("btrfs://root@host", "/PATH"),
         ("btrfs://ro ot@host/x", "USER@HOST"),
         ("btrfs://host:99999/x", "USER@HOST"),

@@ -64,7 +64,7 @@ def test_a_lost_file_comes_back_with_all_that_belongs_to_it(zfs_guest: Guest) ->
     facts = [12, 34, "0o100640", "kept"]
     assert said == {
         "newest": ["second", *facts],
-        "there already": "a file of that name exists already",
+        "there already": "a file of that name already exists",
         "older": ["first", *facts],
         "kept": "second",
         "elsewhere": ["second", *facts],

@@ -67,7 +67,7 @@ def add(
 
 
 def _walk(name: str, wanted: dict[str, Any], allowed: Allowed, *, as_json: bool) -> None:
-    """Step by step; what exists already is kept."""
+    """Step by step; what already exists is kept."""
     from mirrord.control import hosts
 
     found = paths.standard()
