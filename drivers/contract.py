@@ -268,8 +268,8 @@ class Source(Volume):
     @changing
     @abc.abstractmethod
     def take_snapshot(self, name: Name) -> Snapshot:
-        """Take a durable, read-only snapshot of the live volume. One of that name that exists
-        already (from an earlier attempt) is returned as it is. Raises `NoSpace`.
+        """Take a durable, read-only snapshot of the live volume. One of that name that already
+        exists (from an earlier attempt) is returned as it is. Raises `NoSpace`.
         """
 
     def base_left(self, guid: str) -> Snapshot | None:
