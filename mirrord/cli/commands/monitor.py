@@ -1,4 +1,4 @@
-"""`mirrord monitor`: a check for Nagios-compatible plugins' callers."""
+"""`mirrord monitor`: a Nagios-compatible plugin."""
 
 from __future__ import annotations
 

@@ -1,0 +1,167 @@
+"""All that shows a mirror's status says the same: JSON, the table, /metrics and `monitor`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from mirrord.cli.commands.status import details, table
+from mirrord.control.monitor import judge
+from mirrord.core.errors import TransferFailed
+from mirrord.core.model import Definition, Endpoint, Promise
+from mirrord.core.units import format_duration
+from mirrord.daemon.metrics import Metrics
+from mirrord.daemon.running import Running
+from mirrord.daemon.status_store import StatusStore
+from mirrord.engine import report
+from mirrord.scheduler.health import Finding
+from mirrord.scheduler.jobs import Caps, Job, Outcome
+from mirrord.scheduler.scheduler import Scheduler
+from mirrord.scheduler.watched import Standing
+from mirrord.system import clock
+from tests.unit.ticking import Hand, HandTimers, every
+
+STATES = 1000
+MIRRORS = ("a", "b", "c")
+FAULT = Finding("destination", "error", "the destination is another disk")
+
+
+class Host:
+    """A daemon's scheduler, status and metrics, with clocks moved by hand."""
+
+    def __init__(self, hand: Hand, chance: random.Random) -> None:
+        self.hand, self.chance = hand, chance
+        self.started: list[Job] = []
+        self.scheduler = Scheduler(
+            HandTimers(hand),
+            self.started.append,
+            caps=Caps(9, 9, 9),
+            chance=chance,
+            told=lambda _name, _change: None,
+        )
+        self.store = StatusStore(self.scheduler)
+        self.metrics = Metrics(self.scheduler, self.store, lambda: ())
+
+    def mirror(self, name: str) -> None:
+        """Define a mirror in any state, as a probe of its ends has found it."""
+        chance, end = self.chance, Endpoint("memory", f"/{name}")
+        mirrored, quiesced = chance.random() < 0.8, chance.random() < 0.2
+        age_s = chance.choice([0.0, 5.0, 59.9, 600.0, 9000.0])
+        confirmed_ns = clock.now_ns() - round(age_s * 1e9) if chance.random() < 0.9 else 0
+        faults = (FAULT,) if chance.random() < 0.2 else ()
+        base_risk = "the base was deleted" if chance.random() < 0.1 else ""
+        schedule = every("every 1m") if chance.random() < 0.5 else None
+        promise = Promise(chance.choice([None, 4.0, 60.0, 3600.0]))
+        standing = Standing(mirrored, quiesced, confirmed_ns)
+        definition = Definition(name, f"id-{name}", end, end, promise=promise)
+        self.scheduler.define(definition, schedule, standing)
+        problems = [fault.text for fault in faults] + ([base_risk] if base_risk else [])
+        row = report.unknown(name, "") | {
+            "id": definition.id,
+            "state": "mirrored" if mirrored else chance.choice(["broken-off", "uninitialized"]),
+            "problems": problems,
+            "faults": [fault._asdict() for fault in faults],
+            "base_risk": base_risk,
+            "quiesced": quiesced,
+            "confirmed_ns": confirmed_ns,
+            "schedule": ["every 1m"] if schedule else [],
+        }
+        self.store.put(name, row)
+        self.scheduler.found(name, standing, base_risk, faults)
+        if chance.random() < 0.3 and self.scheduler.due(name, "asked", "asked for"):
+            self.run(name)
+
+    def run(self, name: str) -> None:
+        """A run that goes on, or has ended."""
+        running = Running(self.scheduler.mirrors[name])
+        if self.chance.random() < 0.5:
+            self.store.running[name] = running
+            running.transfer("snapshot", 1 << 30, 0)
+            self.hand.sleep_s(self.chance.choice([1.0, 40.0]))
+            running.moved(self.chance.choice([0, 1 << 20]))
+            return
+        error = TransferFailed("the connection was lost") if self.chance.random() < 0.7 else None
+        data: dict[str, Any] = {} if error else {"confirmed_ns": clock.now_ns()}
+        self.scheduler.finished(name, Outcome("" if error else "done", 1.0, data, error))
+
+    def gauges(self) -> dict[str, dict[str, float]]:
+        """What /metrics shows, by name and mirror."""
+        found: dict[str, dict[str, float]] = {}
+        for family in text_string_to_metric_families(self.metrics.text()[0].decode()):
+            for sample in family.samples:
+                if "kind" not in sample.labels and "mirror" in sample.labels:
+                    found.setdefault(sample.name, {})[sample.labels["mirror"]] = sample.value
+        return found
+
+    def alarms_shown(self) -> set[tuple[str, str, str]]:
+        """The alarms in /metrics, as mirror, kind and level."""
+        return {
+            (sample.labels["mirror"], sample.labels["kind"], sample.labels["level"])
+            for family in text_string_to_metric_families(self.metrics.text()[0].decode())
+            for sample in family.samples
+            if sample.name == "mirrord_alarm" and sample.value == 1
+        }
+
+
+@pytest.fixture
+def hand() -> Iterator[Hand]:
+    made = Hand()
+    clock.use(made)
+    yield made
+    clock.use(None)
+
+
+def agree(host: Host) -> None:
+    rows = host.store.rows()
+    gauges = host.gauges()
+    alarms = [
+        {**alarm, "mirror": row["name"], "mirror_id": row["id"]}
+        for row in rows
+        for alarm in row["alarms"]
+    ]
+    assert host.alarms_shown() == {(a["mirror"], a["kind"], a["level"]) for a in alarms}
+    lines = table(rows)[1:]
+    for row, line in zip(rows, lines, strict=True):
+        name, cells = row["name"], [cell.strip() for cell in line.split("  ") if cell]
+        for key, gauge in (
+            ("lag_s", "lag_seconds"),
+            ("rpo_s", "rpo_seconds"),
+            ("rpo_used", "rpo_used_ratio"),
+        ):
+            assert gauges.get(f"mirrord_{gauge}", {}).get(name) == row[key], (row, gauge)
+        assert gauges["mirrord_mirrored"][name] == (row["state"] == "mirrored")
+        assert gauges["mirrord_quiesced"][name] == row["quiesced"]
+        assert gauges["mirrord_running"][name] == (row["running"] is not None)
+        assert cells[:2] == [name, row["state"]]
+        assert cells[2].split()[0].rstrip(",") == row["activity"]
+        lag = format_duration(row["lag_s"]) if row["lag_s"] is not None else "-"
+        assert cells[3] == lag and (lag == "-" or f"lag          {lag}" in "\n".join(details(row)))
+        assert row["healthy"] == (not row["problems"])
+        assert ("!" in line) == (not row["healthy"]), line
+        verdict = judge([row], [a for a in alarms if a["mirror"] == name], service_runs=True)
+        exceeded = row["rpo_used"] is not None and row["rpo_used"] >= 1
+        assert (verdict.status > 0) == (exceeded or not row["healthy"]), (verdict, row)
+        assert verdict.status == 2 or all(a["level"] != "error" for a in row["alarms"])
+        if row["lag_s"] is not None:
+            assert f"'{name}'={row['lag_s']:.0f}s" in verdict.line
+
+
+def test_they_agree_in_any_state(hand: Hand) -> None:
+    healthy = running = alarmed = 0
+    for seed in range(STATES):
+        host = Host(hand, random.Random(seed))
+        for name in MIRRORS:
+            host.mirror(name)
+        hand.sleep_s(host.chance.choice([0.0, 30.0, 300.0]))
+        for name in MIRRORS:
+            host.scheduler.check(name)
+        agree(host)
+        rows = host.store.rows()
+        healthy += sum(row["healthy"] for row in rows)
+        running += sum(row["running"] is not None for row in rows)
+        alarmed += sum(bool(row["alarms"]) for row in rows)
+    assert min(healthy, running, alarmed) > 100
