@@ -54,7 +54,7 @@ def adopt(
         planned = plan(service.definitions, service.driver(ends[0]), ends, mirror, name)
         if not yes:
             data = {"plan": list(planned.lines)}
-            return Result("needs-yes", "\n".join(planned.lines), data)
+            return Result("confirmation-required", "\n".join(planned.lines), data)
         service.definitions.add(planned.definition)
     adopted = planned.definition.name
     try:

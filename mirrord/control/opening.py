@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 #: Results of verbs that only said what they would do.
-_NOTHING_DONE = frozenset({"needs-yes", "planned", "refused"})
+_NOTHING_DONE = frozenset({"confirmation-required", "planned", "refused"})
 
 
 class Opener:

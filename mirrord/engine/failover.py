@@ -214,7 +214,7 @@ def resync(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
         check_source(mirror.source.facts(), str(mirror.source), mirror.id)
         failback = _plan_resync(mirror)
         if not yes:
-            return Result("needs-yes", "\n".join(failback.lines), failback.data())
+            return Result("confirmation-required", "\n".join(failback.lines), failback.data())
         if not force:
             failover_steps.refuse_writers(mirror.destination, mirror.name)
         if recovered.pending is not None:
@@ -302,7 +302,7 @@ def reverse(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
         planned = mirror.row().state is State.MIRRORED
         failback = _plan_reverse(mirror, planned=planned)
         if not yes:
-            return Result("needs-yes", "\n".join(failback.lines), failback.data())
+            return Result("confirmation-required", "\n".join(failback.lines), failback.data())
         if not force:
             failover_steps.refuse_writers(mirror.source, mirror.name)
         if planned:

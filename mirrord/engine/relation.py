@@ -296,7 +296,7 @@ def take_over(mirror: Mirror, *, yes: bool) -> Result:
         ]
         if not yes:
             data = {"plan": lines, "controller": record.controller}
-            return Result("needs-yes", "\n".join(lines), data)
+            return Result("confirmation-required", "\n".join(lines), data)
         begin_epoch(mirror, record.epoch + 1, record.intent)
         mirror.row()
         text = f"took over from the controller {record.controller}, epoch {record.epoch + 1}"

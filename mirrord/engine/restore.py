@@ -235,7 +235,7 @@ def restore_all(mirror: Mirror, *, snapshot: str | None, yes: bool, force: bool 
             )
         failback, base = _plan(mirror, chosen)
         if not yes:
-            return Result("needs-yes", "\n".join(failback.lines), failback.data())
+            return Result("confirmation-required", "\n".join(failback.lines), failback.data())
         if not force:
             failover_steps.refuse_writers(mirror.source, mirror.name)
         if recovered.pending is not None:

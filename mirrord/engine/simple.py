@@ -147,7 +147,9 @@ def resume_operation(mirror: Mirror, *, yes: bool) -> Result:
             ]
             if not yes:
                 return Result(
-                    "needs-yes", "\n".join(lines), {"verb": operation.verb, "plan": lines}
+                    "confirmation-required",
+                    "\n".join(lines),
+                    {"verb": operation.verb, "plan": lines},
                 )
             finished = failover_steps.finish(mirror, operation)
             kept = f"\nThe later changes are kept as {finished.kept}." if finished.kept else ""

@@ -204,7 +204,7 @@ def test_a_takeover_relieves_the_controller(world: World, tmp_path: Path) -> Non
     in_third_epoch(world)
     other = other_world(world, world.lab, tmp_path / "other")
     planned = other.service.takeover(NAME, yes=False)
-    assert planned.status == "needs-yes"
+    assert planned.status == "confirmation-required"
     assert [one.epoch for one in records(world)] == [3, 3]
     assert other.service.takeover(NAME, yes=True).data["epoch"] == 4
     assert other.service.takeover(NAME, yes=True).status == "already_controls"
@@ -308,7 +308,7 @@ def test_a_mirror_is_adopted_when_its_controller_has_burned(world: World, tmp_pa
     mirror_id = record(world.lab.source()).mirror_id
     endpoint = world.end("destination")
     asked = other.service.adopt(endpoint, yes=False)
-    assert asked.status == "needs-yes" and not list(other.paths.mirrors.iterdir())
+    assert asked.status == "confirmation-required" and not list(other.paths.mirrors.iterdir())
     assert other.service.adopt(endpoint, mirror=mirror_id, yes=True).status == "done"
     [found] = other.service.status()
     assert (found["source"], found["destination"]) == (world.end("source"), endpoint)

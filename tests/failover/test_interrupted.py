@@ -94,7 +94,7 @@ def test_later_work_stops_an_interrupted_verb(world: World, verb: str, way_on: s
         assert kept(world, driver) == []
     else:
         asked = world.service.resume_operation(NAME, yes=False)
-        assert asked.status == "needs-yes" and world.lab.content(driver) == later
+        assert asked.status == "confirmation-required" and world.lab.content(driver) == later
         done = world.service.resume_operation(NAME, yes=True)
         assert done.data["kept_as"] in done.text and kept(world, driver) == [later]
         world.service.update(NAME)

@@ -83,7 +83,7 @@ def test_a_plan_names_what_is_lost_and_who_writes(mirror: Mirror) -> None:
     with (mirror.view / "file").open("a") as held:
         (mirror.view / "other").write_text("of its own")
         plan = mirror.service.resync(NAME, yes=False)
-    assert plan.status == "needs-yes" and plan.data["lost_files"] == ["other"]
+    assert plan.status == "confirmation-required" and plan.data["lost_files"] == ["other"]
     [writer] = plan.data["writers"]
     assert writer["pid"] == os.getpid() and writer["path"] == held.name
     assert "other" in plan.text and f"Process {os.getpid()}" in plan.text

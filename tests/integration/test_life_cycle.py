@@ -78,7 +78,7 @@ def test_break_write_and_resync_keeps_the_losing_side(world: World) -> None:
     with pytest.raises(Refused, match="broken off"):
         world.service.update(NAME)
     asked = world.service.resync(NAME, yes=False)
-    assert asked.status == "needs-yes" and asked.data["lost_changes"] > 0
+    assert asked.status == "confirmation-required" and asked.data["lost_changes"] > 0
     assert world.view_content() == losing, "asking changes nothing"
     done = world.service.resync(NAME, yes=True)
     assert done.status == "done"
@@ -114,7 +114,7 @@ def test_reverse_after_a_break_and_back_again(world: World) -> None:
     world.service.break_off(NAME)
     world.lab.change(world.lab.destination(), 5)
     winning = world.view_content()
-    assert world.service.reverse(NAME, yes=False).status == "needs-yes"
+    assert world.service.reverse(NAME, yes=False).status == "confirmation-required"
     assert world.service.reverse(NAME, yes=True).status == "done"
     assert world.source_content() == winning == world.view_content()
     status = world.status()
@@ -262,7 +262,9 @@ def test_restore_all_brings_the_source_back(world: World) -> None:
     middle = world.source_content()
     world.lab.change(world.lab.source(), 2)
     newest = world.source_content()
-    assert world.service.restore_all(NAME, snapshot=None, yes=False).status == "needs-yes"
+    assert (
+        world.service.restore_all(NAME, snapshot=None, yes=False).status == "confirmation-required"
+    )
     assert world.service.restore_all(NAME, snapshot=None, yes=True).status == "done"
     assert world.source_content() == middle
     [kept] = [s for s in world.lab.source().snapshots() if s.kind is SnapshotKind.DIVERGED]

@@ -77,7 +77,9 @@ def test_break_resync_and_reverse_of_a_tree(trees: Trees) -> None:
     trees.write("own/file", "a child of the destination's", place)
     trees.write("a/file", "meanwhile at the source")
     asked = trees.service.resync(NAME, yes=False)
-    assert asked.status == "needs-yes" and "b/file" in asked.text and "own/" in asked.text
+    assert (
+        asked.status == "confirmation-required" and "b/file" in asked.text and "own/" in asked.text
+    )
     trees.service.resync(NAME, yes=True)
     trees.the_same()
     kept = [one for one in trees.beside(place) if one.count("/") == place.count("/")]

@@ -32,7 +32,7 @@ def test_a_tree_goes_back_whole_and_keeps_what_it_had(trees: Trees) -> None:
     trees.write("own/file", "a child made since")
     trees.change_disk(3)
     asked = trees.service.restore_all(NAME, snapshot=None, yes=False)
-    assert asked.status == "needs-yes" and "a/deep/file" in asked.text, asked.text
+    assert asked.status == "confirmation-required" and "a/deep/file" in asked.text, asked.text
     assert trees.read("a/deep/file", trees.source) == "a mistake"
     assert trees.service.restore_all(NAME, snapshot=None, yes=True).status == "done"
     assert trees.digests(trees.source) == wanted

@@ -30,7 +30,7 @@ def adopt(
 ) -> None:
     with service(quiet=as_json) as built:
         result = built.adopt(endpoint, other=other, mirror=mirror, name=name, yes=yes)
-        if result.status == "needs-yes":
+        if result.status == "confirmation-required":
             confirm(result, command=f"mirrord adopt {endpoint}", as_json=as_json)
             result = built.adopt(endpoint, other=other, mirror=mirror, name=name, yes=True)
         show(result, as_json=as_json)

@@ -48,7 +48,7 @@ def restore(
             )
         else:
             result = built.restore_all(name, snapshot=snapshot, yes=yes, force=force)
-            if result.status == "needs-yes":
+            if result.status == "confirmation-required":
                 confirm(result, command=f"mirrord restore {name} --all", as_json=as_json)
                 result = built.restore_all(name, snapshot=snapshot, yes=True, force=force)
         show(result, as_json=as_json)

@@ -11,7 +11,7 @@ def resume_operation(name: Name, yes: Yes = False, as_json: Json = False) -> Non
     """
     with service(quiet=as_json) as built:
         result = built.resume_operation(name, yes=yes)
-        if result.status == "needs-yes":
+        if result.status == "confirmation-required":
             confirm(result, command=f"mirrord resume-operation {name}", as_json=as_json)
             result = built.resume_operation(name, yes=True)
         show(result, as_json=as_json)

@@ -9,7 +9,7 @@ def resync(name: Name, yes: Yes = False, force: Force = False, as_json: Json = F
     """Shows first what would be lost; that is kept as a diverged snapshot."""
     with service(quiet=as_json) as built:
         result = built.resync(name, yes=yes, force=force)
-        if result.status == "needs-yes":
+        if result.status == "confirmation-required":
             confirm(result, command=f"mirrord resync {name}", as_json=as_json)
             result = built.resync(name, yes=True, force=force)
         show(result, as_json=as_json)

@@ -9,7 +9,7 @@ def reverse(name: Name, yes: Yes = False, force: Force = False, as_json: Json = 
     """Shows first what would be lost; that is kept as a diverged snapshot."""
     with service(quiet=as_json) as built:
         result = built.reverse(name, yes=yes, force=force)
-        if result.status == "needs-yes":
+        if result.status == "confirmation-required":
             confirm(result, command=f"mirrord reverse {name}", as_json=as_json)
             result = built.reverse(name, yes=True, force=force)
         show(result, as_json=as_json)

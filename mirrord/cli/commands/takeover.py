@@ -21,7 +21,7 @@ def takeover(
     """--source is for when neither the catalogue nor the ends record which site is the source."""
     with service(quiet=as_json) as built:
         result = built.takeover(name, source=source, yes=yes)
-        if result.status == "needs-yes":
+        if result.status == "confirmation-required":
             confirm(result, command=f"mirrord takeover {name}", as_json=as_json)
             result = built.takeover(name, yes=True)
         show(result, as_json=as_json)
