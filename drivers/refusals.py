@@ -83,7 +83,7 @@ def not_empty(where: str, found: str) -> MirrordError:
     return Refused(
         "the destination is not empty",
         where=where,
-        why=f"{found}; mirrord did not create that and does not change it",
+        why=f"{found}; mirrord does not overwrite it",
         hint="Give a path that does not exist yet, or an empty directory.",
     )
 
@@ -145,7 +145,7 @@ def stream_damaged(where: str, why: str) -> MirrordError:
 def permission_missing(where: str, what: str) -> MirrordError:
     """A privilege is missing."""
     return PermissionMissing(
-        "permission is missing",
+        "permission denied",
         where=where,
         why=what,
         hint="Run it as root (or with sudo).",

@@ -166,7 +166,7 @@ class Agent:
                 f"a {kind} volume cannot be the destination of a peer that may only append",
                 where=str(driver),
                 why="its snapshots are lost when the source reuses their blocks",
-                hint="Mirror it to a file on a btrfs volume, or omit --append-only.",
+                hint="Use a btrfs or ZFS volume at both ends, or omit --append-only.",
             )
         with self._guard:
             if len(self._opened) >= _HANDLES_MAX:

@@ -31,7 +31,7 @@ def only_agent(paths: Paths, token: str, principal: str) -> Iterator[None]:
     another principal is not ended (`Busy`): a stolen token is of no use.
     """
     if not _TOKEN.fullmatch(token):
-        raise ProtocolError("malformed session token of the other end")
+        raise ProtocolError("malformed session token from the other end")
     folder = paths.run / "agents"
     for one in (paths.run, folder):
         one.mkdir(mode=0o700, parents=True, exist_ok=True)

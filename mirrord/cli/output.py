@@ -21,7 +21,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON (docs/cli-json.md
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Force = Annotated[
     bool,
-    typer.Option("--force", help="Also if files of the losing volume are open for writing."),
+    typer.Option(
+        "--force", help="Also if files of the volume to be rolled back are open for writing."
+    ),
 ]
 
 

@@ -20,7 +20,7 @@ PANELS: dict[str, dict[str, str]] = {
         "throttle": "Limit the transfer rate of a mirror, also of a running transfer.",
         "prune": "Delete reference snapshots that no retention rule keeps, at both ends.",
         "release": "Delete a mirror's reference snapshots at the source.",
-        "delete": "Delete a mirror's definition and records. The destination keeps its data.",
+        "delete": "Delete a mirror. The destination keeps its data.",
     },
     "Failover and failback": {
         "break": "Make the destination writable, without the source.",

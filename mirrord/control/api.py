@@ -128,7 +128,7 @@ class Service(Opener):
         return Result(
             "done",
             f"{count} definition{'' if count == 1 else 's'} in {self.definitions.folder}: "
-            f"{'all ' if count > 1 else ''}right."
+            f"{'all ' if count > 1 else ''}valid."
             if count
             else f"No mirrors are defined in {self.definitions.folder}.",
             {"mirrors": [definition.name for definition in found]},
@@ -332,8 +332,8 @@ class Service(Opener):
         now = text or "unlimited"
         return Result(
             "done",
-            f"'{name}' may transfer at {now} from now on (it was {before}); a running transfer "
-            "takes that within a second.",
+            f"The rate limit of '{name}' is now {now} (before: {before}); a running transfer "
+            "applies it within a second.",
             {"throttle": now, "before": before},
         )
 

@@ -130,9 +130,9 @@ def check(paths: Paths, authority: str) -> Result:
     how = "TLS beside SSH" if host.transport in ("ssh", "openssh") else host.transport.upper()
     text = (
         f"'{authority}' can be reached by {host.transport} ({took_s:.2f} s): mirrord {there}, a "
-        f"round trip takes {1000 * trip_s:.1f} ms.\nIt lets us use: {allowed}."
+        f"round trip takes {1000 * trip_s:.1f} ms.\nThis host may use there: {allowed}."
     )
-    text += "".join(f"\n{note}" for note in notes) or f"\nThe data go over {how}."
+    text += "".join(f"\n{note}" for note in notes) or f"\nData is sent over {how}."
     return Result(
         "done",
         text,

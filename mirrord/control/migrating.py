@@ -41,7 +41,7 @@ def migrate(paths: Paths, names: list[str], *, dry_run: bool) -> Result:
             _write(one)
     lines = [f"'{name}' is migrated: {one.definition.file}." for name, one in old.items()]
     if lines:
-        lines.append(f"The files as they were are kept as NAME.toml{_COPY}.")
+        lines.append(f"The original files are kept as NAME.toml{_COPY}.")
     status = "done" if old else "already_migrated"
     return Result(status, "\n".join(lines) or _nothing(found), {"migrated": list(old)})
 

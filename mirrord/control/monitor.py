@@ -54,7 +54,7 @@ def judge(
     head = "; ".join(text.replace("|", "/") for text in texts[:3])
     if len(texts) > 3:
         head += f"; and {len(texts) - 3} more"
-    fine = f"{len(rows)} mirror{'' if len(rows) == 1 else 's'} in order"
+    fine = f"{len(rows)} mirror{'' if len(rows) == 1 else 's'} without problems"
     data = " ".join(_performance(row) for row in rows if row["lag_s"] is not None)
     return Verdict(
         status, f"MIRRORD {WORDS[status]} - {head or fine}" + (f" | {data}" if data else "")

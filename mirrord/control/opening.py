@@ -161,7 +161,7 @@ class Opener:
                 except Turned:
                     return self.at(self.definition(name), work)
             except MirrordError as error:
-                error.hint = re.sub(r"(mirrord [a-z]+) NAME\b", rf"\1 {name}", error.hint)
+                error.hint = re.sub(r"(mirrord [a-z-]+) NAME\b", rf"\1 {name}", error.hint)
                 raise
 
     def at(self, definition: Definition, work: Callable[[Mirror], T]) -> T:

@@ -55,7 +55,9 @@ def _check_pair(source: VolumeFacts, sender: Driver, receiver: Driver) -> tuple[
 
 
 def _notes(source: VolumeFacts, destination: VolumeFacts) -> tuple[str, ...]:
-    notes = [*source.notes, *(note for note in destination.notes if "not there" in note)]
+    # What is missing above the destination; that the destination itself is, is as it should be.
+    missing = ("does not exist", "is not imported")
+    notes = [*source.notes, *(n for n in destination.notes if any(one in n for one in missing))]
     if source.filesystem == destination.filesystem:
         notes.append(
             "Source and destination are on one file system: this copy does not survive the loss "

@@ -123,7 +123,7 @@ def _record_device(what: str, wanted: Wanted, state: Path, tell: Tell) -> dict[s
     if wanted.interval_s is not None or wanted.files:
         option = "--files" if wanted.files else "--interval"
         raise UsageError(
-            f"{option} is for volumes", why="of a device each request is recorded as it comes"
+            f"{option} is for volumes", why="for a block device, every request is recorded"
         )
     device, tracing = kernel.device(what), kernel.tracing()
     facts = Facts(

@@ -67,13 +67,13 @@ def next_times(mirror: Mirror, folder: Path, *, count: int) -> dict[str, Any]:
         "note": "",
     }
     if schedule is None:
-        report["note"] = "it has no schedule: it runs when somebody says 'mirrord update'"
+        report["note"] = "it has no schedule; 'mirrord update' updates it"
         return report
     row = mirror.row()
     if row.state.value != "mirrored":
-        report["note"] = f"nothing runs now: it is {row.state.value}"
+        report["note"] = f"no updates run while it is {row.state.value}"
     elif row.quiesced:
-        report["note"] = f"nothing runs now: it is quiesced ('mirrord resume {mirror.name}')"
+        report["note"] = f"no updates run while it is quiesced ('mirrord resume {mirror.name}')"
     report["times"] = [
         {"at_ns": each.at_ns, "why": each.why}
         for each in _times(mirror, schedule, row.confirmed_ns, count)
@@ -89,7 +89,7 @@ def _times(mirror: Mirror, schedule: Schedule, confirmed_ns: int, count: int) ->
     for number in range(count):
         at_ns = max(base_ns + round(plan.wait_s * 1e9), clock.now_ns())
         at_ns = schedule.next_allowed(at_ns)
-        why = plan.why if number == 0 else "when the one before it took what it is expected to"
+        why = plan.why if number == 0 else "if the previous run takes the expected time"
         times.append(Next(at_ns, why))
         base_ns = at_ns
     return times

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from mirrord.core.errors import UsageError
 
 _MADE = re.compile(
-    r"(mirrord|diverged)\.(?P<mirror>[0-9a-f]+)\.\d{8}T\d{6}Z\.(?P<sequence>\d{1,18})(~\d+)?"
+    r"(mirrord|diverged)\.(?P<mirror>[0-9a-z]{1,32})\.\d{8}T\d{6}Z\.(?P<sequence>\d{1,18})(~\d+)?"
 )
 MIRROR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 

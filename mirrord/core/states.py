@@ -139,7 +139,7 @@ TABLE: dict[tuple[State, Verb], Verdict] = {
     (_B, Verb.RELEASE): _U,
     (_U, Verb.DELETE): _U,
     (_M, Verb.DELETE): Refusal(
-        "it is a working mirror",
+        "it is not broken off",
         "Run 'mirrord break {name}' first, or 'mirrord delete {name} --yes' to leave the "
         "destination read-only as it is.",
     ),

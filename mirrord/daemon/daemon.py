@@ -189,7 +189,9 @@ class Daemon:
         self.scheduler.pump()
         count = f"{len(known)} mirror{'' if len(known) == 1 else 's'}"
         say("info", f"definitions read: {count}")
-        return Result("done", f"Read: {count}.", {"mirrors": len(known)})
+        return Result(
+            "done", f"Settings and definitions reloaded: {count}.", {"mirrors": len(known)}
+        )
 
     async def end(self, *, patience_s: float = 5.0) -> None:
         """Start no more runs; wait until the running ones finish or reach a checkpoint."""

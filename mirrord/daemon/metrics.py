@@ -19,6 +19,19 @@ from mirrord.system import clock
 
 _DURATIONS_S = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000)
 
+_GAUGES = {
+    "lag_seconds": "Age of what the destination shows.",
+    "rpo_seconds": "Recovery point objective.",
+    "rpo_used_ratio": "Lag as a share of the RPO.",
+    "expected_lag_seconds": "The longest gap that the schedule allows.",
+    "mirrored": "1 while the mirror is in the state mirrored.",
+    "quiesced": "1 while it is quiesced.",
+    "running": "1 while it runs.",
+    "next_run_timestamp_seconds": "When it runs next.",
+    "checkpoint_bytes": "Bytes of an interrupted transfer that need not be sent again.",
+    "checkpoint_age_seconds": "Age of that checkpoint.",
+}
+
 
 class Metrics:
     """Counts finished runs, and reads the current state from the scheduler."""
@@ -43,7 +56,7 @@ class Metrics:
         )
         self._bytes = Counter(
             "mirrord_transfer_bytes",
-            "Bytes of streams that arrived whole.",
+            "Bytes of completely received streams.",
             ["mirror"],
             registry=registry,
         )
@@ -58,7 +71,7 @@ class Metrics:
         )
         self._throttled = Counter(
             "mirrord_throttle_wait_seconds",
-            "Time that transfers waited for rates.",
+            "Time that transfers waited because of rate limits.",
             ["mirror"],
             registry=registry,
         )
@@ -80,7 +93,7 @@ class Metrics:
         )
         self._failed = Counter(
             "mirrord_failed_commands",
-            "Commands that failed and were no queued runs.",
+            "Failed commands other than queued runs.",
             ["mirror", "verb", "result"],
             registry=registry,
         )
@@ -126,27 +139,16 @@ class _Now(Collector):
         """One family after the other."""
         gauges = {
             name: GaugeMetricFamily(f"mirrord_{name}", text, labels=["mirror"])
-            for name, text in (
-                ("lag_seconds", "Age of what the destination shows."),
-                ("rpo_seconds", "The lag that is promised."),
-                ("rpo_used_ratio", "Lag as a share of the RPO."),
-                ("expected_lag_seconds", "The longest gap that the schedule allows."),
-                ("mirrored", "1 while the mirror is in the state mirrored."),
-                ("quiesced", "1 while it is quiesced."),
-                ("running", "1 while it runs."),
-                ("next_run_timestamp_seconds", "When it runs next."),
-                ("checkpoint_bytes", "Bytes behind the checkpoint of a transfer that broke off."),
-                ("checkpoint_age_seconds", "Age of that checkpoint."),
-            )
+            for name, text in _GAUGES.items()
         }
         alarms = GaugeMetricFamily(
-            "mirrord_alarm", "1 for each alarm that is up.", labels=["mirror", "kind", "level"]
+            "mirrord_alarm", "1 for each active alarm.", labels=["mirror", "kind", "level"]
         )
         for finding in self._host_alarms():
             alarms.add_metric(["", finding.kind, finding.level], 1)
         failures = GaugeMetricFamily(
             "mirrord_last_failed",
-            "1 while the last command of a kind is one that failed.",
+            "1 if the last command of this kind failed.",
             labels=["mirror", "verb"],
         )
         now_ns = clock.now_ns()
@@ -184,7 +186,7 @@ class _Now(Collector):
         yield failures
         yield GaugeMetricFamily(
             "mirrord_queue_waiting",
-            "Mirrors that wait for a turn.",
+            "Mirrors waiting in the queue.",
             value=len(self._scheduler.queue.waiting),
         )
         yield GaugeMetricFamily(

@@ -14,7 +14,7 @@ def report(job: Job, outcome: Outcome) -> None:
     facts = {"mirror": job.name, "verb": job.verb, "cause": job.cause, "try": job.number}
     duration = format_duration(outcome.duration_s)
     if outcome.error is not None:
-        again = f" (try {job.number})" if job.number > 1 else ""
+        again = f" (attempt {job.number})" if job.number > 1 else ""
         say(
             "error" if outcome.error.code != "aborted" else "info",
             f"{job.name}: {job.verb} failed after {duration}{again}: {outcome.error}",

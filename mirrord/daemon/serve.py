@@ -154,7 +154,7 @@ def _group(name: str) -> int | None:
         raise ConfigError(
             f"there is no group '{name}'",
             where="mirrord.toml",
-            hint=f"Make it with 'groupadd --system {name}', or remove daemon.group.",
+            hint=f"Create it with 'groupadd --system {name}', or remove daemon.group.",
         ) from None
 
 
@@ -170,7 +170,7 @@ def _unix(path: Path, mode: int, group: int | None) -> Iterator[socket.socket]:
                 made.bind(where)
         except OSError as error:
             raise IoFailed(
-                "the socket cannot be made",
+                "the socket cannot be created",
                 where=str(path),
                 why=error.strerror or str(error),
                 hint="Check that the folder is there and writable.",
@@ -197,10 +197,10 @@ def _tcp(address: str) -> Iterator[socket.socket]:
             made.bind((host.strip("[]"), int(port)))
         except OSError as error:
             raise IoFailed(
-                "nothing can listen at the address for metrics",
+                "cannot listen on the metrics address",
                 where=address,
                 why=error.strerror or str(error),
-                hint="daemon.metrics in mirrord.toml names it; another program may have it.",
+                hint="daemon.metrics in mirrord.toml sets it; another program may be using it.",
             ) from error
         made.listen(_BACKLOG)
         yield made

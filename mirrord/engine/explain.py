@@ -33,7 +33,7 @@ def explain(mirror: Mirror) -> Result:
     if found["checkpoint_bytes"]:
         findings.append(
             f"An interrupted transfer left a checkpoint of "
-            f"{format_size(found['checkpoint_bytes'])}: the next update resumes from there."
+            f"{format_size(found['checkpoint_bytes'])}: the next transfer resumes from there."
         )
     operation = mirror.catalogue.operation(mirror.id)
     if operation and operation.verb not in report.DECIDED and not found["running"]:
@@ -54,7 +54,7 @@ def explain(mirror: Mirror) -> Result:
 
 def _explain_base(mirror: Mirror, found: dict[str, Any]) -> list[str]:
     if found["state"] == State.UNINITIALIZED.value:
-        return [f"Nothing was transferred yet: run 'mirrord initialize {mirror.name}'."]
+        return [f"Nothing has been transferred yet: run 'mirrord initialize {mirror.name}'."]
     try:
         with mirror.waiting.hurried(LOOK_S):
             here, there = mirror.source.snapshots(), mirror.destination.snapshots()

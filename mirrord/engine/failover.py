@@ -118,7 +118,7 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
         )
         _tolerated(lambda: relation.ensure(mirror))
         note = " A running transfer was aborted first." if stopped else ""
-        start = f" It starts from {chosen.name}." if chosen else ""
+        start = f" Its content is that of snapshot {chosen.name}." if chosen else ""
         lines = [
             f"'{mirror.name}' is broken off: {view} is writable now.{start}{note}",
             *(f"Warning: {text}" for text in trouble),
@@ -270,7 +270,7 @@ def _plan_resync(mirror: Mirror) -> FailbackPlan:
     lost = mirror.destination.divergence(common.guid) if live else None
     writers = tuple(mirror.destination.writers()) if live else ()
     lines = [
-        f"resync '{mirror.name}': {mirror.source} stays as it is and overwrites {where}.",
+        f"resync '{mirror.name}': {mirror.source} is kept unchanged and overwrites {where}.",
         *_replaced_lines(mirror, common),
         f"1. The destination is rolled back to {common.name}, the newest common snapshot.",
         *loss_lines(lost),
@@ -404,7 +404,7 @@ def _common(mirror: Mirror, ours: list[Snapshot], theirs: list[Snapshot]) -> Sna
             where=f"mirror '{mirror.name}'",
             why="every common snapshot was deleted or changed at one end",
             hint="A full transfer is required: delete this mirror and create it again with another "
-            "destination; neither volume is removed by that.",
+            "destination; this removes neither volume.",
         )
     return common
 

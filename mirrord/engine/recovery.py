@@ -104,7 +104,9 @@ def recover(
     if error is None and mirror.outdated():
         return Recovered()  # it is older than the volumes
     if relation.is_over(mirror, int(operation.arguments.get("epoch", _NO_EPOCH))):
-        text = f"an interrupted {operation.verb} is void: the mirror is in a later epoch"
+        text = (
+            f"an interrupted {operation.verb} was discarded: the mirror is already in a later epoch"
+        )
         mirror.catalogue.end(mirror.id, event=("warning", text))
         return Recovered()
     if is_switch(operation):

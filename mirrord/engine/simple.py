@@ -107,7 +107,7 @@ def _abort_held(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
             done = {s.transfer_id: s.received_bytes for s in mirror.destination.stagings()}
             size = format_size(done.get(pending.transfer_id, 0))
             kept = (
-                f" A checkpoint of {size} is kept: the next update resumes from there "
+                f" A checkpoint of {size} is kept: the next transfer resumes from there "
                 f"('mirrord abort {mirror.name} --hard' discards it)."
             )
         if not stopped and pending is None:

@@ -166,7 +166,9 @@ class _Retries:
             self._moved_s, self._pause_s = now_s, _PAUSE_FIRST_S
         if now_s + self._pause_s > self._moved_s + _PATIENCE_S:
             raise error
-        route.watcher.activity(Activity.TRANSFERRING, f"{error.where} lost, reconnecting")
+        route.watcher.activity(
+            Activity.TRANSFERRING, f"connection to {error.where} lost, reconnecting"
+        )
         until_s = now_s + self._pause_s
         while clock.monotonic_s() < until_s:
             route.run.check_abort()

@@ -43,15 +43,15 @@ class Hello(NamedTuple):
 
 def _of(packed: Any) -> Hello:
     if not isinstance(packed, dict):
-        raise ProtocolError("malformed greeting of the other end")
+        raise ProtocolError("malformed greeting from the other end")
     if isinstance(packed.get("error"), dict):
         raise unpack_error(packed["error"])
     versions = packed.get("versions")
     if not isinstance(versions, list) or not all(type(one) is int for one in versions):
-        raise ProtocolError("malformed greeting of the other end")
+        raise ProtocolError("malformed greeting from the other end")
     numbers = [packed.get(key, 0) for key in ("lane", "pid")]
     if not all(type(one) is int and 0 <= one < 1 << 31 for one in numbers):
-        raise ProtocolError("malformed greeting of the other end")
+        raise ProtocolError("malformed greeting from the other end")
     words = [str(packed.get(key, ""))[:200] for key in ("software", "token", "about")]
     return Hello(words[0], tuple(versions), words[1], numbers[0], numbers[1], words[2])
 

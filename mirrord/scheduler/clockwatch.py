@@ -59,7 +59,7 @@ class ClockWatch:
         over = abs(self.away_s) < self.tolerance_s
         if over:
             self.away_s = 0.0
-        return Jump(by_s, f"it went {direction} by {format_duration(abs(by_s))} at once", over)
+        return Jump(by_s, f"it moved {direction} by {format_duration(abs(by_s))} in one step", over)
 
 
 class WallTimes:

@@ -67,11 +67,15 @@ def assess(view: View) -> list[Finding]:
         found.append(lag)
     if view.error:
         level = "error" if view.gives_up else "warning"
-        tail = "" if view.gives_up else f" (try {view.number}; it will be retried)"
+        tail = "" if view.gives_up else f" (attempt {view.number}; will be retried)"
         found.append(Finding("failure", level, f"the last run failed: {view.error}{tail}"))
     if view.quiet_s is not None and view.quiet_s >= view.stall_s:
         found.append(
-            Finding("stall", "error", f"no byte has moved for {format_duration(view.quiet_s)}")
+            Finding(
+                "stall",
+                "error",
+                f"no data has been transferred for {format_duration(view.quiet_s)}",
+            )
         )
     if view.base_risk:
         found.append(Finding("base", "error", view.base_risk))
@@ -92,7 +96,7 @@ def _lag(view: View) -> Finding | None:
     if view.rpo_s is not None:
         promised_s, name = view.rpo_s, "the RPO"
     elif view.expected_s is not None:
-        promised_s, name = view.expected_s, "its schedule"
+        promised_s, name = view.expected_s, "the lag that its schedule allows"
     else:
         return None
     if view.lag_s is None:

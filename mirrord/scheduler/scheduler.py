@@ -347,6 +347,8 @@ class Scheduler:
         if not confirmed_ns:
             return
         watched.base_risk = ""
+        # The command that failed before is over with it: the next probe does not find it again.
+        watched.faults = tuple(fault for fault in watched.faults if fault.kind != "failure")
         self.stands(
             watched.definition.name,
             watched.standing._replace(mirrored=True, confirmed_ns=confirmed_ns),

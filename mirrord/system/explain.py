@@ -26,7 +26,7 @@ def explained() -> Iterator[None]:
             ) from error
         if error.errno in (errno.EPERM, errno.EACCES):
             raise PermissionMissing(
-                "permission is missing",
+                "permission denied",
                 where=where,
                 why=why,
                 hint="Run it as root (or with sudo).",

@@ -81,7 +81,7 @@ def fingerprint_of_pem(certificate: str) -> str:
     try:
         made = x509.load_pem_x509_certificate(certificate.encode())
     except ValueError as error:
-        raise Untrusted("malformed certificate of the other end", why=str(error)) from None
+        raise Untrusted("malformed certificate from the other end", why=str(error)) from None
     return made.fingerprint(hashes.SHA256()).hex()
 
 

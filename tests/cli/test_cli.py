@@ -84,7 +84,7 @@ def test_every_command_has_help_and_answers_an_unknown_option(block: World, verb
             2,
             ("is not a retention rule",),
         ),
-        (("restore", "home"), 2, ("nothing to restore was given",)),
+        (("restore", "home"), 2, ("give either files, or --all",)),
         (("history", "home", "-n", "0"), 2, ("range",)),
         (("config", "chek"), 2, ("chek",)),
     ],
@@ -276,13 +276,15 @@ def test_a_monitor_without_a_service_says_that_no_schedule_is_kept(block: World)
     block.initialized()
     fine = block.cli("monitor")
     assert fine.returncode == 0 and fine.stdout.startswith(
-        "MIRRORD OK - 1 mirror in order | 'home'="
+        "MIRRORD OK - 1 mirror without problems | 'home'="
     )
     file = block.paths.mirrors / f"{NAME}.toml"
     add_lines(file, 'schedule = "hourly"')
     critical = block.cli("monitor")
     assert critical.returncode == 2 and "the daemon is not running" in critical.stdout
     assert block.cli("monitor", "hoem").returncode == 3
+    unknown = json.loads(block.cli("monitor", "hoem", "--json").stdout)
+    assert unknown["status"] == 3 and "hoem" in unknown["line"]
 
 
 def test_what_needs_a_service_or_a_terminal_says_so(block: World) -> None:

@@ -74,7 +74,7 @@ def test_the_demo_with_another_host(tmp_path: Path, kind: str) -> None:
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     assert "may not use that path" in done.stdout and "resumed" in done.stdout
-    assert "The data go over TLS beside SSH." in done.stdout
+    assert "Data is sent over TLS beside SSH." in done.stdout
     assert "mirrord-demo" not in subprocess.check_output(["ip", "netns"], text=True)
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
     if kind == "btrfs":

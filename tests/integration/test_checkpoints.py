@@ -68,7 +68,7 @@ def test_an_interrupted_update_goes_on_and_status_says_so(world: World) -> None:
     assert 40 * MIB <= row["checkpoint_of_bytes"] < 60 * MIB
     assert 0 <= row["checkpoint_age_s"] < 60
     [line] = [line for line in details(row) if "checkpoint" in line]
-    assert " MiB of 4" in line and line.endswith(" ago: the next update resumes there")
+    assert " MiB of 4" in line and line.endswith(" ago: the next transfer resumes from there")
     assert any("left a checkpoint" in text for text in world.service.explain(NAME).data["findings"])
     done = world.service.update(NAME)
     assert done.data["resumed_bytes"] == row["checkpoint_bytes"]

@@ -281,7 +281,7 @@ def test_release_and_delete_clean_up_the_source_and_keep_the_destination(world: 
     content = world.view_content()
     with pytest.raises(Refused, match="base snapshot"):
         world.service.release(NAME)
-    with pytest.raises(Refused, match="working mirror"):
+    with pytest.raises(Refused, match="not broken off"):
         world.service.delete(NAME, yes=False, keep_snapshots=False)
     world.service.break_off(NAME)
     assert world.service.release(NAME).status == "done"
@@ -328,6 +328,13 @@ def test_create_refuses_places_that_cannot_be_meant(world: World) -> None:
         world.service.create("other", source, destination)
     with pytest.raises(MirrordError, match="already exists"):
         world.create()
+
+
+def test_create_notes_a_folder_that_is_missing_above_the_destination(world: World) -> None:
+    missing = world.end("destination") + ".missing/copy"
+    made = world.service.create("m", world.end("source"), missing)
+    below = any("does not exist" in note for note in made.data["notes"])
+    assert below != missing.startswith("block:"), made.data["notes"]
 
 
 def test_two_mirrors_of_one_source_do_not_disturb_each_other(world: World) -> None:

@@ -409,6 +409,19 @@ def test_an_alarm_about_the_last_run_survives_a_restart_until_the_next_run(room:
     assert [c.finding.kind for _, c in room.told] == ["stall", "prune", "failure"]
 
 
+def test_a_success_clears_the_alarm_of_the_failed_command_before_it(room: Room) -> None:
+    watched = room.define(every("every 1h"))
+    failed = Finding("failure", "warning", "the last update failed: no")
+    room.scheduler.found("a", watched.standing, "", (failed,))
+    room.scheduler.check("a")
+    room.timers.pass_s(3600)
+    room.end()
+    assert [(name, change.finding, change.raised) for name, change in room.told] == [
+        ("a", failed, True),
+        ("a", failed, False),
+    ]
+
+
 def test_who_stops_starts_nothing(room: Room) -> None:
     room.define(every("every 1h"))
     room.scheduler.stopping = True

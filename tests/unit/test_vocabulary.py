@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirrord.core import names
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import (
     InvariantError,
@@ -105,6 +106,15 @@ def test_snapshot_names_are_as_the_design_says() -> None:
 @pytest.mark.parametrize("text", ["btrfs:/data/home", "block:/srv/v"])
 def test_endpoints_are_read_as_they_are_written(text: str) -> None:
     assert str(parse_endpoint(text)) == text
+
+
+@pytest.mark.parametrize("ident", ["ab12cd34", "zebra7", "0", "z" * 32])
+def test_snapshots_of_any_valid_id_are_recognized(ident: str) -> None:
+    """An owner may choose the id: 1 to 32 digits and lower-case letters (docs/config.md)."""
+    for made in (names.snapshot_name, names.diverged_name):
+        name = made(ident, 1_700_000_000 * 10**9, 5)
+        assert names.sequence_of(name, ident) == 5
+        assert names.sequence_of(name, "other") == 0
 
 
 def test_an_endpoint_is_tidied() -> None:

@@ -85,10 +85,10 @@ said["third"] = [one for one in listing.load(dataset, (dataset + ".old",), None,
                  if one.name == "third"]
 now = look()
 counters.save(now, "g", counters.read(now))
-said["quiet"] = counters.moved(now, "g")
+said["quiet"] = counters.has_writes(now, "g")
 open(f"/{dataset}/file", "wb").write(b"x")
-said["moved"] = counters.moved(now, "g")
-said["of another"] = counters.moved(now, "other")
+said["moved"] = counters.has_writes(now, "g")
+said["of another"] = counters.has_writes(now, "other")
 print(json.dumps(said))
 """
 

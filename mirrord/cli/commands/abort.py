@@ -15,7 +15,7 @@ def abort(
         bool,
         typer.Option(
             "--hard",
-            help="Also delete the checkpoint: the next transfer starts from the beginning.",
+            help="Also delete the checkpoint, or abandon an interrupted operation.",
         ),
     ] = False,
     as_json: Json = False,

@@ -13,7 +13,8 @@ from mirrord.cli.output import Json, print_json, service, show
 def alarms(
     past: Annotated[bool, typer.Option("--all", help="Also alarms that were cleared.")] = False,
     accept_clock: Annotated[
-        bool, typer.Option("--accept-clock", help="Accept the clock after a change of its time.")
+        bool,
+        typer.Option("--accept-clock", help="Accept the current system time after a clock change."),
     ] = False,
     as_json: Json = False,
 ) -> None:

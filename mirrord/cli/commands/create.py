@@ -21,6 +21,14 @@ _Members = Annotated[
         help="One volume of a mirror of several; may be repeated.",
     ),
 ]
+_Snapshots = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--snapshots",
+        metavar="PATTERN",
+        help="Replicated user snapshots, by name; may be repeated.",
+    ),
+]
 
 
 def create(
@@ -29,7 +37,10 @@ def create(
         str, typer.Argument(metavar="SOURCE", help="For example btrfs:/data/home or block:/srv/v1.")
     ] = "",
     destination: Annotated[
-        str, typer.Argument(metavar="DESTINATION", help="A path that does not exist yet.")
+        str,
+        typer.Argument(
+            metavar="DESTINATION", help="For example btrfs:/backup/home: new, or an empty folder."
+        ),
     ] = "",
     member: _Members = None,
     schedule: Annotated[
@@ -41,7 +52,7 @@ def create(
     ] = None,
     rpo: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Recovery point objective: the lag allowed, as 30m."),
+        typer.Option(metavar="DURATION", help="Recovery point objective: the maximum lag, as 30m."),
     ] = None,
     throttle: Annotated[
         str | None,
@@ -58,14 +69,7 @@ def create(
             help="Snapshots kept at the destination, such as 'newest 10, 24 hourly, 7 daily'.",
         ),
     ] = "10",
-    snapshots: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--snapshots",
-            metavar="PATTERN",
-            help="Replicated user snapshots, by name; may be repeated.",
-        ),
-    ] = None,
+    snapshots: _Snapshots = None,
     recursive: Annotated[
         bool,
         typer.Option("--recursive", help="ZFS: the dataset and its descendants, as one volume."),

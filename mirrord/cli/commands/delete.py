@@ -6,12 +6,19 @@ from typing import Annotated
 
 import typer
 
-from mirrord.cli.output import Json, Name, Yes, service, show
+from mirrord.cli.output import Json, Name, service, show
 
 
 def delete(
     name: Name,
-    yes: Yes = False,
+    yes: Annotated[
+        bool,
+        typer.Option(
+            "--yes",
+            "-y",
+            help="Also if the mirror is not broken off, or an end does not answer.",
+        ),
+    ] = False,
     keep_snapshots: Annotated[
         bool, typer.Option("--keep-snapshots", help="Keep the reference snapshots at the source.")
     ] = False,

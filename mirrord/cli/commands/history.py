@@ -48,7 +48,7 @@ def history(
         lines.append(
             (
                 row["at_ns"],
-                f"{row['verb']:10} try {row['number']} failed ({row['cause']}): {row['error']}",
+                f"{row['verb']:10} attempt {row['number']} failed ({row['cause']}): {row['error']}",
             )
         )
     done = [row for row in reversed(found["transfers"]) if row["result"] == "done"]

@@ -39,13 +39,22 @@ def add(
     ] = None,
     fingerprint: Annotated[
         str | None,
-        typer.Option(metavar="SHA256:…", help="Its host key, if known: nothing is asked then."),
+        typer.Option(
+            metavar="SHA256:…",
+            help="Fingerprint of its host key, if known; skips the confirmation.",
+        ),
     ] = None,
     allow_receive: Annotated[
-        Folders, typer.Option(metavar="DIR", help="A folder in which copies may be kept there.")
+        Folders,
+        typer.Option(
+            metavar="DIR", help="A folder on that host in which this host may keep copies."
+        ),
     ] = None,
     allow_send: Annotated[
-        Folders, typer.Option(metavar="DIR", help="A folder in which volumes may be read there.")
+        Folders,
+        typer.Option(
+            metavar="DIR", help="A folder on that host from which this host may read volumes."
+        ),
     ] = None,
     append_only: Annotated[
         bool, typer.Option("--append-only", help="This host may not delete anything there.")

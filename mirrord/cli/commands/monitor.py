@@ -15,7 +15,7 @@ def monitor(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    from mirrord.control.monitor import judge
+    from mirrord.control.monitor import Verdict, judge
     from mirrord.core.errors import MirrordError
     from mirrord.daemon.build import daemon_runs
 
@@ -26,8 +26,7 @@ def monitor(
             alarms = built.alarms(up=True) if runs else []
             verdict = judge(built.status(name), alarms, service_runs=runs)
     except MirrordError as error:
-        print(f"MIRRORD UNKNOWN - {error}")
-        return 3
+        verdict = Verdict(3, f"MIRRORD UNKNOWN - {error}")
     if as_json:
         print_json(verdict._asdict())
     else:

@@ -18,7 +18,8 @@ def prune(
         ),
     ] = False,
     accept: Annotated[
-        bool, typer.Option("--accept", help="Also delete what was refused because of a doubt.")
+        bool,
+        typer.Option("--accept", help="Also delete at an end that --dry-run marks as in doubt."),
     ] = False,
     unpin: Annotated[
         str,

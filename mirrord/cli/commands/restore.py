@@ -20,7 +20,11 @@ def restore(
     whole: Annotated[bool, typer.Option("--all", help="The whole volume.")] = False,
     snapshot: Annotated[
         str | None,
-        typer.Option("--snapshot", metavar="NAME", help="The snapshot; default: the one shown."),
+        typer.Option(
+            "--snapshot",
+            metavar="NAME",
+            help="The snapshot; default: the one that the destination shows.",
+        ),
     ] = None,
     into: Annotated[
         Path | None,
@@ -38,7 +42,7 @@ def restore(
 ) -> None:
     if whole == bool(files):
         raise UsageError(
-            "nothing to restore was given: files, or --all",
+            "give either files, or --all",
             hint=f"For example: mirrord restore {name} etc/hosts",
         )
     with service(quiet=as_json) as built:

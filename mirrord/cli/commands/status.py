@@ -135,7 +135,7 @@ def details(row: dict[str, Any]) -> list[str]:
     if running:
         lines.append(f"  running      {running['purpose']}, process {running['pid']}")
     if row["checkpoint_bytes"]:
-        lines.append(f"  checkpoint   {_checkpoint(row)}: the next update resumes there")
+        lines.append(f"  checkpoint   {_checkpoint(row)}: the next transfer resumes from there")
     lines.extend(f"  ALARM        {alarm['kind']}: {alarm['text']}" for alarm in row["alarms"])
     lines.extend(f"  problem      {text}" for text in row["problems"])
     lines.extend(f"  note         {text}" for text in row["notes"])

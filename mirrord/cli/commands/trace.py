@@ -155,7 +155,7 @@ def merge(
         typer.Option("--align", help="Align by time of day, or let all begin at 0."),
     ] = "clock",
     same_volumes: Annotated[
-        bool, typer.Option("--same-volumes", help="Volumes of the same name are one.")
+        bool, typer.Option("--same-volumes", help="Treat volumes with the same name as one.")
     ] = False,
     name: Name = None,
     as_json: Json = False,

@@ -15,7 +15,9 @@ from mirrord.core.errors import NotFound
 from mirrord.core.units import format_size, parse_size
 
 Volume = Annotated[Path, typer.Argument(metavar="VOLUME", help="The volume's folder.")]
-Offset = Annotated[str, typer.Option("--offset", help="Offset: bytes, or as 64K, 1G.")]
+Offset = Annotated[
+    str, typer.Option("--offset", help="Offset in bytes, or with a unit, such as 64K or 1G.")
+]
 Snapshot = Annotated[
     str | None,
     typer.Option("--snapshot", metavar="NAME", help="Read a snapshot; default: the live volume."),
@@ -24,7 +26,9 @@ Snapshot = Annotated[
 
 def create(
     volume: Volume,
-    size: Annotated[str, typer.Argument(metavar="SIZE", help="Size, as 512M or 10G; at most 16T.")],
+    size: Annotated[
+        str, typer.Argument(metavar="SIZE", help="Size, such as 512M or 10G; at most 16T.")
+    ],
     as_json: Json = False,
 ) -> None:
     """Create an empty volume; space is allocated as it is written."""
@@ -38,7 +42,7 @@ def create(
 
 
 def info(volume: Volume, as_json: Json = False) -> None:
-    """Show the facts of a volume."""
+    """Show information about a volume."""
     from mirrord.control import volumes
 
     found = volumes.info(volume)
@@ -138,7 +142,7 @@ def import_(
     ],
     tar: Annotated[bool, typer.Option("--tar", help="SOURCE is a tar stream.")] = False,
 ) -> None:
-    """Replace the content by a raw image, or by a folder as a tar stream."""
+    """Replace the content with a raw image, or with a tar stream of a folder."""
     from mirrord.control import volumes
 
     what = sys.stdin.buffer if source == "-" else _existing(source)
@@ -162,7 +166,7 @@ def export(
 
 
 def promote(volume: Volume) -> None:
-    """Make the copy that a deleted mirror left writable again."""
+    """Make the destination of a deleted mirror a writable volume."""
     from mirrord.control import volumes
 
     volumes.promote(volume)

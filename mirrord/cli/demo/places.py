@@ -55,14 +55,14 @@ def open_place(folder: Path) -> Place:
             place.make()
         except (MirrordError, OSError) as error:
             place.close()
-            print(f"(no btrfs here: {error}; two block volumes tell the same story)\n")
+            print(f"(no btrfs here: {error}; two block volumes instead)\n")
         except BaseException:
             place.close()  # interrupted: nobody else knows yet what is mounted
             raise
         else:
             return place
     else:
-        print("(not root: two block volumes tell the same story as two btrfs file systems)\n")
+        print("(not root: two block volumes instead of two btrfs file systems)\n")
     return BlockPlace(folder)
 
 

@@ -49,7 +49,7 @@ class RemoteStory(Story):
         say(f"The source gets its content: {self.place.fill()}.")
         self.know()
         self.run("create", "home", self.place.source, self.destination)
-        say("The first transfer. Its data go over TLS, with certificates for this once.")
+        say("The first transfer. Data is sent over TLS, with one-time certificates.")
         self.run("initialize", "home")
         for number in (1, 2):
             say(f"Changes: {self.place.change(number)}.")
@@ -92,7 +92,7 @@ class RemoteStory(Story):
         try:
             self.wait_for_progress()
             self.host.cut()
-            print("\n# (cut: what served us over there was killed)", flush=True)
+            print("\n# (cut: the agent on the other host was killed)", flush=True)
             if running.wait(timeout=TIMEOUT_S) != 0:
                 raise IoFailed("the demo's update did not go on after the cut")
         finally:

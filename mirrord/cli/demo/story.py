@@ -29,7 +29,7 @@ def play() -> None:
         finally:
             place.close()
     took = format_duration(clock.monotonic_s() - started_s)
-    print(f"\nThat was mirrord, in {took}. All that the demo made is removed again.")
+    print(f"\nThe demo took {took}. Everything that it created has been removed.")
 
 
 class Story:
@@ -62,7 +62,7 @@ class Story:
 
     def abort(self) -> None:
         """A transfer that is ended in its middle shows nothing."""
-        say(f"A large change ({self.place.change_much()}), and an abort in mid-transfer.")
+        say(f"A large change ({self.place.change_much()}), and an abort during the transfer.")
         before = self.place.view()
         running = self.start("update", "home")
         try:
@@ -75,13 +75,13 @@ class Story:
                 running.terminate()
                 running.wait(timeout=TIMEOUT_S)
         unchanged(before, self.place.view())
-        say("The destination shows exactly what it showed before. Another update brings it all:")
+        say("The destination shows what it showed before. The next update completes the transfer:")
         self.run("update", "home")
         self.run("status")
 
     def service(self) -> None:
         """The daemon updates by itself."""
-        say("So far by hand. Now the daemon does it: every second, with an RPO of 10 s.")
+        say("Until now by hand. Now the daemon updates every second, with an RPO of 10 s.")
         definition = self.folder / "mirrord/etc/mirrors.d/home.toml"
         lines = 'schedule = "every 1s"\nrpo = "10s"\n'
         text = definition.read_text(encoding="utf-8")
