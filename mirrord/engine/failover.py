@@ -436,7 +436,7 @@ def loss_lines(lost: Divergence | None) -> list[str]:
     shown = min(len(lost.changes or ()), _FILES_SHOWN)
     if lost.changes is not None and lost.total_changes > shown:
         lines.append(f"     … and {lost.total_changes - shown} more")
-    lines.append("   They are kept as a `diverged` snapshot.")
+    lines.append("   This is kept as a `diverged` snapshot.")
     return lines
 
 

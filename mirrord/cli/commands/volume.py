@@ -38,7 +38,7 @@ def create(
     if as_json:
         print_json(made)
     else:
-        print(f"A volume of {format_size(made['size_bytes'])} was made in {volume}.")
+        print(f"The volume {volume} ({format_size(made['size_bytes'])}) was created.")
 
 
 def info(volume: Volume, as_json: Json = False) -> None:
