@@ -108,7 +108,7 @@ def test_abort_in_a_stall_is_answered_soon(site: Remote) -> None:
     source, copy, updating = stalled(site)
     began_s = time.monotonic()
     aborted = site.service.abort("home", hard=False)
-    assert aborted.status == "done" and "ended" in aborted.text
+    assert aborted.status == "done" and "aborted" in aborted.text
     assert isinstance(updating.ended(), Aborted)
     assert time.monotonic() - began_s < SOON_S
     site.proxy.go_on()
