@@ -60,7 +60,7 @@ def helptext(verb: str) -> str:
 
 def has(verb: str, option: str = "") -> bool:
     """Whether this version of mirrord has a command, or an option of it."""
-    if re.search(rf"^│ {re.escape(verb)} ", helptext(""), re.MULTILINE) is None:
+    if re.search(rf"^(?:│ |  ){re.escape(verb)} ", helptext(""), re.MULTILINE) is None:
         return False
     return not option or re.search(rf"{re.escape(option)}\b", helptext(verb)) is not None
 
