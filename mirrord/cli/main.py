@@ -69,11 +69,11 @@ def _wanted(arguments: list[str]) -> list[str]:
 
 def _called(arguments: list[str]) -> int:
     """Run a command, or show the help page or the version, which load none."""
-    if not arguments or arguments[0] in ("--help", "-h"):
-        if "_MIRRORD_COMPLETE" not in os.environ:
-            print(help_page())
-            return 0 if arguments else 2
-    elif arguments[0] == "--version":
+    first = "" if "_MIRRORD_COMPLETE" in os.environ else next(iter(arguments), "--help")
+    if first in ("--help", "-h"):
+        print(help_page())
+        return 0 if arguments else 2
+    if first == "--version":
         from mirrord import __version__
 
         print(f"mirrord {__version__}")

@@ -251,7 +251,7 @@ class Daemon:
         status = value.status if isinstance(value, Result) else ""
         outcome = Outcome(status, clock.monotonic_s() - started_s, data, error)
         self.store.running.pop(job.name, None)
-        self.store.update(job.name, {"running": None})  # a look while it ran has found it
+        self.store.update(job.name, {"running": None})  # a probe during the run has found it
         self._changes[job.name] += 1
         self.scheduler.finished(job.name, outcome)
         self.numbers.count(job, outcome)

@@ -131,13 +131,19 @@ def test_the_last_rows_of_a_mirror_are_found_without_sorting_its_history(tmp_pat
     raw.close()
 
 
+def older(path: Path, version: int) -> sqlite3.Connection:
+    """An empty catalogue of an earlier version."""
+    raw = sqlite3.connect(path)
+    for script in MIGRATIONS[:version]:
+        raw.executescript(script)
+    raw.execute(f"PRAGMA user_version = {version}")
+    raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    return raw
+
+
 def test_a_time_of_an_older_version_is_bound_to_no_snapshot(tmp_path: Path) -> None:
     """What was shown then was not recorded: nobody may guess it."""
-    raw = sqlite3.connect(tmp_path / "c")
-    for script in MIGRATIONS[:3]:
-        raw.executescript(script)
-    raw.execute("PRAGMA user_version = 3")
-    raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    raw = older(tmp_path / "c", 3)
     raw.execute(
         "INSERT INTO mirror (id, state, quiesced, sequence, confirmed_ns, created_ns) "
         "VALUES ('m', 'mirrored', 1, 7, 99, 1)"
@@ -170,11 +176,7 @@ def test_failures_are_kept_by_kind_until_they_are_crossed_out(tmp_path: Path) ->
 
 
 def test_the_reason_of_a_full_transfer_is_kept_under_its_new_name(tmp_path: Path) -> None:
-    raw = sqlite3.connect(tmp_path / "c")
-    for script in MIGRATIONS[:4]:
-        raw.executescript(script)
-    raw.execute("PRAGMA user_version = 4")
-    raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    raw = older(tmp_path / "c", 5)
     raw.execute("INSERT INTO mirror (id, state, created_ns) VALUES ('m', 'mirrored', 1)")
     raw.execute(
         "INSERT INTO transfer (id, mirror_id, verb, why_whole, guid, name, result, started_ns) "
