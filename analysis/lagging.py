@@ -29,7 +29,10 @@ class LagRunner:
         at_ns = self.next_ns
         self.instants.append(at_ns)
         if len(self.instants) > UPDATES_MAX:
-            raise UsageError(f"the lag target leads to more than {UPDATES_MAX:,} updates")
+            raise UsageError(
+                f"the lag target leads to more than {UPDATES_MAX:,} updates",
+                hint="Give a longer lag, or a part of the trace ('mirrord trace slice').",
+            )
         duration_s = 0.0
         if transferred_bytes:
             duration_s = self._target.overhead_s + transferred_bytes / self._target.rate

@@ -77,5 +77,5 @@ def _read(path: Path) -> tuple[str, ...]:
         where=str(path),
         why=why,
         hint="The next update of its mirror writes it again. If that mirror no longer exists: "
-        f"'mirrord prune NAME --unpin {path.stem}', with any mirror of this volume.",
+        f"'mirrord prune NAME --unpin {path.stem}', where NAME is any mirror of this volume.",
     )

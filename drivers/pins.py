@@ -63,5 +63,6 @@ def demand_free(pins: Pins, guids: Iterable[str], name: str, where: str) -> None
             where=where,
             why=f"the mirror with the id {found[0]} needs it as a base",
             hint="It can be deleted after the next update of that mirror. If that mirror no longer "
-            f"exists: 'mirrord prune NAME --unpin {found[0]}', with any mirror of this volume.",
+            f"exists: 'mirrord prune NAME --unpin {found[0]}', where NAME is any mirror of this "
+            "volume.",
         )

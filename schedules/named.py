@@ -46,7 +46,7 @@ def parse_named(name: str, raw: Mapping[str, object], where: str) -> NamedSchedu
     """The named schedule in a file; `ConfigError` with `where` (the file) when invalid."""
     if MIRROR_NAME.fullmatch(name) is None:
         raise ConfigError(
-            f"'{name}' cannot name a schedule",
+            f"'{name}' is not a valid name for a schedule",
             where=where,
             why="a name has 1 to 64 letters, digits, dots, dashes or underscores and begins "
             "with a letter or digit",

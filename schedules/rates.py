@@ -149,7 +149,7 @@ def _parse_rate(word: str, text: str) -> float | None:
         elif match or re.fullmatch(r"0+(\.0+)?[a-z]*", word, re.IGNORECASE):
             rate = float(parse_size(word.removesuffix("/s").removesuffix("/S")))
         else:
-            raise UsageError("")
+            raise UsageError(f"'{word}' is not a rate")
     except UsageError:
         hint = "Write for example 20MiB/s, 100Mbit/s or unlimited."
         raise _invalid_rates(text, f"'{word}' is not a rate", hint) from None

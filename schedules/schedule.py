@@ -302,7 +302,8 @@ def _check_jitter(schedule: Schedule, jitter: str) -> None:
         return
     if schedule.lag_s is not None:
         raise UsageError(
-            "a lag target takes no jitter", hint="Remove the jitter: such runs are spread anyway."
+            "a lag target cannot be combined with a jitter",
+            hint="Remove the jitter: such runs are spread anyway.",
         )
     for rule in schedule._parsed:
         if isinstance(rule, _Every):

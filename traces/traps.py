@@ -95,7 +95,7 @@ def _units(seen: Seen, epoch_ns: int | None, format_name: str) -> list[Finding]:
         found.append(
             Finding(
                 "length-odd",
-                f"the longest request has {format_size(largest)}: the unit of sizes "
+                f"the longest request is {format_size(largest)} long: the unit of sizes "
                 f"looks too large, or {format_name} is not the format",
                 "--size-unit",
             )

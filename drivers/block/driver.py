@@ -423,7 +423,7 @@ class BlockDriver(FileRecords, Driver, Clones):
         with self._managed("reinstating the live volume") as volume:
             kept = roles.kept_as(volume.record, name)
             if kept is None or not kept.intact:
-                raise NotFound("nothing was kept under that name", where=str(self), why=name)
+                raise NotFound("nothing is set aside under that name", where=str(self), why=name)
             volume.commit(
                 "BLOCK:REINSTATE:ROOT",
                 lambda old: roles.live(old.without({kept.guid}), kept.root, old.origin),

@@ -143,7 +143,7 @@ class Root:
 
 def _in_range(what: str, number: int, least: int, most: int) -> None:
     if not least <= number <= most:
-        raise ValueError(f"its {what} is out of range: {number:#x}")
+        raise ValueError(f"out of range: {what} {number:#x}")
 
 
 def data_height(size_bytes: int) -> int:

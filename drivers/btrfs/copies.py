@@ -32,7 +32,10 @@ def begin(place: Layout, wanted: str, where: str) -> Path:
         raise refusals.not_empty(str(path), "it already exists")
     if not path.parent.is_dir():
         raise Refused(
-            "no parent folder for the copy", where=str(path), why=f"{path.parent} does not exist"
+            "the parent folder of the copy does not exist",
+            where=str(path),
+            why=str(path.parent),
+            hint=f"Create it with: mkdir -p {path.parent}",
         )
     layout.write_copy("BTRFS:COPY:RECORD", place, str(path), shown.info.uuid)
     try:
@@ -44,6 +47,7 @@ def begin(place: Layout, wanted: str, where: str) -> Path:
             "the copy must be on the destination's file system",
             where=str(path),
             why="it shares its blocks with the destination",
+            hint="Give a path on that file system with --at, or omit --at.",
         ) from error
     return path
 

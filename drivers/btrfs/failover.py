@@ -133,7 +133,7 @@ def reinstate(place: Layout, name: str, where: str) -> None:
         if not subvolume.is_subvolume(wrapper / name) and subvolume.is_subvolume(kept / name):
             files.rename("BTRFS:REINSTATE:MOVE", kept, wrapper)
         if not subvolume.is_subvolume(wrapper / name):
-            raise NotFound("nothing was kept under that name", where=where, why=name)
+            raise NotFound("nothing is set aside under that name", where=where, why=name)
         subvolume.set_read_only("BTRFS:REINSTATE:WRITABLE", wrapper / name, False)
         if os.path.lexists(place.view):
             files.exchange("BTRFS:REINSTATE:EXCHANGE", place.view, wrapper / name)

@@ -402,4 +402,10 @@ def explain(why: str, where: str, base_guid: str | None) -> MirrordError:
         )
     if "crc32 mismatch" in lower or "unexpected eof" in lower or "invalid" in lower:
         return refusals.stream_damaged(where, why)
-    return TransferFailed("the destination could not apply the stream", where=where, why=why)
+    return TransferFailed(
+        "the destination could not apply the stream",
+        where=where,
+        why=why,
+        hint="Nothing was committed. Run the same command again; if it fails again, check 'dmesg' "
+        "at the destination.",
+    )

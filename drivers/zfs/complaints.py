@@ -151,7 +151,7 @@ RULES = (
         Busy,
         "'{found}' is in use and cannot be unmounted",
         "'fuser -vm {found}' shows the processes that use it.",
-        "a process has files or directories in it open",
+        "a process has open files or directories in it",
     ),
     Rule(
         r"(?:dataset|pool or dataset|device) is busy",

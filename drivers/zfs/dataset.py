@@ -241,7 +241,7 @@ class ZfsDataset(Driver, Clones, Pool):
         if one is None:
             return
         if one.mark is None:
-            raise Refused("mirrord did not take the snapshot", where=where, why=one.full)
+            raise Refused("cannot delete a user snapshot", where=where, why=one.full)
         seen = self._look()  # under the lock, so that no pin is added meanwhile
         demand_free(seen.volume.pins if seen.volume else _NONE, [guid], one.name, where)
         if place.mark.role == "mirror" and failover.shown(place, found) == guid:

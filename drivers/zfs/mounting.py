@@ -81,8 +81,7 @@ def require_mounted(label: str, volume: Dataset, where: str) -> None:
         raise Refused(
             f"files were created in {folder} while nothing was mounted there",
             where=where,
-            why=f"{format_few(hidden)}: in the file system below the mountpoint, hidden now by "
-            f"{volume.name}",
+            why=f"{format_few(hidden)}: they are below the mountpoint, hidden now by {volume.name}",
             hint=f"To move them: mount --bind {os.path.dirname(folder)} /mnt; they are in "
             f"/mnt/{os.path.basename(folder)}. Then run the same command again.",
         )

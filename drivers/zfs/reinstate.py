@@ -21,7 +21,7 @@ def reinstate(place: Place, found: Listing, keep_as: str, where: str) -> None:
         _thaw_in_place(place, where)
         return
     if kept is None or kept.dataset == place.location:
-        raise NotFound("nothing was kept under that name", where=where, why=keep_as)
+        raise NotFound("nothing is set aside under that name", where=where, why=keep_as)
     aside = failover.look_aside(kept.dataset, where)
     assert aside is not None
     shown_here = place.here or place.fresh

@@ -63,7 +63,7 @@ def reinstate(root: str, keep_as: str, where: str, *, live: bool) -> None:
     before = _remembered(root, keep_as)
     tree = tree_look.load(root, where, beside=True)
     if before is None and not live:
-        raise NotFound("nothing was kept under that name", where=where, why=keep_as)
+        raise NotFound("nothing is set aside under that name", where=where, why=keep_as)
     if before is None:  # at most it was frozen
         _as_it_was(tree, Before(keep_as, {}), where)
         return

@@ -182,7 +182,7 @@ class TreeVolume(Driver, Clones):
         if entry is None:
             return
         if entry.mark is None:
-            raise Refused("mirrord did not take the snapshot", where=where, why=entry.full)
+            raise Refused("cannot delete a user snapshot", where=where, why=entry.full)
         if self._root.facts().shown == guid:
             raise Refused(
                 "the snapshot is what the destination shows",

@@ -144,7 +144,7 @@ def _refused(rules: Rules, location: str, real: str, why: str) -> Untrusted:
     return Untrusted(
         "this peer may not use that path",
         where=location,
-        why=f"{why or target}{'; ' if why else ''}it may use: {rules}",
+        why=f"{f'{why}; ' if why else target}it may use: {rules}",
         hint="Add --allow receive=FOLDER or send=FOLDER for it at the other end (in "
         "authorized_keys, or in peers.d).",
     )

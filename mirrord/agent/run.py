@@ -227,7 +227,7 @@ class DataChannel:
             # The client is greeted shortly before its lane is counted.
             left_s = max(0.0, until_s - clock.monotonic_s())
             if not exchange.waiting.until(lambda s: self._attached.acquire(timeout=s), left_s):
-                raise ProtocolError("not all lanes of the data channel are connected")
+                raise ProtocolError("not all connections of the data channel were made in time")
         self.close()
         self._session.widen()
 

@@ -113,7 +113,7 @@ class Store:
                 "the catalogue is damaged",
                 where=where,
                 why=str(error),
-                hint="Move the file away: mirrord then rebuilds the state of each mirror from its "
+                hint="Move the file away; mirrord then rebuilds the state of each mirror from its "
                 "two ends. Only history is lost.",
             ) from error
 

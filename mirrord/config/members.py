@@ -175,7 +175,7 @@ def mixed(source: Endpoint, destination: Endpoint, where: str) -> ConfigError:
     error = ConfigError(
         f"a {source.kind} volume cannot be mirrored to a {destination.kind} volume",
         where=where,
-        hint="Both ends of a mirror are of one kind.",
+        hint="Both ends of a mirror must be of the same kind.",
     )
     kinds = {source.kind, destination.kind}
     if kinds == {"btrfs", "zfs"}:
@@ -189,7 +189,7 @@ def mixed(source: Endpoint, destination: Endpoint, where: str) -> ConfigError:
     elif kinds == {"block", "zfs"}:
         error.why = "a dataset's stream cannot be applied to a block volume, or vice versa"
         error.hint += (
-            " Where the dataset is a zvol, an image like the block volume, a later version of "
-            "mirrord will be able to; a ZFS file system will not."
+            " A later version will support this for a zvol, which is a disk image like a block "
+            "volume, but not for a ZFS file system."
         )
     return error

@@ -128,9 +128,9 @@ def plan(
     check_together([*definitions.all(), definition])
     lines = (
         f"adopt '{definition.name}' (id {record.mirror_id}, epoch {record.epoch}, "
-        f"{record.intent.value}): it is defined here, and this host controls it.",
+        f"{record.intent.value}): it will be defined here, and this host will control it.",
         *(f"   {pair.source} -> {pair.destination}" for pair in pairs),
-        f"   The controller {record.controller} is refused by both ends from then on.",
+        f"   Both ends will refuse the previous controller, {record.controller}.",
         "   Schedule, retention and all other settings are the defaults: the record has none.",
     )
     return Plan(definition, lines)

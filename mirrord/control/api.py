@@ -344,7 +344,7 @@ class Service(Opener):
         if unpin and (dry_run or accept):
             raise UsageError(
                 "'--unpin' cannot be combined with '--dry-run' or '--accept'",
-                hint=f"'mirrord prune {name} --dry-run' says what is pinned; it changes nothing.",
+                hint=f"'mirrord prune {name} --dry-run' shows what is pinned; it changes nothing.",
             )
 
         def work(mirror: Mirror) -> Result:

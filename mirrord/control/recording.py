@@ -56,7 +56,7 @@ def record(what: str, wanted: Wanted, tell: Tell, note: Callable[[str], None]) -
     end. what: a volume as KIND:PATH, or a block device as /dev/…. note: told a sentence of what a
     person should know. Returns what came of it.
 
-    When the recording fails on its way, what was recorded till then is kept, and the error says so.
+    When the recording fails on its way, what was recorded until then is kept; the error says so.
     """
     found = paths.standard()
     found.make()
@@ -212,7 +212,7 @@ def _stoppable(work: Callable[[threading.Event], None], writer: TraceWriter) -> 
         if isinstance(error, MirrordError) and writer.records:
             records = writer.records
             writer.close()
-            error.hint = f"What was recorded till then ({records} records) is kept. {error.hint}"
+            error.hint = f"What was recorded until then ({records} records) is kept. {error.hint}"
         raise error
     return stopped
 

@@ -57,7 +57,7 @@ def past_runs(mirror: Mirror) -> list[Run]:
 def next_times(mirror: Mirror, folder: Path, *, count: int) -> dict[str, Any]:
     """The next times of a mirror, and why each."""
     if not 1 <= count <= _TIMES_MAX:
-        raise UsageError(f"{count} times cannot be told", why=f"from 1 to {_TIMES_MAX} can be")
+        raise UsageError(f"--count {count} is out of range", why=f"expected 1 to {_TIMES_MAX}")
     schedule = Schedules(folder, zone=mirror.relation.zone).of(mirror.definition)
     report: dict[str, Any] = {
         "name": mirror.name,

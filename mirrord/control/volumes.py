@@ -66,7 +66,7 @@ def trim(path: Path, offset: int, length: int) -> None:
 def take_snapshot(path: Path, name: str) -> dict[str, Any]:
     """A snapshot of the owner's own."""
     if not can_name(name):
-        raise UsageError(f"'{escaped(name)}' cannot name a snapshot")
+        raise UsageError(f"'{escaped(name)}' is not a valid name for a snapshot")
     with _opened(path, writable=True) as volume:
         return _snapshot_dict(volume.snapshot(name))
 

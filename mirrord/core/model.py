@@ -41,8 +41,8 @@ class Snapshot(NamedTuple):
     path: where its files can be read, or "" when the driver has no such path.
     intact: read-only and not modified since it was taken or received.
     pinned: ids of the mirrors that have pinned it (`Driver.pin`), this volume's only.
-    unrelated: the LIVE volume here is not the one that it was taken of, and did not begin as one of
-        this volume's snapshots: the original volume was replaced by another one.
+    unrelated: the LIVE volume here is not the one from which it was taken, and did not begin as one
+        of this volume's snapshots: the original volume was replaced by another one.
     aside: the volume was rolled back to before it, and no incremental of the present volume can be
         based on it. (Always false where one can, as on btrfs.)
     """

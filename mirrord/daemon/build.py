@@ -98,8 +98,8 @@ def serve_agent(
 def _address(listen: str, *, ruled: bool) -> tuple[str, int]:
     if ruled:
         raise UsageError(
-            "--listen at a port takes no --allow and no --append-only",
-            hint="Each peer's rules are in its file in peers.d ('mirrord pki issue').",
+            "--allow and --append-only cannot be combined with --listen ADDRESS:PORT",
+            hint="Each peer's rights are in its file in peers.d ('mirrord pki issue' writes it).",
         )
     host, _, port = listen.rpartition(":")
     if not port.isdigit() or int(port) > 65535:

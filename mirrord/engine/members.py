@@ -392,7 +392,7 @@ class Members(Joint, Clones):
         """
         bare = self.put_back(name)
         if len(bare) == len(self.drivers):
-            raise NotFound("nothing was kept under that name", where=str(self), why=name)
+            raise NotFound("nothing is set aside under that name", where=str(self), why=name)
         for driver in bare:
             driver.promote()
 

@@ -139,7 +139,7 @@ def left_pinned(where: str, mirror_id: str, why: str) -> str:
     """The message about pins that could not be removed."""
     return (
         f"Snapshots at {where} may still be pinned ({why}): 'mirrord prune OTHER --unpin "
-        f"{mirror_id}', with another mirror of that volume, removes the pins."
+        f"{mirror_id}', where OTHER is another mirror of that volume, removes the pins."
     )
 
 

@@ -155,7 +155,7 @@ def unrelated_reason(mirror: Mirror, here: list[Snapshot], common: set[str]) -> 
     ours = [one for one in here if one.guid in common and one.kind is SnapshotKind.REFERENCE]
     if not ours or not all(one.unrelated for one in ours):
         return ""
-    return f"it is not the volume that {ours[-1].name} was taken of"
+    return f"it is not the volume from which {ours[-1].name} was taken"
 
 
 def _live_source(mirror: Mirror) -> VolumeFacts:

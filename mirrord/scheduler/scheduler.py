@@ -177,7 +177,7 @@ class Scheduler:
             return
         cause, watched.held_back = watched.held_back, ""
         if cause and again:
-            self.due(name, cause, "a command that held it back has failed")
+            self.due(name, cause, "the command that delayed it has failed")
         else:
             self._plan_lag_later(watched)
 

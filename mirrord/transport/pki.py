@@ -205,7 +205,9 @@ def _server_context(folder: Path) -> TlsConfig:
         authority = (folder / "ca.pem").read_text(encoding="ascii")
     except FileNotFoundError:
         raise NotFound(
-            "this host has no authority", where=str(folder), hint="Run: mirrord pki init"
+            "this host has no certificate authority",
+            where=str(folder),
+            hint="Run: mirrord pki init",
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("the keys cannot be read", where=str(folder), why=str(error)) from error

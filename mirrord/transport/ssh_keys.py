@@ -215,5 +215,5 @@ def _no_public(file: str, why: str) -> MirrordError:
     return Refused(
         f"the key {file} cannot be used",
         why=why,
-        hint="Use another key with --key, or omit --key: mirrord then generates one.",
+        hint="Use another key with --key, or omit --key; mirrord then generates one.",
     )

@@ -431,4 +431,9 @@ def listen(address: str, ports: tuple[int, int] | int) -> socket.socket:
         except OSError as error:
             why = error.strerror or str(error)
     shown = str(low) if low == high else f"{low} to {high}"
-    raise IoFailed(f"cannot listen on port {shown}", where=address, why=why)
+    raise IoFailed(
+        f"cannot listen on port {shown}",
+        where=address,
+        why=why,
+        hint="'ss -ltnp' shows the programs that listen, 'ip address' the addresses of this host.",
+    )

@@ -135,7 +135,10 @@ def test_a_mirror_over_a_unix_socket(tmp_path: Path) -> None:
     [
         (["--listen", "nonsense"], "not an address and a port"),
         (["--listen", "0.0.0.0:9999999"], "not an address and a port"),
-        (["--listen", "127.0.0.1:9745", "--allow", "send=/"], "takes no --allow"),
+        (
+            ["--listen", "127.0.0.1:9745", "--allow", "send=/"],
+            "--allow and --append-only cannot be combined",
+        ),
         (["--listen", "127.0.0.1:9745"], "mirrord pki init"),
         (["--listen", "/no/such/folder/s"], "cannot listen on the socket"),
     ],

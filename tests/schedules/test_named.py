@@ -37,7 +37,7 @@ def test_a_zone_of_its_own_stays() -> None:
 @pytest.mark.parametrize(
     ("name", "raw", "part", "hint"),
     [
-        ("a/b", {"run": "@daily"}, "cannot name", ""),
+        ("a/b", {"run": "@daily"}, "is not a valid name for a schedule", ""),
         ("a", {}, "'run' is missing", "every 15m"),
         ("a", {"run": "@daily", "zne": "UTC"}, "unknown key 'zne'", "'zone'"),
         ("a", {"run": 5}, "'run' is not a list", "run ="),

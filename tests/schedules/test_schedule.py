@@ -268,7 +268,7 @@ def test_what_was_missed_is_made_up_for_once() -> None:
         ("@daily", {"windows": ["Mon"], "blackouts": ["Sun-Tue"]}, "leave no time", "longer"),
         ("every 5m", {"jitter": "6m"}, "longer than the shortest period", "5 min"),
         ("0,5 * * * *", {"jitter": "6m"}, "longer than the shortest period", "5 min"),
-        ("lag 5m", {"jitter": "1m"}, "no jitter", "Remove the jitter"),
+        ("lag 5m", {"jitter": "1m"}, "cannot be combined with a jitter", "Remove the jitter"),
         ("0 12 * * *", {"windows": ["22:00-06:00"]}, "never fires inside", "windows"),
         ("every 5m", {"windows": ["Mon 25:00-26:00"]}, "25:00", "Mon-Fri"),
     ],

@@ -405,7 +405,7 @@ class MemoryDriver(MemoryRecords, Driver):
         if body is None and kept:
             body = kept[0].body
         if body is None:
-            raise NotFound("nothing was kept under that name", where=str(self))
+            raise NotFound("nothing is set aside under that name", where=str(self))
         steps.reached("MEMORY:REINSTATE")
         volume.aside.pop(name, None)
         for entry in kept:

@@ -62,8 +62,8 @@ class Body:
 
 @dataclass(slots=True)
 class Entry:
-    """A snapshot with its content. transfer: by which it came here, or "". body: what it was taken
-    of; of a diverged one, what it is, with all that is still written to it.
+    """A snapshot with its content. transfer: by which it came here, or "". body: the content
+    when it was taken; of a diverged one, what it is, with all that is still written to it.
     """
 
     snapshot: Snapshot

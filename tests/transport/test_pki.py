@@ -280,7 +280,7 @@ def test_the_listening_port_is_given_up_with_the_server(place: Place) -> None:
 
 
 def test_a_server_needs_an_authority(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="no authority"):
+    with pytest.raises(NotFound, match="no certificate authority"):
         TlsServer(tmp_path, Peers(tmp_path).of, lambda stream, peer: None, ("127.0.0.1", 0))
 
 

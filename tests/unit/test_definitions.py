@@ -278,7 +278,12 @@ def test_ends_that_cannot_be_meant_are_refused(
             "send streams of the two file systems are incompatible",
             "a later version will support that",
         ),
-        ("zfs:tank/a", "block:/b", "a dataset's stream", "a later version"),
+        (
+            "zfs:tank/a",
+            "block:/b",
+            "a dataset's stream",
+            "A later version will support this for a zvol",
+        ),
         ("zfs:tank/a", "zfs-tree:tank/b", "", "--recursive"),
     ],
 )

@@ -9,7 +9,7 @@ _ALLOW = typer.Option(
     "--allow",
     metavar="VERB=/FOLDER",
     help="The peer may only receive=/FOLDER (keep copies in it) or send=/FOLDER (have its "
-    "volumes sent). May be given several times; without it, it may do what the user may.",
+    "volumes sent). May be given several times; without it, the peer may do what the user may.",
 )
 
 
@@ -28,8 +28,8 @@ def agent(
         "",
         "--listen",
         metavar="ADDRESS:PORT|/SOCKET",
-        help="Serve peers over TLS there, each as its file in peers.d allows (mirrord pki issue); "
-        "or, as --allow says, whoever may use this unix socket.",
+        help="Serve peers over TLS at this address, each with the rights in its file in peers.d "
+        "(mirrord pki issue); or at this unix socket, with the rights of --allow.",
     ),
     compress: str = typer.Option(
         "auto", "--compress", help="Compression of what this end sends: auto, off, or 1 to 19."

@@ -18,7 +18,7 @@ _Members = Annotated[
     typer.Option(
         "--member",
         metavar="SOURCE=DESTINATION",
-        help="One volume of a mirror of several; may be repeated.",
+        help="A volume of a mirror of several volumes; may be repeated.",
     ),
 ]
 _Snapshots = Annotated[
@@ -52,7 +52,9 @@ def create(
     ] = None,
     rpo: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Recovery point objective: the maximum lag, as 30m."),
+        typer.Option(
+            metavar="DURATION", help="Recovery point objective: the maximum lag, such as 30m."
+        ),
     ] = None,
     throttle: Annotated[
         str | None,

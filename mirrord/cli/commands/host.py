@@ -136,7 +136,7 @@ def _accepted(host: RemoteHost, shown: tuple[str, str], again: list[str]) -> str
         raise Refused(
             f"there is no terminal to confirm the host key of {host.address}",
             where=host.name,
-            why=f"it shows {kind} {fingerprint}",
+            why=f"that host presented {kind} {fingerprint}",
             hint="Compare it with what 'ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub' shows on "
             f"that host; if it is the same: {shlex.join([*again, '--fingerprint', fingerprint])}",
         )

@@ -68,7 +68,7 @@ def issue(
     if as_json:
         print_json(_shown(made.peer) | {"file": str(made.file), "bundle": str(made.bundle)})
         return
-    print(f"Carry {made.bundle} to the peer '{name}', securely, and delete it here.")
+    print(f"Carry {made.bundle} to the peer '{name}', over a secure channel, then delete it here.")
     print(f'There, in hosts.d: transport = "tls", key = "/PATH/TO/{made.bundle.name}".')
     print(f"To revoke access, delete {made.file}.")
 

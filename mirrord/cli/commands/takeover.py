@@ -18,7 +18,7 @@ def takeover(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """--source is for when neither the catalogue nor the ends record which site is the source."""
+    """Give --source if neither the catalogue nor the ends record which site is the source."""
     with service(quiet=as_json) as built:
         result = built.takeover(name, source=source, yes=yes)
         if result.status == "confirmation-required":

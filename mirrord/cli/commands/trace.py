@@ -102,7 +102,10 @@ def head(
 @reads_traces
 def convert(
     source: Trace,
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Output; .gz, .zst compress.")],
+    target: Annotated[
+        Path,
+        typer.Argument(metavar="TARGET", help="Output file; compressed if it ends in .gz or .zst."),
+    ],
     options: ReadOptions,
     to: Annotated[
         str | None,
@@ -199,7 +202,7 @@ def slice_(
     end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="End, exclusive.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Cut a span of time (or a volume, with --volume) out of a trace; times do not change."""
+    """Write a part of a trace to a new one: a span of time, or one volume (--volume)."""
     from mirrord.traces.reading import filter_trace, is_stored, open_trace
     from mirrord.traces.store import TraceFile
     from mirrord.traces.writing import check_apart

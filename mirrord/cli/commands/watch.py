@@ -26,7 +26,9 @@ def watch(
     ] = 1.0,
 ) -> None:
     if not sys.stdout.isatty():
-        raise UsageError("this needs a terminal", hint="'mirrord status' prints the table once.")
+        raise UsageError(
+            "'mirrord watch' needs a terminal", hint="'mirrord status' prints the table once."
+        )
     from rich.live import Live
 
     with service(quiet=True) as built, Live(auto_refresh=False, screen=True) as live:

@@ -55,7 +55,9 @@ class OtherHost:
                 self._make_namespace()
                 where = f"a network namespace of its own with an sshd in it, at {self._there}"
             except MirrordError as error:
-                print(f"(no network namespace here: {error}; an sshd on loopback will do)\n")
+                print(
+                    f"(network namespaces are not available: {error}; using an sshd on loopback)\n"
+                )
         self._start(sshd)
         return where
 

@@ -55,14 +55,14 @@ def open_place(folder: Path) -> Place:
             place.make()
         except (MirrordError, OSError) as error:
             place.close()
-            print(f"(no btrfs here: {error}; two block volumes instead)\n")
+            print(f"(btrfs is not available: {error}; using two block volumes)\n")
         except BaseException:
             place.close()  # interrupted: nobody else knows yet what is mounted
             raise
         else:
             return place
     else:
-        print("(not root: two block volumes instead of two btrfs file systems)\n")
+        print("(not root: using two block volumes instead of two btrfs file systems)\n")
     return BlockPlace(folder)
 
 

@@ -30,7 +30,7 @@ def play() -> None:
             host.close()
             place.close()
     took = format_duration(clock.monotonic_s() - started_s)
-    print(f"\nThat was mirrord with another host, in {took}. All of it is removed again.")
+    print(f"\nThe demo took {took}. Everything that it created has been removed.")
 
 
 class RemoteStory(Story):
@@ -45,7 +45,7 @@ class RemoteStory(Story):
 
     def tell(self) -> None:
         """All of it, from the stage to the break."""
-        say(f"The stage: {self.place.story}; the other host is {self.host.make()}.")
+        say(f"The volumes: {self.place.story}; the other host is {self.host.make()}.")
         say(f"The source gets its content: {self.place.fill()}.")
         self.know()
         self.run("create", "home", self.place.source, self.destination)
@@ -57,7 +57,7 @@ class RemoteStory(Story):
         self.run("status", "home")
         self.cut()
         self.border()
-        say("Disaster: the source is lost. `break` makes the copy over there writable.")
+        say("Disaster: the source is lost. `break` makes the copy on the other host writable.")
         self.run("break", "home")
         say(f"Work goes on there: {self.place.write_at_destination()}.")
         self.run("status", "home")
@@ -65,8 +65,8 @@ class RemoteStory(Story):
 
     def know(self) -> None:
         """From nothing to a connection."""
-        say("Its host key is compared by a person, and pinned. The key that mirrord makes may do")
-        print("# one thing over there: keep copies below one folder.", flush=True)
+        say("An administrator compares its host key, which is then pinned. The new key of this")
+        print("# host may do one thing there: keep copies below one folder.", flush=True)
         settings = self.folder / "mirrord/etc/hosts.d/dr.toml"
         settings.parent.mkdir(parents=True)
         settings.write_text(self.host.settings())
@@ -81,29 +81,29 @@ class RemoteStory(Story):
         )  # fmt: skip
         line = str(json.loads(done.output)["authorized_keys"])
         self.run(*words, fails=True)
-        say("The line goes into authorized_keys over there.")
+        say("The line goes into authorized_keys on the other host.")
         self.host.authorized.write_text(line + "\n")
         self.run("host", "check", "dr")
 
     def cut(self) -> None:
         """A transfer goes on by itself after its connection was cut."""
-        say(f"A large change ({self.place.change_much()}); in its middle the connection is cut.")
+        say(f"A large change ({self.place.change_much()}); its transfer loses the connection.")
         running = self.start("update", "home")
         try:
             self.wait_for_progress()
             self.host.cut()
             print("\n# (cut: the agent on the other host was killed)", flush=True)
             if running.wait(timeout=TIMEOUT_S) != 0:
-                raise IoFailed("the demo's update did not go on after the cut")
+                raise IoFailed("the demo's update did not continue after the connection was cut")
         finally:
             if running.poll() is None:
                 running.terminate()
                 running.wait(timeout=TIMEOUT_S)
-        say("It connected again and went on from what was safe over there, by itself:")
+        say("It reconnected and resumed from the data already stored there, without a command:")
         self.run("history", "home")
 
     def border(self) -> None:
         """The key opens its own folder only."""
-        say("And what else may this key do over there? Nothing:")
+        say("This key may do nothing else on the other host:")
         kind = self.destination.partition(":")[0]
         self.run("create", "sly", self.place.source, f"{kind}://dr/etc/mirrord-demo", fails=True)

@@ -43,7 +43,7 @@ class Story:
     def tell(self) -> None:
         """The whole story, from the setup to the failback."""
         place = self.place
-        say(f"The stage: {place.story}.")
+        say(f"The volumes: {place.story}.")
         say(f"The source gets its content: {place.fill()}.")
         self.run("create", "home", place.source, place.destination)
         say("The first transfer takes the base snapshot and sends all of it.")
@@ -123,7 +123,7 @@ class Story:
         self.run("break", "home")
         say(f"Work goes on at the destination: {self.place.write_at_destination()}.")
         self.run("status")
-        say("The source is back and should win. What would the destination lose?")
+        say("The source is back, and its content is to be kept. What would the destination lose?")
         self.run("resync", "home", fails=True)
         say("Yes. (What it loses is kept as a `diverged` snapshot.)")
         self.run("resync", "home", "--yes")
