@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from mirrord.config.host import Host
 from mirrord.control.api import Service
+from mirrord.control.commands.alarms import accept_clock
 from mirrord.core.units import format_duration
 from mirrord.daemon.journal import say
 from mirrord.daemon.ledger import Ledger
@@ -54,7 +55,7 @@ class ClockGuard:
         say("warning", f"the clock of this host jumped: {jump.text}")
         if jump.over:
             self._doubt = ""
-            await self._ledger.write(lambda service: service.accept_clock())
+            await self._ledger.write(lambda service: service.run(accept_clock()))
         else:
             await self._doubts(jump.text)
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from mirrord.config.host import Host
 from mirrord.config.host import load as load_host
 from mirrord.control.api import Service
-from mirrord.control.methods import METHODS
-from mirrord.core.errors import Aborted, MirrordError, Refused, UsageError
+from mirrord.control.command import Call, Lock, Right
+from mirrord.control.commands.update import update
+from mirrord.core.errors import Aborted, MirrordError, Refused
 from mirrord.core.results import Result, Watcher
 from mirrord.core.states import Activity
 from mirrord.daemon import outcomes
@@ -54,10 +54,8 @@ _Crew = Callable[[Callable[[Service], Any], Watcher], asyncio.Future[Any]]
 class _Asked:
     """A queued verb that somebody waits for."""
 
-    def __init__(
-        self, method: str, words: list[Any], arguments: dict[str, Any], to: Watcher
-    ) -> None:
-        self.method, self.words, self.arguments, self.watcher = method, words, arguments, to
+    def __init__(self, call: Call[Any], watcher: Watcher) -> None:
+        self.call, self.watcher = call, watcher
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
 
@@ -92,6 +90,14 @@ class Daemon:
         #: Counts what changed a mirror: what was read before a change is not true after it.
         self._changes: Counter[str] = Counter()
         self._recovering: set[str] = set()
+        #: The commands to which the daemon adds what only it knows.
+        self._own: dict[str, Callable[[Call[Any], Watcher], Awaitable[Any]]] = {
+            "reload": self._reload,
+            "status": self._status,
+            "alarms": self._alarms,
+            "accept_clock": self._accept_clock,
+            "prune": self._prune,
+        }
         #: The interrupted operations that were tried to finish: once each.
         self._tried: dict[str, int] = {}
 
@@ -232,10 +238,10 @@ class Daemon:
 
         def work(service: Service) -> Any:
             if asked is not None:
-                return getattr(service, asked.method)(*asked.words, **asked.arguments)
+                return service.run(asked.call)
             if watched is not None:
                 return service.update_known(watched.definition)
-            return service.update(job.name)
+            return service.run(update(job.name))
 
         started_s = clock.monotonic_s()
         value: Any = None
@@ -349,64 +355,80 @@ class Daemon:
 
     # The API (mirrord.control.server.Backend)
 
-    async def call(
-        self, method: str, words: list[Any], arguments: dict[str, Any], watcher: Watcher
-    ) -> Any:
-        """Dispatch a method of `Service`."""
-        _check_arguments(method, words, arguments)
+    async def call(self, call: Call[Any], watcher: Watcher) -> Any:
+        """Run a command: what the daemon adds to some, the others by their lock."""
         await self.ready.wait()
-        if method == "reload":
-            return await self.reload()
-        if method == "status" and not (words and words[0]) and not arguments.get("name"):
-            return self.store.rows()
-        name = str(words[0]) if words else str(arguments.get("name", ""))
-        if METHODS[method].queued and name in self.scheduler.mirrors:
-            return await self._queued(name, method, words, arguments, watcher)
-        if METHODS[method].ends_runs and name in self.scheduler.mirrors:
-            return await self._ending(name, method, words, arguments, watcher)
-        short = METHODS[method].access == "read"
-        crew = self.workers.report if short else self.workers.verb
-        before = self._changes[name]
-        value = await self._dispatched(crew, method, words, arguments, watcher)
-        if method == "alarms":
-            return self.ledger.shown(value)
-        if method == "status":
-            [row] = value
-            watched = self.scheduler.mirrors.get(name)
-            if (
-                watched is not None
-                and watched.definition.id == row["id"]
-                and self._changes[name] == before
-                and name not in self._at_work()
-            ):
-                self._saw(name, row)
-            return [self.store.overlaid(row)]
-        if method == "accept_clock":
-            self._guard.accept()
-            self.ledger.judge_host(self._guard.findings())
-        elif METHODS[method].access == "act" and name:
-            if method == "prune" and isinstance(value, Result) and value.status == "done":
-                self.scheduler.pruned(name)
+        way = self._own.get(call.command.name) or self._run_command
+        return await way(call, watcher)
+
+    async def _run_command(self, call: Call[Any], to: Watcher) -> Any:
+        if call.mirror in self.scheduler.mirrors:
+            if call.command.lock is Lock.QUEUED:
+                return await self._queued(call, to)
+            if call.command.lock is Lock.ENDS_RUNS:
+                return await self._ending(call, to)
+        if call.command.right is Right.READ:
+            return await self._dispatched(self.workers.report, call, to)
+        value = await self._dispatched(self.workers.verb, call, to)
+        name = str(value.data.get("name", "")) if isinstance(value, Result) else ""
+        if name := name or call.mirror:
             self._changes[name] += 1
             await self.refresh(name)
         return value
 
-    async def _ending(
-        self, name: str, method: str, words: list[Any], arguments: dict[str, Any], to: Watcher
-    ) -> Any:
+    async def _reload(self, _call: Call[Any], _to: Watcher) -> Result:
+        return await self.reload()
+
+    async def _status(self, call: Call[Any], to: Watcher) -> dict[str, Any]:
+        name = call.arguments.get("name")
+        if name is None:
+            return {"mirrors": self.store.rows()}
+        before = self._changes[name]
+        found = await self._dispatched(self.workers.report, call, to)
+        [row] = found["mirrors"]
+        watched = self.scheduler.mirrors.get(name)
+        if (
+            watched is not None
+            and watched.definition.id == row["id"]
+            and self._changes[name] == before
+            and name not in self._at_work()
+        ):
+            self._saw(name, row)
+        return {"mirrors": [self.store.overlaid(row)]}
+
+    async def _alarms(self, call: Call[Any], to: Watcher) -> dict[str, Any]:
+        found = await self._dispatched(self.workers.report, call, to)
+        return {"alarms": self.ledger.shown(found["alarms"]), "daemon_runs": True}
+
+    async def _accept_clock(self, call: Call[Any], to: Watcher) -> Any:
+        value = await self._dispatched(self.workers.verb, call, to)
+        self._guard.accept()
+        self.ledger.judge_host(self._guard.findings())
+        return value
+
+    async def _prune(self, call: Call[Any], to: Watcher) -> Any:
+        value = await self._run_command(call, to)
+        if value.status == "done":
+            self.scheduler.pruned(call.mirror)
+        return value
+
+    async def _ending(self, call: Call[Any], to: Watcher) -> Any:
         """A verb that stops the mirror's runs: none begins meanwhile, and one that
         is queued is cancelled.
         """
+        name = call.mirror
         waited = self.scheduler.hold(name)
         asked = self._asked.pop(name, None) if waited and waited.cause == "asked" else None
         if asked is not None and not asked.answer.done():
-            by = "mirrord break" if method == "break_off" else f"mirrord {method}"
             asked.answer.set_exception(
-                Aborted(f"the queued {asked.method} was cancelled", why=f"by '{by}'")
+                Aborted(
+                    f"the queued {asked.call.command.words} was cancelled",
+                    why=f"by 'mirrord {call.command.words}'",
+                )
             )
         ended = False
         try:
-            value = await self._dispatched(self.workers.report, method, words, arguments, to)
+            value = await self._dispatched(self.workers.report, call, to)
             if waited and isinstance(value, Result) and value.status == "already_idle":
                 text = f"A queued run of '{name}' was cancelled.\n{value.text}"
                 value = Result("done", text, {**value.data, "stopped": True})
@@ -417,37 +439,33 @@ class Daemon:
             await self.refresh(name)
             self.scheduler.release(name, again=not ended)
 
-    async def _dispatched(
-        self, crew: _Crew, method: str, words: list[Any], arguments: dict[str, Any], to: Watcher
-    ) -> Any:
-        """A method of `Service` in a worker's thread. A failed verb is shown in the status."""
-        name = str(words[0]) if words else str(arguments.get("name", ""))
+    async def _dispatched(self, crew: _Crew, call: Call[Any], to: Watcher) -> Any:
+        """A command in a worker's thread. A failed verb is shown in the status."""
+        name, command = call.mirror, call.command
         try:
-            return await crew(lambda service: getattr(service, method)(*words, **arguments), to)
+            return await crew(lambda service: service.run(call), to)
         except MirrordError as error:
-            acts = METHODS[method].access == "act" and name in self.scheduler.mirrors
+            acts = command.right is Right.ACT and name in self.scheduler.mirrors
             if acts:
-                self.numbers.failed(name, method, error.code)
-            if acts and not METHODS[method].ends_runs:
+                self.numbers.failed(name, command.name, error.code)
+            if acts and command.lock is not Lock.ENDS_RUNS:
                 self._changes[name] += 1
                 self.background(self.refresh(name))
             raise
 
-    async def _queued(
-        self, name: str, method: str, words: list[Any], arguments: dict[str, Any], to: Watcher
-    ) -> Any:
+    async def _queued(self, call: Call[Any], to: Watcher) -> Any:
         """A verb that transfers: it is queued.
 
         While the mirror runs already the answer is the lock's: `Busy`, with who has it.
         """
+        name = call.mirror
         held = self.scheduler.mirrors[name].held > 0
         if held or name in self.scheduler.queue.running or name in self._asked:
-            return await self._dispatched(self.workers.verb, method, words, arguments, to)
+            return await self._dispatched(self.workers.verb, call, to)
         self.scheduler.queue.drop(name)  # a scheduled run that waits is done by this one
-        asked = self._asked[name] = _Asked(method, words, arguments, to)
+        asked = self._asked[name] = _Asked(call, to)
         to.activity(Activity.IDLE, "queued")
-        verb = "update" if method == "update" else method
-        self.scheduler.due(name, "asked", "asked for", verb=verb)
+        self.scheduler.due(name, "asked", "asked for", verb=call.command.name)
         return await asked.answer
 
     def metrics(self) -> tuple[bytes, str]:
@@ -457,10 +475,3 @@ class Daemon:
 
 def _caps(host: Host) -> Caps:
     return Caps(*host.limits)
-
-
-def _check_arguments(method: str, words: list[Any], arguments: dict[str, Any]) -> None:
-    try:
-        inspect.signature(getattr(Service, method)).bind(None, *words, **arguments)
-    except TypeError as error:
-        raise UsageError(f"'{method}': invalid arguments", why=str(error)) from None

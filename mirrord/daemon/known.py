@@ -9,6 +9,7 @@ from mirrord.config.host import load as load_host
 from mirrord.config.schedules import Schedules
 from mirrord.control import timing
 from mirrord.control.api import Service
+from mirrord.control.commands.status import status
 from mirrord.core.model import Definition
 from mirrord.core.states import State
 from mirrord.engine.report import NO_CHECKPOINT
@@ -65,7 +66,7 @@ def read_one(service: Service, name: str) -> Known | None:
 
 
 def _known(service: Service, definition: Definition, schedules: Schedules) -> Known:
-    [row] = service.status(definition.name)
+    [row] = service.run(status(definition.name))["mirrors"]
     definition = service.definitions.load(definition.name)  # the probe may have found its direction
     schedule = schedules.of(definition)
     runs: list[Run] = []

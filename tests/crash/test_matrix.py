@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.control.api import Service
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import MirrordError
 from mirrord.core.model import Role
@@ -24,6 +23,7 @@ from tests.contract.lab import Lab, is_either
 from tests.crash.faults import FAULTS, Crash, Point, attempt, broken_at, points
 from tests.crash.scenes import SCENES, WRITTEN, checked, end, finish, kept, own_labels, sound
 from tests.support.processes import working_on
+from tests.support.verbs import Service
 from tests.support.world import NAME, ROOT, World
 
 

@@ -11,7 +11,8 @@ import pytest
 from mirrord.catalogue.schema import MIGRATIONS
 from mirrord.config import host, hosts, peers, reading
 from mirrord.config.schedules import Schedules
-from mirrord.control.methods import METHODS
+from mirrord.control.command import Right
+from mirrord.control.methods import methods
 from mirrord.scheduler.health import KINDS
 from mirrord.schedules.named import KEYS
 from tests.docs import wire_methods
@@ -104,7 +105,8 @@ def test_every_method_is_documented_with_its_socket() -> None:
     rows = re.findall(r"^\| (`.*?) \| (status|control) \| ", document("api.md"), re.MULTILINE)
     found = {name: socket for names, socket in rows for name in re.findall(r"`(\w+)`", names)}
     assert found == {
-        name: "status" if method.access == "read" else "control" for name, method in METHODS.items()
+        name: "status" if command.right is Right.READ else "control"
+        for name, command in methods().items()
     }
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.control.api import Service
 from mirrord.core.errors import MirrordError, NoSpace, Refused
 from mirrord.core.model import Role
 from mirrord.drivers.btrfs.driver import BtrfsDriver
@@ -18,6 +17,7 @@ from mirrord.system import steps
 from mirrord.system.paths import Paths
 from tests.failover.volumes import delete_subvolume, lose
 from tests.support import btrfs
+from tests.support.verbs import Service
 from tests.support.world import NAME, World
 
 

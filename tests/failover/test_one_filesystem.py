@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import pytest
 
-from mirrord.control.api import Service
 from mirrord.core.errors import Diverged
 from mirrord.system.paths import Paths
 from tests.support import btrfs
+from tests.support.verbs import Service
 from tests.support.world import NAME
 
 

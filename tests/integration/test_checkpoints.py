@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.cli.commands.status import details
+from mirrord.control.statustext import details
 from mirrord.core.errors import Aborted, TransferFailed
 from mirrord.core.model import ReceiveRequest
 from mirrord.core.results import Silent

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from mirrord.control.api import Service
 from mirrord.control.shared import Shared
 from mirrord.core.errors import Aborted, TransferFailed
 from mirrord.drivers.streams import SendStream
@@ -17,6 +16,7 @@ from mirrord.engine import fanout
 from mirrord.engine.fanout import Fanout
 from mirrord.engine.transfer import Route
 from tests.contract.lab import Lab
+from tests.support.verbs import Service
 from tests.support.world import World
 
 NAMES = ("one", "two", "three")

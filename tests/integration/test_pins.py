@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from mirrord.control.api import Service
-from mirrord.core.errors import Refused, UsageError
+from mirrord.core.errors import Refused
 from mirrord.drivers.contract import Driver
 from mirrord.system.paths import Paths
 from tests.contract.lab import Lab
 from tests.crash.faults import FAULTS, Crash, broken_at, points
 from tests.support.places import beside, driver_at
 from tests.support.snapshots import delete_by_force
+from tests.support.verbs import Service
 from tests.support.world import NAME, World
 
 pytestmark = pytest.mark.in_process
@@ -253,8 +253,8 @@ def test_what_a_lost_mirror_has_pinned_is_named_and_can_be_unpinned(
     planned = world.service.prune(NAME, dry_run=True, accept=False)
     assert planned.text.count(f"pinned by mirror {lost}") == 2
     with pytest.raises(Refused, match="still defined"):
-        world.service.prune(NAME, dry_run=False, accept=False, unpin=identity(world.service, NAME))
-    done = world.service.prune(NAME, dry_run=False, accept=False, unpin=lost)
+        world.service.unpin(NAME, identity(world.service, NAME))
+    done = world.service.unpin(NAME, lost)
     assert done.status == "done" and "1 snapshot unpinned" in done.text
     world.service.prune(NAME, dry_run=False, accept=False)
     assert base not in guids(lab.source()) | guids(lab.destination())
@@ -277,10 +277,10 @@ def test_an_end_that_is_not_there_is_named_when_its_pins_cannot_be_removed(
         delete_by_force(lab.source(), one.guid)
 
 
-@pytest.mark.parametrize(("dry_run", "accept"), [(True, False), (False, True)])
-def test_unpin_goes_alone(world: World, lab: Lab, dry_run: bool, accept: bool) -> None:
+@pytest.mark.parametrize("option", ["--dry-run", "--accept"])
+def test_unpin_goes_alone(world: World, lab: Lab, option: str) -> None:
     world.initialized()
     lab.source().pin("0a1b2c3d", [one.guid for one in lab.source().snapshots()])
-    with pytest.raises(UsageError, match="cannot be combined"):
-        world.service.prune(NAME, dry_run=dry_run, accept=accept, unpin="0a1b2c3d")
+    refused = world.cli("prune", NAME, "--unpin", "0a1b2c3d", option)
+    assert refused.returncode == 2 and "cannot be combined" in refused.stderr
     assert pinned(lab.source(), "0a1b2c3d")

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from mirrord.catalogue.store import Confirmed
-from mirrord.control.api import Service
 from mirrord.core.errors import NoSpace, Refused
 from mirrord.core.model import Snapshot, SnapshotKind
 from mirrord.core.states import State
@@ -23,6 +22,7 @@ from tests.support import btrfs
 from tests.support.definitions import set_keep
 from tests.support.labs import open_lab
 from tests.support.snapshots import delete_by_force
+from tests.support.verbs import Service
 from tests.support.world import NAME, World
 
 HOUR_S = 3600.0

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from mirrord.control.api import Service
 from mirrord.core.errors import ConfigError, Refused, UsageError
 from tests.support.definitions import two_sites
+from tests.support.verbs import Service
 from tests.support.world import NAME, World
 
 

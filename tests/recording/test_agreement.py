@@ -21,7 +21,6 @@ import pytest
 from mirrord.analysis.grids import fixed
 from mirrord.analysis.replay import replay
 from mirrord.control import recording
-from mirrord.control.api import Service
 from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.system.paths import Paths
 from mirrord.traces.model import BLOCK
@@ -30,6 +29,7 @@ from tests.recording.conftest import ROOT
 from tests.recording.sent import Sent, sent
 from tests.recording.user import User
 from tests.support import btrfs
+from tests.support.verbs import Service
 
 pytestmark = [pytest.mark.platform, pytest.mark.large]
 

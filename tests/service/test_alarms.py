@@ -100,7 +100,7 @@ def test_a_stalled_transfer_is_an_alarm_and_clears(served_btrfs: Served) -> None
     served.service.throttle(NAME, "300KiB/s")
     view = Path(served.lab.source().facts().view)
     (view / "large").write_bytes(os.urandom(3 << 20))
-    thread = threading.Thread(target=lambda: served.daemon.client().call("update", NAME))
+    thread = threading.Thread(target=lambda: served.daemon.client().update(NAME))
     thread.start()
     until(lambda: served.row()["activity"] == "transferring")
     assert served.daemon.process is not None

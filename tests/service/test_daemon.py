@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from mirrord.config.host import Host
-from mirrord.control.api import Service
+from mirrord.control import api
+from mirrord.control.commands.quiesce import quiesce
 from mirrord.core.errors import (
     Busy,
     ConfigError,
@@ -33,6 +34,7 @@ from mirrord.system.paths import Paths
 from tests.service.conftest import Served
 from tests.support.labs import open_lab
 from tests.support.service import ServiceProcess, until
+from tests.support.verbs import Service
 from tests.support.world import NAME, World
 
 
@@ -43,7 +45,7 @@ def slow_update(served: Served, rate: str = "200KiB/s") -> threading.Thread:
 
     def update() -> None:
         try:
-            served.daemon.client().call("update", NAME)
+            served.daemon.client().update(NAME)
         except MirrordError:
             return
 
@@ -243,7 +245,7 @@ def test_a_daemon_does_not_start_with_a_broken_definition(tmp_path: Path) -> Non
 
 def test_a_folder_with_a_long_name_is_no_obstacle(tmp_path: Path) -> None:
     daemon = ServiceProcess(tmp_path / ("long" * 30)).start()
-    assert daemon.client().call("status") == []
+    assert daemon.client().status() == []
     assert daemon.stop() == 0
 
 
@@ -255,7 +257,7 @@ def test_a_daemon_that_is_gone_in_the_middle_is_said_to_be_so(served: Served) ->
 
     def update() -> None:
         try:
-            served.daemon.client().call("update", NAME)
+            served.daemon.client().update(NAME)
         except MirrordError as error:
             caught.append(error)
 
@@ -287,7 +289,7 @@ def test_who_waits_for_a_turn_is_told_when_the_definition_goes(served: Served) -
 
     def initialize() -> None:
         try:
-            served.daemon.client().call("initialize", "other")
+            served.daemon.client().initialize("other")
         except MirrordError as error:
             caught.append(error)
 
@@ -330,7 +332,7 @@ def test_threads_that_work_at_the_same_time_have_services_of_their_own(tmp_path:
             Paths(tmp_path, tmp_path, tmp_path), host, Limits(host), lambda _name: False
         )
 
-        def work(service: Service) -> Service:
+        def work(service: api.Service) -> api.Service:
             together.wait(60)
             return service
 
@@ -354,7 +356,7 @@ def test_what_was_read_before_a_command_does_not_undo_it(
         async def slow(work: Any) -> Any:
             found = await probe(work)
             monkeypatch.setattr(daemon.workers, "probe", probe)
-            await daemon.call("quiesce", [NAME], {}, Silent())
+            await daemon.call(quiesce(NAME), Silent())
             return found
 
         monkeypatch.setattr(daemon.workers, "probe", slow)

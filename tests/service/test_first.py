@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.control.api import Service
 from mirrord.core.errors import Aborted, Busy, MirrordError
 from mirrord.core.results import Result
 from tests.service.conftest import Served
 from tests.support.service import until
+from tests.support.verbs import Service
 from tests.support.world import NAME
 
 EVERY_SECOND = "every 1s"

@@ -12,9 +12,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from mirrord.control.client import Client
 from tests.support.service import until
 from tests.support.unit import OWN, Daemon, daemon, environment
+from tests.support.verbs import Client
 
 
 def metrics(service: Daemon) -> str:

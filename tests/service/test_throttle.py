@@ -153,7 +153,7 @@ def transferring(served: Served, rate: str, size: int = 12 << 20) -> threading.T
 
     def update() -> None:
         try:
-            served.daemon.client().call("update", NAME)
+            served.daemon.client().update(NAME)
         except MirrordError:
             return
 
@@ -192,7 +192,7 @@ def test_what_all_transfers_share_is_shared(served: Served, tmp_path: Path) -> N
             volume.write(0, os.urandom(4 << 20))
         served.service.create(name, f"block:{tmp_path / name}", f"block:{tmp_path}/copy-{name}")
     threads = [
-        threading.Thread(target=lambda name=name: served.daemon.client().call("initialize", name))
+        threading.Thread(target=lambda name=name: served.daemon.client().initialize(name))
         for name in names
     ]
     for thread in threads:
@@ -215,7 +215,7 @@ def test_a_link_is_shared_by_the_mirrors_that_name_it(served: Served, tmp_path: 
     for name in names[:2]:
         served.define("link = 'wan'", name=name)
     threads = [
-        threading.Thread(target=lambda name=name: served.daemon.client().call("initialize", name))
+        threading.Thread(target=lambda name=name: served.daemon.client().initialize(name))
         for name in names
     ]
     for thread in threads:
@@ -243,7 +243,7 @@ def test_a_mirror_whose_promise_is_in_danger_borrows(served: Served) -> None:
     served.define("rpo = '6s'", "borrow = 3")
     with Volume.open(served.lab.source().location, writable=True) as volume:
         volume.write(0, os.urandom(6 << 20))
-    thread = threading.Thread(target=lambda: served.daemon.client().call("update", NAME))
+    thread = threading.Thread(target=lambda: served.daemon.client().update(NAME))
     thread.start()
     until(lambda: moved_bytes(served) > 0)
     foretold = re.compile("at this rate the RPO will be exceeded in|the RPO has been exceeded")

@@ -123,7 +123,7 @@ def test_no_more_run_at_once_than_one_file_system_may_take(served: Served, tmp_p
     served.settings("[limits]\ntransfers = 8\nper_filesystem = 2\n")
     names = _more(served, 5, tmp_path)
     threads = [
-        threading.Thread(target=lambda name=name: served.daemon.client().call("initialize", name))
+        threading.Thread(target=lambda name=name: served.daemon.client().initialize(name))
         for name in names
     ]
     for thread in threads:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.control.api import Service
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import MirrordError
 from mirrord.drivers.registry import open_driver
@@ -16,6 +15,7 @@ from mirrord.system.paths import Paths
 from tests.contract.sets import SetLab
 from tests.crash import test_matrix as matrix
 from tests.crash.faults import FAULTS, Crash, broken_at, points
+from tests.support.verbs import Service
 
 test_update = matrix.test_update
 test_break = matrix.test_break

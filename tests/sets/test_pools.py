@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.control.api import Service
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import Fenced, NotFound, ProtocolError, Refused, Untrusted
 from mirrord.core.model import Endpoint
@@ -29,6 +28,7 @@ from tests.crash.faults import labels
 from tests.support.agents import Agents, agents
 from tests.support.labs import MACHINE_SETS, open_lab
 from tests.support.service import PATIENCE_S
+from tests.support.verbs import Service
 from tests.zfsvm.guest import Guest
 
 

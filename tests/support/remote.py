@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from mirrord.config.hosts import render
-from mirrord.control.api import Service
 from mirrord.drivers.block.volume import Volume
 from mirrord.system.paths import Paths
 from tests.support.proxy import Proxy
 from tests.support.service import PATIENCE_S
 from tests.support.sshd import Sshd
+from tests.support.verbs import Service
 
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20

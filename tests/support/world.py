@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from mirrord.config.hosts import render
-from mirrord.control.api import Service
 from mirrord.core.results import Result
 from mirrord.drivers.contract import Driver
 from mirrord.engine.members import Members
@@ -19,6 +18,7 @@ from tests.contract.sets import SetLab
 from tests.support.places import driver_at
 from tests.support.service import ServiceProcess
 from tests.support.sshd import Sshd
+from tests.support.verbs import Service
 
 NAME = "home"
 ROOT = Path(__file__).parents[2]

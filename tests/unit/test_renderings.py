@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mirrord.cli.commands.status import details, table
 from mirrord.control.monitor import judge
+from mirrord.control.statustext import details, table
 from mirrord.core.errors import TransferFailed
 from mirrord.core.model import Definition, Endpoint, Promise
 from mirrord.core.units import format_duration

@@ -15,7 +15,7 @@ SYNCOID = 17
 _COMMANDS = """
 import json, os, sys, tempfile
 from pathlib import Path
-from mirrord.control.api import Service
+from tests.support.verbs import Service
 from mirrord.drivers.zfs import command
 from mirrord.system.paths import Paths
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.zfs
 _RESTORING = """
 import json, os, sys, tempfile
 from pathlib import Path
-from mirrord.control.api import Service
+from tests.support.verbs import Service
 from mirrord.core.errors import MirrordError
 from mirrord.system.paths import Paths
 

@@ -1,4 +1,18 @@
-"""`mirrord host`."""
+"""Manage other hosts in hosts.d/*.toml (docs/hosts.md).
+
+Panel: Hosts 1
+
+NAME is a host's name here. Each step and each failure is described in [hosts.md](hosts.md).
+
+`mirrord host add NAME` adds another host: a separate key, the expected host key, its
+[settings](config.md#other-hosts), the line for its `authorized_keys`, and a connection test. Run
+it again to continue or to change something. Without a terminal it needs `--fingerprint`.
+
+`mirrord host check NAME` connects to a host and reports what it finds, or what prevents the
+connection. NAME may also be `USER@HOST:PORT`, as in an endpoint. `mirrord host list` lists the
+hosts that have settings. `mirrord host remove NAME` removes the settings of one that no mirror
+and no other host needs; its key stays.
+"""
 
 from __future__ import annotations
 

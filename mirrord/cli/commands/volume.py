@@ -1,4 +1,16 @@
-"""`mirrord volume`: block volumes, which need neither root nor a special file system."""
+"""Manage block volumes: create, read, write, import, export, check.
+
+Panel: Other 2
+
+VOLUME is the directory of a block volume; SIZE is `4096`, `512M` or `10G`. A created volume uses
+space only as it is written. `write` is durable when it returns. `import` makes the content equal
+to a raw image; a folder, or with `--tar` a tar stream, is stored as a tar stream, which `export
+--tar` writes again, unpacked when TARGET is a folder. `trim` makes a range read as zeroes and
+frees its space. `promote` makes the destination of a deleted mirror a live volume again. `check`
+verifies every block and every map and changes nothing; its exit status is 1 on errors.
+
+The destination of a mirror can be read, exported and checked, not written.
+"""
 
 from __future__ import annotations
 

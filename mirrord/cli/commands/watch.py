@@ -1,4 +1,10 @@
-"""`mirrord watch`: all mirrors, live."""
+"""Show all mirrors in a table that is updated until Ctrl-C.
+
+Panel: Monitoring 6
+
+Shows all mirrors in a live table: activity, lag, the used share of the RPO, the next run, the last
+transfer, alarms. It needs a terminal; Ctrl-C ends it.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mirrord.cli.commands.status import activity_of
-from mirrord.cli.output import service
+from mirrord.cli.output import running
+from mirrord.control.commands.status import status
+from mirrord.control.statustext import activity_of
 from mirrord.core.errors import Aborted, UsageError
 from mirrord.core.units import format_duration, format_size
 from mirrord.system import clock
@@ -29,10 +36,10 @@ def watch(
         raise UsageError("this needs a terminal", hint="'mirrord status' prints the table once.")
     from rich.live import Live
 
-    with service(quiet=True) as built, Live(auto_refresh=False, screen=True) as live:
+    with running(quiet=True) as runner, Live(auto_refresh=False, screen=True) as live:
         try:
             while True:
-                live.update(_table(built.status()), refresh=True)
+                live.update(_table(runner.run(status())["mirrors"]), refresh=True)
                 clock.sleep_s(every)
         except Aborted as error:
             if error.why != "SIGINT":  # Ctrl-C is the way out, not a failure

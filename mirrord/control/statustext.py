@@ -1,32 +1,11 @@
-"""`mirrord status`."""
+"""The status of mirrors as text."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from mirrord.cli.output import Json, print_json, service
 from mirrord.core.units import format_duration, format_size
-
-
-def status(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="One mirror; default: all.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    with service(quiet=True) as built:
-        found = built.status(name)
-    if as_json:
-        print_json({"mirrors": found})
-    elif name is not None:
-        print("\n".join(details(found[0])))
-    elif found:
-        print("\n".join(table(found)))
-    else:
-        print("No mirrors. Create one with 'mirrord create NAME SOURCE DESTINATION'.")
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:

@@ -1,0 +1,23 @@
+"""Explain the state of a mirror, and which commands change it.
+
+Panel: Monitoring 5
+
+Shows the reasons for the current state, and which command changes it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mirrord.control.command import MirrorName, Right, command
+from mirrord.core.results import Result
+
+if TYPE_CHECKING:
+    from mirrord.control.api import Service
+
+
+@command(Right.READ)
+def explain(service: Service, name: MirrorName) -> Result:
+    from mirrord.engine import explain as engine
+
+    return service.look(name, engine.explain)

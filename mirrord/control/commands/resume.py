@@ -1,0 +1,24 @@
+"""End a quiesce: transfers are allowed again.
+
+Panel: Mirrors 6
+
+Ends what `mirrord quiesce NAME` began.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mirrord.control.command import MirrorName, Right, command
+from mirrord.core.results import Result
+from mirrord.core.states import Verb
+
+if TYPE_CHECKING:
+    from mirrord.control.api import Service
+
+
+@command(Right.ACT)
+def resume(service: Service, name: MirrorName) -> Result:
+    from mirrord.engine import simple as engine
+
+    return service.verb(Verb.RESUME, name, engine.resume)

@@ -1,0 +1,59 @@
+"""List the snapshots at both ends, or delete a diverged one.
+
+Panel: Monitoring 3
+
+Lists the snapshots of both ends, oldest first. Marks: `base` (the newest that both have), `shown`,
+`own`, `diverged`, `CHANGED` (made writable or modified: no longer a base). With `--delete` it
+deletes that diverged snapshot, at either end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from mirrord.control.command import MirrorName, Option, Right, command
+from mirrord.core.results import Result
+from mirrord.core.states import Verb
+from mirrord.core.text import escaped, harmless
+from mirrord.system.clock import format_moment
+
+if TYPE_CHECKING:
+    from mirrord.control.api import Service
+
+
+def _shown(found: dict[str, Any], _arguments: Mapping[str, Any]) -> Iterator[str]:
+    for end, trouble in found["unreachable"].items():
+        yield f"the {end} cannot be reached: {trouble}"
+    if not found["snapshots"] and not found["unreachable"]:
+        yield f"'{found['name']}' has no snapshots yet."
+    for entry in found["snapshots"]:
+        ends = "both" if len(entry["at"]) == 2 else next(iter(entry["at"]))
+        marks = [word for word in ("base", "shown") if entry[word]]
+        if entry["kind"] != "reference":
+            marks.append(entry["kind"])
+        if not all(copy["intact"] for copy in entry["at"].values()):
+            marks.append("CHANGED")
+        shown = f"{ends:11}  {harmless(entry['name'])}  {' '.join(marks)}"
+        yield f"{format_moment(entry['taken_ns'])}  {shown}".rstrip()
+        for copy in entry["at"].values():
+            if copy["path"]:
+                yield f"    {escaped(copy['path'])}"
+
+
+@command(Right.READ, text=_shown)
+def snapshots(service: Service, name: MirrorName) -> dict[str, Any]:
+    from mirrord.engine import report
+
+    return service.look(name, report.snapshots)
+
+
+@command(Right.ACT, when="snapshot")
+def delete_diverged(
+    service: Service,
+    name: MirrorName,
+    snapshot: Annotated[str, Option("Delete this diverged snapshot.", "SNAPSHOT", ("--delete",))],
+) -> Result:
+    from mirrord.engine import simple
+
+    return service.verb(Verb.PRUNE, name, lambda mirror: simple.delete_diverged(mirror, snapshot))
