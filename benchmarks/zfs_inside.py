@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mirrord.control.api import Service
-from mirrord.drivers.zfs import command
+from mirrord.drivers.zfs.commands import command
 from mirrord.system import steps
 from mirrord.system.paths import Paths
 

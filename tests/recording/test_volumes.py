@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mirrord.control import recording
+from mirrord.admin import recording
 from mirrord.core.errors import Busy, MirrordError
 from mirrord.core.model import Snapshot
 from mirrord.drivers.block.activemap import added_runs

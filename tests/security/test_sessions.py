@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import mirrord
+from mirrord.admin.pki import Authority
 from mirrord.config.peers import Peers
-from mirrord.config.pki import Authority
 from mirrord.core.errors import Busy, Damaged, LinkLost, MirrordError, ProtocolError
 from mirrord.core.model import ReceiveRequest
 from mirrord.drivers.btrfs.driver import BtrfsDriver

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from mirrord.admin.pki import Authority
 from mirrord.cli.main import run
 from mirrord.config.peers import Peer, Peers
-from mirrord.config.pki import Authority
 from mirrord.core.errors import ConfigError, NotFound, Refused, Unreachable, Untrusted, UsageError
 from mirrord.core.model import RemoteHost
 from mirrord.transport import pki

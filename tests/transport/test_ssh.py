@@ -278,7 +278,7 @@ def test_the_host_key_is_shown_without_a_log_in(sshd: Sshd) -> None:
 
 def test_only_who_connects_pays_for_ssh() -> None:
     program = (
-        "import sys, mirrord.control.api, mirrord.control.hosts, mirrord.cli.commands.host, "
+        "import sys, mirrord.control.api, mirrord.admin.hosts, mirrord.cli.commands.host, "
         "mirrord.transport.ssh, mirrord.transport.local; "
         "print([name for name in ('paramiko', 'cryptography') if name in sys.modules])"
     )

@@ -8,10 +8,11 @@ from mirrord.agent.rules import parse_rules, rights_at
 from mirrord.core.endpoint import is_dataset, parse_endpoint
 from mirrord.core.errors import CheckpointUseless, Refused, Untrusted, UsageError
 from mirrord.core.model import Endpoint, ReceiveRequest, Snapshot, SnapshotKind
-from mirrord.drivers.zfs import listing, marks, names, place
+from mirrord.drivers.zfs.dataset import marks, names, place
+from mirrord.drivers.zfs.dataset.marks import Mark, SnapshotMark
 from mirrord.drivers.zfs.driver import ZfsDriver
-from mirrord.drivers.zfs.marks import Mark, SnapshotMark
-from mirrord.drivers.zfs.stream import Sending, check_token
+from mirrord.drivers.zfs.snapshots import listing
+from mirrord.drivers.zfs.stream.send import Sending, check_token
 from mirrord.wire.methods import Right
 
 SNAPSHOT = Snapshot("123", "mirrord.a b", SnapshotKind.OWN, 7, 1_795_000_000_000_000_001)

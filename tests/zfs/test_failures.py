@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from mirrord.core.errors import Busy, MirrordError, PermissionMissing, Unsupported
-from mirrord.drivers.zfs import failures
-from mirrord.drivers.zfs.complaints import RULES
-from mirrord.drivers.zfs.permissions import granted, needed_by
+from mirrord.drivers.zfs.commands import failures
+from mirrord.drivers.zfs.commands.error_messages import RULES
+from mirrord.drivers.zfs.commands.permissions import granted, needed_by
 
 MESSAGES: list[dict[str, Any]] = json.loads(
     Path(__file__).with_name("messages.json").read_text(encoding="utf-8")

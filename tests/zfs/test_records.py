@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirrord.drivers.zfs.records import RECORD_BYTES, Feature, RecordType, ZfsScanner
+from mirrord.drivers.zfs.stream.records import RECORD_BYTES, Feature, RecordType, ZfsScanner
 from tests.zfs.streams import WRITE, Writer, sample
 
 STREAMS = {order: sample(order) for order in "<>"}

@@ -8,7 +8,7 @@ import pytest
 
 from mirrord.core.errors import MirrordError, Refused
 from mirrord.core.model import Endpoint
-from mirrord.drivers.zfs.delegation import allow_command
+from mirrord.drivers.zfs.dataset.delegation import allow_command
 from mirrord.link.driver import RemoteDriver
 from tests.contract.flows import MIRROR, mirror
 from tests.support.world import NAME
