@@ -212,7 +212,7 @@ def _stoppable(work: Callable[[threading.Event], None], writer: TraceWriter) -> 
         if isinstance(error, MirrordError) and writer.records:
             records = writer.records
             writer.close()
-            error.hint = f"What was recorded till then ({records} records) is kept. {error.hint}"
+            error.prepend_hint(f"What was recorded till then ({records} records) is kept.")
         raise error
     return stopped
 

@@ -15,12 +15,14 @@ import pytest
 
 import mirrord
 from mirrord.core.errors import (
+    MIRROR,
     Busy,
     Damaged,
     LinkLost,
     MirrordError,
     ProtocolError,
     Unreachable,
+    copy_of,
 )
 from mirrord.link import exchange as exchanges
 from mirrord.link import hello as greeting
@@ -71,6 +73,8 @@ def pair(handler: Handler, *, further: int = 0) -> Iterator[tuple[Session, Sessi
 def echo(exchange: Exchange, method: str, words: list[Any]) -> Any:
     if method == "fail":
         raise Busy("it is held", where="a volume", why="by a process", hint="Wait.")
+    if method == "advise":
+        raise Busy("it is held", hint=f"'mirrord abort {MIRROR}' or 'mirrord break {MIRROR}'.")
     if method == "bug":
         raise ZeroDivisionError("oops")
     if method == "give":
@@ -117,6 +121,17 @@ def test_an_error_travels_whole_and_a_bug_is_told_as_one() -> None:
         with pytest.raises(MirrordError, match="unexpected: ZeroDivisionError: oops"):
             client.call("bug")
         assert client.call("say") == ["say"]
+
+
+def test_a_hint_from_the_other_end_names_the_mirror_as_it_is_called_here() -> None:
+    with pair(echo) as (client, _server), pytest.raises(Busy) as caught:
+        client.call("advise")
+    error = copy_of(caught.value)
+    assert error.hint == "'mirrord abort NAME' or 'mirrord break NAME'."
+    error.prepend_hint("Wait.")
+    error.mirror = "home"
+    assert error.hint == "Wait. 'mirrord abort home' or 'mirrord break home'."
+    assert error.data == {}
 
 
 @pytest.mark.parametrize("further", [0, 1, 3])

@@ -26,15 +26,15 @@ from mirrord.core.errors import (
 _NOT_OURS = "mirrord does not remove what it did not create"
 _AGAIN = "Nothing was applied; run the same command again."
 _RESYNC = (
-    "Nothing was changed. 'mirrord explain NAME' shows the snapshots of both ends; after a break, "
-    "'mirrord resync NAME' keeps what was written and continues the mirror."
+    "Nothing was changed. 'mirrord explain {mirror}' shows the snapshots of both ends; after a "
+    "break, 'mirrord resync {mirror}' keeps what was written and continues the mirror."
 )
 
 
 class Rule(NamedTuple):
     """A message pattern and the error for it. In the texts {name} is the first dataset that the
-    message names, {pool} its pool, {verb} the subcommand, {said} the message, and {found} the
-    pattern's group.
+    message names, {pool} its pool, {verb} the subcommand, {said} the message, {found} the pattern's
+    group, and {mirror} the mirror's name.
     """
 
     pattern: str
@@ -121,7 +121,7 @@ RULES = (
         Busy,
         "'{name}' is being received, or was partially received",
         "Wait for the other receive ('ps -C zfs' shows it). If there is none, 'zfs receive -A "
-        "{name}' deletes what it left; 'mirrord abort NAME --hard' does that for a mirror.",
+        "{name}' deletes what it left; 'mirrord abort {mirror} --hard' does that for a mirror.",
     ),
     # In use
     Rule(
@@ -143,7 +143,7 @@ RULES = (
         r"more recent snapshots or bookmarks exist",
         Refused,
         "'{name}' is not the newest snapshot: {below} would be lost",
-        "To keep them, use 'mirrord resync NAME' or 'mirrord restore NAME'.",
+        "To keep them, use 'mirrord resync {mirror}' or 'mirrord restore {mirror}'.",
         "a rollback destroys all newer snapshots",
     ),
     Rule(
@@ -238,14 +238,15 @@ RULES = (
         r"cannot receive incremental stream: destination '(?P<found>[^']+)' does not exist",
         Diverged,
         "the destination '{found}' no longer exists, or is of another type",
-        "Create the mirror again ('mirrord delete NAME', 'mirrord create', 'mirrord initialize').",
+        "Create the mirror again ('mirrord delete {mirror}', 'mirrord create', 'mirrord "
+        "initialize').",
         "an update needs the dataset with its base snapshot",
     ),
     Rule(
         r"not an earlier snapshot from the same fs",
         Diverged,
         "the base is not an earlier snapshot of '{name}'",
-        "'mirrord explain NAME' shows which snapshots both ends still have.",
+        "'mirrord explain {mirror}' shows which snapshots both ends still have.",
         "the base was deleted and taken again, or belongs to another dataset",
     ),
     Rule(
@@ -343,7 +344,7 @@ RULES = (
         NotFound,
         "'{name}' does not exist",
         "'zfs list -t all' shows what exists. If another program deleted a snapshot that a mirror "
-        "needs, 'mirrord explain NAME' shows what both ends still have.",
+        "needs, 'mirrord explain {mirror}' shows what both ends still have.",
     ),
     Rule(
         r"already exists|dataset exists",

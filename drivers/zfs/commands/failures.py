@@ -10,7 +10,7 @@ import pwd
 import re
 from collections.abc import Callable, Sequence
 
-from mirrord.core.errors import IoFailed, MirrordError, PermissionMissing
+from mirrord.core.errors import MIRROR, IoFailed, MirrordError, PermissionMissing
 from mirrord.core.units import format_few
 from mirrord.drivers.zfs.commands.error_messages import RULES
 from mirrord.drivers.zfs.commands.permissions import granted, needed_by
@@ -66,6 +66,7 @@ def translate(
             "said": said,
             "found": group or name,
             "user": user,
+            "mirror": MIRROR,
             "below": _below(stderr) or "'zfs list -t all -r' shows them",
             "holders": _holders(name, ask) if "{holders}" in rule.what else "",
         }

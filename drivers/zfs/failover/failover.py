@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import re
 
-from mirrord.core.errors import MirrordError, Refused
+from mirrord.core.errors import MIRROR, MirrordError, Refused
 from mirrord.core.model import SnapshotKind
 from mirrord.core.units import format_few
 from mirrord.drivers.refusals import other_mirror
@@ -110,8 +110,8 @@ def promote(place: Place, found: Listing, guid: str | None, where: str) -> None:
             "there is no snapshot to make live",
             where=where,
             why="it has no snapshot" if guid is None else f"no snapshot has the guid {guid}",
-            hint="'mirrord snapshots NAME' lists them; 'mirrord initialize NAME' transfers the "
-            "first one.",
+            hint=f"'mirrord snapshots {MIRROR}' lists them; 'mirrord initialize {MIRROR}' "
+            "transfers the first one.",
         )
     if volume.token:
         command.effect("ZFS:PROMOTE:ABORT", ["zfs", "recv", "-A", place.location], where)

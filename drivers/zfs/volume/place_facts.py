@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirrord.core.errors import MirrordError, Refused
+from mirrord.core.errors import MIRROR, MirrordError, Refused
 from mirrord.core.model import Role, VolumeFacts
 from mirrord.drivers import refusals as texts
 from mirrord.drivers.zfs.dataset import marks, mounting, names
@@ -128,5 +128,5 @@ def nothing_shown(where: str) -> MirrordError:
         "there is no snapshot to make live",
         where=where,
         why="the destination shows no snapshot",
-        hint="Complete the first transfer: 'mirrord initialize NAME'.",
+        hint=f"Complete the first transfer: 'mirrord initialize {MIRROR}'.",
     )
