@@ -61,6 +61,7 @@ def facts_of(place: Place, found: Listing | None) -> VolumeFacts:
         free_bytes=int(there.get("available") or 0) if there else 0,
         notes=notes,
         copy=place.mark.copy,
+        parent_missing=role is Role.ABSENT and place.above is None,
     )
     volume = place.volume
     if volume is None:
