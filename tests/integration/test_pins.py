@@ -278,7 +278,9 @@ def test_an_end_that_is_not_there_is_named_when_its_pins_cannot_be_removed(
 
 
 @pytest.mark.parametrize(("dry_run", "accept"), [(True, False), (False, True)])
-def test_unpin_goes_alone(world: World, lab: Lab, dry_run: bool, accept: bool) -> None:
+def test_unpin_cannot_be_combined_with_other_options(
+    world: World, lab: Lab, dry_run: bool, accept: bool
+) -> None:
     world.initialized()
     lab.source().pin("0a1b2c3d", [one.guid for one in lab.source().snapshots()])
     with pytest.raises(UsageError, match="cannot be combined"):

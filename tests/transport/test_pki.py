@@ -210,7 +210,7 @@ def test_a_peer_cannot_pose_as_the_listening_host(place: Place, tmp_path: Path) 
     thread.join(10)
 
 
-def test_nor_can_it_make_certificates(place: Place, serving: Serving, tmp_path: Path) -> None:
+def test_a_peer_cannot_issue_certificates(place: Place, serving: Serving, tmp_path: Path) -> None:
     evil = place.issue("berlin")
     blocks = evil.read_text().split("-----BEGIN CERTIFICATE")
     forger = Authority(tmp_path / "forger")

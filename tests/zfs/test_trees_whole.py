@@ -86,7 +86,7 @@ def test_a_child_that_the_destination_lost_is_sent_whole(trees: Trees) -> None:
     assert any("destination lost b: a full transfer is needed" in text for text in said), said
 
 
-def test_a_tree_that_is_lost_is_made_anew(trees: Trees) -> None:
+def test_restore_all_creates_a_lost_tree_again(trees: Trees) -> None:
     trees.mirrored()
     wanted = trees.digests(trees.source)
     for child in ("a/deep", "a", "b", "disk", ""):
