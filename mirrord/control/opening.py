@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -163,7 +162,7 @@ class Opener:
                 except Turned:
                     return self.at(self.definition(name), work)
             except MirrordError as error:
-                error.hint = re.sub(r"(mirrord [a-z-]+) NAME\b", rf"\1 {name}", error.hint)
+                error.mirror = name
                 raise
 
     def at(self, definition: Definition, work: Callable[[Mirror], T]) -> T:

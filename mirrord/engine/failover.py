@@ -454,9 +454,9 @@ def _then_update(finished: Finished, failback: FailbackPlan) -> Result:
             mirror.id, "warning", f"{verb.value} is done, but its update failed: {one_line(error)}"
         )
         if isinstance(error, MirrordError):
-            error.hint = (
+            error.prepend_hint(
                 f"The {verb.value} itself is done; 'mirrord update {mirror.name}' retries the "
-                f"update. {error.hint}"
+                "update."
             )
         raise
     lines = [head]

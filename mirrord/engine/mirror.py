@@ -10,7 +10,7 @@ from functools import partial
 from mirrord.catalogue.store import Catalogue, Confirmed, MirrorRow
 from mirrord.config.definitions import Definitions
 from mirrord.core import names
-from mirrord.core.errors import Busy, Damaged, MirrordError, Refused
+from mirrord.core.errors import MIRROR, Busy, Damaged, MirrordError, Refused
 from mirrord.core.model import Definition, Endpoint, Role, Snapshot, VolumeFacts
 from mirrord.core.relationship import Relationship
 from mirrord.core.results import Watcher
@@ -393,8 +393,8 @@ def check_source(facts: VolumeFacts, where: str, mirror_id: str) -> None:
             where=where,
             why=note or "nothing is at that path",
             hint="Check the path, and that its file system is mounted. 'btrfs subvolume create' or "
-            "'mirrord volume create' creates a new one; 'mirrord restore NAME --all' recovers a "
-            "lost one.",
+            f"'mirrord volume create' creates a new one; 'mirrord restore {MIRROR} --all' recovers "
+            "a lost one.",
         )
     if facts.role is Role.MIRROR and facts.mirror_id == mirror_id:
         raise Refused(
@@ -403,8 +403,8 @@ def check_source(facts: VolumeFacts, where: str, mirror_id: str) -> None:
             why="a 'restore --all' was given up before it had finished, or the catalogue is from "
             "before the mirror was reversed",
             hint="If the mirror was reversed, record which site is the source: 'mirrord takeover "
-            "NAME --source SITE'. If a 'restore --all' was given up, run it again: 'mirrord "
-            "restore NAME --all'.",
+            f"{MIRROR} --source SITE'. If a 'restore --all' was given up, run it again: 'mirrord "
+            f"restore {MIRROR} --all'.",
         )
     if facts.role is Role.MIRROR and facts.shown:
         return  # a cascade: what it shows is replicated

@@ -57,7 +57,9 @@ def test_every_verb_answers_a_misspelt_mirror(block: World, verb: str) -> None:
         ("takeover", "hoem", "--source", "primary"),
     ],
 )
-def test_so_do_those_with_more_words(block: World, words: tuple[str, ...]) -> None:
+def test_verbs_with_more_arguments_answer_a_misspelt_mirror(
+    block: World, words: tuple[str, ...]
+) -> None:
     block.create()
     refused(block.cli(*words), 1, "no mirror is called 'hoem'", "Did you mean 'home'?")
 
@@ -227,7 +229,7 @@ def test_a_source_held_by_a_writer_is_waited_for_then_named(block: World) -> Non
         ("--keep-source", "0", ("'0'",)),
     ],
 )
-def test_create_answers_what_cannot_be_meant_and_defines_nothing(
+def test_create_with_invalid_arguments_defines_nothing(
     block: World, option: str, value: str, parts: tuple[str, ...]
 ) -> None:
     done = block.cli(
@@ -287,7 +289,7 @@ def test_a_monitor_without_a_service_says_that_no_schedule_is_kept(block: World)
     assert unknown["status"] == 3 and "hoem" in unknown["line"]
 
 
-def test_what_needs_a_service_or_a_terminal_says_so(block: World) -> None:
+def test_commands_that_need_a_daemon_or_a_terminal_say_so(block: World) -> None:
     block.initialized()
     refused(block.cli("reload"), 1, "the daemon is not running")
     refused(block.cli("watch"), 2, "needs a terminal")

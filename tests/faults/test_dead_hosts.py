@@ -22,7 +22,7 @@ def test_a_destination_is_broken_off_without_its_source(site: Remote) -> None:
     assert site.status()["state"] == "broken-off"
 
 
-def test_also_in_the_middle_of_an_update(site: Remote) -> None:
+def test_break_during_an_update_does_not_wait_for_a_dead_link(site: Remote) -> None:
     source, copy = site.volume(), site.folder / "copy"
     site.create(f"block://dr{source}", f"block:{copy}")
     site.service.initialize("home")

@@ -181,7 +181,7 @@ def test_a_failure_of_the_source_reaches_all(monkeypatch: pytest.MonkeyPatch) ->
                     pass
 
 
-def test_who_began_a_reading_and_was_aborted_takes_nothing_from_the_others() -> None:
+def test_aborting_the_first_reader_of_a_shared_stream_does_not_affect_the_others() -> None:
     class Source(_Source):
         def send(self, _base: Any, _guid: str, *, checkpoint: Any = None) -> SendStream:
             self.opened += 1

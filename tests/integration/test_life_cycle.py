@@ -176,7 +176,7 @@ def test_without_any_common_snapshot_nothing_is_sent_silently(world: World) -> N
 
 
 @pytest.mark.both_ways
-def test_the_owners_snapshots_go_along(world: World) -> None:
+def test_user_snapshots_are_replicated(world: World) -> None:
     world.lab.own_snapshot(world.lab.source(), "daily.0")
     world.initialized(snapshots=("daily.*",))
     for number in (1, 2):
@@ -307,7 +307,7 @@ def test_delta_shows_the_four_states_and_leaves_no_trace(world: World) -> None:
     assert sent / 4 < found["send_bytes"] < sent * 4 + 65536
 
 
-def test_create_refuses_places_that_cannot_be_meant(world: World) -> None:
+def test_create_refuses_unsuitable_volumes(world: World) -> None:
     lab = world.lab
     source, destination = world.end("source"), world.end("destination")
     with pytest.raises(Refused, match="not empty"):

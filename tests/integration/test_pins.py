@@ -278,7 +278,7 @@ def test_an_end_that_is_not_there_is_named_when_its_pins_cannot_be_removed(
 
 
 @pytest.mark.parametrize("option", ["--dry-run", "--accept"])
-def test_unpin_goes_alone(world: World, lab: Lab, option: str) -> None:
+def test_unpin_cannot_be_combined_with_other_options(world: World, lab: Lab, option: str) -> None:
     world.initialized()
     lab.source().pin("0a1b2c3d", [one.guid for one in lab.source().snapshots()])
     refused = world.cli("prune", NAME, "--unpin", "0a1b2c3d", option)

@@ -108,7 +108,7 @@ def test_files_come_back_after_a_break_too(files: tuple[World, Path]) -> None:
     assert (home / "etc" / "hosts").read_text() == "one\n"
 
 
-def test_a_lost_source_is_made_anew(files: tuple[World, Path]) -> None:
+def test_restore_all_creates_a_lost_source_again(files: tuple[World, Path]) -> None:
     world, home = files
     content = world.view_content()
     for path in (*home.parent.joinpath(".mirrord/home/snapshots").glob("*/*"), home):

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
+from mirrord.admin import recording
 from mirrord.analysis.grids import fixed
 from mirrord.analysis.replay import replay
-from mirrord.control import recording
 from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.system.paths import Paths
 from mirrord.traces.model import BLOCK

@@ -243,7 +243,7 @@ def test_an_alarm_that_was_not_taken_is_never_silent(
 
 
 @pytest.mark.parametrize("address", ["http://me:secret@127.0.0.1/", "http://127.0.0.1:9/a secret"])
-def test_no_error_puts_a_secret_address_into_the_log(
+def test_the_address_of_a_webhook_is_not_logged(
     address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("WARNING", logger="mirrord"):

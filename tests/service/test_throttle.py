@@ -238,7 +238,7 @@ def test_a_link_that_has_no_rate_is_refused(served: Served) -> None:
     assert "no link is called 'wam'" in str(caught.value) and "'wan'" in caught.value.hint
 
 
-def test_a_mirror_whose_promise_is_in_danger_borrows(served: Served) -> None:
+def test_a_mirror_whose_rpo_is_at_risk_borrows_bandwidth(served: Served) -> None:
     served.initialized(throttle="200KiB/s")
     served.define("rpo = '6s'", "borrow = 3")
     with Volume.open(served.lab.source().location, writable=True) as volume:

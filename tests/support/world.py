@@ -135,7 +135,8 @@ class RemoteWorld(World):
     def __init__(self, lab: Lab, home: Path, sshd: Sshd, away: str) -> None:
         super().__init__(lab, home)
         self._away = away
-        agent = ["env", f"MIRRORD_HOME={home}/there", sys.executable, "-m", "mirrord", "agent"]
+        given = f"MIRRORD_HOME={home}/there", f"PYTHONPATH={ROOT}"
+        agent = ["env", *given, sys.executable, "-m", "mirrord", "agent"]
         self.paths.hosts.mkdir(parents=True)
         host = sshd.host(name="there", command=tuple(agent))
         (self.paths.hosts / "there.toml").write_text(render(host))

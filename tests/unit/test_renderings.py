@@ -150,7 +150,7 @@ def agree(host: Host) -> None:
             assert f"'{name}'={row['lag_s']:.0f}s" in verdict.line
 
 
-def test_they_agree_in_any_state(hand: Hand) -> None:
+def test_status_alarms_and_metrics_agree_in_any_state(hand: Hand) -> None:
     healthy = running = alarmed = 0
     for seed in range(STATES):
         host = Host(hand, random.Random(seed))

@@ -274,7 +274,7 @@ def test_what_was_missed_waits_for_the_end_of_a_blackout(room: Room) -> None:
     assert room.causes() == ["missed"]
 
 
-def test_a_lag_target_is_planned_anew_after_each_run(room: Room) -> None:
+def test_a_lag_target_is_planned_again_after_each_run(room: Room) -> None:
     room.define(every("lag 10m"))
     room.timers.pass_s(150)
     assert room.causes() == ["lag"]
@@ -429,7 +429,7 @@ def test_who_stops_starts_nothing(room: Room) -> None:
     assert not room.scheduler.due("a", "asked", "") and room.causes() == []
 
 
-def test_alarms_are_told_when_they_come_and_when_they_are_over(room: Room) -> None:
+def test_alarms_are_reported_when_raised_and_when_cleared(room: Room) -> None:
     room.define(every("every 1h"), retries=1)
     room.timers.pass_s(3600)
     room.end(error=CUT)

@@ -28,7 +28,7 @@ from mirrord.core.errors import MirrordError, Refused, Untrusted
 from mirrord.system import paths
 
 if TYPE_CHECKING:
-    from mirrord.control.hosts import Allowed
+    from mirrord.admin.hosts import Allowed
     from mirrord.core.model import RemoteHost
 
 Host = Annotated[str, typer.Argument(metavar="NAME", help="The host's name.")]
@@ -79,7 +79,7 @@ def add(
 
     May be run again, to continue or to change a setting.
     """
-    from mirrord.control.hosts import Allowed
+    from mirrord.admin.hosts import Allowed
 
     wanted = {
         "address": address, "user": user, "port": port, "key": _absolute(key), "jump": jump,
@@ -91,7 +91,7 @@ def add(
 
 def _walk(name: str, wanted: dict[str, Any], allowed: Allowed, *, as_json: bool) -> None:
     """Step by step; what already exists is kept."""
-    from mirrord.control import hosts
+    from mirrord.admin import hosts
 
     found = paths.standard()
     say = (lambda _text: None) if as_json else print
@@ -165,7 +165,7 @@ def _accepted(host: RemoteHost, shown: tuple[str, str], again: list[str]) -> str
 
 def listing(as_json: Json = False) -> None:
     """List the hosts."""
-    from mirrord.control import hosts
+    from mirrord.admin import hosts
 
     found = hosts.listing(paths.standard())
     if as_json:
@@ -183,14 +183,14 @@ def listing(as_json: Json = False) -> None:
 
 def check(name: Host, as_json: Json = False) -> None:
     """Connect to a host and report what it allows, or why that fails."""
-    from mirrord.control import hosts
+    from mirrord.admin import hosts
 
     show(hosts.check(paths.standard(), name), as_json=as_json)
 
 
 def remove(name: Host, as_json: Json = False) -> None:
     """Remove a host's settings; the key file is kept."""
-    from mirrord.control import hosts
+    from mirrord.admin import hosts
 
     found = paths.standard()
     file = hosts.remove(found, name)

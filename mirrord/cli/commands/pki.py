@@ -25,7 +25,7 @@ Peer = Annotated[str, typer.Argument(metavar="NAME", help="A name for the peer."
 
 def init(as_json: Json = False) -> None:
     """Create this host's certificate authority, once."""
-    from mirrord.config.pki import Authority
+    from mirrord.admin.pki import Authority
     from mirrord.system import paths
 
     authority = Authority(paths.standard().pki)
@@ -64,8 +64,8 @@ def issue(
     as_json: Json = False,
 ) -> None:
     """Issue a certificate for a peer; writes a bundle to copy to it."""
+    from mirrord.admin.pki import Authority
     from mirrord.config.peers import Peers
-    from mirrord.config.pki import Authority
     from mirrord.system import paths
 
     places = paths.standard()
