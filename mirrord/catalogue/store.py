@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from mirrord.catalogue.watchbook import Watchbook
 from mirrord.core.model import Snapshot, SnapshotKind
+from mirrord.core.records import EventRecord, TransferRecord
 from mirrord.core.relationship import Relationship, decode, encode
 from mirrord.core.states import State
 from mirrord.system import clock
@@ -78,37 +79,6 @@ class TransferBegin(NamedTuple):
     show: bool
     source: str = ""
     spread_ms: int | None = None
-
-
-class TransferRow(NamedTuple):
-    """One transfer; see the table `transfer`."""
-
-    id: str
-    verb: str
-    base: str | None
-    full_reason: str
-    guid: str
-    name: str
-    result: str
-    started_ns: int
-    duration_ms: int
-    stream_bytes: int
-    resumed_bytes: int
-    added_bytes: int
-    lag_ms: int
-    checksum: str
-    error: str
-    throttled_ms: int
-    phases: str
-    spread_ms: int | None
-
-
-class EventRow(NamedTuple):
-    """One event; see the table `event`."""
-
-    at_ns: int
-    level: str
-    text: str
 
 
 class Catalogue(Watchbook):
@@ -423,11 +393,11 @@ class Catalogue(Watchbook):
         with self._transaction("TRANSFER:FINISH") as db:
             _finish_transfer(db, transfer_id, result, columns)
 
-    def transfers(self, mirror_id: str, *, limit: int) -> list[TransferRow]:
+    def transfers(self, mirror_id: str, *, limit: int) -> list[TransferRecord]:
         """The last transfers, newest first."""
-        columns = ", ".join(TransferRow._fields)
+        columns = ", ".join(TransferRecord._fields)
         return [
-            TransferRow(*row)
+            TransferRecord(*row)
             for row in self._rows(
                 f"SELECT {columns} FROM transfer WHERE mirror_id = ? "  # noqa: S608 - own names
                 "ORDER BY rowid DESC LIMIT ?",
@@ -443,10 +413,10 @@ class Catalogue(Watchbook):
         with self._transaction("EVENT:ADD") as db:
             _add_event(db, mirror_id, level, text)
 
-    def events(self, mirror_id: str, *, limit: int) -> list[EventRow]:
+    def events(self, mirror_id: str, *, limit: int) -> list[EventRecord]:
         """The last events, newest first."""
         return [
-            EventRow(*row)
+            EventRecord(*row)
             for row in self._rows(
                 "SELECT at_ns, level, text FROM event WHERE mirror_id = ? ORDER BY id DESC LIMIT ?",
                 mirror_id,

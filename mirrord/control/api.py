@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mirrord.config import strict
 from mirrord.config.host import check_links
@@ -34,10 +34,16 @@ from mirrord.core.model import SITE_NAMES, Definition, Pace, Promise, Timing
 from mirrord.core.names import check_mirror_name
 from mirrord.core.results import Result
 from mirrord.core.states import State, Verb
+from mirrord.core.status import MirrorStatus, Reading, judge
 from mirrord.engine import direction
 from mirrord.engine.direction import Turned
 from mirrord.engine.mirror import Mirror, one_line
+from mirrord.system import clock
 from mirrord.system.explain import explained
+
+if TYPE_CHECKING:
+    from mirrord.core.records import AlarmRecord
+    from mirrord.core.reports import DeltaReport, History, NamedSchedule, NextRuns, SnapshotTable
 
 _TEST = "break --test"
 _NOT_RECORDED = "the break is recorded at the destination only"
@@ -387,12 +393,12 @@ class Service(Opener):
 
     # Reports
 
-    def alarms(self, *, up: bool = True) -> list[dict[str, Any]]:
+    def alarms(self, *, up: bool = True) -> list[AlarmRecord]:
         """The active alarms, or all that are recorded; newest first."""
         with explained():
             names = {d.id: d.name for d in self._readable()}
             return [
-                {**row._asdict(), "mirror": names.get(row.mirror_id or "", "")}
+                row._replace(mirror=names.get(row.mirror_id or "", ""))
                 for row in self.catalogue.alarms(up=up)
             ]
 
@@ -403,14 +409,14 @@ class Service(Opener):
             except (ConfigError, NotFound):
                 continue
 
-    def schedules(self) -> list[dict[str, Any]]:
+    def schedules(self) -> list[NamedSchedule]:
         """The named schedules: the owner's and the predefined ones."""
         from mirrord.control import timing
 
         with explained():
             return timing.named(self.paths.schedules)
 
-    def schedule_next(self, name: str, *, count: int = 10) -> dict[str, Any]:
+    def schedule_next(self, name: str, *, count: int = 10) -> NextRuns:
         """When a mirror runs next, and why."""
         from mirrord.control import timing
 
@@ -418,42 +424,39 @@ class Service(Opener):
             name, lambda mirror: timing.next_times(mirror, self.paths.schedules, count=count)
         )
 
-    def status(self, name: str | None = None) -> list[dict[str, Any]]:
+    def status(self, name: str | None = None) -> list[MirrorStatus]:
         """The status of one mirror, or of all."""
-
         if name is not None:
             return [self._status(name)]
         rows = map(self._status_or_problem, self.definitions.names())
         return [row for row in rows if row is not None]
 
-    def _status(self, name: str) -> dict[str, Any]:
+    def _status(self, name: str) -> MirrorStatus:
         from mirrord.engine import report
 
         try:
             return self._with(name, report.status)
         except Refused as error:  # neither the catalogue nor the ends say which one is the source
-            return report.unknown(name, f"{error} {error.hint}")
+            return _unread(name, f"{error} {error.hint}")
 
-    def _status_or_problem(self, name: str) -> dict[str, Any] | None:
+    def _status_or_problem(self, name: str) -> MirrorStatus | None:
         """One wrong definition must not hide the status of the others. None: deleted meanwhile."""
-        from mirrord.engine import report
-
         try:
             return self._status(name)
         except (ConfigError, UsageError) as error:  # UsageError: the file's name is no name
-            return report.unknown(name, str(error))
+            return _unread(name, str(error))
         except NotFound:
             if name in self.definitions.names():
                 raise
             return None
 
-    def history(self, name: str, *, limit: int) -> dict[str, Any]:
+    def history(self, name: str, *, limit: int) -> History:
         """See `mirrord.engine.report.history`."""
         from mirrord.engine import report
 
         return self._with(name, lambda mirror: report.history(mirror, limit=limit))
 
-    def snapshots(self, name: str) -> dict[str, Any]:
+    def snapshots(self, name: str) -> SnapshotTable:
         """See `mirrord.engine.report.snapshots`."""
         from mirrord.engine import report
 
@@ -461,7 +464,7 @@ class Service(Opener):
 
     def delta(
         self, name: str, *, base: str | None, incremental: str | None, states: bool, files: bool
-    ) -> dict[str, Any]:
+    ) -> DeltaReport:
         """See `mirrord.engine.report.delta`."""
         from mirrord.engine import report
 
@@ -483,3 +486,8 @@ class Service(Opener):
         from mirrord.engine import explain
 
         return self._with(name, explain.explain)
+
+
+def _unread(name: str, problem: str) -> MirrorStatus:
+    """The status of a mirror whose definition cannot be read."""
+    return judge(Reading(name, problem=problem), now_ns=clock.now_ns())

@@ -87,7 +87,7 @@ class Client:
                 if "error" in told:
                     return unpack_error(told["error"])
                 if "result" in told or "value" in told:
-                    return unpack(told)
+                    return unpack(method, told)
                 self._tell(told)
         raise Unreachable(
             "the daemon stopped before it answered",

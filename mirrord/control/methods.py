@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mirrord.core.records import AlarmRecord
+from mirrord.core.reports import DeltaReport, History, NamedSchedule, NextRuns, SnapshotTable
 from mirrord.core.results import Result
+from mirrord.core.status import MirrorStatus
+from mirrord.wire import values
 
 #: Part of every address; another number is another protocol.
 VERSION = "v1"
@@ -15,11 +19,13 @@ VERSION = "v1"
 class Method(NamedTuple):
     """access: "read" or "act". queued: it transfers, so it waits for its turn among the others.
     ends_runs: it ends what goes on with the mirror, so nothing of that mirror begins meanwhile.
+    returns: the type of its result.
     """
 
     access: str
     queued: bool = False
     ends_runs: bool = False
+    returns: Any = Result
 
 
 METHODS: Mapping[str, Method] = {
@@ -45,15 +51,15 @@ METHODS: Mapping[str, Method] = {
     "change_source": Method("act"),
     "throttle": Method("act"),
     "prune": Method("act"),
-    "status": Method("read"),
-    "history": Method("read"),
-    "snapshots": Method("read"),
-    "delta": Method("act"),
+    "status": Method("read", returns=list[MirrorStatus]),
+    "history": Method("read", returns=History),
+    "snapshots": Method("read", returns=SnapshotTable),
+    "delta": Method("act", returns=DeltaReport),
     "delete_diverged": Method("act"),
     "explain": Method("read"),
-    "schedule_next": Method("read"),
-    "schedules": Method("read"),
-    "alarms": Method("read"),
+    "schedule_next": Method("read", returns=NextRuns),
+    "schedules": Method("read", returns=list[NamedSchedule]),
+    "alarms": Method("read", returns=list[AlarmRecord]),
     "accept_clock": Method("act"),
     "reload": Method("act"),
 }
@@ -63,15 +69,15 @@ def pack(value: Any) -> dict[str, Any]:
     """A method's result as JSON."""
     if isinstance(value, Result):
         return {"result": {"status": value.status, "text": value.text, "data": dict(value.data)}}
-    return {"value": value}
+    return {"value": values.pack(value)}
 
 
-def unpack(packed: Mapping[str, Any]) -> Any:
+def unpack(method: str, packed: Mapping[str, Any]) -> Any:
     """The inverse."""
     if "result" in packed:
         found = packed["result"]
         return Result(found["status"], found["text"], found["data"])
-    return packed["value"]
+    return values.unpack(METHODS[method].returns, packed["value"])
 
 
 def pack_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -231,7 +231,7 @@ def _cycle(
     found = legs(routes, begun.base, begun.snapshot, held=held)
     outcome = ship(found, begun.id, run=mirror.run, watcher=mirror.watcher)
     mirror.watcher.activity(Activity.COMMITTING, begun.snapshot.name)
-    mirror.run.tell(activity=Activity.COMMITTING.value)
+    mirror.run.enter(Activity.COMMITTING)
     commit(begun, outcome, total, mirror.destination, mirror.catalogue, mirror.id)
     if begun.show and mirror.relation.known is None:
         relation.ensure(mirror)

@@ -79,12 +79,12 @@ def test_the_status_of_one_mirror_corrects_what_all_see(served: Served) -> None:
     aside = place.with_name("aside")
     place.rename(aside)
     [row] = served.service.status(NAME)
-    assert row["lag_s"] is None and not row["healthy"]
+    assert row.lag_s is None and not row.healthy
     assert served.row()["lag_s"] is None
     assert served.alarms() == {"destination": "error"}
     aside.rename(place)
     [row] = served.service.status(NAME)
-    assert row["healthy"] and served.row()["lag_s"] is not None and served.alarms() == {}
+    assert row.healthy and served.row()["lag_s"] is not None and served.alarms() == {}
 
 
 def test_a_command_that_fails_is_an_alarm_until_one_of_its_kind_succeeds(served: Served) -> None:
@@ -108,7 +108,7 @@ def test_a_command_that_fails_is_an_alarm_until_one_of_its_kind_succeeds(served:
 
 
 def attempts(served: Served) -> int:
-    return len(served.service.history(NAME, limit=1000)["attempts"])
+    return len(served.service.history(NAME, limit=1000).attempts)
 
 
 def with_book(served: Served, work: Callable[[Catalogue], object]) -> None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mirrord.cli.documents import of_status
 from mirrord.config.hosts import render
 from mirrord.control.api import Service
 from mirrord.drivers.block.volume import Volume
@@ -172,7 +173,7 @@ class Remote:
         return source, copy, process
 
     def status(self, name: str = "home") -> dict[str, Any]:
-        return self.service.status(name)[0]
+        return of_status(self.service.status(name)[0])
 
     def await_passed(self, more_bytes: int, way: str = "up") -> None:
         """Until so many bytes more went through the proxy.

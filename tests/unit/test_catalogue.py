@@ -9,9 +9,9 @@ import pytest
 
 from mirrord.catalogue.schema import APPLICATION_ID, MIGRATIONS
 from mirrord.catalogue.store import Catalogue, Confirmed, TransferBegin
-from mirrord.catalogue.watchbook import FailureRow
 from mirrord.core.errors import Damaged, MirrordError
 from mirrord.core.model import Snapshot, SnapshotKind
+from mirrord.core.records import FailureRecord
 from mirrord.core.states import State
 from mirrord.system import steps
 
@@ -166,7 +166,7 @@ def test_failures_are_kept_by_kind_until_they_are_crossed_out(tmp_path: Path) ->
     catalogue = Catalogue(tmp_path / "c")
     for verb, at_ns in (("update", 1), ("break", 2), ("reverse", 3)):
         kind = "break" if verb == "break" else "update"
-        catalogue.add_failure("unknown", FailureRow(kind, verb, at_ns, "io", f"{verb}: why"))
+        catalogue.add_failure("unknown", FailureRecord(kind, verb, at_ns, "io", f"{verb}: why"))
     assert [each.verb for each in catalogue.failures("unknown")] == ["break", "reverse"]
     catalogue.clear_failures("unknown", ["update", "prune"])
     assert [each.verb for each in catalogue.failures("unknown")] == ["break"]

@@ -26,19 +26,16 @@ def alarms(
             return
         found = built.alarms(up=not past)
     if as_json:
-        print_json({"alarms": found})
+        print_json({"alarms": [row._asdict() for row in found]})
         return
-    if any(row["cleared_ns"] is None for row in found) and not daemon_runs():
+    if any(row.cleared_ns is None for row in found) and not daemon_runs():
         print("The daemon is not running: these alarms were active when it stopped.")
     if not found:
         print("No active alarms." if not past else "No alarms are recorded.")
     for row in found:
-        end = "" if row["cleared_ns"] is None else f", cleared {_moment(row['cleared_ns'])}"
-        name = row["mirror"] or ("this host" if row["mirror_id"] is None else row["mirror_id"])
-        print(
-            f"{_moment(row['raised_ns'])}  {row['level']:7}  {name}  {row['kind']}: "
-            f"{row['text']}{end}"
-        )
+        end = "" if row.cleared_ns is None else f", cleared {_moment(row.cleared_ns)}"
+        name = row.mirror or ("this host" if row.mirror_id is None else row.mirror_id)
+        print(f"{_moment(row.raised_ns)}  {row.level:7}  {name}  {row.kind}: {row.text}{end}")
 
 
 def _moment(at_ns: int) -> str:

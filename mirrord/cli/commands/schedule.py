@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 from zoneinfo import ZoneInfo
 
 import typer
 
+from mirrord.cli.documents import of_next_runs, of_schedule
 from mirrord.cli.output import Json, Name, print_json, service
 
 
@@ -20,16 +21,16 @@ def next_times(
 ) -> None:
     """Show when a mirror runs next, and why."""
     with service(quiet=True) as built:
-        found: dict[str, Any] = built.schedule_next(name, count=count)
+        found = built.schedule_next(name, count=count)
     if as_json:
-        print_json(found)
+        print_json(of_next_runs(found))
         return
-    if found["note"]:
-        print(f"'{name}': {found['note']}.")
-    zone = ZoneInfo(found["zone"])
-    for each in found["times"]:
-        moment = datetime.fromtimestamp(each["at_ns"] / 1e9, UTC).astimezone(zone)
-        print(f"{moment:%a %Y-%m-%d %H:%M:%S %Z}  {each['why']}")
+    if found.note:
+        print(f"'{name}': {found.note}.")
+    zone = ZoneInfo(found.zone)
+    for each in found.times:
+        moment = datetime.fromtimestamp(each.at_ns / 1e9, UTC).astimezone(zone)
+        print(f"{moment:%a %Y-%m-%d %H:%M:%S %Z}  {each.why}")
 
 
 def listing(as_json: Json = False) -> None:
@@ -37,15 +38,15 @@ def listing(as_json: Json = False) -> None:
     with service(quiet=True) as built:
         found = built.schedules()
     if as_json:
-        print_json({"schedules": found})
+        print_json({"schedules": [of_schedule(each) for each in found]})
         return
-    width = max(len(each["name"]) for each in found)
+    width = max(len(each.name) for each in found)
     for each in found:
-        parts = [" or ".join(each["run"])]
-        parts += [f"in {', '.join(each['windows'])}"] if each["windows"] else []
-        parts += [f"not in {', '.join(each['blackouts'])}"] if each["blackouts"] else []
-        own = "" if each["from"] == "mirrord" else f"  ({each['from']})"
-        print(f"{each['name']:{width}}  {', '.join(parts)}: {each['description']}{own}")
+        parts = [" or ".join(each.run)]
+        parts += [f"in {', '.join(each.windows)}"] if each.windows else []
+        parts += [f"not in {', '.join(each.blackouts)}"] if each.blackouts else []
+        own = "" if each.origin == "mirrord" else f"  ({each.origin})"
+        print(f"{each.name:{width}}  {', '.join(parts)}: {each.description}{own}")
 
 
 #: The commands of this group.

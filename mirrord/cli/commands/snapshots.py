@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from mirrord.cli.documents import of_snapshots
 from mirrord.cli.output import Json, Name, print_json, service, show
+from mirrord.core.model import SnapshotKind
 from mirrord.core.text import escaped, harmless
 
 
@@ -25,22 +27,23 @@ def snapshots(
             return
         found = built.snapshots(name)
     if as_json:
-        print_json(found)
+        print_json(of_snapshots(found))
         return
-    for end, trouble in found["unreachable"].items():
+    for end, trouble in found.unreachable.items():
         print(f"the {end} cannot be reached: {trouble}")
-    if not found["snapshots"] and not found["unreachable"]:
+    if not found.snapshots and not found.unreachable:
         print(f"'{name}' has no snapshots yet.")
-    for entry in found["snapshots"]:
-        taken = datetime.fromtimestamp(entry["taken_ns"] / 1e9, UTC).astimezone()
-        ends = "both" if len(entry["at"]) == 2 else next(iter(entry["at"]))
-        marks = [word for word in ("base", "shown") if entry[word]]
-        if entry["kind"] != "reference":
-            marks.append(entry["kind"])
-        if not all(copy["intact"] for copy in entry["at"].values()):
+    for entry in found.snapshots:
+        taken = datetime.fromtimestamp(entry.taken_ns / 1e9, UTC).astimezone()
+        copies = [copy for copy in (entry.source, entry.destination) if copy]
+        ends = "both" if len(copies) == 2 else "source" if entry.source else "destination"
+        marks = [word for word in ("base", "shown") if getattr(entry, word)]
+        if entry.kind is not SnapshotKind.REFERENCE:
+            marks.append(entry.kind.value)
+        if not all(copy.intact for copy in copies):
             marks.append("CHANGED")
-        shown = f"{ends:11}  {harmless(entry['name'])}  {' '.join(marks)}"
+        shown = f"{ends:11}  {harmless(entry.name)}  {' '.join(marks)}"
         print(f"{taken:%Y-%m-%d %H:%M:%S}  {shown}".rstrip())
-        for copy in entry["at"].values():
-            if copy["path"]:
-                print(f"    {escaped(copy['path'])}")
+        for copy in copies:
+            if copy.path:
+                print(f"    {escaped(copy.path)}")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mirrord.cli.commands.status import activity_of
 from mirrord.cli.output import service
 from mirrord.core.errors import Aborted, UsageError
+from mirrord.core.states import State
 from mirrord.core.units import format_duration, format_size
 from mirrord.system import clock
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from mirrord.core.status import MirrorStatus
 
 
 def watch(
@@ -39,28 +42,27 @@ def watch(
                 raise
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
+def _table(mirrors: list[MirrorStatus]) -> Table:
     from rich.table import Table
 
     table = Table(title="mirrord", expand=True, title_justify="left")
     for name in ("MIRROR", "ACTIVITY", "LAG", "RPO", "NEXT", "LAST", ""):
         table.add_column(name, no_wrap=name != "", ratio=2 if name == "" else None)
     now_ns = clock.now_ns()
-    for row in rows:
-        last = row["last_transfer"]
-        alarms = [alarm["text"] for alarm in row["alarms"]] or row["problems"]
-        running = row["running"]
-        note = alarms[0] if alarms else row["forecast"]
-        if running and running.get("rate_bytes_s"):
-            note = f"{format_size(running['rate_bytes_s'])}/s  {note}"
-        used = row["rpo_used"]
+    for status in mirrors:
+        last, running = status.reading.last_transfer, status.running
+        alarms = [alarm.text for alarm in status.alarms] or status.problems
+        note = alarms[0] if alarms else status.lag.forecast
+        if running and running.progress.rate_bytes_s:
+            note = f"{format_size(running.progress.rate_bytes_s)}/s  {note}"
+        used = status.lag.used
         table.add_row(
-            row["name"],
-            activity_of(row) if row["state"] == "mirrored" else row["state"],
-            format_duration(row["lag_s"]) if row["lag_s"] is not None else "-",
+            status.name,
+            activity_of(status) if status.reading.state is State.MIRRORED else status.state,
+            format_duration(status.lag_s) if status.lag_s is not None else "-",
             f"{used:.0%}" if used is not None else "-",
-            _until(row["next_ns"], now_ns),
-            f"{format_size(last['stream_bytes'])} in {format_duration(last['duration_ms'] / 1000)}"
+            _until(status.next_ns, now_ns),
+            f"{format_size(last.stream_bytes)} in {format_duration(last.duration_ms / 1000)}"
             if last
             else "-",
             note,
