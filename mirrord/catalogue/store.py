@@ -8,6 +8,9 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from mirrord.catalogue.arguments import Arguments
+from mirrord.catalogue.arguments import decode as decode_arguments
+from mirrord.catalogue.arguments import encode as encode_arguments
 from mirrord.catalogue.watchbook import Watchbook
 from mirrord.core.model import Snapshot, SnapshotKind
 from mirrord.core.records import EventRecord, TransferRecord
@@ -17,6 +20,7 @@ from mirrord.system import clock
 
 EVENTS_KEPT = 1000  # for each mirror
 TRANSFERS_KEPT = 2000
+_NO_ARGUMENTS = Arguments()
 _TABLES_OF_A_MIRROR = (
     "operation",
     "snapshot",
@@ -62,7 +66,7 @@ class Operation(NamedTuple):
 
     verb: str
     phase: str
-    arguments: Mapping[str, Any]
+    arguments: Arguments
     pid: int
     started_ns: int
 
@@ -223,35 +227,34 @@ class Catalogue(Watchbook):
             "SELECT verb, phase, arguments, pid, started_ns FROM operation WHERE mirror_id = ?",
             mirror_id,
         ):
-            return Operation(verb, phase, json.loads(arguments), pid, started_ns)
+            return Operation(verb, phase, decode_arguments(arguments), pid, started_ns)
         return None
 
     def begin(
         self,
         mirror_id: str,
         verb: str,
-        arguments: Mapping[str, Any],
+        arguments: Arguments = _NO_ARGUMENTS,
         *,
         name: Callable[[int], str] | None = None,
-    ) -> dict[str, Any]:
+    ) -> Arguments:
         """Record the intent, before its first effect; phase `begun`.
 
         name: makes the name of a snapshot to be taken from a sequence number that was never
         assigned before; both are added to the arguments, which are returned.
         """
-        full = dict(arguments)
         with self._transaction(f"{verb.upper()}:BEGIN") as db:
             if name is not None:
                 row = db.execute(
                     "UPDATE mirror SET sequence = sequence + 1 WHERE id = ? RETURNING sequence",
                     (mirror_id,),
                 ).fetchone()
-                full |= {"sequence": row[0], "name": name(row[0])}
+                arguments = arguments._replace(sequence=row[0], name=name(row[0]))
             db.execute(
                 "INSERT INTO operation VALUES (?, ?, 'begun', ?, ?, ?)",
-                (mirror_id, verb, json.dumps(full), os.getpid(), clock.now_ns()),
+                (mirror_id, verb, encode_arguments(arguments), os.getpid(), clock.now_ns()),
             )
-        return full
+        return arguments
 
     def advance(self, mirror_id: str, phase: str, **arguments: Any) -> None:
         """Record a phase as done, with the arguments that later phases and recovery need."""

@@ -248,9 +248,8 @@ class Daemon:
         except (Exception, Panic) as bug:
             error = MirrordError(f"unexpected: {type(bug).__name__}: {bug}")
             say("error", f"{job.name}: {error}", mirror=job.name)
-        data = dict(value.data) if isinstance(value, Result) else {}
-        status = value.status if isinstance(value, Result) else ""
-        outcome = Outcome(status, clock.monotonic_s() - started_s, data, error)
+        result = value if isinstance(value, Result) else Result("", "")
+        outcome = Outcome(result.status, clock.monotonic_s() - started_s, result.update, error)
         self.store.running.pop(job.name, None)
         self._changes[job.name] += 1
         self.scheduler.finished(job.name, outcome)

@@ -101,22 +101,23 @@ class Metrics:
 
     def count(self, job: Job, outcome: Outcome) -> None:
         """A job ended."""
-        name, data = job.name, outcome.data
+        name, update = job.name, outcome.update
         result = outcome.status if outcome.error is None else outcome.error.code
         self._runs.labels(name, job.verb, job.cause, result).inc()
         if job.number > 1:
             self._retries.labels(name).inc()
-        if outcome.error is not None or "stream_bytes" not in data:
+        if update is None or not update.snapshot:
             return
-        self._bytes.labels(name).inc(data["stream_bytes"])
-        self._added.labels(name).inc(data.get("added_bytes", 0))
-        self._resumed.labels(name).inc(data.get("resumed_bytes", 0))
-        self._throttled.labels(name).inc(data.get("throttled_s", 0))
+        self._bytes.labels(name).inc(update.stream_bytes)
+        self._added.labels(name).inc(update.added_bytes)
+        self._resumed.labels(name).inc(update.resumed_bytes)
+        self._throttled.labels(name).inc(update.throttled_s)
         self._duration.labels(name).observe(outcome.duration_s)
-        for phase, spent_s in data.get("phases", {}).items():
+        for phase, spent_s in update.phases.items():
             self._phases.labels(name, phase).inc(spent_s)
-        for state, blocks in (data.get("block_states") or {}).items():
-            self._blocks.labels(name, state).set(blocks)
+        if update.block_states is not None:
+            for state, blocks in update.block_states._asdict().items():
+                self._blocks.labels(name, state).set(blocks)
 
     def failed(self, name: str, verb: str, code: str) -> None:
         """A command that did not wait in the queue failed."""

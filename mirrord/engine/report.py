@@ -183,9 +183,9 @@ def _checkpoint(mirror: Mirror, last: TransferRecord | None) -> Checkpoint:
         return Checkpoint(here)
     arguments = operation.arguments
     # After a crash that time is not recorded yet.
-    since_ns = arguments.get("kept_ns") or (last.started_ns if last else operation.started_ns)
-    expected = int(arguments.get("estimate_bytes") or 0)
-    return Checkpoint(here, max(expected, here) if expected else None, int(since_ns))
+    since_ns = arguments.kept_ns or (last.started_ns if last else operation.started_ns)
+    expected = arguments.estimate_bytes
+    return Checkpoint(here, max(expected, here) if expected else None, since_ns)
 
 
 def history(mirror: Mirror, *, limit: int) -> History:
@@ -309,11 +309,10 @@ def _delta_to_now(mirror: Mirror, base: Snapshot | None, *, states: bool, files:
     arguments = mirror.catalogue.begin(
         mirror.id,
         "delta",
-        {},
         name=lambda sequence: names.snapshot_name(mirror.id, moment_ns, sequence),
     )
     try:
-        snapshot = mirror.take_snapshot(str(arguments["name"]), alone=True)
+        snapshot = mirror.take_snapshot(arguments.name, alone=True)
         return mirror.source.delta(
             base.guid if base else None, snapshot.guid, states=states, files=files
         )

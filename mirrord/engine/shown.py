@@ -116,7 +116,7 @@ def _is_another(mirror: Mirror, guid: str) -> bool:
     interrupted between the commit and its record.
     """
     operation = mirror.catalogue.operation(mirror.id)
-    if operation is not None and operation.arguments.get("guid") == guid:
+    if operation is not None and operation.arguments.guid == guid:
         return False
     row = mirror.catalogue.mirror(mirror.id)
     if row is None or row.confirmed_guid == guid or locks.holder_of(mirror.run.lock) is not None:

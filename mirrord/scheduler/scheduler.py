@@ -341,12 +341,12 @@ class Scheduler:
 
     def _succeeded(self, watched: Watched, outcome: Outcome) -> None:
         before_ns, before_s = watched.standing.confirmed_ns, watched.confirmed_boot_s
-        confirmed_ns = int(outcome.data.get("confirmed_ns", 0))
+        update = outcome.update
         watched.number, watched.error, watched.gives_up = 0, "", False
         watched.inherited.clear()
         self._no_retry(watched)
-        watched.prune_refused = str(outcome.data.get("prune_refused", ""))
-        if not confirmed_ns:
+        watched.prune_refused = update.prune_refused if update else ""
+        if update is None:
             return
         watched.base_risk = ""
         # The command that failed before is over with it: the next probe does not find it again.
@@ -355,14 +355,14 @@ class Scheduler:
         )
         self.stands(
             watched.definition.name,
-            watched.standing._replace(mirrored=True, confirmed_ns=confirmed_ns),
+            watched.standing._replace(mirrored=True, confirmed_ns=update.confirmed_ns),
         )
         if before_ns:
             watched.runs.append(
                 Run(
                     max(0.0, watched.confirmed_boot_s - before_s),
                     outcome.duration_s,
-                    int(outcome.data.get("stream_bytes", 0)),
+                    update.stream_bytes,
                 )
             )
         if watched.schedule is not None and watched.schedule.lag_s is not None:

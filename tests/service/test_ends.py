@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mirrord.catalogue.arguments import Arguments
 from mirrord.catalogue.store import Catalogue
 from tests.contract.lab_btrfs import BtrfsLab
 from tests.service.conftest import Served
@@ -121,7 +122,7 @@ def test_an_operation_that_waits_for_a_decision_is_not_tried_each_second(served:
     served.initialized(schedule="every 1s")
     served.service.quiesce(NAME)
     mirror_id = served.row()["id"]
-    left = {"guid": "nowhere", "keep": False, "taken_ns": 1, "name": "n"}
+    left = Arguments(guid="nowhere", taken_ns=1, name="n")
     with_book(served, lambda book: book.begin(mirror_id, "resync", left))
     served.again()
     until(lambda: served.alarms().get("interrupted") == "error")

@@ -181,7 +181,7 @@ class Service:
         outcome = Outcome(
             value.status if value else "",
             clock.monotonic_s() - started_s,
-            dict(value.data) if value else {},
+            value.update if value else None,
             error,
         )
         self._ended(job, outcome, waited_s)

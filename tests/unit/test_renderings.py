@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -16,6 +15,7 @@ from mirrord.control.monitor import judge
 from mirrord.core.errors import TransferFailed
 from mirrord.core.model import Definition, Endpoint, Promise
 from mirrord.core.records import AlarmKind, AlarmRecord, Finding, Level
+from mirrord.core.results import UpdateNumbers
 from mirrord.core.states import State
 from mirrord.core.status import MirrorStatus, Reading
 from mirrord.core.units import format_duration
@@ -92,8 +92,8 @@ class Host:
             running.moved(self.chance.choice([0, 1 << 20]))
             return
         error = TransferFailed("the connection was lost") if self.chance.random() < 0.7 else None
-        data: dict[str, Any] = {} if error else {"confirmed_ns": clock.now_ns()}
-        self.scheduler.finished(name, Outcome("" if error else "done", 1.0, data, error))
+        update = None if error else UpdateNumbers(clock.now_ns())
+        self.scheduler.finished(name, Outcome("" if error else "done", 1.0, update, error))
 
     def gauges(self) -> dict[str, dict[str, float]]:
         """What /metrics shows, by name and mirror."""

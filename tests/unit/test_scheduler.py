@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from mirrord.core.errors import Aborted, Busy, MirrordError, Refused, TransferFailed
 from mirrord.core.model import Definition, Endpoint
 from mirrord.core.records import AlarmKind, Finding, Level
+from mirrord.core.results import UpdateNumbers
 from mirrord.core.states import State
 from mirrord.core.status import Reading
 from mirrord.scheduler.health import Change
@@ -83,14 +83,16 @@ class Room:
         name: str = "a",
         took_s: float = 0.0,
         size: int = 0,
-        **data: Any,
+        confirmed_ns: int | None = None,
+        prune_refused: str = "",
     ) -> None:
         """The running job ends after so long; its snapshot was taken when it began."""
-        confirmed_ns = clock.now_ns()
+        confirmed_ns = clock.now_ns() if confirmed_ns is None else confirmed_ns
         self.hand.sleep_s(took_s)
+        update = None
         if error is None:
-            data = {"confirmed_ns": confirmed_ns, "stream_bytes": size} | data
-        self.scheduler.finished(name, Outcome("" if error else "done", took_s, data, error))
+            update = UpdateNumbers(confirmed_ns, prune_refused, stream_bytes=size)
+        self.scheduler.finished(name, Outcome("" if error else "done", took_s, update, error))
 
     def causes(self) -> list[str]:
         """Why each run since the last question began."""
