@@ -153,7 +153,7 @@ def _median(rounds: list[Found]) -> Found:
 
 def _mirrord(api: Service, home: Path) -> Found:
     seconds = timed(lambda: api.update("home"))
-    sent = int(api.history("home", limit=1)["transfers"][0]["stream_bytes"])
+    sent = int(api.history("home", limit=1).transfers[0].stream_bytes)
     driver = open_driver(parse_endpoint(f"btrfs:{home}"))
     base, incremental = driver.snapshots()[-2:]
     _drop()

@@ -15,7 +15,6 @@ from mirrord.control.command import Argument, Command, Option, Parameter
 from mirrord.control.methods import declared
 from mirrord.core.errors import UsageError
 from mirrord.core.results import Result
-from mirrord.wire import values
 
 _Commands = list[Command[..., Any]]
 
@@ -51,7 +50,7 @@ def _function_of(commands: _Commands) -> Callable[..., int]:
             show(found, as_json=as_json)
             return 1 if found.status == "refused" else 0
         if as_json:
-            print_json(values.as_json(found))
+            print_json(command.document(found))
         else:
             assert command.text is not None, command.name
             defaults = {each.name: each.default for each in command.parameters}

@@ -30,7 +30,9 @@ from mirrord.core.errors import ProtocolError, UsageError
 from mirrord.wire import values
 
 if TYPE_CHECKING:
-    from mirrord.control.api import Service
+    from mirrord.control.api import Service as Service
+else:
+    Service = object  # to load it would load the engine, which a client does without
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -138,7 +140,7 @@ class Command(Generic[P, R]):
         self.work: Callable[..., R] = work
         self.name, self.words = work.__name__, words
         self.right, self.lock = declared.right, declared.lock
-        self.when, self.text = declared.when, declared.text
+        self.when, self.text, self.document = declared.when, declared.text, declared.document
         self.doc = inspect.cleandoc(work.__doc__ or "")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
@@ -148,7 +150,7 @@ class Command(Generic[P, R]):
 
     @cached_property
     def _kinds(self) -> dict[str, Any]:
-        return typing.get_type_hints(self.work, localns={"Service": object}, include_extras=True)
+        return typing.get_type_hints(self.work, include_extras=True)
 
     @cached_property
     def result(self) -> Any:
@@ -194,11 +196,13 @@ class command:
         words: str = "",
         when: Option | str | None = None,
         text: Callable[[Any, Mapping[str, Any]], Iterable[str]] | None = None,
+        document: Callable[[Any], Any] = values.as_json,
     ) -> None:
         """words: by default the module's name. text: the lines that show a result which is no
-        `Result`, given that and the arguments.
+        `Result`, given that and the arguments. document: its JSON.
         """
-        self.right, self.lock, self.when, self.text, self._words = right, lock, when, text, words
+        self.right, self.lock, self.when, self._words = right, lock, when, words
+        self.text, self.document = text, document
 
     def __call__(self, work: Callable[Concatenate[Service, P], R]) -> Command[P, R]:
         """The declared command."""

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING
 
+from mirrord.core.states import State
 from mirrord.core.units import format_duration, format_size
 
+if TYPE_CHECKING:
+    from mirrord.core.status import Checkpoint, MirrorStatus, Reading
 
-def table(rows: list[dict[str, Any]]) -> list[str]:
+
+def table(mirrors: list[MirrorStatus]) -> list[str]:
     """All mirrors, one line each."""
     cells = [("MIRROR", "STATE", "ACTIVITY", "LAG", "SOURCE -> DESTINATION", "")]
-    for row in rows:
+    for status in mirrors:
+        reading = status.reading
         cells.append(
             (
-                row["name"],
-                row["state"],
-                activity_of(row),
-                format_duration(row["lag_s"]) if row["lag_s"] is not None else "-",
-                f"{row['source']} -> {row['destination']}",
-                _trouble(row),
+                status.name,
+                status.state,
+                activity_of(status),
+                format_duration(status.lag_s) if status.lag_s is not None else "-",
+                f"{reading.source} -> {reading.destination}",
+                _trouble(status),
             )
         )
     widths = [max(len(line[column]) for line in cells) for column in range(5)]
@@ -30,92 +35,92 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _trouble(row: dict[str, Any]) -> str:
+def _trouble(status: MirrorStatus) -> str:
     """The first problem, or the forecast that the RPO will be missed."""
-    if row["alarms"]:
-        return f"! {row['alarms'][0]['text']}"
-    if row["problems"]:
-        return f"! {row['problems'][0]}"
-    return str(row["forecast"]) or _reversed(row)
+    if status.alarms:
+        return f"! {status.alarms[0].text}"
+    if status.problems:
+        return f"! {status.problems[0]}"
+    return status.lag.forecast or _reversed(status.reading)
 
 
-def _reversed(row: dict[str, Any]) -> str:
+def _reversed(reading: Reading) -> str:
     """Whether the sites have swapped roles, and since when if known."""
-    since_ns = row["reversed_since_ns"]
-    if since_ns is None:
+    if reading.reversed_since_ns is None:
         return ""
-    if not since_ns:
+    if not reading.reversed_since_ns:
         return "reversed"
-    since = datetime.fromtimestamp(since_ns / 1e9, UTC).astimezone()
-    return f"reversed since {since:%Y-%m-%d %H:%M}"
+    return f"reversed since {_local(reading.reversed_since_ns):%Y-%m-%d %H:%M}"
 
 
-def activity_of(row: dict[str, Any]) -> str:
+def _local(at_ns: int) -> datetime:
+    return datetime.fromtimestamp(at_ns / 1e9, UTC).astimezone()
+
+
+def activity_of(status: MirrorStatus) -> str:
     """The activity of a mirror, with its progress."""
-    running = row["running"]
-    if row.get("waiting") and not running:
-        return f"{row['activity']}, queued"
-    if running and running.get("estimate_bytes"):
-        share = running.get("done_bytes", 0) / max(1, running["estimate_bytes"])
-        return f"{row['activity']} {min(99, int(share * 100))}%"
-    return str(row["activity"])
+    activity = status.activity.value
+    if status.running is None:
+        return f"{activity}, queued" if status.waiting else activity
+    progress = status.running.progress
+    if not progress.estimate_bytes:
+        return activity
+    share = (progress.done_bytes or 0) / progress.estimate_bytes
+    return f"{activity} {min(99, int(share * 100))}%"
 
 
-def _promise(row: dict[str, Any]) -> str:
+def _rpo(status: MirrorStatus) -> str:
     """The lag as a share of the RPO."""
-    if row["rpo_s"] is None or row["rpo_used"] is None:
+    rpo_s, lag = status.reading.rpo_s, status.lag
+    if rpo_s is None or lag.used is None:
         return ""
-    tail = f": {row['forecast']}" if row["forecast"] else ""
-    return f", {row['rpo_used']:.0%} of the RPO of {format_duration(row['rpo_s'])}{tail}"
+    tail = f": {lag.forecast}" if lag.forecast else ""
+    return f", {lag.used:.0%} of the RPO of {format_duration(rpo_s)}{tail}"
 
 
-def _checkpoint(row: dict[str, Any]) -> str:
+def _checkpoint(checkpoint: Checkpoint, age_s: float | None) -> str:
     """The checkpoint of an interrupted transfer, as "1.2 GiB of 5.0 GiB, 3m ago"."""
-    text = format_size(row["checkpoint_bytes"])
-    if row["checkpoint_of_bytes"]:
-        text += f" of {format_size(row['checkpoint_of_bytes'])}"
-    if row["checkpoint_age_s"] is not None:
-        text += f", {format_duration(row['checkpoint_age_s'])} ago"
+    text = format_size(checkpoint.size_bytes)
+    if checkpoint.of_bytes:
+        text += f" of {format_size(checkpoint.of_bytes)}"
+    if age_s is not None:
+        text += f", {format_duration(age_s)} ago"
     return text
 
 
-def details(row: dict[str, Any]) -> list[str]:
+def details(status: MirrorStatus) -> list[str]:
     """One mirror, one fact per line."""
+    reading = status.reading
     lines = [
-        f"{row['name']}: {row['state']}, {activity_of(row)}",
-        f"  source       {row['source']}",
-        f"  destination  {row['destination']}",
+        f"{status.name}: {status.state}, {activity_of(status)}",
+        f"  source       {reading.source}",
+        f"  destination  {reading.destination}",
     ]
-    if found := _reversed(row):
+    if found := _reversed(reading):
         lines[0] += f", {found}"
-    if row["view"] and row["state"] != "uninitialized":
-        lines.append(f"  view         {row['view']}")
-    if row["shown"]:
-        lines.append(f"  shows        {row['shown']}")
-    if row["copy"]:
-        lines.append(f"  copy         {row['copy']} (writable, made by 'break --test')")
-    if row["lag_s"] is not None:
-        lines.append(f"  lag          {format_duration(row['lag_s'])}{_promise(row)}")
-    if row["schedule"]:
-        soon = ""
-        if row["next_ns"]:
-            soon = (
-                f"; next {datetime.fromtimestamp(row['next_ns'] / 1e9, UTC).astimezone():%H:%M:%S}"
-            )
-        lines.append(f"  schedule     {' or '.join(row['schedule'])}{soon}")
-    last = row["last_transfer"]
-    if last:
-        how = "incremental" if last["base"] else "full"
+    if reading.view and reading.state is not State.UNINITIALIZED:
+        lines.append(f"  view         {reading.view}")
+    if reading.shown:
+        lines.append(f"  shows        {reading.shown}")
+    if reading.copy:
+        lines.append(f"  copy         {reading.copy} (writable, made by 'break --test')")
+    if status.lag_s is not None:
+        lines.append(f"  lag          {format_duration(status.lag_s)}{_rpo(status)}")
+    if reading.schedule:
+        soon = f"; next {_local(status.next_ns):%H:%M:%S}" if status.next_ns else ""
+        lines.append(f"  schedule     {' or '.join(reading.schedule)}{soon}")
+    if last := reading.last_transfer:
+        how = "incremental" if last.base else "full"
         lines.append(
-            f"  last         {last['result']}: {how}, {format_size(last['stream_bytes'])} in "
-            f"{format_duration(last['duration_ms'] / 1000)}"
+            f"  last         {last.result}: {how}, {format_size(last.stream_bytes)} in "
+            f"{format_duration(last.duration_ms / 1000)}"
         )
-    running = row["running"]
-    if running:
-        lines.append(f"  running      {running['purpose']}, process {running['pid']}")
-    if row["checkpoint_bytes"]:
-        lines.append(f"  checkpoint   {_checkpoint(row)}: the next transfer resumes from there")
-    lines.extend(f"  ALARM        {alarm['kind']}: {alarm['text']}" for alarm in row["alarms"])
-    lines.extend(f"  problem      {text}" for text in row["problems"])
-    lines.extend(f"  note         {text}" for text in row["notes"])
+    if running := status.running:
+        lines.append(f"  running      {running.purpose}, process {running.pid}")
+    if reading.checkpoint.size_bytes:
+        saved = _checkpoint(reading.checkpoint, status.checkpoint_age_s)
+        lines.append(f"  checkpoint   {saved}: the next transfer resumes from there")
+    lines.extend(f"  ALARM        {alarm.kind}: {alarm.text}" for alarm in status.alarms)
+    lines.extend(f"  problem      {text}" for text in status.problems)
+    lines.extend(f"  note         {text}" for text in reading.notes)
     return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -13,20 +14,22 @@ from mirrord.control.api import Service
 from mirrord.control.command import Call, Lock, Right
 from mirrord.control.commands.update import update
 from mirrord.core.errors import Aborted, MirrordError, Refused
+from mirrord.core.records import AlarmKind
+from mirrord.core.reports import AlarmTable
 from mirrord.core.results import Result, Watcher
 from mirrord.core.states import Activity
+from mirrord.core.status import MirrorStatus, Reading, judge_lag
 from mirrord.daemon import outcomes
 from mirrord.daemon.clockguard import ClockGuard
 from mirrord.daemon.journal import say
 from mirrord.daemon.known import (
-    WELL,
     Known,
-    faults_of,
     host_of,
     last_transfer,
     read_all,
     read_one,
-    standing_of,
+    updated,
+    well,
 )
 from mirrord.daemon.ledger import Ledger
 from mirrord.daemon.metrics import Metrics
@@ -41,12 +44,10 @@ from mirrord.engine.limits import Limits
 from mirrord.engine.progress import RunFiles
 from mirrord.scheduler.jobs import Caps, Job, Outcome
 from mirrord.scheduler.scheduler import Scheduler
+from mirrord.scheduler.watched import Standing
 from mirrord.system import clock
 from mirrord.system.native import Panic
 from mirrord.system.paths import Paths, local_zone
-
-_AT_RISK = 0.9  # an RPO is at risk when the run would end later than this share of it
-
 
 _Crew = Callable[[Callable[[Service], Any], Watcher], asyncio.Future[Any]]
 
@@ -149,19 +150,19 @@ class Daemon:
         found = {each.definition.name: each for each in known}
         for name in [name for name in self.scheduler.mirrors if name not in found]:
             self.scheduler.remove(name)
-            self.store.remove(name)
+            self.store.readings.pop(name, None)
         for name, each in found.items():
-            self.store.put(name, each.row)
+            self.store.readings[name] = each.reading
             definition = each.definition
             watched = self.scheduler.define(
                 definition,
                 each.schedule,
-                standing_of(each.row),
+                Standing.of(each.reading),
                 host=host_of(definition),
-                filesystem=each.row["filesystem"],
+                filesystem=each.reading.filesystem,
                 runs=each.runs,
             )
-            watched.base_risk, watched.faults = each.row["base_risk"], faults_of(each.row)
+            watched.base_risk, watched.faults = each.reading.base_risk, each.reading.faults
             self.ledger.adopt(name)
         self._answer_forsaken()
 
@@ -229,7 +230,8 @@ class Daemon:
         """Run a job in a worker's thread (the scheduler calls this)."""
         asked = self._asked.pop(job.name, None) if job.cause == "asked" else None
         watched = self.scheduler.mirrors.get(job.name)
-        running = Running(watched, asked.watcher if asked else None)
+        purpose = f"{job.verb}, {job.cause}"
+        running = Running(purpose, watched, asked.watcher if asked else None)
         self.store.running[job.name] = running
         self.background(self._run(job, asked, running))
 
@@ -253,11 +255,9 @@ class Daemon:
         except (Exception, Panic) as bug:
             error = MirrordError(f"unexpected: {type(bug).__name__}: {bug}")
             say("error", f"{job.name}: {error}", mirror=job.name)
-        data = dict(value.data) if isinstance(value, Result) else {}
-        status = value.status if isinstance(value, Result) else ""
-        outcome = Outcome(status, clock.monotonic_s() - started_s, data, error)
+        result = value if isinstance(value, Result) else Result("", "")
+        outcome = Outcome(result.status, clock.monotonic_s() - started_s, result.update, error)
         self.store.running.pop(job.name, None)
-        self.store.update(job.name, {"running": None})  # a probe during the run has found it
         self._changes[job.name] += 1
         self.scheduler.finished(job.name, outcome)
         self.numbers.count(job, outcome)
@@ -284,10 +284,15 @@ class Daemon:
         if job.verb != "update" or error is not None or watched.faults:
             await self.refresh(job.name)
         elif outcome.status == "done":
-            row = await self.workers.record(lambda service: last_transfer(service, job.name))
-            self.store.update(job.name, row)
+            last = await self.workers.record(lambda service: last_transfer(service, job.name))
+            self._amend(job.name, lambda reading: updated(reading, last))
         else:
-            self.store.update(job.name, WELL)
+            self._amend(job.name, well)
+
+    def _amend(self, name: str, change: Callable[[Reading], Reading]) -> None:
+        """Change what was read of a mirror, unless it was removed meanwhile."""
+        if name in self.store.readings:
+            self.store.readings[name] = change(self.store.readings[name])
 
     async def refresh(self, name: str) -> None:
         """Read one mirror's definition and probe both of its ends."""
@@ -299,37 +304,38 @@ class Daemon:
                     break
         except MirrordError as error:
             # A definition that is wrong now, or what is read cannot be: what was read before holds.
-            self.store.update(name, {"problems": [str(error)], "healthy": False})
+            problem = str(error)
+            self._amend(name, lambda reading: reading._replace(problem=problem))
             self._poller.probe_again(name)
             return
         if known is None:
             self.scheduler.remove(name)
-            self.store.remove(name)
+            self.store.readings.pop(name, None)
             self._answer_forsaken()
             return
         self.scheduler.define(
             known.definition,
             known.schedule,
-            standing_of(known.row),
+            Standing.of(known.reading),
             host=host_of(known.definition),
-            filesystem=known.row["filesystem"],
+            filesystem=known.reading.filesystem,
             runs=known.runs,
         )
-        self._saw(name, known.row)
+        self._saw(name, known.reading)
         self._answer_forsaken()
         self._take_up(known)
 
-    def _saw(self, name: str, row: dict[str, Any]) -> None:
+    def _saw(self, name: str, reading: Reading) -> None:
         """Both ends of a mirror were probed just now."""
-        self.store.put(name, row)
-        self.scheduler.found(name, standing_of(row), row["base_risk"], faults_of(row))
+        self.store.readings[name] = reading
+        self.scheduler.found(name, reading)
 
     def _take_up(self, known: Known) -> None:
         """An operation was interrupted while the daemon ran: try to finish it, once. What recovery
         leaves waits for a person.
         """
         name = known.definition.name
-        left = any(fault["kind"] == "interrupted" for fault in known.row["faults"])
+        left = any(fault.kind is AlarmKind.INTERRUPTED for fault in known.reading.faults)
         if not left or self._tried.get(name) == known.operation_ns or self.scheduler.stopping:
             return
         self._tried[name] = known.operation_ns
@@ -347,11 +353,9 @@ class Daemon:
         if watched is None or running is None:
             return False
         schedule = watched.schedule
-        promise_s = watched.definition.promise.rpo_s or (schedule.lag_s if schedule else None)
-        lag_s, left_s = watched.lag_s(), running.left_s()
-        if promise_s is None or lag_s is None or left_s is None:
-            return False
-        return lag_s + left_s > _AT_RISK * promise_s
+        objective_s = watched.definition.promise.rpo_s or (schedule.lag_s if schedule else None)
+        left_s = running.verb(os.getpid()).progress.left_s
+        return judge_lag(watched.lag_s(), objective_s, left_s=left_s).at_risk
 
     # The API (mirrord.control.server.Backend)
 
@@ -379,26 +383,25 @@ class Daemon:
     async def _reload(self, _call: Call[Any], _to: Watcher) -> Result:
         return await self.reload()
 
-    async def _status(self, call: Call[Any], to: Watcher) -> dict[str, Any]:
+    async def _status(self, call: Call[Any], to: Watcher) -> list[MirrorStatus]:
         name = call.arguments.get("name")
         if name is None:
-            return {"mirrors": self.store.rows()}
+            return self.store.rows()
         before = self._changes[name]
-        found = await self._dispatched(self.workers.report, call, to)
-        [row] = found["mirrors"]
+        [found] = await self._dispatched(self.workers.report, call, to)
         watched = self.scheduler.mirrors.get(name)
         if (
             watched is not None
-            and watched.definition.id == row["id"]
+            and watched.definition.id == found.reading.id
             and self._changes[name] == before
             and name not in self._at_work()
         ):
-            self._saw(name, row)
-        return {"mirrors": [self.store.overlaid(row)]}
+            self._saw(name, found.reading)
+        return [self.store.judged(found.reading, found.running)]
 
-    async def _alarms(self, call: Call[Any], to: Watcher) -> dict[str, Any]:
+    async def _alarms(self, call: Call[Any], to: Watcher) -> AlarmTable:
         found = await self._dispatched(self.workers.report, call, to)
-        return {"alarms": self.ledger.shown(found["alarms"]), "daemon_runs": True}
+        return AlarmTable(tuple(self.ledger.shown(list(found.alarms))), daemon_runs=True)
 
     async def _accept_clock(self, call: Call[Any], to: Watcher) -> Any:
         value = await self._dispatched(self.workers.verb, call, to)
@@ -440,18 +443,24 @@ class Daemon:
             self.scheduler.release(name, again=not ended)
 
     async def _dispatched(self, crew: _Crew, call: Call[Any], to: Watcher) -> Any:
-        """A command in a worker's thread. A failed verb is shown in the status."""
+        """A command in a worker's thread. A verb is shown in the status, and so is its failure."""
         name, command = call.mirror, call.command
+        acts = command.right is Right.ACT and name in self.scheduler.mirrors
+        running = Running(command.words, None, to)
+        if acts:
+            self.store.running.setdefault(name, running)
         try:
-            return await crew(lambda service: service.run(call), to)
+            return await crew(lambda service: service.run(call), running)
         except MirrordError as error:
-            acts = command.right is Right.ACT and name in self.scheduler.mirrors
             if acts:
                 self.numbers.failed(name, command.name, error.code)
             if acts and command.lock is not Lock.ENDS_RUNS:
                 self._changes[name] += 1
                 self.background(self.refresh(name))
             raise
+        finally:
+            if self.store.running.get(name) is running:
+                del self.store.running[name]
 
     async def _queued(self, call: Call[Any], to: Watcher) -> Any:
         """A verb that transfers: it is queued.

@@ -7,6 +7,7 @@ import shutil
 import stat
 from pathlib import Path, PurePosixPath
 
+from mirrord.catalogue.arguments import Arguments
 from mirrord.core.errors import MIRROR, IoFailed, NotFound, Refused, Unsupported, UsageError
 from mirrord.core.model import Role, Snapshot, SnapshotKind
 from mirrord.core.results import Result
@@ -243,7 +244,8 @@ def restore_all(mirror: Mirror, *, snapshot: str | None, yes: bool, force: bool 
         if recovered.pending is not None:
             recovery.drop(mirror, recovered.pending)
         with mirror.source_locked():
-            begin_failback(mirror, failback, mirror.source, {"chosen": chosen.name, "base": base})
+            arguments = Arguments(chosen=chosen.name, base=base)
+            begin_failback(mirror, failback, mirror.source, arguments)
             finished = carry_out(mirror)
             pinning.renew(mirror)
         lines = [f"{mirror.source.facts().view} was restored to {chosen.name}."]

@@ -83,12 +83,12 @@ def test_initialize(lab: Lab, tmp_path: Path, fault: str) -> None:
             failed += 1
         if not told.met:
             unmet.add(point[0])
-        if service.status(name)[0]["state"] == "uninitialized":
+        if service.status(name)[0].state == "uninitialized":
             service.initialize(name)
         service.update(name)
         status = service.status(name)[0]
-        assert status["state"] == "mirrored" and status["healthy"], point
-        destination = open_driver(parse_endpoint(status["destination"]))
+        assert status.state == "mirrored" and status.healthy, point
+        destination = open_driver(parse_endpoint(status.reading.destination))
         assert lab.content(destination) == lab.content(lab.source()), point
         service.delete(name, yes=True, keep_snapshots=False)
         assert len(lab.source().snapshots()) == 1, f"only the first mirror's is left, {point}"

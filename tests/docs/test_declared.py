@@ -23,12 +23,9 @@ Counts, and does nothing else; see the [guide](operator-guide.md).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from mirrord.control.command import MirrorName, Option, Right, command
-
-if TYPE_CHECKING:
-    from mirrord.control.api import Service
+from mirrord.control.command import MirrorName, Option, Right, Service, command
 
 
 class Counted(NamedTuple):

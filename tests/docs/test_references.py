@@ -13,7 +13,7 @@ from mirrord.config import host, hosts, peers, reading
 from mirrord.config.schedules import Schedules
 from mirrord.control.command import Right
 from mirrord.control.methods import methods
-from mirrord.scheduler.health import KINDS
+from mirrord.core.records import AlarmKind
 from mirrord.schedules.named import KEYS
 from tests.docs import wire_methods
 from tests.support.definitions import two_sites
@@ -98,7 +98,7 @@ def test_the_peer_in_the_example_is_right(tmp_path: Path) -> None:
 
 def test_every_kind_of_alarm_is_documented() -> None:
     found = re.findall(r"^\| `(\w+)` \| ", document("alarms.md"), re.MULTILINE)
-    assert tuple(found[: len(KINDS)]) == KINDS
+    assert tuple(found[: len(AlarmKind)]) == tuple(AlarmKind)
 
 
 def test_every_method_is_documented_with_its_socket() -> None:

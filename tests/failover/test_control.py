@@ -311,7 +311,7 @@ def test_a_mirror_is_adopted_after_its_controller_was_lost(world: World, tmp_pat
     assert asked.status == "confirmation-required" and not list(other.paths.mirrors.iterdir())
     assert other.service.adopt(endpoint, mirror=mirror_id, yes=True).status == "done"
     [found] = other.service.status()
-    assert (found["source"], found["destination"]) == (world.end("source"), endpoint)
+    assert (found.reading.source, found.reading.destination) == (world.end("source"), endpoint)
     other.service.update(NAME)
     assert world.in_step()
     other.service.break_off(NAME)

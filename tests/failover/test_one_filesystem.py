@@ -23,7 +23,7 @@ class Both(NamedTuple):
     home: Path
 
     def end(self, which: str) -> Path:
-        place = Path(str(self.service.status(NAME)[0][which]).removeprefix("btrfs:"))
+        place = Path(getattr(self.service.status(NAME)[0].reading, which).removeprefix("btrfs:"))
         return place if place == self.home else place / "current"
 
     def in_step(self) -> bool:

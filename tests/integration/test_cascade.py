@@ -65,10 +65,10 @@ def test_the_last_goes_on_from_the_first_when_the_middle_is_lost(
     lab.change(lab.source(), 50)
     done = world.service.update("far")
     assert done.status == "done" and done.data["transfers"] == 1
-    last_transfer = world.service.history("far", limit=1)["transfers"][0]
-    assert last_transfer["base"], "it was incremental"
+    last_transfer = world.service.history("far", limit=1).transfers[0]
+    assert last_transfer.base, "it was incremental"
     assert lab.content(last) == lab.content(lab.source())
-    assert world.service.status("far")[0]["healthy"]
+    assert world.service.status("far")[0].healthy
 
 
 def test_a_source_without_the_base_is_refused(world: World, lab: Lab, last: Driver) -> None:

@@ -78,8 +78,8 @@ def fan(world: World, lab: Lab, tmp_path: Path) -> World:
 
 def shown(world: World, name: str) -> str:
     [row] = world.service.status(name)
-    assert row["healthy"], row
-    return str(row["shown"])
+    assert row.healthy, row
+    return row.reading.shown
 
 
 def test_mirrors_that_run_together_read_the_source_once(

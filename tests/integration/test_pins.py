@@ -48,7 +48,7 @@ def guids(driver: Driver) -> set[str]:
 
 
 def identity(service: Service, name: str) -> str:
-    return str(service.status(name)[0]["id"])
+    return str(service.status(name)[0].reading.id)
 
 
 def advance(world: World, lab: Lab, seed: int) -> None:
@@ -78,8 +78,8 @@ def test_two_hosts_mirror_one_source_in_turns(world: World, lab: Lab, other: Ser
             assert driver.facts().shown in guids(lab.source())
     assert len(lab.source().snapshots()) == 2
     for service, name in ((world.service, NAME), (other, "second")):
-        transfer = service.history(name, limit=1)["transfers"][0]
-        assert transfer["base"] and service.status(name)[0]["healthy"]
+        transfer = service.history(name, limit=1).transfers[0]
+        assert transfer.base and service.status(name)[0].healthy
 
 
 def test_a_mirror_that_changed_to_the_source_leaves_the_bases_of_the_one_there(
@@ -127,7 +127,7 @@ def test_the_last_of_a_cascade_goes_on_from_the_first(
     other.change_source("far", str(lab.source()))
     lab.change(lab.source(), 7)
     assert other.update("far").data["transfers"] == 1
-    assert other.history("far", limit=1)["transfers"][0]["base"], "it was incremental"
+    assert other.history("far", limit=1).transfers[0].base, "it was incremental"
     assert lab.content(far) == lab.content(lab.source())
 
 

@@ -82,9 +82,9 @@ def _streams(home: Path, every: int) -> Sent:
 
 def _transfers(service: Service) -> int:
     """Bytes that the updates of the mirror transferred, as its history says."""
-    found = service.history("home", limit=UPDATES)["transfers"]
+    found = service.history("home", limit=UPDATES).transfers
     assert len(found) == UPDATES
-    return sum(int(one["stream_bytes"]) for one in found)
+    return sum(int(one.stream_bytes) for one in found)
 
 
 def _reported(out: Path, seconds: list[int]) -> dict[float, float]:

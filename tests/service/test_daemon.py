@@ -87,8 +87,8 @@ def test_a_crash_in_the_middle_of_a_transfer_is_recovered_at_the_start(served: S
     assert served.service.update(NAME).status == "done"
     assert served.in_step()
     history = served.service.history(NAME, limit=5)
-    assert any("interrupted" in row["error"] for row in history["transfers"]) or any(
-        "interrupted" in event["text"] for event in history["events"]
+    assert any("interrupted" in row.error for row in history.transfers) or any(
+        "interrupted" in event.text for event in history.events
     )
 
 
@@ -125,8 +125,8 @@ def test_a_stop_reaches_a_transfer_whose_definition_is_wrong_by_now(served: Serv
     assert served.daemon.stop() == 0
     file.write_text(good)
     served.daemon.start()
-    [last] = served.service.history(NAME, limit=1)["transfers"]
-    assert "the daemon stopping" in last["error"]
+    [last] = served.service.history(NAME, limit=1).transfers
+    assert "the daemon stopping" in last.error
 
 
 def test_a_stop_lets_a_short_transfer_finish(served: Served) -> None:
@@ -147,7 +147,7 @@ def test_abort_reaches_a_running_transfer_and_the_api_answers_meanwhile(served: 
     assert served.service.abort(NAME, hard=True).data["stopped"]
     thread.join()
     until(lambda: served.row()["activity"] == "idle")
-    assert served.service.history(NAME, limit=1)["transfers"][0]["result"] == "aborted"
+    assert served.service.history(NAME, limit=1).transfers[0].result == "aborted"
 
 
 def test_ctrl_c_at_the_command_ends_the_transfer_in_the_daemon(served: Served) -> None:
@@ -162,7 +162,7 @@ def test_ctrl_c_at_the_command_ends_the_transfer_in_the_daemon(served: Served) -
     _, said = command.communicate(timeout=90)
     assert command.returncode == 130 and "interrupted" in said
     until(lambda: served.row()["activity"] == "idle")
-    until(lambda: served.service.history(NAME, limit=1)["transfers"][0]["result"] == "aborted")
+    until(lambda: served.service.history(NAME, limit=1).transfers[0].result == "aborted")
 
 
 def test_a_client_that_dies_does_not_take_the_transfer_along(served: Served) -> None:
@@ -362,7 +362,7 @@ def test_what_was_read_before_a_command_does_not_undo_it(
         monkeypatch.setattr(daemon.workers, "probe", slow)
         await daemon.refresh(NAME)
         assert daemon.scheduler.mirrors[NAME].standing.quiesced
-        assert daemon.store.rows()[0]["quiesced"]
+        assert daemon.store.rows()[0].reading.quiesced
         await daemon.end(patience_s=0)
 
     with open_lab("lab_block", tmp_path) as lab:

@@ -74,7 +74,7 @@ def test_a_break_from_a_process_beside_the_daemon(served: Served) -> None:
             served.lab.change(served.lab.source(), number)
             until(lambda: served.row()["running"] is not None)
             assert beside.break_off(NAME).status == "done"
-            assert beside.status(NAME)[0]["state"] == "broken-off"
+            assert beside.status(NAME)[0].state == "broken-off"
             beside.resync(NAME, yes=True)
     finally:
         beside.close()

@@ -172,8 +172,8 @@ def test_a_running_transfer_takes_a_new_rate_within_a_second(served: Served) -> 
     served.service.throttle(NAME, "unlimited")
     thread.join(timeout=90)
     assert not thread.is_alive() and served.in_step()
-    history = served.service.history(NAME, limit=1)["transfers"][0]
-    assert history["throttled_ms"] > 3000
+    history = served.service.history(NAME, limit=1).transfers[0]
+    assert history.throttled_ms > 3000
 
 
 def test_an_edited_definition_takes_hold_of_a_running_transfer_too(served: Served) -> None:
@@ -202,7 +202,7 @@ def test_what_all_transfers_share_is_shared(served: Served, tmp_path: Path) -> N
     served.settings('[throttle]\nhost = "unlimited"\n')
     for thread in threads:
         thread.join(timeout=90)
-    assert all(row["state"] == "mirrored" for row in served.service.status())
+    assert all(row.state == "mirrored" for row in served.service.status())
 
 
 def test_a_link_is_shared_by_the_mirrors_that_name_it(served: Served, tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_link_is_shared_by_the_mirrors_that_name_it(served: Served, tmp_path: 
     served.settings('[limits]\nper_filesystem = 4\n[links]\nwan = "unlimited"\n')
     for thread in threads:
         thread.join(timeout=90)
-    assert all(row["state"] == "mirrored" for row in served.service.status())
+    assert all(row.state == "mirrored" for row in served.service.status())
 
 
 def test_a_link_that_has_no_rate_is_refused(served: Served) -> None:

@@ -46,12 +46,12 @@ def test_initialize(lab: SetLab, tmp_path: Path, fault: str) -> None:
                 work()
         except (Crash, MirrordError, OSError):
             failed += 1
-        if service.status(name)[0]["state"] == "uninitialized":
+        if service.status(name)[0].state == "uninitialized":
             service.initialize(name)
         service.update(name)
         status = service.status(name)[0]
-        assert status["state"] == "mirrored" and status["healthy"], point
-        places = [parse_endpoint(row["destination"]) for row in status["members"]]
+        assert status.state == "mirrored" and status.healthy, point
+        places = [parse_endpoint(row.destination) for row in status.reading.members]
         destination = Members([open_driver(place) for place in places])
         assert lab.content(destination) == lab.content(lab.source()), point
         service.delete(name, yes=True, keep_snapshots=False)

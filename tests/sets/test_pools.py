@@ -79,12 +79,12 @@ def test_history_says_how_far_apart_the_snapshots_are(lab: SetLab, tmp_path: Pat
     members = tuple(f"{one.source}={one.destination}" for one in lab.pairs())
     service.create("set", members=members)
     service.initialize("set")
-    [row] = service.history("set", limit=5)["transfers"]
+    [row] = service.history("set", limit=5).transfers
     times = [
         made_ns(Path(one.path)) for driver in lab.source().drivers for one in driver.snapshots()
     ]
     assert len(times) == 3
-    assert row["spread_ms"] == (max(times) - min(times)) // 1_000_000
+    assert row.spread_ms == (max(times) - min(times)) // 1_000_000
 
 
 def made_ns(subvolume: Path) -> int:

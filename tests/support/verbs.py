@@ -37,7 +37,10 @@ from mirrord.control.commands import (
     throttle,
     update,
 )
+from mirrord.core.records import AlarmRecord
+from mirrord.core.reports import DeltaReport, History, NamedSchedule, NextRuns, SnapshotTable
 from mirrord.core.results import Result
+from mirrord.core.status import MirrorStatus
 
 R = TypeVar("R")
 
@@ -143,30 +146,27 @@ class Verbs:
     def reload(self) -> Result:
         return self.run(reload.reload())
 
-    def alarms(self, *, up: bool = True) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.run(alarms.alarms(past=not up))["alarms"]
-        return found
+    def alarms(self, *, up: bool = True) -> list[AlarmRecord]:
+        return list(self.run(alarms.alarms(past=not up)).alarms)
 
-    def schedules(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.run(schedule.schedules())["schedules"]
-        return found
+    def schedules(self) -> list[NamedSchedule]:
+        return self.run(schedule.schedules())
 
-    def schedule_next(self, name: str, *, count: int = 10) -> dict[str, Any]:
+    def schedule_next(self, name: str, *, count: int = 10) -> NextRuns:
         return self.run(schedule.schedule_next(name, count=count))
 
-    def status(self, name: str | None = None) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.run(status.status(name))["mirrors"]
-        return found
+    def status(self, name: str | None = None) -> list[MirrorStatus]:
+        return self.run(status.status(name))
 
-    def history(self, name: str, *, limit: int) -> dict[str, Any]:
+    def history(self, name: str, *, limit: int) -> History:
         return self.run(history.history(name, limit=limit))
 
-    def snapshots(self, name: str) -> dict[str, Any]:
+    def snapshots(self, name: str) -> SnapshotTable:
         return self.run(snapshots.snapshots(name))
 
     def delta(
         self, name: str, *, base: str | None, incremental: str | None, states: bool, files: bool
-    ) -> dict[str, Any]:
+    ) -> DeltaReport:
         return self.run(
             delta.delta(name, base=base, incremental=incremental, quick=not states, files=files)
         )

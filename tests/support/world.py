@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mirrord.config.hosts import render
+from mirrord.control.documents import of_status
 from mirrord.core.results import Result
 from mirrord.drivers.contract import Driver
 from mirrord.engine.members import Members
@@ -75,7 +76,7 @@ class World:
         return self
 
     def status(self) -> dict[str, Any]:
-        return self.service.status(NAME)[0]
+        return of_status(self.service.status(NAME)[0])
 
     def source_content(self) -> str:
         return self.lab.content(self.lab.source())

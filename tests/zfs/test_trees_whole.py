@@ -82,7 +82,7 @@ def test_a_child_that_the_destination_lost_is_sent_whole(trees: Trees) -> None:
     trees.write("a/file", "one more")
     assert trees.update().status == "done"
     trees.the_same()
-    said = [one["text"] for one in trees.service.history(NAME, limit=20)["events"]]
+    said = [one.text for one in trees.service.history(NAME, limit=20).events]
     assert any("destination lost b: a full transfer is needed" in text for text in said), said
 
 

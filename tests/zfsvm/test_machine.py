@@ -91,7 +91,7 @@ def test_the_product_reaches_it_by_its_own_ssh(zfs_guest: Guest, tmp_path: Path)
     try:
         service.create("m", *places)
         service.initialize("m")
-        assert service.status("m")[0]["state"] == "mirrored"
+        assert service.status("m")[0].state == "mirrored"
     finally:
         service.close()
         service.shared.links.close()

@@ -31,8 +31,8 @@ def monitor(
         runs = daemon_runs()
         with running(quiet=True) as runner:
             # What a stopped daemon saw last is not the current state.
-            up = runner.run(alarms())["alarms"] if runs else []
-            rows = runner.run(status(name))["mirrors"]
+            up = runner.run(alarms()).alarms if runs else ()
+            rows = runner.run(status(name))
             verdict = judge(rows, up, service_runs=runs)
     except MirrordError as error:
         verdict = Verdict(3, f"MIRRORD UNKNOWN - {error}")

@@ -10,14 +10,11 @@ deleted at either end. A source that a power cut left frozen is thawed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from mirrord.control.command import Lock, MirrorName, Option, Right, command
+from mirrord.control.command import Lock, MirrorName, Option, Right, Service, command
 from mirrord.core.results import Result
 from mirrord.core.states import Verb
-
-if TYPE_CHECKING:
-    from mirrord.control.api import Service
 
 
 @command(Right.ACT, Lock.ENDS_RUNS)

@@ -11,13 +11,10 @@ other settings get their defaults, because they are not in the record.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from mirrord.control.command import Argument, Option, Right, Yes, command
+from mirrord.control.command import Argument, Option, Right, Service, Yes, command
 from mirrord.core.results import Result
-
-if TYPE_CHECKING:
-    from mirrord.control.api import Service
 
 
 @command(Right.ACT)

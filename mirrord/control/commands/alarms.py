@@ -11,30 +11,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from mirrord.control.command import Option, Right, command
+from mirrord.control.command import Option, Right, Service, command
 from mirrord.core.errors import ConfigError, NotFound
+from mirrord.core.reports import AlarmTable
 from mirrord.core.results import Result
 from mirrord.system.clock import format_moment
 from mirrord.system.explain import explained
 
 if TYPE_CHECKING:
-    from mirrord.control.api import Service
     from mirrord.core.model import Definition
 
 
-def _shown(found: dict[str, Any], arguments: Mapping[str, Any]) -> Iterator[str]:
-    rows = found["alarms"]
-    if any(row["cleared_ns"] is None for row in rows) and not found["daemon_runs"]:
+def _shown(found: AlarmTable, arguments: Mapping[str, Any]) -> Iterator[str]:
+    if any(row.cleared_ns is None for row in found.alarms) and not found.daemon_runs:
         yield "The daemon is not running: these alarms were active when it stopped."
-    if not rows:
+    if not found.alarms:
         yield "No alarms are recorded." if arguments["past"] else "No active alarms."
-    for row in rows:
-        end = "" if row["cleared_ns"] is None else f", cleared {format_moment(row['cleared_ns'])}"
-        name = row["mirror"] or ("this host" if row["mirror_id"] is None else row["mirror_id"])
-        yield (
-            f"{format_moment(row['raised_ns'])}  {row['level']:7}  {name}  {row['kind']}: "
-            f"{row['text']}{end}"
-        )
+    for row in found.alarms:
+        end = "" if row.cleared_ns is None else f", cleared {format_moment(row.cleared_ns)}"
+        name = row.mirror or ("this host" if row.mirror_id is None else row.mirror_id)
+        yield f"{format_moment(row.raised_ns)}  {row.level:7}  {name}  {row.kind}: {row.text}{end}"
 
 
 @command(Right.READ, text=_shown)
@@ -42,14 +38,12 @@ def alarms(
     service: Service,
     *,
     past: Annotated[bool, Option("Also alarms that were cleared.", flags=("--all",))] = False,
-) -> dict[str, Any]:
+) -> AlarmTable:
     with explained():
         names = {d.id: d.name for d in _readable(service)}
-        rows = [
-            {**row._asdict(), "mirror": names.get(row.mirror_id or "", "")}
-            for row in service.catalogue.alarms(up=not past)
-        ]
-    return {"alarms": rows, "daemon_runs": False}
+        found = service.catalogue.alarms(up=not past)
+        rows = (row._replace(mirror=names.get(row.mirror_id or "", "")) for row in found)
+        return AlarmTable(tuple(rows), daemon_runs=False)
 
 
 @command(

@@ -19,13 +19,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from mirrord.control.command import Lock, MirrorName, Option, Right, command
+from mirrord.control.command import Lock, MirrorName, Option, Right, Service, command
 from mirrord.core.errors import Damaged, IoFailed, NoSpace
 from mirrord.core.results import Result
 from mirrord.core.states import Verb
 
 if TYPE_CHECKING:
-    from mirrord.control.api import Service
     from mirrord.engine.mirror import Mirror
 
 _TEST = "break --test"

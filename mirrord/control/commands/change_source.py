@@ -9,14 +9,11 @@ changes nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from mirrord.control.command import Argument, MirrorName, Right, command
+from mirrord.control.command import Argument, MirrorName, Right, Service, command
 from mirrord.core.results import Result
 from mirrord.core.states import Verb
-
-if TYPE_CHECKING:
-    from mirrord.control.api import Service
 
 
 @command(Right.ACT)

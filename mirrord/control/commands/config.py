@@ -10,14 +10,9 @@ them can be rewritten.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from mirrord.control.command import Right, command
+from mirrord.control.command import Right, Service, command
 from mirrord.core.results import Result
 from mirrord.system.explain import explained
-
-if TYPE_CHECKING:
-    from mirrord.control.api import Service
 
 
 @command(Right.READ, words="config check")

@@ -16,17 +16,14 @@ each, in place of SOURCE and DESTINATION; with `--recursive` it is a dataset
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from mirrord.control.command import Argument, MirrorName, Option, Right, command
+from mirrord.control.command import Argument, MirrorName, Option, Right, Service, command
 from mirrord.core.errors import UsageError
 from mirrord.core.model import Definition, Pace, Promise, Timing
 from mirrord.core.results import Result
 from mirrord.core.states import State
 from mirrord.system.explain import explained
-
-if TYPE_CHECKING:
-    from mirrord.control.api import Service
 
 _Source = Annotated[str, Argument("SOURCE", "For example btrfs:/data/home or block:/srv/v1.")]
 _Destination = Annotated[

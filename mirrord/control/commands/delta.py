@@ -10,49 +10,44 @@ name or guid. It takes a snapshot of the source and deletes it again, so it need
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-from mirrord.control.command import MirrorName, Option, Right, command
+from mirrord.control.command import MirrorName, Option, Right, Service, command
+from mirrord.control.documents import of_delta
+from mirrord.core.reports import DeltaReport
 from mirrord.core.text import escaped
 from mirrord.core.units import format_duration, format_size
-
-if TYPE_CHECKING:
-    from mirrord.control.api import Service
 
 _FILES_SHOWN = 50
 
 
-def _shown(found: dict[str, Any], arguments: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{arguments['name']}: from {found['base'] or 'nothing (a full transfer)'}"
-    yield from _states(found)
-    exactly = "" if found["exact"] else "about "
-    yield f"  will be sent    {exactly}{format_size(found['send_bytes'])}"
-    if found["estimated_s"] is not None:
+def _shown(found: DeltaReport, arguments: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{found.name}: from {found.base or 'nothing (a full transfer)'}"
+    if found.states is None:
+        yield f"  added           {format_size(found.added_bytes)}"
+    else:
+        for state in ("added", "deleted", "unchanged", "unused"):
+            blocks = getattr(found.states, state)
+            size = format_size(blocks * found.block_size)
+            yield f"  {state:9} {blocks:>14,} blocks {size:>10}"
+    exactly = "" if found.exact else "about "
+    yield f"  will be sent    {exactly}{format_size(found.send_bytes)}"
+    if found.estimated_s is not None and found.rate_bytes_s:
         yield (
-            f"  that takes      about {format_duration(found['estimated_s'])} at this mirror's "
-            f"usual {format_size(found['rate_bytes_s'])}/s"
+            f"  that takes      about {format_duration(found.estimated_s)} at this mirror's "
+            f"usual {format_size(found.rate_bytes_s)}/s"
         )
-    changes = found["changes"]
+    changes = found.changes
     if arguments["files"] and changes is None:
         yield "  This kind of volume holds blocks, not files."
     for change in (changes or [])[:_FILES_SHOWN]:
-        size = format_size(change["data_bytes"]) if change["data_bytes"] else ""
-        yield f"  {change['change']:9} {size:>9}  {escaped(change['path']) or '.'}"
+        size = format_size(change.data_bytes) if change.data_bytes else ""
+        yield f"  {change.change:9} {size:>9}  {escaped(change.path) or '.'}"
     if changes and len(changes) > _FILES_SHOWN:
         yield f"  … and {len(changes) - _FILES_SHOWN} more (--json lists all)"
 
 
-def _states(found: dict[str, Any]) -> Iterator[str]:
-    states = found["states"]
-    if states is None:
-        yield f"  added           {format_size(found['added_bytes'])}"
-        return
-    for state in ("added", "deleted", "unchanged", "unused"):
-        blocks = states[state]
-        yield f"  {state:9} {blocks:>14,} blocks {format_size(blocks * found['block_size']):>10}"
-
-
-@command(Right.ACT, text=_shown)
+@command(Right.ACT, text=_shown, document=of_delta)
 def delta(
     service: Service,
     name: MirrorName,
@@ -63,7 +58,7 @@ def delta(
     ] = None,
     quick: Annotated[bool, Option("Only what will be sent, not all four block states.")] = False,
     files: Annotated[bool, Option("List the changed files.")] = False,
-) -> dict[str, Any]:
+) -> DeltaReport:
     from mirrord.engine import report
 
     return service.look(

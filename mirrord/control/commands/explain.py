@@ -7,13 +7,8 @@ Shows the reasons for the current state, and which command changes it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from mirrord.control.command import MirrorName, Right, command
+from mirrord.control.command import MirrorName, Right, Service, command
 from mirrord.core.results import Result
-
-if TYPE_CHECKING:
-    from mirrord.control.api import Service
 
 
 @command(Right.READ)

@@ -14,14 +14,11 @@ mirror that no longer exists, by its id.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from mirrord.control.command import MirrorName, Option, Right, command
+from mirrord.control.command import MirrorName, Option, Right, Service, command
 from mirrord.core.results import Result
 from mirrord.core.states import Verb
-
-if TYPE_CHECKING:
-    from mirrord.control.api import Service
 
 
 @command(Right.ACT)

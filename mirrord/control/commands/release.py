@@ -8,14 +8,9 @@ to mirror again, create a new mirror. The mirror's pins at both ends are removed
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from mirrord.control.command import MirrorName, Right, command
+from mirrord.control.command import MirrorName, Right, Service, command
 from mirrord.core.results import Result
 from mirrord.core.states import Verb
-
-if TYPE_CHECKING:
-    from mirrord.control.api import Service
 
 
 @command(Right.ACT)

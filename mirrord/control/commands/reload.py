@@ -8,14 +8,9 @@ invalid, it reports that and keeps the old ones. It is needed after editing a de
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from mirrord.control.command import Right, command
+from mirrord.control.command import Right, Service, command
 from mirrord.core.errors import Refused
 from mirrord.core.results import Result
-
-if TYPE_CHECKING:
-    from mirrord.control.api import Service
 
 
 @command(Right.ACT)

@@ -16,7 +16,7 @@ newest intact one when that was deleted.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from mirrord.control.command import (
     Argument,
@@ -25,14 +25,12 @@ from mirrord.control.command import (
     MirrorName,
     Option,
     Right,
+    Service,
     Yes,
     command,
 )
 from mirrord.core.results import Result
 from mirrord.core.states import Verb
-
-if TYPE_CHECKING:
-    from mirrord.control.api import Service
 
 _Snapshot = Annotated[
     str | None,

@@ -7,14 +7,9 @@ Ends what `mirrord quiesce NAME` began.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from mirrord.control.command import MirrorName, Right, command
+from mirrord.control.command import MirrorName, Right, Service, command
 from mirrord.core.results import Result
 from mirrord.core.states import Verb
-
-if TYPE_CHECKING:
-    from mirrord.control.api import Service
 
 
 @command(Right.ACT)

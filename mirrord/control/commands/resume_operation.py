@@ -9,14 +9,9 @@ because the volume that it sets aside was written to since. The later changes ar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from mirrord.control.command import Lock, MirrorName, Right, Yes, command
+from mirrord.control.command import Lock, MirrorName, Right, Service, Yes, command
 from mirrord.core.results import Result
 from mirrord.core.states import Verb
-
-if TYPE_CHECKING:
-    from mirrord.control.api import Service
 
 
 @command(Right.ACT, Lock.QUEUED)

@@ -14,14 +14,9 @@ cannot be switched at all.)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from mirrord.control.command import Force, Lock, MirrorName, Right, Yes, command
+from mirrord.control.command import Force, Lock, MirrorName, Right, Service, Yes, command
 from mirrord.core.results import Result
 from mirrord.core.states import Verb
-
-if TYPE_CHECKING:
-    from mirrord.control.api import Service
 
 
 @command(Right.ACT, Lock.QUEUED)

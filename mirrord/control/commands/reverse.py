@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mirrord.control.command import Force, Lock, MirrorName, Right, Yes, command
+from mirrord.control.command import Force, Lock, MirrorName, Right, Service, Yes, command
 from mirrord.core.results import Result
 from mirrord.core.states import Verb
 from mirrord.system.explain import explained
 
 if TYPE_CHECKING:
-    from mirrord.control.api import Service
     from mirrord.engine.mirror import Mirror
 
 

@@ -10,39 +10,38 @@ deletes that diverged snapshot, at either end.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-from mirrord.control.command import MirrorName, Option, Right, command
+from mirrord.control.command import MirrorName, Option, Right, Service, command
+from mirrord.control.documents import of_snapshots
+from mirrord.core.model import SnapshotKind
+from mirrord.core.reports import SnapshotTable
 from mirrord.core.results import Result
 from mirrord.core.states import Verb
 from mirrord.core.text import escaped, harmless
 from mirrord.system.clock import format_moment
 
-if TYPE_CHECKING:
-    from mirrord.control.api import Service
 
-
-def _shown(found: dict[str, Any], _arguments: Mapping[str, Any]) -> Iterator[str]:
-    for end, trouble in found["unreachable"].items():
+def _shown(found: SnapshotTable, _arguments: Mapping[str, Any]) -> Iterator[str]:
+    for end, trouble in found.unreachable.items():
         yield f"the {end} cannot be reached: {trouble}"
-    if not found["snapshots"] and not found["unreachable"]:
-        yield f"'{found['name']}' has no snapshots yet."
-    for entry in found["snapshots"]:
-        ends = "both" if len(entry["at"]) == 2 else next(iter(entry["at"]))
-        marks = [word for word in ("base", "shown") if entry[word]]
-        if entry["kind"] != "reference":
-            marks.append(entry["kind"])
-        if not all(copy["intact"] for copy in entry["at"].values()):
+    if not found.snapshots and not found.unreachable:
+        yield f"'{found.name}' has no snapshots yet."
+    for entry in found.snapshots:
+        copies = [copy for copy in (entry.source, entry.destination) if copy]
+        ends = "both" if len(copies) == 2 else "source" if entry.source else "destination"
+        marks = [word for word in ("base", "shown") if getattr(entry, word)]
+        if entry.kind is not SnapshotKind.REFERENCE:
+            marks.append(entry.kind.value)
+        if not all(copy.intact for copy in copies):
             marks.append("CHANGED")
-        shown = f"{ends:11}  {harmless(entry['name'])}  {' '.join(marks)}"
-        yield f"{format_moment(entry['taken_ns'])}  {shown}".rstrip()
-        for copy in entry["at"].values():
-            if copy["path"]:
-                yield f"    {escaped(copy['path'])}"
+        shown = f"{ends:11}  {harmless(entry.name)}  {' '.join(marks)}"
+        yield f"{format_moment(entry.taken_ns)}  {shown}".rstrip()
+        yield from (f"    {escaped(copy.path)}" for copy in copies if copy.path)
 
 
-@command(Right.READ, text=_shown)
-def snapshots(service: Service, name: MirrorName) -> dict[str, Any]:
+@command(Right.READ, text=_shown, document=of_snapshots)
+def snapshots(service: Service, name: MirrorName) -> SnapshotTable:
     from mirrord.engine import report
 
     return service.look(name, report.snapshots)

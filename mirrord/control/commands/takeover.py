@@ -13,14 +13,11 @@ is refused when the ends contradict it. No data is transferred.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from mirrord.control.command import MirrorName, Option, Right, Yes, command
+from mirrord.control.command import MirrorName, Option, Right, Service, Yes, command
 from mirrord.core.results import Result
 from mirrord.core.states import Verb
-
-if TYPE_CHECKING:
-    from mirrord.control.api import Service
 
 
 @command(Right.ACT)

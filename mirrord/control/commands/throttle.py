@@ -9,14 +9,11 @@ removes the limit ([rates](schedules.md#rates)).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from mirrord.control.command import Argument, MirrorName, Right, command
+from mirrord.control.command import Argument, MirrorName, Right, Service, command
 from mirrord.core.results import Result
 from mirrord.system.explain import explained
-
-if TYPE_CHECKING:
-    from mirrord.control.api import Service
 
 
 @command(Right.ACT)

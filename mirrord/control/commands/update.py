@@ -9,14 +9,9 @@ there is one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from mirrord.control.command import Lock, MirrorName, Right, command
+from mirrord.control.command import Lock, MirrorName, Right, Service, command
 from mirrord.core.results import Result
 from mirrord.core.states import Verb
-
-if TYPE_CHECKING:
-    from mirrord.control.api import Service
 
 
 @command(Right.ACT, Lock.QUEUED)
