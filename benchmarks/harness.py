@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mirrord.control.api import Service
 from mirrord.system.paths import Paths
+from tests.support.verbs import Service
 
 ROOT = Path(__file__).parents[1]
 

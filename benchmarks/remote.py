@@ -20,8 +20,8 @@ from benchmarks.compress import text
 from benchmarks.harness import Row, median, mirrord_command, run, save, table, timed
 from benchmarks.remote_stage import Stage, stage
 from benchmarks.update_latency import _change, _visible
-from mirrord.control.api import Service
 from mirrord.drivers.registry import block_volumes
+from tests.support.verbs import Service
 
 ROUNDS = 25
 FILES = 200

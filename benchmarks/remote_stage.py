@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from benchmarks.harness import filesystem, folder, need, run, service
 from mirrord.config.hosts import render
-from mirrord.control.api import Service
 from mirrord.control.shared import Shared
 from mirrord.core.model import RemoteHost
 from mirrord.core.results import Watcher
 from tests.support.sshd import Sshd
+from tests.support.verbs import Service
 
 HERE, THERE = "10.203.11.1", "10.203.11.2"
 

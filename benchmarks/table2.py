@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.harness import Row, filesystem, folder, median, need, run, service, timed
-from mirrord.control.api import Service
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.drivers.registry import open_driver
+from tests.support.verbs import Service
 
 #: Factor by which the data sets are enlarged.
 SCALE = float(os.environ.get("MIRRORD_BENCH_SCALE", "1"))
@@ -153,7 +153,7 @@ def _median(rounds: list[Found]) -> Found:
 
 def _mirrord(api: Service, home: Path) -> Found:
     seconds = timed(lambda: api.update("home"))
-    sent = int(api.history("home", limit=1)["transfers"][0]["stream_bytes"])
+    sent = int(api.history("home", limit=1).transfers[0].stream_bytes)
     driver = open_driver(parse_endpoint(f"btrfs:{home}"))
     base, incremental = driver.snapshots()[-2:]
     _drop()

@@ -22,8 +22,8 @@ from benchmarks.harness import (
     service,
     timed,
 )
-from mirrord.control.api import Service
 from mirrord.system import steps
+from tests.support.verbs import Service
 
 ROUNDS = 25
 FILES = 200

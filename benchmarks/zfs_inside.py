@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from mirrord.control.api import Service
-from mirrord.drivers.zfs import command
+from mirrord.drivers.zfs.commands import command
 from mirrord.system import steps
 from mirrord.system.paths import Paths
+from tests.support.verbs import Service
 
 FILES = 200
 TOOLS = ("mirrord", "syncoid", "bzfs")

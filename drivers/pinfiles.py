@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from mirrord.core.errors import Damaged
+from mirrord.core.errors import MIRROR, Damaged
 from mirrord.drivers import pins
 from mirrord.drivers.pins import Pins
 from mirrord.system import files, steps
@@ -77,5 +77,5 @@ def _read(path: Path) -> tuple[str, ...]:
         where=str(path),
         why=why,
         hint="The next update of its mirror writes it again. If that mirror no longer exists: "
-        f"'mirrord prune NAME --unpin {path.stem}', where NAME is any mirror of this volume.",
+        f"'mirrord prune {MIRROR} --unpin {path.stem}', with any mirror of this volume.",
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from mirrord.core.errors import MirrordError, Refused
+from mirrord.core.errors import MIRROR, MirrordError, Refused
 from mirrord.core.names import MIRROR_NAME
 
 #: Mirror id -> guids of the snapshots that the mirror has pinned.
@@ -44,8 +44,8 @@ def too_many(where: str) -> MirrordError:
     return Refused(
         "too many mirrors have pinned snapshots of this volume",
         where=where,
-        hint="'mirrord prune NAME --dry-run' lists them; 'mirrord prune NAME --unpin ID' removes "
-        "the pins of a mirror that no longer exists.",
+        hint=f"'mirrord prune {MIRROR} --dry-run' lists them; 'mirrord prune {MIRROR} --unpin ID' "
+        "removes the pins of a mirror that no longer exists.",
     )
 
 
@@ -63,6 +63,5 @@ def demand_free(pins: Pins, guids: Iterable[str], name: str, where: str) -> None
             where=where,
             why=f"the mirror with the id {found[0]} needs it as a base",
             hint="It can be deleted after the next update of that mirror. If that mirror no longer "
-            f"exists: 'mirrord prune NAME --unpin {found[0]}', where NAME is any mirror of this "
-            "volume.",
+            f"exists: 'mirrord prune {MIRROR} --unpin {found[0]}', with any mirror of this volume.",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mirrord.core.errors import (
+    MIRROR,
     Busy,
     Damaged,
     Diverged,
@@ -22,8 +23,8 @@ def replaced(where: str, why: str) -> MirrordError:
         where=where,
         why=why,
         hint="Nothing was transferred, and all copies are kept. Move the mirrored volume back; or "
-        "run 'mirrord change-source NAME ENDPOINT' if it was moved on purpose; or, to mirror the "
-        "volume that is there now, 'mirrord resync NAME'.",
+        f"run 'mirrord change-source {MIRROR} ENDPOINT' if it was moved on purpose; or, to mirror "
+        f"the volume that is there now, 'mirrord resync {MIRROR}'.",
     )
 
 
@@ -43,8 +44,8 @@ def base_missing(where: str, guid: str) -> MirrordError:
         "the base snapshot does not exist",
         where=where,
         why=f"no intact snapshot has the guid {guid}: it was deleted or made writable",
-        hint="'mirrord explain NAME' shows which snapshots both ends still have; 'mirrord resync "
-        "NAME' continues from the newest of them.",
+        hint=f"'mirrord explain {MIRROR}' shows which snapshots both ends still have; 'mirrord "
+        f"resync {MIRROR}' continues from the newest of them.",
     )
 
 
@@ -64,7 +65,7 @@ def not_live(where: str) -> MirrordError:
         "there is no live volume here",
         where=where,
         why="it is a read-only destination, or there is no volume",
-        hint="Give the source volume, or make the destination live with 'mirrord break NAME'.",
+        hint=f"Give the source volume, or make the destination live with 'mirrord break {MIRROR}'.",
     )
 
 
@@ -74,7 +75,7 @@ def not_a_mirror(where: str) -> MirrordError:
         "this is not the destination of a mirror",
         where=where,
         why="it was never initialized, or it was made live by 'mirrord break'",
-        hint="Run 'mirrord initialize NAME', or 'mirrord resync NAME' after a break.",
+        hint=f"Run 'mirrord initialize {MIRROR}', or 'mirrord resync {MIRROR}' after a break.",
     )
 
 
@@ -93,7 +94,7 @@ def nothing_shown(where: str) -> MirrordError:
     return Refused(
         "the destination shows nothing yet",
         where=where,
-        hint="Complete 'mirrord initialize NAME' first.",
+        hint=f"Complete 'mirrord initialize {MIRROR}' first.",
     )
 
 
@@ -103,7 +104,7 @@ def other_copy(where: str, there: str) -> MirrordError:
         "a writable copy already exists",
         where=where,
         why=f"it is {there}",
-        hint="Remove it first: 'mirrord break NAME --end-test'.",
+        hint=f"Remove it first: 'mirrord break {MIRROR} --end-test'.",
     )
 
 

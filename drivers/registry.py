@@ -31,7 +31,7 @@ class Drivers:
 
             return ZfsDriver(endpoint.location)
         if endpoint.kind == "zfs-tree":
-            from mirrord.drivers.zfs.tree import TreeDriver
+            from mirrord.drivers.zfs.tree.driver import TreeDriver
 
             return TreeDriver(endpoint.location)
         raise UsageError(f"no driver for volumes of the kind '{endpoint.kind}'")

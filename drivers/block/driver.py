@@ -10,7 +10,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from mirrord.core.errors import Damaged, MirrordError, NotFound, Refused
+from mirrord.core.errors import MIRROR, Damaged, MirrordError, NotFound, Refused
 from mirrord.core.model import (
     Changes,
     Delta,
@@ -496,5 +496,5 @@ def _not_intact(where: str, entry: Entry) -> MirrordError:
         f"the snapshot '{entry.name}' is not intact",
         where=where,
         why="its root does not match its identity",
-        hint="Take a new one: 'mirrord update NAME'.",
+        hint=f"Take a new one: 'mirrord update {MIRROR}'.",
     )

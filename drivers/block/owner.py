@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mirrord.core.errors import NotFound, Refused
+from mirrord.core.errors import MIRROR, NotFound, Refused
 from mirrord.core.model import Snapshot
 from mirrord.drivers.block.check import check_volume
 from mirrord.drivers.block.driver import BlockDriver
@@ -47,6 +47,6 @@ def promote(path: Path) -> None:
             "this is the destination of a mirror",
             where=str(path),
             why=f"its id is {owner}",
-            hint="'mirrord break NAME' makes it live.",
+            hint=f"'mirrord break {MIRROR}' makes it live.",
         )
     driver.promote()

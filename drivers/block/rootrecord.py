@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mirrord.core.errors import Damaged, NotFound, Unsupported
+from mirrord.core.errors import MIRROR, Damaged, NotFound, Unsupported
 from mirrord.core.model import Role, Snapshot, SnapshotKind
 from mirrord.drivers.block.format import Root, checksum_text
 from mirrord.drivers.block.store import io_errors
@@ -206,9 +206,9 @@ def record_damaged(where: str, why: str) -> Damaged:
         "the root record is damaged",
         where=where,
         why=why,
-        hint=f"On a destination, move '{where}' away and run 'mirrord initialize NAME' again. On "
-        "a source, restore 'root' and the data files from one backup, or make the destination of "
-        "its mirror live with 'mirrord break NAME'.",
+        hint=f"On a destination, move '{where}' away and run 'mirrord initialize {MIRROR}' again. "
+        "On a source, restore 'root' and the data files from one backup, or make the destination "
+        f"of its mirror live with 'mirrord break {MIRROR}'.",
     )
 
 

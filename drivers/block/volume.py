@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mirrord.core.errors import Busy, Damaged, NoSpace, Refused, UsageError
+from mirrord.core.errors import MIRROR, Busy, Damaged, NoSpace, Refused, UsageError
 from mirrord.core.model import Role, Snapshot, SnapshotKind
 from mirrord.drivers.block import rootrecord, writerlock
 from mirrord.drivers.block.activemap import MapView, differing_chunks
@@ -316,8 +316,8 @@ class Volume:
                 raise Refused(
                     "this snapshot belongs to a mirror",
                     where=str(self.path),
-                    hint="'mirrord snapshots NAME --delete' deletes a diverged one; the mirror "
-                    "prunes the others by the rules of its definition.",
+                    hint=f"'mirrord snapshots {MIRROR} --delete' deletes a diverged one; the "
+                    "mirror prunes the others by the rules of its definition.",
                 )
             self.drop_snapshots({guid})
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from mirrord.core.errors import Busy, Refused
+from mirrord.core.errors import MIRROR, Busy, Refused
 from mirrord.drivers.block.store import io_errors
 from mirrord.system import clock, locks
 
@@ -67,5 +67,5 @@ def read_only(path: Path) -> Refused:
     return Refused(
         "the volume is the destination of a mirror and read-only",
         where=str(path),
-        hint="'mirrord break NAME' makes it writable.",
+        hint=f"'mirrord break {MIRROR}' makes it writable.",
     )

@@ -16,7 +16,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from mirrord.core.errors import Damaged, NotFound, Refused
+from mirrord.core.errors import MIRROR, Damaged, NotFound, Refused
 from mirrord.core.model import Divergence, Snapshot, SnapshotKind
 from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import ioctl, layout, store, subvolume, walk
@@ -40,7 +40,7 @@ def promote(place: Layout, start: SnapshotEntry | None, where: str) -> None:
                 "there is nothing to make live",
                 where=where,
                 why="no intact snapshot exists here",
-                hint="Complete the first transfer: 'mirrord initialize NAME'.",
+                hint=f"Complete the first transfer: 'mirrord initialize {MIRROR}'.",
             )
         _refuse_mounted(place, where)
         layout.make_store("BTRFS:PROMOTE", place, public=True)

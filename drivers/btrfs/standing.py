@@ -88,6 +88,7 @@ def facts(place: Layout, location: str) -> VolumeFacts:
         copy=copy,
         frozen=freezing.is_frozen(place),
         mount=str(layout.mount_of(there)),
+        parent_missing=what is Role.ABSENT and not place.location.parent.is_dir(),
     )
 
 

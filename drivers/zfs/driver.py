@@ -1,8 +1,9 @@
 """The OpenZFS driver: the contract of drivers/contract.py over datasets.
 
-dataset.py has facts and snapshots, switching.py makes a volume live or rolls it back, and this
-module sends and receives. marks.py describes what is stored where, running.py how an update becomes
-visible in one step, and failover.py how a volume is rolled back without losing anything.
+volume/ has facts and snapshots, and makes a volume live or rolls it back; this module sends and
+receives. dataset/marks.py describes what is stored where, receive/held_receive.py how an update
+becomes visible in one step, and failover/failover.py how a volume is rolled back without losing
+anything.
 """
 
 from __future__ import annotations
@@ -22,27 +23,17 @@ from mirrord.core.model import (
 )
 from mirrord.drivers import refusals as texts
 from mirrord.drivers.contract import Capability
-from mirrord.drivers.zfs import (
-    command,
-    commit,
-    compare,
-    delegation,
-    deleting,
-    deltas,
-    failover,
-    features,
-    names,
-    proof,
-    receive,
-    running,
-    standing,
-    stream,
-    survey,
-)
-from mirrord.drivers.zfs.listing import Listing
-from mirrord.drivers.zfs.place import Place
-from mirrord.drivers.zfs.stream import ZfsSendStream
-from mirrord.drivers.zfs.switching import ZfsFailover
+from mirrord.drivers.zfs.commands import command, features
+from mirrord.drivers.zfs.dataset import delegation, names
+from mirrord.drivers.zfs.dataset.place import Place
+from mirrord.drivers.zfs.failover import failover
+from mirrord.drivers.zfs.receive import commit, held_receive, receiver
+from mirrord.drivers.zfs.snapshots import compare, deleting, proof
+from mirrord.drivers.zfs.snapshots.listing import Listing
+from mirrord.drivers.zfs.stream import deltas, send, survey
+from mirrord.drivers.zfs.stream.send import ZfsSendStream
+from mirrord.drivers.zfs.volume import place_facts
+from mirrord.drivers.zfs.volume.switching import ZfsFailover
 
 
 class ZfsDriver(ZfsFailover):
@@ -90,7 +81,7 @@ class ZfsDriver(ZfsFailover):
         """See `Driver.send`. The first record of the stream shows whether it is the right one."""
         place, older, newer = self._cache.pair(base, incremental)
         sending = deltas.sending(place, older, newer)
-        token = stream.check_token(checkpoint, sending, str(self))
+        token = send.check_token(checkpoint, sending, str(self))
         hold = newer.mark is not None and not newer.holds
         ended = functools.partial(self._sent.append, newer.full) if hold else None
         return ZfsSendStream(sending, str(self), token, ended=ended)
@@ -102,7 +93,7 @@ class ZfsDriver(ZfsFailover):
         where, place = str(self), self._look()
         role, notes = self._role(place)
         if role in (Role.LIVE, Role.FOREIGN):
-            raise standing.not_empty(
+            raise place_facts.not_empty(
                 where, "it is a live volume" if role is Role.LIVE else notes[0]
             )
         owner = place.mark.mirror_id or place.prepared
@@ -134,22 +125,22 @@ class ZfsDriver(ZfsFailover):
             raise texts.not_a_mirror(str(self))
         return place
 
-    def receive(self, request: ReceiveRequest) -> receive.ZfsReceiver:
+    def receive(self, request: ReceiveRequest) -> receiver.ZfsReceiver:
         """See `Driver.receive`."""
         self._finish_commit()
         where, place = str(self), self._mirror()
         owner = place.mark.mirror_id or place.prepared
         if owner != request.mirror_id:
             raise texts.other_mirror(where, owner)
-        left = running.kept(self.location) is not None
-        running.drop(self.location)
-        lock, waited = running.receive_lock(self.location, where)
+        left = held_receive.kept(self.location) is not None
+        held_receive.drop(self.location)
+        lock, waited = held_receive.receive_lock(self.location, where)
         try:
             # Received data may just have been saved.
             place, found = self._ready(self._look(fresh=left or waited), request)
-            target = receive.target_name(found, self.location, request.snapshot, where)
+            target = receiver.target_name(found, self.location, request.snapshot, where)
             present = found.find(request.snapshot.guid) is not None
-            made = receive.ZfsReceiver(
+            made = receiver.ZfsReceiver(
                 place, request, target, where, mirror_id=owner, present=present, lock=lock
             )
         except BaseException:
@@ -173,7 +164,9 @@ class ZfsDriver(ZfsFailover):
         found = self._list(place)
         if request.base is None:
             if found.own():
-                raise standing.not_empty(where, f"it holds the snapshot '{found.own()[-1].name}'")
+                raise place_facts.not_empty(
+                    where, f"it holds the snapshot '{found.own()[-1].name}'"
+                )
             return place, found
         base = found.find(request.base)
         if base is None:
@@ -181,7 +174,7 @@ class ZfsDriver(ZfsFailover):
         own = found.own()
         if own[-1].guid == base.guid or found.find(request.snapshot.guid) is not None:
             return place, found
-        refusal = receive.later_snapshots_error(found, base.guid, where)
+        refusal = receiver.later_snapshots_error(found, base.guid, where)
         if refusal is not None:
             raise refusal
         pin = failover.shown(place, found)  # it is shown until the commit
@@ -193,9 +186,9 @@ class ZfsDriver(ZfsFailover):
     def stagings(self) -> list[Staging]:
         """See `Driver.stagings`."""
         place = self._look()
-        if receive.begun(place) is not None and running.kept(self.location) is None:
+        if receiver.begun(place) is not None and held_receive.kept(self.location) is None:
             place = self._look(fresh=True)  # another process may just have saved received data
-        return receive.stagings(place, self._list(place))
+        return receiver.stagings(place, self._list(place))
 
     def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
         """See `Driver.commit`."""
@@ -219,14 +212,14 @@ class ZfsDriver(ZfsFailover):
     def discard(self, transfer_id: str) -> None:
         """See `Driver.discard`."""
         place = self._look(fresh=True)
-        request = receive.begun(place)
-        if running.kept(self.location, transfer_id) is None:
+        request = receiver.begun(place)
+        if held_receive.kept(self.location, transfer_id) is None:
             if request is None or request.transfer_id != transfer_id:
                 return
             if self._list(place).find(request.snapshot.guid) is not None:
                 return  # it is no longer a staging
         with self._changing():
-            receive.discard(place, str(self))
+            receiver.discard(place, str(self))
 
     def forget(self) -> None:
         """See `Driver.forget`."""
@@ -235,10 +228,10 @@ class ZfsDriver(ZfsFailover):
 
     def _forget(self) -> None:
         where, place = str(self), self._recover(self._look(fresh=True))
-        request = receive.begun(place)
-        running.drop(self.location)
+        request = receiver.begun(place)
+        held_receive.drop(self.location)
         if request is not None and not self._list(place).find(request.snapshot.guid):
-            receive.discard(place, where)
+            receiver.discard(place, where)
             place = self._look(fresh=True)
         if place.here is not None:
             proof.remove([place.here.name], "", where)

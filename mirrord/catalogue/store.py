@@ -8,14 +8,19 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from mirrord.catalogue.arguments import Arguments
+from mirrord.catalogue.arguments import decode as decode_arguments
+from mirrord.catalogue.arguments import encode as encode_arguments
 from mirrord.catalogue.watchbook import Watchbook
 from mirrord.core.model import Snapshot, SnapshotKind
+from mirrord.core.records import EventRecord, TransferRecord
 from mirrord.core.relationship import Relationship, decode, encode
 from mirrord.core.states import State
 from mirrord.system import clock
 
 EVENTS_KEPT = 1000  # for each mirror
 TRANSFERS_KEPT = 2000
+_NO_ARGUMENTS = Arguments()
 _TABLES_OF_A_MIRROR = (
     "operation",
     "snapshot",
@@ -61,7 +66,7 @@ class Operation(NamedTuple):
 
     verb: str
     phase: str
-    arguments: Mapping[str, Any]
+    arguments: Arguments
     pid: int
     started_ns: int
 
@@ -78,37 +83,6 @@ class TransferBegin(NamedTuple):
     show: bool
     source: str = ""
     spread_ms: int | None = None
-
-
-class TransferRow(NamedTuple):
-    """One transfer; see the table `transfer`."""
-
-    id: str
-    verb: str
-    base: str | None
-    full_reason: str
-    guid: str
-    name: str
-    result: str
-    started_ns: int
-    duration_ms: int
-    stream_bytes: int
-    resumed_bytes: int
-    added_bytes: int
-    lag_ms: int
-    checksum: str
-    error: str
-    throttled_ms: int
-    phases: str
-    spread_ms: int | None
-
-
-class EventRow(NamedTuple):
-    """One event; see the table `event`."""
-
-    at_ns: int
-    level: str
-    text: str
 
 
 class Catalogue(Watchbook):
@@ -253,35 +227,34 @@ class Catalogue(Watchbook):
             "SELECT verb, phase, arguments, pid, started_ns FROM operation WHERE mirror_id = ?",
             mirror_id,
         ):
-            return Operation(verb, phase, json.loads(arguments), pid, started_ns)
+            return Operation(verb, phase, decode_arguments(arguments), pid, started_ns)
         return None
 
     def begin(
         self,
         mirror_id: str,
         verb: str,
-        arguments: Mapping[str, Any],
+        arguments: Arguments = _NO_ARGUMENTS,
         *,
         name: Callable[[int], str] | None = None,
-    ) -> dict[str, Any]:
+    ) -> Arguments:
         """Record the intent, before its first effect; phase `begun`.
 
         name: makes the name of a snapshot to be taken from a sequence number that was never
         assigned before; both are added to the arguments, which are returned.
         """
-        full = dict(arguments)
         with self._transaction(f"{verb.upper()}:BEGIN") as db:
             if name is not None:
                 row = db.execute(
                     "UPDATE mirror SET sequence = sequence + 1 WHERE id = ? RETURNING sequence",
                     (mirror_id,),
                 ).fetchone()
-                full |= {"sequence": row[0], "name": name(row[0])}
+                arguments = arguments._replace(sequence=row[0], name=name(row[0]))
             db.execute(
                 "INSERT INTO operation VALUES (?, ?, 'begun', ?, ?, ?)",
-                (mirror_id, verb, json.dumps(full), os.getpid(), clock.now_ns()),
+                (mirror_id, verb, encode_arguments(arguments), os.getpid(), clock.now_ns()),
             )
-        return full
+        return arguments
 
     def advance(self, mirror_id: str, phase: str, **arguments: Any) -> None:
         """Record a phase as done, with the arguments that later phases and recovery need."""
@@ -423,11 +396,11 @@ class Catalogue(Watchbook):
         with self._transaction("TRANSFER:FINISH") as db:
             _finish_transfer(db, transfer_id, result, columns)
 
-    def transfers(self, mirror_id: str, *, limit: int) -> list[TransferRow]:
+    def transfers(self, mirror_id: str, *, limit: int) -> list[TransferRecord]:
         """The last transfers, newest first."""
-        columns = ", ".join(TransferRow._fields)
+        columns = ", ".join(TransferRecord._fields)
         return [
-            TransferRow(*row)
+            TransferRecord(*row)
             for row in self._rows(
                 f"SELECT {columns} FROM transfer WHERE mirror_id = ? "  # noqa: S608 - own names
                 "ORDER BY rowid DESC LIMIT ?",
@@ -443,10 +416,10 @@ class Catalogue(Watchbook):
         with self._transaction("EVENT:ADD") as db:
             _add_event(db, mirror_id, level, text)
 
-    def events(self, mirror_id: str, *, limit: int) -> list[EventRow]:
+    def events(self, mirror_id: str, *, limit: int) -> list[EventRecord]:
         """The last events, newest first."""
         return [
-            EventRow(*row)
+            EventRecord(*row)
             for row in self._rows(
                 "SELECT at_ns, level, text FROM event WHERE mirror_id = ? ORDER BY id DESC LIMIT ?",
                 mirror_id,

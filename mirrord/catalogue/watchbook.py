@@ -4,46 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from mirrord.catalogue.base import Store
+from mirrord.core.records import AlarmKind, AlarmRecord, AttemptRecord, FailureRecord, Level
 from mirrord.system import clock
 
 ATTEMPTS_KEPT = 200  # for each mirror
 ALARMS_KEPT = 200  # for each mirror, and for the host
-
-
-class AttemptRow(NamedTuple):
-    """A failed attempt; see the table `attempt`."""
-
-    at_ns: int
-    verb: str
-    cause: str
-    number: int
-    code: str
-    error: str
-
-
-class FailureRow(NamedTuple):
-    """A failed command that has not succeeded since; see the table `failure`."""
-
-    kind: str
-    verb: str
-    at_ns: int
-    code: str
-    error: str
-
-
-class AlarmRow(NamedTuple):
-    """An alarm; see the table `alarm`. mirror_id: None for an alarm of the host."""
-
-    id: int
-    mirror_id: str | None
-    kind: str
-    level: str
-    text: str
-    raised_ns: int
-    cleared_ns: int | None
 
 
 class Watchbook(Store):
@@ -65,10 +33,10 @@ class Watchbook(Store):
                 (mirror_id, mirror_id, ATTEMPTS_KEPT),
             )
 
-    def attempts(self, mirror_id: str, *, limit: int) -> list[AttemptRow]:
+    def attempts(self, mirror_id: str, *, limit: int) -> list[AttemptRecord]:
         """The last failed attempts, newest first."""
         return [
-            AttemptRow(*row)
+            AttemptRecord(*row)
             for row in self._rows(
                 "SELECT at_ns, verb, cause, number, code, error FROM attempt WHERE mirror_id = ? "
                 "ORDER BY id DESC LIMIT ?",
@@ -77,7 +45,7 @@ class Watchbook(Store):
             )
         ]
 
-    def add_failure(self, mirror_id: str, failure: FailureRow) -> None:
+    def add_failure(self, mirror_id: str, failure: FailureRecord) -> None:
         """Record a failed command, replacing the previous one of that kind."""
         with self._transaction("FAILURE:ADD") as db:
             db.execute(
@@ -97,11 +65,11 @@ class Watchbook(Store):
                 (mirror_id, json.dumps(list(kinds))),
             )
 
-    def failures(self, mirror_id: str) -> list[FailureRow]:
+    def failures(self, mirror_id: str) -> list[FailureRecord]:
         """The recorded failures, oldest first."""
-        columns = ", ".join(FailureRow._fields)
+        columns = ", ".join(FailureRecord._fields)
         return [
-            FailureRow(*row)
+            FailureRecord(*row)
             for row in self._rows(
                 f"SELECT {columns} FROM failure WHERE mirror_id = ? ORDER BY at_ns, kind",  # noqa: S608 - own names
                 mirror_id,
@@ -137,14 +105,14 @@ class Watchbook(Store):
                 (clock.now_ns(), mirror_id, kind),
             )
 
-    def alarms(self, *, up: bool, limit: int = 1000) -> list[AlarmRow]:
+    def alarms(self, *, up: bool, limit: int = 1000) -> list[AlarmRecord]:
         """Alarms, newest first: the active ones, or all."""
-        columns = ", ".join(AlarmRow._fields)
         condition = "WHERE cleared_ns IS NULL" if up else ""
         return [
-            AlarmRow(*row)
-            for row in self._rows(
-                f"SELECT {columns} FROM alarm {condition} ORDER BY id DESC LIMIT ?",  # noqa: S608 - own names
+            AlarmRecord(number, mirror_id, AlarmKind(kind), Level(level), *rest)
+            for number, mirror_id, kind, level, *rest in self._rows(
+                "SELECT id, mirror_id, kind, level, text, raised_ns, cleared_ns FROM alarm "  # noqa: S608 - own names
+                f"{condition} ORDER BY id DESC LIMIT ?",
                 limit,
             )
         ]

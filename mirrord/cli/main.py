@@ -14,10 +14,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from mirrord.cli.table import COMMANDS, help_page, module_of
+from mirrord.cli.table import commands, help_page, module_of, modules_of
 from mirrord.core.errors import Aborted, IoFailed, MirrordError, UsageError
 from mirrord.core.names import nearest
 from mirrord.core.text import ESCAPING, harmless
@@ -39,32 +39,46 @@ def build(names: Iterable[str]) -> typer.Typer:
     app = typer.Typer(no_args_is_help=True, context_settings=settings)
     app.callback()(lambda: None)  # so that one command alone is called by its name, too
     for name in names:
-        module_name = module_of(name)
-        module = importlib.import_module(f"mirrord.cli.commands.{module_name}")
-        if (commands := getattr(module, "COMMANDS", None)) is None:
-            command = getattr(module, module_name)
-            more = cleandoc(command.__doc__ or "")
-            app.command(name, help=f"{COMMANDS[name]}\n\n{more}")(command)
+        found = _functions(name)
+        if list(found) == [name]:
+            help = f"{commands()[name].help}\n\n{cleandoc(found[name].__doc__ or '')}"
+            app.command(name, help=help)(found[name])
             continue
         group = typer.Typer(no_args_is_help=True)
-        for word, command in commands.items():
-            group.command(word)(command)
-        app.add_typer(group, name=name, help=COMMANDS[name])
+        for words, function in found.items():
+            group.command(words.removeprefix(f"{name} "))(function)
+        app.add_typer(group, name=name, help=commands()[name].help)
     return app
+
+
+def _functions(name: str) -> dict[str, Callable[..., Any]]:
+    """A command's function, or those of a group, by the words that call them."""
+    found: dict[str, Callable[..., Any]] = {}
+    for module_name in modules_of(name):
+        module = importlib.import_module(module_name)
+        if ".control." in module_name:
+            from mirrord.cli.declared import functions
+
+            found |= functions(module)
+        elif hasattr(module, "COMMANDS"):
+            found |= {f"{name} {word}": function for word, function in module.COMMANDS.items()}
+        else:
+            found[name] = getattr(module, module_of(name))
+    return found
 
 
 def _wanted(arguments: list[str]) -> list[str]:
     """The commands to load: the one that is called, or all for completion."""
     first = next((word for word in arguments if not word.startswith("-")), None)
-    if first in COMMANDS and "_MIRRORD_COMPLETE" not in os.environ:
+    if first in commands() and "_MIRRORD_COMPLETE" not in os.environ:
         return [first]
     if first is not None:
-        near = nearest(first, COMMANDS)
+        near = nearest(first, commands())
         raise UsageError(
             f"there is no command '{first}'",
             hint=f"Did you mean 'mirrord {near[0]}'?" if near else "'mirrord --help' lists them.",
         )
-    return list(COMMANDS)
+    return list(commands())
 
 
 def _called(arguments: list[str]) -> int:
@@ -167,8 +181,8 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:
         # The reader of our output went away (`| head`): no error, and nothing more to say.
         return _NOBODY_READS
-    except SystemExit:
-        return _NOBODY_READS  # that is what the library makes of it
+    except SystemExit as error:  # completion ends so, and what the library makes of a closed pipe
+        return _NOBODY_READS if error.code else 0
     except BaseException as error:
         if type(error).__name__ == "Abort":  # of typer, which not every command loads
             print("error: not confirmed; nothing was done", file=sys.stderr)

@@ -13,10 +13,9 @@ import typer
 from mirrord.core.errors import Refused
 
 if TYPE_CHECKING:
-    from mirrord.control.api import Service
+    from mirrord.control.command import Runner
     from mirrord.core.results import Result
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The mirror's name.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON (docs/cli-json.md).")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Force = Annotated[
@@ -28,17 +27,19 @@ Force = Annotated[
 
 
 @contextmanager
-def service(*, quiet: bool = False) -> Iterator[Service]:
-    """The service (the daemon's, where one runs), with progress unless `quiet`."""
+def running(*, quiet: bool = False) -> Iterator[Runner]:
+    """The daemon, where one runs, or else the service in this process; with progress unless
+    `quiet`.
+    """
     from mirrord.cli.watch import watcher
     from mirrord.daemon import build
 
     with watcher(quiet=quiet) as watching:
-        built = build.service(watching)
+        runner = build.runner(watching)
         try:
-            yield built
+            yield runner
         finally:
-            built.close()
+            runner.close()
 
 
 def show(result: Result, *, as_json: bool) -> None:

@@ -1,68 +1,33 @@
-"""The commands, by panel of the help page. A command's module is `mirrord.cli.commands.NAME`."""
+"""The commands, by panel of the help page. What a command says of itself is in the docstring of its
+module: a line of help, `Panel: TITLE NUMBER` (the place on the page), the text for
+docs/commands.md. It is read, not imported: the help page loads no command.
+"""
 
 from __future__ import annotations
 
 import keyword
+import re
 import shutil
 import textwrap
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
 
 _EPILOG = "'mirrord COMMAND --help' describes a command. --debug shows tracebacks."
 _SUMMARY = "Keeps a second, consistent copy of a volume: SnapMirror for Linux."
 
-PANELS: dict[str, dict[str, str]] = {
-    "Mirrors": {
-        "create": "Define a mirror. No data is transferred.",
-        "initialize": "Transfer the whole volume for the first time.",
-        "update": "Transfer what changed at the source since the last update.",
-        "abort": "Stop a running transfer. The destination shows what it showed before.",
-        "quiesce": "Start no new transfers. A running one finishes. Survives restarts.",
-        "resume": "End a quiesce: transfers are allowed again.",
-        "throttle": "Limit the transfer rate of a mirror, also of a running transfer.",
-        "prune": "Delete reference snapshots that no retention rule keeps, at both ends.",
-        "release": "Delete a mirror's reference snapshots at the source.",
-        "delete": "Delete a mirror. The destination keeps its data.",
-    },
-    "Failover and failback": {
-        "break": "Make the destination writable, without the source.",
-        "resync": "Mirror again after a break: the source wins.",
-        "reverse": "Swap the roles of source and destination.",
-        "restore": "Restore files, or the whole volume, from a snapshot of the destination.",
-        "resume-operation": "Finish an interrupted resync, reverse or restore.",
-        "change-source": "Continue from another source that has the base snapshot.",
-        "takeover": "Take control of a mirror from another host.",
-        "adopt": "Rebuild a mirror's definition from the record at one of its ends.",
-    },
-    "Monitoring": {
-        "status": "Show state, activity and lag of one mirror or of all.",
-        "history": "Show the last transfers and events, oldest first.",
-        "snapshots": "List the snapshots at both ends, or delete a diverged one.",
-        "delta": "Show what the next update would send.",
-        "explain": "Explain the state of a mirror, and which commands change it.",
-        "watch": "Show all mirrors in a table that is updated until Ctrl-C.",
-        "alarms": "Show the active alarms, newest first.",
-        "monitor": "Print one line; the exit status is that of a monitoring plugin.",
-    },
-    "Daemon": {
-        "daemon": "Run the daemon: schedules, alarms, the socket (docs/service.md).",
-        "reload": "Make the daemon read all definitions again.",
-        "schedule": "Show schedules and the times of the next runs (docs/schedules.md).",
-    },
-    "Hosts": {
-        "agent": "Serve this host's volumes to another host (docs/hosts.md).",
-        "host": "Manage other hosts in hosts.d/*.toml (docs/hosts.md).",
-        "pki": "Manage certificates for TLS without SSH (docs/security.md).",
-    },
-    "Planning": {
-        "trace": "Import, record and convert traces of a workload (docs/traces.md).",
-        "analyze": "Report what a mirror would transfer, cost and risk (docs/analysis.md).",
-    },
-    "Other": {
-        "config": "Check or migrate the definitions in mirrors.d/*.toml.",
-        "volume": "Manage block volumes: create, read, write, import, export, check.",
-        "demo": "Show a mirror at work in under a minute, and clean up.",
-    },
-}
-COMMANDS = {name: help for commands in PANELS.values() for name, help in commands.items()}
+PANELS = (
+    "Mirrors",
+    "Failover and failback",
+    "Monitoring",
+    "Daemon",
+    "Hosts",
+    "Planning",
+    "Other",
+)
+#: Where commands are: those on mirrors, and those of the command line alone.
+_ROOMS = ("control", "cli")
+_PLACE = re.compile(r"(.*)\n\nPanel: (.+) (\d+)(?:\n\n(.*))?", re.DOTALL)
 _OPTIONS = {
     "--version": "Show the version and exit.",
     "--install-completion": "Install completion for the current shell.",
@@ -71,17 +36,54 @@ _OPTIONS = {
 }
 
 
+class Entry(NamedTuple):
+    """A command, or a group of them. text: for docs/commands.md."""
+
+    panel: str
+    number: int
+    help: str
+    text: str
+
+
+@cache
+def commands() -> dict[str, Entry]:
+    """All commands by name, as the help page has them."""
+    found = {}
+    for room in _ROOMS:
+        for file in (Path(__file__).parents[1] / room / "commands").glob("*.py"):
+            docstring = file.read_text(encoding="utf-8").partition('"""')[2].partition('"""')[0]
+            if match := _PLACE.fullmatch(docstring.strip()):
+                help, panel, number, text = match.groups()
+                name = file.stem.rstrip("_").replace("_", "-")
+                found[name] = Entry(panel, int(number), help, text or "")
+    return dict(sorted(found.items(), key=lambda each: (PANELS.index(each[1][0]), each[1][1])))
+
+
 def module_of(name: str) -> str:
     """The module and the function of a command; a Python keyword has an underscore after it."""
     return f"{name}_" if keyword.iskeyword(name) else name.replace("-", "_")
 
 
+def modules_of(name: str) -> list[str]:
+    """The full names of the modules that have the command, or parts of its group."""
+    root = Path(__file__).parents[1]
+    return [
+        f"mirrord.{room}.commands.{module_of(name)}"
+        for room in _ROOMS
+        if (root / room / "commands" / f"{module_of(name)}.py").exists()
+    ]
+
+
 def help_page() -> str:
     """The help page, from this table alone: it loads no command."""
     width = max(40, min(100, shutil.get_terminal_size().columns))
-    indent = max(map(len, [*COMMANDS, *_OPTIONS])) + 4
+    indent = max(map(len, [*commands(), *_OPTIONS])) + 4
     lines = ["Usage: mirrord [OPTIONS] COMMAND [ARGS]...", "", *textwrap.wrap(_SUMMARY, width)]
-    for title, rows in {**PANELS, "Options": _OPTIONS}.items():
+    panels = {
+        title: {name: each.help for name, each in commands().items() if each.panel == title}
+        for title in PANELS
+    }
+    for title, rows in {**panels, "Options": _OPTIONS}.items():
         lines += ["", f"{title}:"]
         for name, help in rows.items():
             text = textwrap.wrap(help, width - indent)

@@ -60,7 +60,7 @@ class Definitions:
             elif known:
                 hint = f"Known mirrors: {known}."
             else:
-                hint = "Create one with 'mirrord create NAME SOURCE DESTINATION'."
+                hint = f"Create one with 'mirrord create {name} SOURCE DESTINATION'."
             raise NotFound(f"no mirror is called '{name}'", hint=hint) from None
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(

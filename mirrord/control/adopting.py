@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mirrord.config.definitions import Definitions
 from mirrord.config.members import named
 from mirrord.config.together import check_together
+from mirrord.control.commands.takeover import takeover
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import NotFound, Refused, UsageError
 from mirrord.core.model import Definition, Endpoint
@@ -58,7 +59,7 @@ def adopt(
         service.definitions.add(planned.definition)
     adopted = planned.definition.name
     try:
-        result = service.takeover(adopted, yes=True)
+        result = service.run(takeover(adopted, yes=True))
     except BaseException:
         service.definitions.remove(adopted)
         raise

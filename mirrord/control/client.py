@@ -1,4 +1,4 @@
-"""The client of the daemon's socket: a `Service` whose work the daemon does.
+"""The client of the daemon's socket: runs commands in the daemon.
 
 HTTP over a unix socket; the answer is lines of JSON: progress, then the result.
 """
@@ -8,16 +8,29 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from mirrord.control.methods import METHODS, VERSION, pack_arguments, unpack
-from mirrord.core.errors import Aborted, MirrordError, PermissionMissing, Unreachable, unpack_error
+from mirrord.control.command import Call, Command, Lock, Right
+from mirrord.control.commands.abort import abort
+from mirrord.core.errors import (
+    Aborted,
+    MirrordError,
+    PermissionMissing,
+    ProtocolError,
+    Unreachable,
+    unpack_error,
+)
 from mirrord.core.results import Silent, Watcher
 from mirrord.core.states import Activity
 from mirrord.system.sockets import address
+from mirrord.wire import values
+
+R = TypeVar("R")
+#: Part of every address; another number is another protocol.
+VERSION = "v2"
 
 _CONNECT_S = 5.0
 _LINE_BYTES_MAX = 64 << 20
@@ -45,49 +58,45 @@ class _Connection(http.client.HTTPConnection):
 
 
 class Client:
-    """Calls the daemon. It has every method of `Service` that METHODS lists."""
+    """Runs commands in the daemon."""
 
     def __init__(self, act: Path, read: Path, watcher: Watcher | None = None) -> None:
-        """act, read: the socket for all methods, and the read-only one."""
+        """act, read: the socket for all commands, and the read-only one."""
         self._act, self._read = act, read
         self._watcher = watcher or Silent()
 
     def close(self) -> None:
         """Nothing is held between calls."""
 
-    def __getattr__(self, method: str) -> Callable[..., Any]:
-        if method not in METHODS:
-            raise AttributeError(method)
-
-        def call(*words: Any, **arguments: Any) -> Any:
-            return self.call(method, *words, **arguments)
-
-        return call
-
-    def call(self, method: str, *words: Any, **arguments: Any) -> Any:
-        """Call the method in the daemon; raises what it raises, or `Unreachable`."""
-        body = json.dumps({"words": words, "arguments": pack_arguments(arguments)})
-        name = str(words[0]) if words else ""
+    def run(self, call: Call[R]) -> R:
+        """Run a command in the daemon; raises what it raises, or `Unreachable`."""
         try:
-            answer = self._exchange(method, body)
+            answer = self._exchange(call)
         except Aborted:
             # The caller interrupts: the daemon must not continue without them.
-            if METHODS[method].queued:
-                self._exchange("abort", json.dumps({"words": [name], "arguments": {"hard": False}}))
+            if call.command.lock is Lock.QUEUED:
+                self._exchange(abort(call.mirror))
             raise
         if isinstance(answer, MirrordError):
             raise answer
         return answer
 
-    def _exchange(self, method: str, body: str) -> Any:
-        """What the method returns, or the error that it ends with."""
-        with self._request(method, body) as response:
+    def _exchange(self, call: Call[R]) -> R | MirrordError:
+        """The command's result, or the error that it ends with."""
+        with self._request(call.command, json.dumps(values.as_json(call.arguments))) as response:
+            if response.status == http.client.NOT_FOUND:
+                raise ProtocolError(
+                    "client and daemon are of different versions",
+                    where=str(self._act),
+                    hint="Restart the daemon: 'systemctl restart mirrord'.",
+                )
             for line in _lines(response):
                 told = json.loads(line)
                 if "error" in told:
                     return unpack_error(told["error"])
-                if "result" in told or "value" in told:
-                    return unpack(told)
+                if "result" in told:
+                    found: R = values.unpack(call.command.result, told["result"])
+                    return found
                 self._tell(told)
         raise Unreachable(
             "the daemon stopped before it answered",
@@ -96,13 +105,13 @@ class Client:
         )
 
     @contextmanager
-    def _request(self, method: str, body: str) -> Iterator[http.client.HTTPResponse]:
-        sockets = [self._act, self._read] if METHODS[method].access == "read" else [self._act]
+    def _request(self, command: Command[..., Any], body: str) -> Iterator[http.client.HTTPResponse]:
+        sockets = [self._act, self._read] if command.right is Right.READ else [self._act]
         denied: OSError | None = None
         for path in sockets:
             connection = _Connection(path)
             try:
-                connection.request("POST", f"/{VERSION}/{method}", body)
+                connection.request("POST", f"/{VERSION}/{command.name}", body)
                 yield connection.getresponse()
                 return
             except PermissionError as error:

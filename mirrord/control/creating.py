@@ -9,7 +9,7 @@ from mirrord.core.model import Member
 from mirrord.core.names import check_site_name
 
 
-def two_sites(names: tuple[str, ...]) -> tuple[str, str]:
+def two_sites(names: list[str]) -> tuple[str, str]:
     """The names, if they are valid for a mirror's sites; `UsageError` otherwise."""
     if len(names) != 2 or names[0] == names[1]:
         raise UsageError(

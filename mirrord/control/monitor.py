@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from mirrord.core.records import AlarmRecord, Level
+from mirrord.core.status import MirrorStatus
 
 WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
+_STATUS = {Level.WARNING: 1, Level.ERROR: 2}
 
 
 class Verdict(NamedTuple):
@@ -16,52 +20,47 @@ class Verdict(NamedTuple):
 
 
 def judge(
-    rows: Sequence[dict[str, Any]], alarms: Sequence[dict[str, Any]], *, service_runs: bool
+    mirrors: Sequence[MirrorStatus], alarms: Sequence[AlarmRecord], *, service_runs: bool
 ) -> Verdict:
-    """rows: of `status`; alarms: active ones. A schedule without a daemon is critical."""
+    """alarms: active ones. A schedule without a daemon is critical."""
     status, texts = 0, []
-    names = {row["name"] for row in rows}
+    names = {each.name for each in mirrors}
     for alarm in alarms:
-        if alarm["mirror"] in names or alarm["mirror_id"] is None:
-            status = max(status, 2 if alarm["level"] == "error" else 1)
-            where = alarm["mirror"] or "host"
-            texts.append(f"{where}: {alarm['text']}")
-    told = {alarm["mirror"] for alarm in alarms}
-    kinds = {(alarm["mirror"], alarm["kind"]) for alarm in alarms}
-    for row in rows:
-        if not service_runs and row["schedule"]:
+        if alarm.mirror in names or alarm.mirror_id is None:
+            status = max(status, _STATUS[alarm.level])
+            texts.append(f"{alarm.mirror or 'host'}: {alarm.text}")
+    told = {alarm.mirror for alarm in alarms}
+    kinds = {(alarm.mirror, alarm.kind) for alarm in alarms}
+    for each in mirrors:
+        if each.reading.state is None or (each.reading.schedule and not service_runs):
             status = 2
-        if row["state"] == "unknown":
-            status = max(status, 2)
-        for fault in row["faults"]:
+        for fault in each.reading.faults:
             # The daemon knows the level of what it raised an alarm for.
-            if (row["name"], fault["kind"]) not in kinds:
-                status = max(status, 2 if fault["level"] == "error" else 1)
-                if row["name"] in told:
-                    texts.append(f"{row['name']}: {fault['text']}")
-        if row["rpo_used"] is not None and row["rpo_used"] >= 1 and row["name"] not in told:
+            if (each.name, fault.kind) not in kinds:
+                status = max(status, _STATUS[fault.level])
+                if each.name in told:
+                    texts.append(f"{each.name}: {fault.text}")
+        if each.problems:
             status = max(status, 1)
-            texts.append(f"{row['name']}: {row['forecast']}")
-        elif row["problems"] and row["name"] not in told:
-            status = max(status, 1)
-            texts.append(f"{row['name']}: {row['problems'][0]}")
-    if not service_runs and any(row["schedule"] for row in rows):
+            if each.name not in told:
+                texts.append(f"{each.name}: {each.problems[0]}")
+    if not service_runs and any(each.reading.schedule for each in mirrors):
         texts.insert(
             0, "the daemon is not running, no schedule is executed ('systemctl start mirrord')"
         )
-    if not rows:
+    if not mirrors:
         return Verdict(3, f"MIRRORD {WORDS[3]} - no mirrors are defined")
     head = "; ".join(text.replace("|", "/") for text in texts[:3])
     if len(texts) > 3:
         head += f"; and {len(texts) - 3} more"
-    fine = f"{len(rows)} mirror{'' if len(rows) == 1 else 's'} without problems"
-    data = " ".join(_performance(row) for row in rows if row["lag_s"] is not None)
+    fine = f"{len(mirrors)} mirror{'' if len(mirrors) == 1 else 's'} without problems"
+    data = " ".join(_performance(each, each.lag_s) for each in mirrors if each.lag_s is not None)
     return Verdict(
         status, f"MIRRORD {WORDS[status]} - {head or fine}" + (f" | {data}" if data else "")
     )
 
 
-def _performance(row: dict[str, Any]) -> str:
-    """Lag in seconds; warning and critical levels are those of its promise."""
-    levels = f";;{row['rpo_s']:g}" if row["rpo_s"] else ""
-    return f"'{row['name']}'={row['lag_s']:.0f}s{levels}"
+def _performance(status: MirrorStatus, lag_s: float) -> str:
+    """Lag in seconds; the critical level is the RPO."""
+    rpo_s = status.reading.rpo_s
+    return f"'{status.name}'={lag_s:.0f}s" + (f";;{rpo_s:g}" if rpo_s else "")

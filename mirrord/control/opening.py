@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -126,7 +125,8 @@ class Opener:
             self._limits = Limits(host)
         return self._limits
 
-    def _open(self, definition: Definition) -> Mirror:
+    def opened(self, definition: Definition) -> Mirror:
+        """The mirror of a definition."""
         self.paths.make()
         name, limits = definition.name, self._limits_for(definition)
         run = RunFiles(self.paths.run, name)
@@ -153,7 +153,8 @@ class Opener:
 
         return remote_driver(endpoint, self.paths, self.shared.links)
 
-    def _with(self, name: str, work: Callable[[Mirror], T]) -> T:
+    def look(self, name: str, work: Callable[[Mirror], T]) -> T:
+        """Do `work` with the mirror of that name, without recording it as a verb."""
         with explained():
             try:
                 try:
@@ -161,18 +162,18 @@ class Opener:
                 except Turned:
                     return self.at(self.definition(name), work)
             except MirrordError as error:
-                error.hint = re.sub(r"(mirrord [a-z-]+) NAME\b", rf"\1 {name}", error.hint)
+                error.mirror = name
                 raise
 
     def at(self, definition: Definition, work: Callable[[Mirror], T]) -> T:
         """Do `work` with the mirror of a definition."""
-        mirror = self._open(definition)
+        mirror = self.opened(definition)
         try:
             return work(mirror)
         finally:
             mirror.ends.detach()
 
-    def _verb(
+    def verb(
         self, verb: Verb, name: str, work: Callable[[Mirror], Result], *, kind: str = ""
     ) -> Result:
         """A verb, with a record of its failure until one of its kind succeeds.
@@ -181,13 +182,13 @@ class Opener:
         """
         with explained():
             known = self.definitions.load(name)
-        with self._recorded(verb, known, kind) as done:
-            result = self._with(name, work)
+        with self.recorded(verb, known, kind) as done:
+            result = self.look(name, work)
             done(result)
         return result
 
     @contextmanager
-    def _recorded(
+    def recorded(
         self, verb: Verb, definition: Definition, kind: str = ""
     ) -> Iterator[Callable[[Result], None]]:
         """Record how a verb ends; what is yielded is called with its result."""
@@ -209,7 +210,3 @@ class Opener:
         # The verb has succeeded, whether or not the failure before it can be cleared.
         with suppress(MirrordError), explained():
             failures.succeeded(self.catalogue, definition.id, verb, kind=kind)
-
-    def look(self, name: str, work: Callable[[Mirror], T]) -> T:
-        """Do `work` with an opened mirror, without recording it as a verb."""
-        return self._with(name, work)

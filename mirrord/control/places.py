@@ -55,9 +55,8 @@ def _check_pair(source: VolumeFacts, sender: Driver, receiver: Driver) -> tuple[
 
 
 def _notes(source: VolumeFacts, destination: VolumeFacts) -> tuple[str, ...]:
-    # What is missing above the destination; that the destination itself is, is as it should be.
-    missing = ("does not exist", "is not imported")
-    notes = [*source.notes, *(n for n in destination.notes if any(one in n for one in missing))]
+    # That the destination itself does not exist is as it should be.
+    notes = [*source.notes, *destination.notes[: 1 if destination.parent_missing else 0]]
     if source.filesystem == destination.filesystem:
         notes.append(
             "Source and destination are on one file system: this copy does not survive the loss "

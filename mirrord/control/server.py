@@ -1,7 +1,7 @@
 """The server of the socket API: a Starlette application per socket.
 
-POST /v1/METHOD   {"words": […], "arguments": {…}}  ->  lines of JSON; docs/api.md
-GET  /v1/ping     ->  the version
+POST /v2/METHOD   {ARGUMENT: VALUE, …}  ->  lines of JSON; docs/api.md
+GET  /v2/ping     ->  the version
 GET  /metrics     ->  for Prometheus
 """
 
@@ -18,11 +18,14 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from mirrord import __version__
-from mirrord.control.methods import METHODS, VERSION, pack, unpack_arguments
+from mirrord.control.client import VERSION
+from mirrord.control.command import Call, Right
+from mirrord.control.methods import methods
 from mirrord.core.errors import MirrordError, PermissionMissing, UsageError, pack_error
 from mirrord.core.results import Watcher
 from mirrord.core.states import Activity
 from mirrord.system.native import Panic
+from mirrord.wire import values
 
 _BODY_BYTES_MAX = 8 << 20
 _TELL_EVERY_S = 0.1
@@ -31,12 +34,10 @@ _ALIVE_EVERY_S = 10.0
 
 
 class Backend(Protocol):
-    """What executes the methods."""
+    """What runs the commands."""
 
-    async def call(
-        self, method: str, words: list[Any], arguments: dict[str, Any], watcher: Watcher
-    ) -> Any:
-        """Call a method of the service; raises `MirrordError`."""
+    async def call(self, call: Call[Any], watcher: Watcher) -> Any:
+        """Run a command; raises `MirrordError`."""
 
     def metrics(self) -> tuple[bytes, str]:
         """The metrics in Prometheus format, and their content type."""
@@ -91,18 +92,16 @@ def application(backend: Backend, *, access: str) -> Starlette:
 
     async def call(request: Request) -> Response:
         try:
-            method, words, arguments = await _asked(request, access)
+            asked = await _asked(request, access)
         except MirrordError as error:
             return _refused(error)
-        return StreamingResponse(
-            _answer(backend, method, words, arguments), media_type="application/x-ndjson"
-        )
+        return StreamingResponse(_answer(backend, asked), media_type="application/x-ndjson")
 
     routes = [Route("/metrics", metrics, methods=["GET"])]
     if access != "metrics":
         routes += [
             Route(f"/{VERSION}/ping", ping, methods=["GET"]),
-            Route(f"/{VERSION}/{{method}}", call, methods=["POST"]),
+            Route("/{version}/{method}", call, methods=["POST"]),
         ]
     return Starlette(routes=routes)
 
@@ -113,16 +112,20 @@ def _refused(error: MirrordError) -> Response:
     return Response(line, status_code=status, media_type="application/x-ndjson")
 
 
-async def _asked(request: Request, access: str) -> tuple[str, list[Any], dict[str, Any]]:
-    method = str(request.path_params["method"])
-    if method not in METHODS:
+async def _asked(request: Request, access: str) -> Call[Any]:
+    version, name = (str(request.path_params[key]) for key in ("version", "method"))
+    command = methods().get(name)
+    if version != VERSION or command is None:
         raise UsageError(
-            f"the daemon has no method '{method}'",
+            f"the daemon has no method '{name}'",
+            why=f"it speaks {VERSION} of the protocol, the client {version}"
+            if version != VERSION
+            else "",
             hint="Client and daemon are of different versions: restart the daemon.",
         )
-    if access == "read" and METHODS[method].access != "read":
+    if access == "read" and command.right is not Right.READ:
         raise PermissionMissing(
-            f"'{method}' changes state, and this socket is read-only",
+            f"'{name}' changes state, and this socket is read-only",
             hint="Run it as root (or with sudo).",
         )
     body = bytearray()
@@ -131,20 +134,19 @@ async def _asked(request: Request, access: str) -> tuple[str, list[Any], dict[st
         if len(body) > _BODY_BYTES_MAX:
             raise UsageError("the request is too large")
     try:
-        asked = json.loads(bytes(body) or b"{}")
-        words, arguments = list(asked.get("words", [])), dict(asked.get("arguments", {}))
-        return method, words, unpack_arguments(method, arguments)
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        raise UsageError("the request does not have the form of docs/api.md") from None
+        arguments = json.loads(bytes(body) or b"{}")
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise UsageError("the request does not have the form of docs/api.md")
+    return command.parsed(arguments)
 
 
-async def _answer(
-    backend: Backend, method: str, words: list[Any], arguments: dict[str, Any]
-) -> AsyncIterator[bytes]:
+async def _answer(backend: Backend, asked: Call[Any]) -> AsyncIterator[bytes]:
     """The lines of an answer: progress, then the result or the error."""
     telling = _Telling(asyncio.get_running_loop())
     # Not cancelled when the client disconnects: a verb that has begun is finished.
-    work = asyncio.ensure_future(backend.call(method, words, arguments, telling))
+    work = asyncio.ensure_future(backend.call(asked, telling))
     news = asyncio.ensure_future(telling.news.get())
     try:
         while not work.done():
@@ -173,7 +175,7 @@ def _seen(work: asyncio.Future[Any]) -> None:
 
 def _end_of(work: asyncio.Future[Any]) -> dict[str, Any]:
     try:
-        return pack(work.result())
+        return {"result": values.as_json(work.result())}
     except MirrordError as error:
         return {"error": pack_error(error)}
     except asyncio.CancelledError:

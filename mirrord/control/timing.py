@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any
 
 from mirrord.config.schedules import Schedules
 from mirrord.core.errors import UsageError
+from mirrord.core.reports import NamedSchedule, NextRun, NextRuns
+from mirrord.core.states import State
 from mirrord.engine.mirror import Mirror
+from mirrord.engine.report import facts_of
 from mirrord.schedules.lag import Run, plan_lag
 from mirrord.schedules.schedule import Next, Schedule
 from mirrord.system import clock
@@ -18,7 +20,7 @@ _RUNS = 24
 _TIMES_MAX = 10_000
 
 
-def named(folder: Path) -> list[dict[str, Any]]:
+def named(folder: Path) -> list[NamedSchedule]:
     """The named schedules with what they say."""
     schedules = Schedules(folder)
     found = []
@@ -26,16 +28,16 @@ def named(folder: Path) -> list[dict[str, Any]]:
         each = schedules.named(name)
         own = (folder / f"{name}.toml").exists()
         found.append(
-            {
-                "name": name,
-                "description": each.description,
-                "run": list(each.run),
-                "zone": each.zone,
-                "jitter": each.jitter,
-                "windows": list(each.windows),
-                "blackouts": list(each.blackouts),
-                "from": str(folder / f"{name}.toml") if own else "mirrord",
-            }
+            NamedSchedule(
+                name,
+                each.description,
+                tuple(each.run),
+                each.zone,
+                each.jitter,
+                tuple(each.windows),
+                tuple(each.blackouts),
+                str(folder / f"{name}.toml") if own else "mirrord",
+            )
         )
     return found
 
@@ -54,31 +56,29 @@ def past_runs(mirror: Mirror) -> list[Run]:
     ]
 
 
-def next_times(mirror: Mirror, folder: Path, *, count: int) -> dict[str, Any]:
+def next_times(mirror: Mirror, folder: Path, *, count: int) -> NextRuns:
     """The next times of a mirror, and why each."""
     if not 1 <= count <= _TIMES_MAX:
         raise UsageError(f"--count {count} is out of range", why=f"expected 1 to {_TIMES_MAX}")
     schedule = Schedules(folder, zone=mirror.relation.zone).of(mirror.definition)
-    report: dict[str, Any] = {
-        "name": mirror.name,
-        "schedule": list(mirror.definition.timing.rules),
-        "zone": schedule.zone if schedule else mirror.relation.zone,
-        "times": [],
-        "note": "",
-    }
+    report = NextRuns(
+        mirror.name,
+        tuple(mirror.definition.timing.rules),
+        schedule.zone if schedule else mirror.relation.zone,
+        (),
+        "",
+    )
     if schedule is None:
-        report["note"] = "it has no schedule; 'mirrord update' updates it"
-        return report
-    row = mirror.row()
-    if row.state.value != "mirrored":
-        report["note"] = f"no updates run while it is {row.state.value}"
+        return report._replace(note="it has no schedule; 'mirrord update' updates it")
+    row = mirror.catalogue.mirror(mirror.id)
+    row = row or mirror.row_seen(facts_of(mirror.destination)[0])
+    note = ""
+    if row.state is not State.MIRRORED:
+        note = f"no updates run while it is {row.state.value}"
     elif row.quiesced:
-        report["note"] = f"no updates run while it is quiesced ('mirrord resume {mirror.name}')"
-    report["times"] = [
-        {"at_ns": each.at_ns, "why": each.why}
-        for each in _times(mirror, schedule, row.confirmed_ns, count)
-    ]
-    return report
+        note = f"no updates run while it is quiesced ('mirrord resume {mirror.name}')"
+    times = _times(mirror, schedule, row.confirmed_ns, count)
+    return report._replace(note=note, times=tuple(NextRun(each.at_ns, each.why) for each in times))
 
 
 def _times(mirror: Mirror, schedule: Schedule, confirmed_ns: int, count: int) -> list[Next]:

@@ -12,6 +12,9 @@ from typing import Any, ClassVar
 
 from mirrord.core.text import harmless
 
+#: In a hint, in place of the mirror's name, which drivers do not know: `MirrordError.mirror`.
+MIRROR = "\0"
+
 
 class MirrordError(Exception):
     """What failed, where and why, and what to do next.
@@ -19,7 +22,8 @@ class MirrordError(Exception):
     what: the failure, lower case, no full stop.
     where: mirror, endpoint or path it concerns, or "".
     why: the cause, as near to the root as it is known, or "".
-    hint: a sentence (or more) that says what to do next, or "".
+    hint: a sentence (or more) that says what to do next, or ""; it may contain `MIRROR`.
+    mirror: the name of the mirror that it concerns, set by whoever knows it.
     """
 
     code = "internal"
@@ -39,8 +43,22 @@ class MirrordError(Exception):
         self.where = where
         self.why = why
         self.hint = hint
+        self.mirror = ""
         #: More data for machines: added to the error document of `--json`.
         self.data: dict[str, object] = {}
+
+    @property
+    def hint(self) -> str:
+        """For users: with the mirror's name, or NAME while it is not known."""
+        return self._hint.replace(MIRROR, self.mirror or "NAME")
+
+    @hint.setter
+    def hint(self, text: str) -> None:
+        self._hint = text
+
+    def prepend_hint(self, text: str) -> None:
+        """Say this before the present hint."""
+        self._hint = f"{text} {self._hint}"
 
     def __str__(self) -> str:
         """In one line, for a terminal, a log and the history; names in it are escaped."""
@@ -220,22 +238,31 @@ def require(condition: bool, what: str) -> None:
 
 
 def pack_error(error: MirrordError) -> dict[str, object]:
-    """An error with all of its text for users, for JSON or msgpack."""
-    return {**error.as_dict(), "notes": list(getattr(error, "__notes__", []))}
+    """An error with all of its text for users, for JSON or msgpack.
+
+    hint_parts: the hint where the mirror's name belongs between its parts, which only the other end
+    knows.
+    """
+    packed = {**error.as_dict(), "notes": list(getattr(error, "__notes__", []))}
+    if MIRROR in error._hint and not error.mirror:
+        packed["hint_parts"] = error._hint.split(MIRROR)
+    return packed
 
 
 def unpack_error(packed: Mapping[str, Any]) -> MirrordError:
     """The same error, of the same class."""
     kind = MirrordError.by_code.get(str(packed.get("error")), MirrordError)
     error = MirrordError.__new__(kind)
+    parts = packed.get("hint_parts")
+    hint = MIRROR.join(map(str, parts)) if isinstance(parts, list) else packed.get("hint", "")
     MirrordError.__init__(
         error,
         str(packed.get("what", "")),
         where=str(packed.get("where", "")),
         why=str(packed.get("why", "")),
-        hint=str(packed.get("hint", "")),
+        hint=str(hint),
     )
-    known = {"error", "what", "where", "why", "hint", "retryable", "notes"}
+    known = {"error", "what", "where", "why", "hint", "hint_parts", "retryable", "notes"}
     error.data = {str(key): value for key, value in packed.items() if key not in known}
     notes = packed.get("notes", ())
     for note in notes if isinstance(notes, list | tuple) else ():
@@ -246,8 +273,8 @@ def unpack_error(packed: Mapping[str, Any]) -> MirrordError:
 def copy_of(error: MirrordError) -> MirrordError:
     """The same error for another thread to raise: each needs a traceback of its own."""
     made = type(error).__new__(type(error))
-    MirrordError.__init__(made, error.what, where=error.where, why=error.why, hint=error.hint)
-    made.data = dict(error.data)
+    MirrordError.__init__(made, error.what, where=error.where, why=error.why, hint=error._hint)
+    made.mirror, made.data = error.mirror, dict(error.data)
     for note in getattr(error, "__notes__", ()):
         made.add_note(note)
     return made

@@ -74,6 +74,8 @@ class VolumeFacts(NamedTuple):
     frozen: whether a LIVE volume is frozen by mirrord (`Driver.freeze`).
     mount: the mount point above the location, "" where that has no meaning (a pool).
     fixed: why a LIVE volume cannot become a destination (it is a mount point, …), or "".
+    parent_missing: an ABSENT location has nothing to be created in (its parent does not exist, its
+        pool is not imported); the first note says what.
     notes: notes for users, each a full sentence (nested subvolumes, …); for a FOREIGN location or
         an empty directory the first describes it as a clause ("it holds 'x'").
     """
@@ -94,6 +96,7 @@ class VolumeFacts(NamedTuple):
     copy: str = ""
     frozen: bool = False
     mount: str = ""
+    parent_missing: bool = False
 
 
 class OpenWriter(NamedTuple):

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from mirrord.core.errors import Diverged, Fenced, Refused
+from mirrord.core.errors import MIRROR, Diverged, Fenced, Refused
 from mirrord.core.text import can_name
 
 #: Limits of a record's size and of the records of a volume: a peer writes them.
@@ -135,7 +135,7 @@ def replaces(
             "the volume has too many mirrors",
             where=where,
             why=f"it has {len(known)} already",
-            hint="Delete mirrors that are no longer needed: 'mirrord delete NAME'.",
+            hint=f"Delete mirrors that are no longer needed: 'mirrord delete {MIRROR}'.",
         )
     stored = known.get(record.mirror_id)
     if stored == record:

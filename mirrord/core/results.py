@@ -6,15 +6,52 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+from mirrord.core.model import BlockStates
 from mirrord.core.states import Activity
+
+#: What `--json` prints of a result.
+Document = dict[str, Any]
+
+
+class UpdateNumbers(NamedTuple):
+    """What an update did. confirmed_ns: the moment at which both ends were equal. prune_refused:
+    why pruning was refused, or "". snapshot: its name, "" when nothing had changed: then nothing
+    was transferred. phases: seconds by phase.
+    """
+
+    confirmed_ns: int
+    prune_refused: str = ""
+    snapshot: str = ""
+    transfers: int = 0
+    stream_bytes: int = 0
+    added_bytes: int = 0
+    resumed_bytes: int = 0
+    duration_s: float = 0.0
+    throttled_s: float = 0.0
+    phases: Mapping[str, float] = MappingProxyType({})
+    block_states: BlockStates | None = None
+
+    def document(self) -> Document:
+        """As `--json` prints it; without what there is only after a transfer, if there was none."""
+        if not self.snapshot:
+            keys = ("confirmed_ns", "prune_refused", "duration_s")
+            return {key: getattr(self, key) for key in keys}
+        states = self.block_states
+        return self._asdict() | {
+            "phases": dict(self.phases),
+            "block_states": states._asdict() if states else None,
+        }
 
 
 class Result(NamedTuple):
-    """What a verb did. status: a stable word (docs/cli-json.md); text: for people."""
+    """What a verb did. status: a stable word (docs/cli-json.md); text: for people; update: of a
+    verb that ends with an update.
+    """
 
     status: str
     text: str
     data: Mapping[str, Any] = MappingProxyType({})
+    update: UpdateNumbers | None = None
 
 
 class Watcher(Protocol):

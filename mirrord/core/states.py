@@ -58,6 +58,9 @@ class Verb(enum.Enum):
 #: Verbs that move data and are therefore refused while the mirror is quiesced.
 TRANSFERS = frozenset({Verb.INITIALIZE, Verb.UPDATE, Verb.RESYNC, Verb.REVERSE})
 
+#: Verbs on live volumes, by name: recovery may leave them for a person to decide.
+LIVE_VERBS = frozenset(verb.value for verb in (Verb.BREAK, Verb.RESYNC, Verb.REVERSE, Verb.RESTORE))
+
 
 class Refusal(NamedTuple):
     """Why a verb is refused, and which command to run. `{name}` stands for the mirror."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from mirrord.core.errors import Aborted, UsageError
 from mirrord.core.results import Watcher
@@ -13,20 +13,19 @@ from mirrord.system.paths import Paths
 
 if TYPE_CHECKING:
     # Loaded where it is made: an agent, and who asks a daemon, do without the engine's imports.
-    from mirrord.control.api import Service
+    from mirrord.control.command import Runner
 
 _SYSTEM = Paths(Path("/etc/mirrord"), Path("/var/lib/mirrord"), Path("/run/mirrord"))
 
 
-def service(watcher: Watcher | None = None) -> Service:
+def runner(watcher: Watcher | None = None) -> Runner:
     """A client of the running daemon, or else the service in this process."""
     found = _where()
     if found.act_socket.exists() or found.read_socket.exists():
         from mirrord.control.client import Client, answers
 
         if answers(found.act_socket):
-            # A client has every method of `Service` that can be asked for; a test compares them.
-            return cast("Service", Client(found.act_socket, found.read_socket, watcher))
+            return Client(found.act_socket, found.read_socket, watcher)
     from mirrord.control.api import Service
 
     return Service(found, watcher)

@@ -8,12 +8,13 @@ from collections.abc import Callable
 
 from mirrord.config.host import Host
 from mirrord.control.api import Service
+from mirrord.control.commands.alarms import accept_clock
+from mirrord.core.records import AlarmKind, Finding, Level
 from mirrord.core.units import format_duration
 from mirrord.daemon.journal import say
 from mirrord.daemon.ledger import Ledger
 from mirrord.daemon.timers import ApTimers
 from mirrord.scheduler.clockwatch import ClockWatch
-from mirrord.scheduler.health import Finding
 from mirrord.system import clock
 
 _STEP_S = 0.5  # timers that are off by more are set again
@@ -54,7 +55,7 @@ class ClockGuard:
         say("warning", f"the clock of this host jumped: {jump.text}")
         if jump.over:
             self._doubt = ""
-            await self._ledger.write(lambda service: service.accept_clock())
+            await self._ledger.write(lambda service: service.run(accept_clock()))
         else:
             await self._doubts(jump.text)
 
@@ -79,4 +80,4 @@ class ClockGuard:
             f"the clock of this host jumped: {self._doubt}; no snapshot is pruned by calendar "
             "rules until it is accepted with 'mirrord alarms --accept-clock'"
         )
-        return [Finding("clock", "error", text)]
+        return [Finding(AlarmKind.CLOCK, Level.ERROR, text)]

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
+import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from mirrord.config.host import Host
 from mirrord.config.host import load as load_host
 from mirrord.control.api import Service
-from mirrord.control.methods import METHODS
-from mirrord.core.errors import Aborted, MirrordError, Refused, UsageError
+from mirrord.control.command import Call, Lock, Right
+from mirrord.control.commands.update import update
+from mirrord.core.errors import Aborted, MirrordError, Refused
+from mirrord.core.records import AlarmKind
+from mirrord.core.reports import AlarmTable
 from mirrord.core.results import Result, Watcher
 from mirrord.core.states import Activity
+from mirrord.core.status import MirrorStatus, Reading, judge_lag
 from mirrord.daemon import outcomes
 from mirrord.daemon.clockguard import ClockGuard
 from mirrord.daemon.journal import say
 from mirrord.daemon.known import (
-    WELL,
     Known,
-    faults_of,
     host_of,
     last_transfer,
     read_all,
     read_one,
-    standing_of,
+    updated,
+    well,
 )
 from mirrord.daemon.ledger import Ledger
 from mirrord.daemon.metrics import Metrics
@@ -41,12 +44,10 @@ from mirrord.engine.limits import Limits
 from mirrord.engine.progress import RunFiles
 from mirrord.scheduler.jobs import Caps, Job, Outcome
 from mirrord.scheduler.scheduler import Scheduler
+from mirrord.scheduler.watched import Standing
 from mirrord.system import clock
 from mirrord.system.native import Panic
 from mirrord.system.paths import Paths, local_zone
-
-_AT_RISK = 0.9  # an RPO is at risk when the run would end later than this share of it
-
 
 _Crew = Callable[[Callable[[Service], Any], Watcher], asyncio.Future[Any]]
 
@@ -54,10 +55,8 @@ _Crew = Callable[[Callable[[Service], Any], Watcher], asyncio.Future[Any]]
 class _Asked:
     """A queued verb that somebody waits for."""
 
-    def __init__(
-        self, method: str, words: list[Any], arguments: dict[str, Any], to: Watcher
-    ) -> None:
-        self.method, self.words, self.arguments, self.watcher = method, words, arguments, to
+    def __init__(self, call: Call[Any], watcher: Watcher) -> None:
+        self.call, self.watcher = call, watcher
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
 
@@ -92,6 +91,14 @@ class Daemon:
         #: Counts what changed a mirror: what was read before a change is not true after it.
         self._changes: Counter[str] = Counter()
         self._recovering: set[str] = set()
+        #: The commands to which the daemon adds what only it knows.
+        self._own: dict[str, Callable[[Call[Any], Watcher], Awaitable[Any]]] = {
+            "reload": self._reload,
+            "status": self._status,
+            "alarms": self._alarms,
+            "accept_clock": self._accept_clock,
+            "prune": self._prune,
+        }
         #: The interrupted operations that were tried to finish: once each.
         self._tried: dict[str, int] = {}
 
@@ -143,19 +150,19 @@ class Daemon:
         found = {each.definition.name: each for each in known}
         for name in [name for name in self.scheduler.mirrors if name not in found]:
             self.scheduler.remove(name)
-            self.store.remove(name)
+            self.store.readings.pop(name, None)
         for name, each in found.items():
-            self.store.put(name, each.row)
+            self.store.readings[name] = each.reading
             definition = each.definition
             watched = self.scheduler.define(
                 definition,
                 each.schedule,
-                standing_of(each.row),
+                Standing.of(each.reading),
                 host=host_of(definition),
-                filesystem=each.row["filesystem"],
+                filesystem=each.reading.filesystem,
                 runs=each.runs,
             )
-            watched.base_risk, watched.faults = each.row["base_risk"], faults_of(each.row)
+            watched.base_risk, watched.faults = each.reading.base_risk, each.reading.faults
             self.ledger.adopt(name)
         self._answer_forsaken()
 
@@ -223,7 +230,8 @@ class Daemon:
         """Run a job in a worker's thread (the scheduler calls this)."""
         asked = self._asked.pop(job.name, None) if job.cause == "asked" else None
         watched = self.scheduler.mirrors.get(job.name)
-        running = Running(watched, asked.watcher if asked else None)
+        purpose = f"{job.verb}, {job.cause}"
+        running = Running(purpose, watched, asked.watcher if asked else None)
         self.store.running[job.name] = running
         self.background(self._run(job, asked, running))
 
@@ -232,10 +240,10 @@ class Daemon:
 
         def work(service: Service) -> Any:
             if asked is not None:
-                return getattr(service, asked.method)(*asked.words, **asked.arguments)
+                return service.run(asked.call)
             if watched is not None:
                 return service.update_known(watched.definition)
-            return service.update(job.name)
+            return service.run(update(job.name))
 
         started_s = clock.monotonic_s()
         value: Any = None
@@ -247,11 +255,9 @@ class Daemon:
         except (Exception, Panic) as bug:
             error = MirrordError(f"unexpected: {type(bug).__name__}: {bug}")
             say("error", f"{job.name}: {error}", mirror=job.name)
-        data = dict(value.data) if isinstance(value, Result) else {}
-        status = value.status if isinstance(value, Result) else ""
-        outcome = Outcome(status, clock.monotonic_s() - started_s, data, error)
+        result = value if isinstance(value, Result) else Result("", "")
+        outcome = Outcome(result.status, clock.monotonic_s() - started_s, result.update, error)
         self.store.running.pop(job.name, None)
-        self.store.update(job.name, {"running": None})  # a probe during the run has found it
         self._changes[job.name] += 1
         self.scheduler.finished(job.name, outcome)
         self.numbers.count(job, outcome)
@@ -278,10 +284,15 @@ class Daemon:
         if job.verb != "update" or error is not None or watched.faults:
             await self.refresh(job.name)
         elif outcome.status == "done":
-            row = await self.workers.record(lambda service: last_transfer(service, job.name))
-            self.store.update(job.name, row)
+            last = await self.workers.record(lambda service: last_transfer(service, job.name))
+            self._amend(job.name, lambda reading: updated(reading, last))
         else:
-            self.store.update(job.name, WELL)
+            self._amend(job.name, well)
+
+    def _amend(self, name: str, change: Callable[[Reading], Reading]) -> None:
+        """Change what was read of a mirror, unless it was removed meanwhile."""
+        if name in self.store.readings:
+            self.store.readings[name] = change(self.store.readings[name])
 
     async def refresh(self, name: str) -> None:
         """Read one mirror's definition and probe both of its ends."""
@@ -293,37 +304,38 @@ class Daemon:
                     break
         except MirrordError as error:
             # A definition that is wrong now, or what is read cannot be: what was read before holds.
-            self.store.update(name, {"problems": [str(error)], "healthy": False})
+            problem = str(error)
+            self._amend(name, lambda reading: reading._replace(problem=problem))
             self._poller.probe_again(name)
             return
         if known is None:
             self.scheduler.remove(name)
-            self.store.remove(name)
+            self.store.readings.pop(name, None)
             self._answer_forsaken()
             return
         self.scheduler.define(
             known.definition,
             known.schedule,
-            standing_of(known.row),
+            Standing.of(known.reading),
             host=host_of(known.definition),
-            filesystem=known.row["filesystem"],
+            filesystem=known.reading.filesystem,
             runs=known.runs,
         )
-        self._saw(name, known.row)
+        self._saw(name, known.reading)
         self._answer_forsaken()
         self._take_up(known)
 
-    def _saw(self, name: str, row: dict[str, Any]) -> None:
+    def _saw(self, name: str, reading: Reading) -> None:
         """Both ends of a mirror were probed just now."""
-        self.store.put(name, row)
-        self.scheduler.found(name, standing_of(row), row["base_risk"], faults_of(row))
+        self.store.readings[name] = reading
+        self.scheduler.found(name, reading)
 
     def _take_up(self, known: Known) -> None:
         """An operation was interrupted while the daemon ran: try to finish it, once. What recovery
         leaves waits for a person.
         """
         name = known.definition.name
-        left = any(fault["kind"] == "interrupted" for fault in known.row["faults"])
+        left = any(fault.kind is AlarmKind.INTERRUPTED for fault in known.reading.faults)
         if not left or self._tried.get(name) == known.operation_ns or self.scheduler.stopping:
             return
         self._tried[name] = known.operation_ns
@@ -341,72 +353,85 @@ class Daemon:
         if watched is None or running is None:
             return False
         schedule = watched.schedule
-        promise_s = watched.definition.promise.rpo_s or (schedule.lag_s if schedule else None)
-        lag_s, left_s = watched.lag_s(), running.left_s()
-        if promise_s is None or lag_s is None or left_s is None:
-            return False
-        return lag_s + left_s > _AT_RISK * promise_s
+        objective_s = watched.definition.promise.rpo_s or (schedule.lag_s if schedule else None)
+        left_s = running.verb(os.getpid()).progress.left_s
+        return judge_lag(watched.lag_s(), objective_s, left_s=left_s).at_risk
 
     # The API (mirrord.control.server.Backend)
 
-    async def call(
-        self, method: str, words: list[Any], arguments: dict[str, Any], watcher: Watcher
-    ) -> Any:
-        """Dispatch a method of `Service`."""
-        _check_arguments(method, words, arguments)
+    async def call(self, call: Call[Any], watcher: Watcher) -> Any:
+        """Run a command: what the daemon adds to some, the others by their lock."""
         await self.ready.wait()
-        if method == "reload":
-            return await self.reload()
-        if method == "status" and not (words and words[0]) and not arguments.get("name"):
-            return self.store.rows()
-        name = str(words[0]) if words else str(arguments.get("name", ""))
-        if METHODS[method].queued and name in self.scheduler.mirrors:
-            return await self._queued(name, method, words, arguments, watcher)
-        if METHODS[method].ends_runs and name in self.scheduler.mirrors:
-            return await self._ending(name, method, words, arguments, watcher)
-        short = METHODS[method].access == "read"
-        crew = self.workers.report if short else self.workers.verb
-        before = self._changes[name]
-        value = await self._dispatched(crew, method, words, arguments, watcher)
-        if method == "alarms":
-            return self.ledger.shown(value)
-        if method == "status":
-            [row] = value
-            watched = self.scheduler.mirrors.get(name)
-            if (
-                watched is not None
-                and watched.definition.id == row["id"]
-                and self._changes[name] == before
-                and name not in self._at_work()
-            ):
-                self._saw(name, row)
-            return [self.store.overlaid(row)]
-        if method == "accept_clock":
-            self._guard.accept()
-            self.ledger.judge_host(self._guard.findings())
-        elif METHODS[method].access == "act" and name:
-            if method == "prune" and isinstance(value, Result) and value.status == "done":
-                self.scheduler.pruned(name)
+        way = self._own.get(call.command.name) or self._run_command
+        return await way(call, watcher)
+
+    async def _run_command(self, call: Call[Any], to: Watcher) -> Any:
+        if call.mirror in self.scheduler.mirrors:
+            if call.command.lock is Lock.QUEUED:
+                return await self._queued(call, to)
+            if call.command.lock is Lock.ENDS_RUNS:
+                return await self._ending(call, to)
+        if call.command.right is Right.READ:
+            return await self._dispatched(self.workers.report, call, to)
+        value = await self._dispatched(self.workers.verb, call, to)
+        name = str(value.data.get("name", "")) if isinstance(value, Result) else ""
+        if name := name or call.mirror:
             self._changes[name] += 1
             await self.refresh(name)
         return value
 
-    async def _ending(
-        self, name: str, method: str, words: list[Any], arguments: dict[str, Any], to: Watcher
-    ) -> Any:
+    async def _reload(self, _call: Call[Any], _to: Watcher) -> Result:
+        return await self.reload()
+
+    async def _status(self, call: Call[Any], to: Watcher) -> list[MirrorStatus]:
+        name = call.arguments.get("name")
+        if name is None:
+            return self.store.rows()
+        before = self._changes[name]
+        [found] = await self._dispatched(self.workers.report, call, to)
+        watched = self.scheduler.mirrors.get(name)
+        if (
+            watched is not None
+            and watched.definition.id == found.reading.id
+            and self._changes[name] == before
+            and name not in self._at_work()
+        ):
+            self._saw(name, found.reading)
+        return [self.store.judged(found.reading, found.running)]
+
+    async def _alarms(self, call: Call[Any], to: Watcher) -> AlarmTable:
+        found = await self._dispatched(self.workers.report, call, to)
+        return AlarmTable(tuple(self.ledger.shown(list(found.alarms))), daemon_runs=True)
+
+    async def _accept_clock(self, call: Call[Any], to: Watcher) -> Any:
+        value = await self._dispatched(self.workers.verb, call, to)
+        self._guard.accept()
+        self.ledger.judge_host(self._guard.findings())
+        return value
+
+    async def _prune(self, call: Call[Any], to: Watcher) -> Any:
+        value = await self._run_command(call, to)
+        if value.status == "done":
+            self.scheduler.pruned(call.mirror)
+        return value
+
+    async def _ending(self, call: Call[Any], to: Watcher) -> Any:
         """A verb that stops the mirror's runs: none begins meanwhile, and one that
         is queued is cancelled.
         """
+        name = call.mirror
         waited = self.scheduler.hold(name)
         asked = self._asked.pop(name, None) if waited and waited.cause == "asked" else None
         if asked is not None and not asked.answer.done():
-            by = "mirrord break" if method == "break_off" else f"mirrord {method}"
             asked.answer.set_exception(
-                Aborted(f"the queued {asked.method} was cancelled", why=f"by '{by}'")
+                Aborted(
+                    f"the queued {asked.call.command.words} was cancelled",
+                    why=f"by 'mirrord {call.command.words}'",
+                )
             )
         ended = False
         try:
-            value = await self._dispatched(self.workers.report, method, words, arguments, to)
+            value = await self._dispatched(self.workers.report, call, to)
             if waited and isinstance(value, Result) and value.status == "already_idle":
                 text = f"A queued run of '{name}' was cancelled.\n{value.text}"
                 value = Result("done", text, {**value.data, "stopped": True})
@@ -417,37 +442,39 @@ class Daemon:
             await self.refresh(name)
             self.scheduler.release(name, again=not ended)
 
-    async def _dispatched(
-        self, crew: _Crew, method: str, words: list[Any], arguments: dict[str, Any], to: Watcher
-    ) -> Any:
-        """A method of `Service` in a worker's thread. A failed verb is shown in the status."""
-        name = str(words[0]) if words else str(arguments.get("name", ""))
+    async def _dispatched(self, crew: _Crew, call: Call[Any], to: Watcher) -> Any:
+        """A command in a worker's thread. A verb is shown in the status, and so is its failure."""
+        name, command = call.mirror, call.command
+        acts = command.right is Right.ACT and name in self.scheduler.mirrors
+        running = Running(command.words, None, to)
+        if acts:
+            self.store.running.setdefault(name, running)
         try:
-            return await crew(lambda service: getattr(service, method)(*words, **arguments), to)
+            return await crew(lambda service: service.run(call), running)
         except MirrordError as error:
-            acts = METHODS[method].access == "act" and name in self.scheduler.mirrors
             if acts:
-                self.numbers.failed(name, method, error.code)
-            if acts and not METHODS[method].ends_runs:
+                self.numbers.failed(name, command.name, error.code)
+            if acts and command.lock is not Lock.ENDS_RUNS:
                 self._changes[name] += 1
                 self.background(self.refresh(name))
             raise
+        finally:
+            if self.store.running.get(name) is running:
+                del self.store.running[name]
 
-    async def _queued(
-        self, name: str, method: str, words: list[Any], arguments: dict[str, Any], to: Watcher
-    ) -> Any:
+    async def _queued(self, call: Call[Any], to: Watcher) -> Any:
         """A verb that transfers: it is queued.
 
         While the mirror runs already the answer is the lock's: `Busy`, with who has it.
         """
+        name = call.mirror
         held = self.scheduler.mirrors[name].held > 0
         if held or name in self.scheduler.queue.running or name in self._asked:
-            return await self._dispatched(self.workers.verb, method, words, arguments, to)
+            return await self._dispatched(self.workers.verb, call, to)
         self.scheduler.queue.drop(name)  # a scheduled run that waits is done by this one
-        asked = self._asked[name] = _Asked(method, words, arguments, to)
+        asked = self._asked[name] = _Asked(call, to)
         to.activity(Activity.IDLE, "queued")
-        verb = "update" if method == "update" else method
-        self.scheduler.due(name, "asked", "asked for", verb=verb)
+        self.scheduler.due(name, "asked", "asked for", verb=call.command.name)
         return await asked.answer
 
     def metrics(self) -> tuple[bytes, str]:
@@ -457,10 +484,3 @@ class Daemon:
 
 def _caps(host: Host) -> Caps:
     return Caps(*host.limits)
-
-
-def _check_arguments(method: str, words: list[Any], arguments: dict[str, Any]) -> None:
-    try:
-        inspect.signature(getattr(Service, method)).bind(None, *words, **arguments)
-    except TypeError as error:
-        raise UsageError(f"'{method}': invalid arguments", why=str(error)) from None

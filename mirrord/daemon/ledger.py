@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from mirrord.catalogue.watchbook import AlarmRow
 from mirrord.config.host import Host
 from mirrord.control.api import Service
 from mirrord.core.errors import MirrordError
+from mirrord.core.records import AlarmKind, AlarmRecord, Finding, Level
 from mirrord.daemon.journal import say
-from mirrord.daemon.notifiers import deliver
+from mirrord.daemon.notifiers import Notice, deliver
 from mirrord.daemon.tasks import Background
 from mirrord.daemon.workers import Workers
-from mirrord.scheduler.health import Alarms, Change, Finding
+from mirrord.scheduler.health import Alarms, Change
 from mirrord.scheduler.scheduler import Scheduler
 from mirrord.system import clock
 
@@ -36,7 +36,7 @@ class Ledger:
         self._trouble = ""
         self._up: dict[str | None, list[Finding]] = {}
         #: What is not (or cannot be) written to the catalogue yet, with its time.
-        self._unrecorded: dict[tuple[str | None, str], tuple[Change, int]] = {}
+        self._unrecorded: dict[tuple[str | None, AlarmKind], tuple[Change, int]] = {}
         #: Records are written one after the other: an alarm's end never before its beginning.
         self._recording = asyncio.Lock()
 
@@ -84,7 +84,7 @@ class Ledger:
         """Raise and clear the alarms of the host."""
         if self._trouble:
             text = f"the catalogue cannot be written: {self._trouble}"
-            findings = [*findings, Finding("state", "error", text)]
+            findings = [*findings, Finding(AlarmKind.STATE, Level.ERROR, text)]
         for change in self.host_alarms.update(findings):
             self.tell("", change)
 
@@ -102,14 +102,8 @@ class Ledger:
         self._background(self._record(mirror_id, change))
         targets = self._host().alarms
         if targets.program or targets.webhook:
-            alarm = {
-                "mirror": name,
-                "kind": finding.kind,
-                "level": finding.level,
-                "text": finding.text,
-                "state": "raised" if change.raised else "cleared",
-                "at_ns": clock.now_ns(),
-            }
+            state = "raised" if change.raised else "cleared"
+            alarm = Notice(name, *finding, state, clock.now_ns())
             self._workers.notify(lambda: deliver(targets, alarm))
 
     async def _record(self, mirror_id: str | None, change: Change) -> None:
@@ -127,30 +121,27 @@ class Ledger:
         if written and self._unrecorded.get(key, (None, 0))[0] is change:
             del self._unrecorded[key]
 
-    def shown(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def shown(self, rows: list[AlarmRecord]) -> list[AlarmRecord]:
         """Recorded alarms with current values, after those not yet recorded."""
         names = {w.definition.id: name for name, w in self._scheduler.mirrors.items()}
-        known = {(row["mirror_id"], row["kind"]) for row in rows if row["cleared_ns"] is None}
+        known = {(row.mirror_id, row.kind) for row in rows if row.cleared_ns is None}
         late = [
-            {
-                **AlarmRow(0, mirror_id, *change.finding, at_ns, None)._asdict(),
-                "mirror": names.get(mirror_id or "", ""),
-            }
+            AlarmRecord(0, mirror_id, *change.finding, at_ns, None, names.get(mirror_id or "", ""))
             for (mirror_id, kind), (change, at_ns) in self._unrecorded.items()
             if change.raised and (mirror_id, kind) not in known
         ]
         return [self._as_it_is_now(row) for row in late + rows]
 
-    def _as_it_is_now(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _as_it_is_now(self, row: AlarmRecord) -> AlarmRecord:
         """A recorded active alarm, with its current level and text."""
-        watched = self._scheduler.mirrors.get(row["mirror"])
+        watched = self._scheduler.mirrors.get(row.mirror)
         alarms = watched.alarms if watched else self.host_alarms
-        now = alarms.up.get(row["kind"])
-        if row["cleared_ns"] is not None or now is None:
+        now = alarms.up.get(row.kind)
+        if row.cleared_ns is not None or now is None:
             return row
-        return row | {"level": now.level, "text": now.text}
+        return row._replace(level=now.level, text=now.text)
 
 
-def _left_behind(service: Service) -> tuple[list[AlarmRow], Any, int]:
+def _left_behind(service: Service) -> tuple[list[AlarmRecord], Any, int]:
     book = service.catalogue
     return book.alarms(up=True), book.fact("clock_doubt"), int(book.fact("seen_ns") or 0)

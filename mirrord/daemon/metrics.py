@@ -11,11 +11,11 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from mirrord.core.records import Finding
+from mirrord.core.states import State
 from mirrord.daemon.status_store import StatusStore
-from mirrord.scheduler.health import Finding
 from mirrord.scheduler.jobs import Job, Outcome
 from mirrord.scheduler.scheduler import Scheduler
-from mirrord.system import clock
 
 _DURATIONS_S = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000)
 
@@ -101,22 +101,23 @@ class Metrics:
 
     def count(self, job: Job, outcome: Outcome) -> None:
         """A job ended."""
-        name, data = job.name, outcome.data
+        name, update = job.name, outcome.update
         result = outcome.status if outcome.error is None else outcome.error.code
         self._runs.labels(name, job.verb, job.cause, result).inc()
         if job.number > 1:
             self._retries.labels(name).inc()
-        if outcome.error is not None or "stream_bytes" not in data:
+        if update is None or not update.snapshot:
             return
-        self._bytes.labels(name).inc(data["stream_bytes"])
-        self._added.labels(name).inc(data.get("added_bytes", 0))
-        self._resumed.labels(name).inc(data.get("resumed_bytes", 0))
-        self._throttled.labels(name).inc(data.get("throttled_s", 0))
+        self._bytes.labels(name).inc(update.stream_bytes)
+        self._added.labels(name).inc(update.added_bytes)
+        self._resumed.labels(name).inc(update.resumed_bytes)
+        self._throttled.labels(name).inc(update.throttled_s)
         self._duration.labels(name).observe(outcome.duration_s)
-        for phase, spent_s in data.get("phases", {}).items():
+        for phase, spent_s in update.phases.items():
             self._phases.labels(name, phase).inc(spent_s)
-        for state, blocks in (data.get("block_states") or {}).items():
-            self._blocks.labels(name, state).set(blocks)
+        if update.block_states is not None:
+            for state, blocks in update.block_states._asdict().items():
+                self._blocks.labels(name, state).set(blocks)
 
     def failed(self, name: str, verb: str, code: str) -> None:
         """A command that did not wait in the queue failed."""
@@ -151,36 +152,30 @@ class _Now(Collector):
             "1 if the last command of this kind failed.",
             labels=["mirror", "verb"],
         )
-        now_ns = clock.now_ns()
-        for row in self._store.rows():
-            name = str(row["name"])
+        for status in self._store.rows():
+            name, reading = status.name, status.reading
             watched = self._scheduler.mirrors.get(name)
-            last = row["last_transfer"]
             values = {
-                "lag_seconds": row["lag_s"],
-                "rpo_seconds": row["rpo_s"],
-                "rpo_used_ratio": row["rpo_used"],
+                "lag_seconds": status.lag_s,
+                "rpo_seconds": reading.rpo_s,
+                "rpo_used_ratio": status.lag.used,
                 "expected_lag_seconds": (
                     watched.schedule.period_s if watched and watched.schedule else None
                 ),
-                "mirrored": float(row["state"] == "mirrored"),
-                "quiesced": float(bool(row["quiesced"])),
-                "running": float(row["running"] is not None),
-                "next_run_timestamp_seconds": row["next_ns"] / 1e9 if row["next_ns"] else None,
-                "checkpoint_bytes": row["checkpoint_bytes"],
-                "checkpoint_age_seconds": (
-                    (now_ns - last["started_ns"]) / 1e9
-                    if last and row["checkpoint_bytes"]
-                    else None
-                ),
+                "mirrored": float(reading.state is State.MIRRORED),
+                "quiesced": float(reading.quiesced),
+                "running": float(status.running is not None),
+                "next_run_timestamp_seconds": status.next_ns / 1e9 if status.next_ns else None,
+                "checkpoint_bytes": reading.checkpoint.size_bytes,
+                "checkpoint_age_seconds": status.checkpoint_age_s,
             }
             for key, value in values.items():
                 if value is not None:
                     gauges[key].add_metric([name], value)
-            for failure in row["failures"]:
-                failures.add_metric([name, failure["verb"]], 1)
-            for alarm in row["alarms"]:
-                alarms.add_metric([name, alarm["kind"], alarm["level"]], 1)
+            for failure in reading.failures:
+                failures.add_metric([name, failure.verb], 1)
+            for alarm in status.alarms:
+                alarms.add_metric([name, alarm.kind, alarm.level], 1)
         yield from gauges.values()
         yield alarms
         yield failures

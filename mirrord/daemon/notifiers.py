@@ -6,12 +6,26 @@ import http.client
 import json
 import urllib.parse
 import urllib.request
-from typing import Any
+from typing import Any, NamedTuple
 
 from mirrord.config.host import AlarmTargets
 from mirrord.core.errors import MirrordError
+from mirrord.core.records import AlarmKind, Level
 from mirrord.daemon.journal import say
 from mirrord.system import command
+
+
+class Notice(NamedTuple):
+    """A change of an alarm, as the targets get it (docs/alarms.md). mirror: "" for the host. state:
+    raised or cleared.
+    """
+
+    mirror: str
+    kind: AlarmKind
+    level: Level
+    text: str
+    state: str
+    at_ns: int
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -25,7 +39,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 _OPENER = urllib.request.build_opener(_NoRedirect)
 
 
-def deliver(targets: AlarmTargets, alarm: dict[str, Any]) -> None:
+def deliver(targets: AlarmTargets, alarm: Notice) -> None:
     """Notify all targets; a target that fails is only logged."""
     if targets.program:
         _run(targets, alarm)
@@ -33,8 +47,10 @@ def deliver(targets: AlarmTargets, alarm: dict[str, Any]) -> None:
         _post(targets, alarm)
 
 
-def _run(targets: AlarmTargets, alarm: dict[str, Any]) -> None:
-    environment = {f"MIRRORD_ALARM_{key.upper()}": str(value) for key, value in alarm.items()}
+def _run(targets: AlarmTargets, alarm: Notice) -> None:
+    environment = {
+        f"MIRRORD_ALARM_{key.upper()}": str(value) for key, value in alarm._asdict().items()
+    }
     try:
         done = command.run(targets.program, timeout_s=targets.timeout_s, environment=environment)
     except (MirrordError, OSError) as error:
@@ -49,10 +65,10 @@ def _run(targets: AlarmTargets, alarm: dict[str, Any]) -> None:
         )
 
 
-def _post(targets: AlarmTargets, alarm: dict[str, Any]) -> None:
+def _post(targets: AlarmTargets, alarm: Notice) -> None:
     request = urllib.request.Request(  # noqa: S310 - http and https only: config.host checks
         targets.webhook,
-        data=json.dumps(alarm).encode(),
+        data=json.dumps(alarm._asdict()).encode(),
         headers={"Content-Type": "application/json", "User-Agent": "mirrord"},
         method="POST",
     )

@@ -22,22 +22,22 @@ def report(job: Job, outcome: Outcome) -> None:
             code=outcome.error.code,
         )
         return
-    if "stream_bytes" not in outcome.data:
+    update = outcome.update
+    if update is None or not update.snapshot:
         if job.verb != "update":
             say("info", f"{job.name}: {job.verb} {outcome.status} in {duration}", **facts)
         return
-    size, data = int(outcome.data["stream_bytes"]), outcome.data
-    waited = data.get("throttled_s", 0.0)
+    size, waited = update.stream_bytes, update.throttled_s
     throttled = f", {format_duration(waited)} of it throttled" if waited > 0.1 else ""
     resumed = (
-        f", after {format_size(data['resumed_bytes'])} of an earlier attempt"
-        if data.get("resumed_bytes")
+        f", after {format_size(update.resumed_bytes)} of an earlier attempt"
+        if update.resumed_bytes
         else ""
     )
     say(
         "info",
         f"{job.name}: {job.verb} ({job.cause}) done: {format_size(size)} in {duration}"
-        f"{throttled}{resumed}, now shows {data.get('snapshot', '')}",
+        f"{throttled}{resumed}, now shows {update.snapshot}",
         **facts,
         bytes=size,
         duration_s=round(outcome.duration_s, 3),

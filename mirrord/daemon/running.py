@@ -1,23 +1,23 @@
-"""The progress of a running job: written by its thread, read by the event loop."""
+"""The progress of a running verb: written by its thread, read by the event loop."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from mirrord.core.results import Silent, Watcher
 from mirrord.core.states import Activity
+from mirrord.core.status import RunningVerb, VerbProgress
 from mirrord.scheduler.watched import Watched
 from mirrord.system import clock
 
 
 class Running:
-    """The watcher of one job: keeps what `status` shows, and tells the one who asked too.
+    """The watcher of one verb: keeps what `status` shows, and tells the one who asked too.
 
     Written by one thread and read by another: each field is replaced whole.
     """
 
-    def __init__(self, watched: Watched | None, also: Watcher | None = None) -> None:
-        self._watched, self._also = watched, also or Silent()
+    def __init__(self, purpose: str, watched: Watched | None, also: Watcher | None = None) -> None:
+        """watched: learns when bytes move; None for a verb that did not wait in the queue."""
+        self.purpose, self._watched, self._also = purpose, watched, also or Silent()
         self.started_s = clock.monotonic_s()
         self.now = Activity.IDLE
         self.snapshot = ""
@@ -51,21 +51,13 @@ class Running:
         passed_s = clock.monotonic_s() - self._begun_s
         return (self.done_bytes - self._begun_bytes) / passed_s if passed_s > 0 else 0.0
 
-    def left_s(self) -> float | None:
-        """The remaining time at that rate; None when unknown."""
-        rate = self.rate_bytes_s()
-        if self.now is not Activity.TRANSFERRING or rate <= 0:
-            return None
-        return max(0, self.estimate_bytes - self.done_bytes) / rate
-
-    def as_dict(self, pid: int, purpose: str) -> dict[str, Any]:
-        """As `status` shows it (docs/cli-json.md)."""
-        found: dict[str, Any] = {"pid": pid, "purpose": purpose, "activity": self.now.value}
-        if self.snapshot:
-            found |= {
-                "snapshot": self.snapshot,
-                "estimate_bytes": self.estimate_bytes,
-                "done_bytes": self.done_bytes,
-                "rate_bytes_s": round(self.rate_bytes_s()),
-            }
-        return found
+    def verb(self, pid: int) -> RunningVerb:
+        """As `status` shows it."""
+        if not self.snapshot:
+            return RunningVerb(pid, self.purpose, VerbProgress(self.now))
+        rate = round(self.rate_bytes_s())
+        return RunningVerb(
+            pid,
+            self.purpose,
+            VerbProgress(self.now, self.snapshot, self.estimate_bytes, self.done_bytes, rate),
+        )

@@ -76,12 +76,11 @@ def prepare(
         arguments = catalogue.begin(
             mirror_id,
             verb.value,
-            {},
             name=lambda sequence: names.snapshot_name(mirror_id, moment_ns, sequence),
         )
-        snapshot = take(str(arguments["name"]))
+        snapshot = take(arguments.name)
         if snapshot.guid not in there:
-            return snapshot, int(arguments["sequence"])
+            return snapshot, arguments.sequence
         catalogue.end(mirror_id)
     raise InvariantError("no free snapshot name was found")
 

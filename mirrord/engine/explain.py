@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mirrord.core.errors import MirrordError
 from mirrord.core.results import Result
-from mirrord.core.states import State
+from mirrord.core.states import LIVE_VERBS, State
+from mirrord.core.status import MirrorStatus
 from mirrord.core.units import format_size
 from mirrord.engine import plan, report
 from mirrord.engine.mirror import Mirror, one_line
@@ -16,44 +15,42 @@ from mirrord.system.waiting import LOOK_S
 def explain(mirror: Mirror) -> Result:
     """Why things are as they are, and which command changes it: one finding a line."""
     found = report.status(mirror)
-    row = report.row_of(mirror, "")
     findings = [
-        f"State: {found['state']}; activity: {found['activity']}.",
+        f"State: {found.state}; activity: {found.activity.value}.",
         *_explain_base(mirror, found),
         *_explain_last(mirror),
     ]
-    if row.quiesced:
+    if found.reading.quiesced:
         findings.append(f"It is quiesced: no transfer starts until 'mirrord resume {mirror.name}'.")
-    if found["running"]:
-        running = found["running"]
+    if running := found.running:
         findings.append(
-            f"Process {running['pid']} holds it ({running['purpose']}). "
+            f"Process {running.pid} holds it ({running.purpose}). "
             f"'mirrord abort {mirror.name}' stops that."
         )
-    if found["checkpoint_bytes"]:
+    if saved_bytes := found.reading.checkpoint.size_bytes:
         findings.append(
-            f"An interrupted transfer left a checkpoint of "
-            f"{format_size(found['checkpoint_bytes'])}: the next transfer resumes from there."
+            f"An interrupted transfer left a checkpoint of {format_size(saved_bytes)}: the next "
+            "transfer resumes from there."
         )
     operation = mirror.catalogue.operation(mirror.id)
-    if operation and operation.verb not in report.DECIDED and not found["running"]:
+    if operation and operation.verb not in LIVE_VERBS and not found.running:
         findings.append(
             f"An interrupted {operation.verb} (phase {operation.phase}) will be recovered by the "
             "next command that changes this mirror."
         )
-    for problem in found["problems"]:
+    for problem in found.problems:
         findings.append(f"Problem: {problem}.")
-    findings.extend(found["notes"])
+    findings.extend(found.reading.notes)
     source_facts, trouble = report.facts_of(mirror.source)
     if trouble:
         findings.append(f"The source cannot be reached: {trouble}.")
     elif source_facts:
         findings.extend(f"Source: {report.sentence(note)}" for note in source_facts.notes)
-    return Result(str(found["state"]), "\n".join(findings), {"findings": findings})
+    return Result(found.state, "\n".join(findings), {"findings": findings})
 
 
-def _explain_base(mirror: Mirror, found: dict[str, Any]) -> list[str]:
-    if found["state"] == State.UNINITIALIZED.value:
+def _explain_base(mirror: Mirror, found: MirrorStatus) -> list[str]:
+    if found.reading.state is State.UNINITIALIZED:
         return [f"Nothing has been transferred yet: run 'mirrord initialize {mirror.name}'."]
     try:
         with mirror.waiting.hurried(LOOK_S):
@@ -64,7 +61,7 @@ def _explain_base(mirror: Mirror, found: dict[str, Any]) -> list[str]:
     newest = common.name if common else "none"
     count = len({s.guid for s in here if s.intact} & {s.guid for s in there if s.intact})
     lines = [f"Common snapshots: {count}; the newest is {newest}."]
-    if found["state"] == State.BROKEN_OFF.value:
+    if found.reading.state is State.BROKEN_OFF:
         lines.append(
             f"It is broken off: 'mirrord resync {mirror.name}' (source wins) or 'mirrord reverse "
             f"{mirror.name}' (destination becomes the source) continues from there."

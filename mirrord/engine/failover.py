@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from mirrord.catalogue.arguments import Arguments
 from mirrord.config.together import check_together
 from mirrord.core import names
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import Diverged, MirrordError, Refused
 from mirrord.core.model import Divergence, OpenWriter, Role, Snapshot, VolumeFacts
 from mirrord.core.relationship import Intent
-from mirrord.core.results import Result
+from mirrord.core.results import Document, Result
 from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.text import escaped
 from mirrord.core.units import format_size
@@ -55,7 +56,7 @@ class FailbackPlan(NamedTuple):
     lines: tuple[str, ...]
     writers: tuple[OpenWriter, ...] = ()
 
-    def data(self) -> dict[str, object]:
+    def data(self) -> Document:
         """As `--json` prints it."""
         lost = self.lost
         return {
@@ -103,7 +104,7 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
             return Result(verdict.status, f"'{mirror.name}' is already broken off.", {"view": view})
         chosen = pick_snapshot(mirror, snapshot) if snapshot is not None else None
         guid, epoch = chosen.guid if chosen else None, relation.next_epoch(mirror)
-        arguments = {"guid": guid, "epoch": epoch}
+        arguments = Arguments(guid=guid or "", epoch=epoch)
         trouble += _tolerated(lambda: mirror.catalogue.begin(mirror.id, "break", arguments))
         _tolerated(lambda: relation.begin_epoch(mirror, epoch, Intent.BROKEN_OFF, alone=True))
         try:
@@ -219,7 +220,7 @@ def resync(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
             failover_steps.refuse_writers(mirror.destination, mirror.name)
         if recovered.pending is not None:
             recovery.drop(mirror, recovered.pending)
-        begin_failback(mirror, failback, mirror.destination, {})
+        begin_failback(mirror, failback, mirror.destination, Arguments())
         finished = carry_out(mirror)
         return _then_update(finished, failback)
 
@@ -235,7 +236,7 @@ def carry_out(mirror: Mirror) -> Finished:
 
 
 def begin_failback(
-    mirror: Mirror, failback: FailbackPlan, loser: Driver, arguments: dict[str, object]
+    mirror: Mirror, failback: FailbackPlan, loser: Driver, arguments: Arguments
 ) -> None:
     """Record the confirmation, and a mark of the losing side at this moment: recovery finishes the
     verb by itself only while the mark still matches.
@@ -243,20 +244,20 @@ def begin_failback(
     The losing side is kept under a name with a sequence number that was never used before, so that
     no earlier diverged snapshot can be taken for this one.
     """
-    known = {
-        "guid": failback.base.guid,
-        "base_name": failback.base.name,
-        "taken_ns": failback.base.taken_at_ns,
-        "mark": loser.mark(),
-        "epoch": relation.next_epoch(mirror),
-    }
-    needed = {failback.base.guid, str(arguments.get("base"))}
+    arguments = arguments._replace(
+        guid=failback.base.guid,
+        base_name=failback.base.name,
+        taken_ns=failback.base.taken_at_ns,
+        mark=loser.mark(),
+        epoch=relation.next_epoch(mirror),
+    )
+    needed = {failback.base.guid} | ({arguments.base} if arguments.base else set())
     pinning.add(mirror, [mirror.destination, mirror.source], needed)
     moment_ns = clock.now_ns()
     mirror.catalogue.begin(
         mirror.id,
         failback.verb.value,
-        {**known, **arguments},
+        arguments,
         name=lambda sequence: names.diverged_name(mirror.id, moment_ns, sequence),
     )
 
@@ -310,12 +311,12 @@ def reverse(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
             failback = _plan_reverse(mirror, planned=planned)
         elif recovered.pending is not None:
             recovery.drop(mirror, recovered.pending)
-        arguments: dict[str, object] = {
-            "new_source": str(mirror.definition.destination),
-            "new_destination": str(mirror.definition.source),
-            "planned": planned,
-            "force": force,
-        }
+        arguments = Arguments(
+            new_source=str(mirror.definition.destination),
+            new_destination=str(mirror.definition.source),
+            planned=planned,
+            force=force,
+        )
         with mirror.source_locked():
             begin_failback(mirror, failback, mirror.source, arguments)
             finished = carry_out(mirror)
@@ -454,9 +455,9 @@ def _then_update(finished: Finished, failback: FailbackPlan) -> Result:
             mirror.id, "warning", f"{verb.value} is done, but its update failed: {one_line(error)}"
         )
         if isinstance(error, MirrordError):
-            error.hint = (
+            error.prepend_hint(
                 f"The {verb.value} itself is done; 'mirrord update {mirror.name}' retries the "
-                f"update. {error.hint}"
+                "update."
             )
         raise
     lines = [head]
@@ -464,4 +465,4 @@ def _then_update(finished: Finished, failback: FailbackPlan) -> Result:
         lines.append(f"The losing side is kept as {finished.kept}.")
     lines += [*(f"Warning: {line}" for line in finished.lines), result.text]
     data = {**failback.data(), **result.data, "kept_as": finished.kept}
-    return Result("done", "\n".join(lines), data)
+    return Result("done", "\n".join(lines), data, result.update)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import NamedTuple
 
 from mirrord.catalogue.store import Confirmed, Operation, TransferBegin
@@ -64,14 +65,14 @@ def _begin_epoch(
     mirror: Mirror, operation: Operation, intent: Intent, *, turned: bool = False
 ) -> None:
     """The first effect of a confirmed verb."""
-    epoch = operation.arguments.get("epoch")
+    epoch = operation.arguments.epoch
     if epoch is not None:
-        relation.begin_epoch(mirror, int(epoch), intent, turned=turned)
+        relation.begin_epoch(mirror, epoch, intent, turned=turned)
 
 
 def _break(mirror: Mirror, operation: Operation) -> Finished:
     _begin_epoch(mirror, operation, Intent.BROKEN_OFF)
-    make_live(mirror.destination.present(), operation.arguments.get("guid"))
+    make_live(mirror.destination.present(), operation.arguments.guid or None)
     mirror.catalogue.end(
         mirror.id,
         state=State.BROKEN_OFF,
@@ -95,19 +96,17 @@ def _resync(mirror: Mirror, operation: Operation) -> Finished:
 
 def _roll_back(mirror: Mirror, operation: Operation, done: str, where: str) -> Finished:
     arguments = operation.arguments
-    kept = mirror.destination.rollback(
-        str(arguments["guid"]), mirror_id=mirror.id, keep_as=str(arguments["name"])
-    )
+    kept = mirror.destination.rollback(arguments.guid, mirror_id=mirror.id, keep_as=arguments.name)
     mirror.catalogue.end(
         mirror.id,
         state=State.MIRRORED,
-        confirmed=Confirmed(str(arguments["guid"]), int(arguments["taken_ns"])),
+        confirmed=Confirmed(arguments.guid, arguments.taken_ns),
         event=("info", _event(done, kept, where)),
     )
     lines = still_written(mirror.destination, kept)
     for line in lines:
         mirror.catalogue.add_event(mirror.id, "warning", line)
-    return Finished(mirror, str(arguments["base_name"]), kept, lines)
+    return Finished(mirror, arguments.base_name, kept, lines)
 
 
 def still_written(driver: Driver, kept: str | None) -> tuple[str, ...]:
@@ -130,18 +129,20 @@ def _reverse(mirror: Mirror, operation: Operation) -> Finished:
     acknowledged before, and none is acknowledged after it.
     """
     arguments, phase = operation.arguments, operation.phase
-    new_source = parse_endpoint(str(arguments["new_source"]))
-    new_destination = parse_endpoint(str(arguments["new_destination"]))
+    new_source = parse_endpoint(arguments.new_source)
+    new_destination = parse_endpoint(arguments.new_destination)
     if phase == "begun":
         # A destination that is already live has everything: later changes of the source are not
         # meant for it.
-        if arguments["planned"] and mirror.destination.facts().role is not Role.LIVE:
+        if arguments.planned and mirror.destination.facts().role is not Role.LIVE:
             last = _freeze_and_ship(mirror, operation)
-            known: dict[str, object] = {"mark": mirror.source.mark()}
-            if last is not None:
-                known |= {"guid": last.guid, "base_name": last.name}
-                known["taken_ns"] = last.taken_at_ns
-            mirror.catalogue.advance(mirror.id, "begun", **known)
+            advance = partial(mirror.catalogue.advance, mirror.id, "begun")
+            mark = mirror.source.mark()
+            if last is None:
+                advance(mark=mark)
+            else:
+                guid, name, taken_ns = last.guid, last.name, last.taken_at_ns
+                advance(mark=mark, guid=guid, base_name=name, taken_ns=taken_ns)
         make_live(mirror.destination)
         mirror.catalogue.advance(mirror.id, "promoted")
         operation, phase = begun(mirror), "promoted"
@@ -161,13 +162,13 @@ def _freeze_and_ship(mirror: Mirror, operation: Operation) -> Snapshot | None:
     None when nothing had changed.
     """
     arguments = operation.arguments
-    base = str(arguments["guid"])
+    base = arguments.guid
     mirror.source.freeze()
-    if not arguments["force"]:
+    if not arguments.force:
         refuse_writers(mirror.source, mirror.name)  # some may have started since the plan
     last = None
     if mirror.source.changed_since(base):
-        name = names.snapshot_name(mirror.id, clock.now_ns(), int(arguments["sequence"]))
+        name = names.snapshot_name(mirror.id, clock.now_ns(), arguments.sequence)
         last = mirror.take_snapshot(name, alone=True)
         begin = TransferBegin(
             os.urandom(8).hex(),
@@ -175,7 +176,7 @@ def _freeze_and_ship(mirror: Mirror, operation: Operation) -> Snapshot | None:
             base,
             "",
             last,
-            int(arguments["sequence"]),
+            arguments.sequence,
             show=True,
             source=str(mirror.source),
         )
@@ -223,8 +224,8 @@ def _restore(mirror: Mirror, operation: Operation) -> Finished:
 
 def _restore_held(mirror: Mirror, operation: Operation, stack: ExitStack) -> Finished:
     arguments, phase = operation.arguments, operation.phase
-    guid, base = str(arguments["guid"]), arguments.get("base")
-    kept = arguments.get("kept")
+    guid, base = arguments.guid, arguments.base
+    kept = arguments.kept
     mirror.watcher.activity(Activity.RESYNCING, str(mirror.source))
     _begin_epoch(mirror, operation, Intent.MIRRORED)
     if phase == "begun":
@@ -232,24 +233,22 @@ def _restore_held(mirror: Mirror, operation: Operation, stack: ExitStack) -> Fin
             mirror.source.prepare(mirror.id, in_place=True)
             stack.enter_context(mirror.source_locked())  # nothing could be locked before
         else:
-            kept = mirror.source.rollback(
-                str(base), mirror_id=mirror.id, keep_as=str(arguments["name"])
-            )
+            kept = mirror.source.rollback(base, mirror_id=mirror.id, keep_as=arguments.name)
         mirror.catalogue.advance(mirror.id, "prepared", kept=kept)
         phase = "prepared"
     if phase == "prepared":
         if base != guid:
-            _transfer_back(mirror, guid, base, str(arguments["name"]))
+            _transfer_back(mirror, guid, base, arguments.name)
         mirror.catalogue.advance(mirror.id, "transferred")
     if mirror.source.facts().role is Role.MIRROR:
         mirror.source.promote(guid)
     mirror.catalogue.end(
         mirror.id,
-        event=("info", _event(f"restored the source to {arguments['chosen']}", kept, "source")),
+        event=("info", _event(f"restored the source to {arguments.chosen}", kept, "source")),
     )
     relation.ensure(mirror)
     lines = still_written(mirror.source, kept)
-    return Finished(mirror, str(arguments["chosen"]), kept, lines)
+    return Finished(mirror, arguments.chosen, kept, lines)
 
 
 def _transfer_back(mirror: Mirror, guid: str, base: str | None, name: str) -> None:

@@ -5,8 +5,8 @@ dispatched, so that commands that failed before they held the mirror are include
 from __future__ import annotations
 
 from mirrord.catalogue.store import Catalogue
-from mirrord.catalogue.watchbook import FailureRow
 from mirrord.core.errors import Aborted, Busy, MirrordError, NotFound, Refused, UsageError
+from mirrord.core.records import FailureRecord
 from mirrord.core.states import Refusal, Verb, judge
 from mirrord.system import clock
 
@@ -38,7 +38,7 @@ def failed(
         if isinstance(verdict, Refusal):
             return
     book.add_failure(
-        mirror_id, FailureRow(kind, verb.value, clock.now_ns(), error.code, str(error))
+        mirror_id, FailureRecord(kind, verb.value, clock.now_ns(), error.code, str(error))
     )
     if row is not None:
         book.add_event(mirror_id, "error", f"{verb.value} failed: {error}")

@@ -10,7 +10,7 @@ from functools import partial
 from mirrord.catalogue.store import Catalogue, Confirmed, MirrorRow
 from mirrord.config.definitions import Definitions
 from mirrord.core import names
-from mirrord.core.errors import Busy, Damaged, MirrordError, Refused
+from mirrord.core.errors import MIRROR, Busy, Damaged, MirrordError, Refused
 from mirrord.core.model import Definition, Endpoint, Role, Snapshot, VolumeFacts
 from mirrord.core.relationship import Relationship
 from mirrord.core.results import Watcher
@@ -183,11 +183,25 @@ class Mirror:
             facts = self.destination.facts()
             if facts.role is Role.ABSENT:
                 # Perhaps not mounted: nothing is known, so nothing is recorded.
-                return MirrorRow(self.id, State.UNINITIALIZED, False, 0, 0)
+                return self.row_seen(None)
             self._take_from_ends(facts, self.destination.snapshots())
             row = self.catalogue.mirror(self.id)
             assert row is not None
         return row
+
+    def row_seen(self, facts: VolumeFacts | None) -> MirrorRow:
+        """The same for who only looks: what is rebuilt is not recorded. facts: of the destination,
+        None when it cannot be reached.
+        """
+        row = self.catalogue.mirror(self.id)
+        if row is not None:
+            return row
+        if facts is None or facts.role is Role.ABSENT:
+            return MirrorRow(self.id, State.UNINITIALIZED, False, 0, 0)
+        snapshots = self.destination.snapshots()
+        confirmed = _confirmed(facts, snapshots)
+        state = self._state_at_ends(facts, snapshots)
+        return MirrorRow(self.id, state, False, 0, confirmed.at_ns, confirmed_guid=confirmed.guid)
 
     def outdated(self, listed: list[Snapshot] | None = None) -> bool:
         """Whether the catalogue was older than the volumes (it was restored from a backup): they
@@ -231,32 +245,33 @@ class Mirror:
         if facts.role is not Role.ABSENT:
             self._take_from_ends(facts, self.destination.snapshots())
 
-    def _take_from_ends(self, facts: VolumeFacts, snapshots: list[Snapshot]) -> None:
-        """Rebuild the mirror's records from the destination."""
+    def _state_at_ends(self, facts: VolumeFacts, snapshots: list[Snapshot]) -> State:
+        """The state by what the destination has."""
         ours = [one for one in snapshots if names.sequence_of(one.name, self.id)]
         if facts.role is Role.LIVE and (facts.origin or ours):
-            state = State.BROKEN_OFF
-        elif facts.role is Role.FOREIGN and ours:
-            state = State.MIRRORED  # its mirrord record was lost
-        elif (
-            facts.role is Role.MIRROR and facts.mirror_id in ("", self.id) and (facts.shown or ours)
-        ):
-            state = State.MIRRORED
-        else:
-            state = State.UNINITIALIZED
+            return State.BROKEN_OFF
+        if facts.role is Role.FOREIGN and ours:
+            return State.MIRRORED  # its mirrord record was lost
+        if facts.role is Role.MIRROR and facts.mirror_id in ("", self.id) and (facts.shown or ours):
+            return State.MIRRORED
+        return State.UNINITIALIZED
+
+    def _take_from_ends(self, facts: VolumeFacts, snapshots: list[Snapshot]) -> None:
+        """Rebuild the mirror's records from the destination."""
+        state = self._state_at_ends(facts, snapshots)
         sequence = self._last_sequence(snapshots)
-        shown = facts.shown or facts.origin or ""
-        taken = {s.guid: s.taken_at_ns for s in snapshots}
+        confirmed = _confirmed(facts, snapshots)
         if state is State.BROKEN_OFF:
             # Later ones were taken after the break, for mirrors that have this volume as source.
             guids = [s.guid for s in snapshots]
-            snapshots = snapshots[: guids.index(shown) + 1] if shown in taken else []
+            at = guids.index(confirmed.guid) + 1 if confirmed.guid in guids else 0
+            snapshots = snapshots[:at]
         self.catalogue.adopt(
             self.id,
             state,
             snapshots if state is not State.UNINITIALIZED else [],
             sequence=sequence,
-            confirmed=Confirmed(shown, taken.get(shown, 0)),
+            confirmed=confirmed,
         )
 
     def _last_sequence(self, there: list[Snapshot]) -> int:
@@ -321,7 +336,7 @@ class Mirror:
         this mirror has a hook that prepares the source.
         """
         self.watcher.activity(Activity.SNAPSHOTTING, name)
-        self.run.tell(activity=Activity.SNAPSHOTTING.value)
+        self.run.enter(Activity.SNAPSHOTTING)
         alone = alone or bool(self.definition.hooks.before_snapshot)
         together = None if alone else self.context.together
         with self.source_locked():
@@ -393,8 +408,8 @@ def check_source(facts: VolumeFacts, where: str, mirror_id: str) -> None:
             where=where,
             why=note or "nothing is at that path",
             hint="Check the path, and that its file system is mounted. 'btrfs subvolume create' or "
-            "'mirrord volume create' creates a new one; 'mirrord restore NAME --all' recovers a "
-            "lost one.",
+            f"'mirrord volume create' creates a new one; 'mirrord restore {MIRROR} --all' recovers "
+            "a lost one.",
         )
     if facts.role is Role.MIRROR and facts.mirror_id == mirror_id:
         raise Refused(
@@ -403,8 +418,8 @@ def check_source(facts: VolumeFacts, where: str, mirror_id: str) -> None:
             why="a 'restore --all' was given up before it had finished, or the catalogue is from "
             "before the mirror was reversed",
             hint="If the mirror was reversed, record which site is the source: 'mirrord takeover "
-            "NAME --source SITE'. If a 'restore --all' was given up, run it again: 'mirrord "
-            "restore NAME --all'.",
+            f"{MIRROR} --source SITE'. If a 'restore --all' was given up, run it again: 'mirrord "
+            f"restore {MIRROR} --all'.",
         )
     if facts.role is Role.MIRROR and facts.shown:
         return  # a cascade: what it shows is replicated
@@ -422,6 +437,13 @@ def check_source(facts: VolumeFacts, where: str, mirror_id: str) -> None:
         hint="To convert a folder, use 'btrfs subvolume create NEW' and 'cp -a --reflink'; to "
         "create a block volume, use 'mirrord volume create'.",
     )
+
+
+def _confirmed(facts: VolumeFacts, snapshots: list[Snapshot]) -> Confirmed:
+    """What the destination shows, or was made writable from, and when the source was like that."""
+    shown = facts.shown or facts.origin or ""
+    taken = {one.guid: one.taken_at_ns for one in snapshots}
+    return Confirmed(shown, taken.get(shown, 0))
 
 
 def check_destination(facts: VolumeFacts, mirror: Mirror) -> None:

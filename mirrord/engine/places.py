@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mirrord.core.errors import Refused
+from mirrord.core.errors import MIRROR, Refused
 from mirrord.core.model import Endpoint, VolumeFacts
 from mirrord.engine.mirror import Mirror
 
@@ -56,7 +56,7 @@ def _check_mounted(mirror: Mirror, endpoint: Endpoint, facts: VolumeFacts, where
             where=where,
             why=f"{facts.filesystem} is mounted at {mount}, but the mirror was initialized from "
             f"{known[1]}",
-            hint=f"Mount the right one at {mount}. If its disk was lost, 'mirrord restore NAME "
+            hint=f"Mount the right one at {mount}. If its disk was lost, 'mirrord restore {MIRROR} "
             "--all' creates the source again on this one.",
         )
 

@@ -6,7 +6,7 @@ destination shows; after a failure it is the newest snapshot that both ends have
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from mirrord.core.model import Snapshot, SnapshotKind
@@ -163,7 +163,7 @@ def plan_prune(
     snapshots: Sequence[Snapshot],
     *,
     keep: int,
-    mine: Mapping[str, object],
+    mine: Collection[str],
     protected: Collection[str],
 ) -> list[Snapshot]:
     """The reference snapshots to delete: of `mine`, all but the `keep` newest and the protected.

@@ -60,7 +60,7 @@ def _stop(mirror: Mirror, verb: Verb) -> bool:
         if not stopped:
             mirror.watcher.activity(Activity.ABORTING, str(holder))
         stopped = True
-        if mirror.run.read().get("activity") != Activity.ABORTING.value:
+        if mirror.run.read().activity is not Activity.ABORTING:
             # Repeat the request: one made just before the verb began was discarded by it.
             mirror.run.request_abort(f"'mirrord {verb.value}'")
         waited_s = clock.monotonic_s() - started_s

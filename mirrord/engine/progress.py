@@ -8,6 +8,7 @@ from typing import Protocol
 
 from mirrord.core.errors import Aborted
 from mirrord.core.states import Activity
+from mirrord.core.status import VerbProgress
 from mirrord.system import clock
 
 _WRITE_EVERY_S = 0.1
@@ -41,7 +42,7 @@ class RunFiles:
         self._abort = folder / f"{name}.abort"
         #: Whether this process holds the gate (`preempt.first`).
         self.goes_first = False
-        self._state: dict[str, object] = {}
+        self._state = VerbProgress()
         self._written_s = 0.0
         #: What this process's last transfer moved (complete or not) and since when, and the
         #: estimate.
@@ -55,7 +56,7 @@ class RunFiles:
         The state is written first: a process that repeats its request until it sees the state must
         not do so after the removal.
         """
-        self._state = {"activity": activity.value}
+        self._state = VerbProgress(activity)
         self._write()
         self._abort.unlink(missing_ok=True)
 
@@ -64,10 +65,14 @@ class RunFiles:
         self._progress.unlink(missing_ok=True)
         self._abort.unlink(missing_ok=True)
 
-    def tell(self, **values: object) -> None:
-        """Report these values to other processes; written at most ten times a second."""
-        changed = "activity" in values and values["activity"] != self._state.get("activity")
-        self._state.update(values)
+    def enter(self, activity: Activity) -> None:
+        """The activity of the verb has changed."""
+        self._tell(self._state._replace(activity=activity))
+
+    def _tell(self, state: VerbProgress) -> None:
+        """Report it to other processes: a new activity at once, else at most ten times a second."""
+        changed = state.activity is not self._state.activity
+        self._state = state
         if changed or clock.monotonic_s() - self._written_s > _WRITE_EVERY_S:
             self._write()
 
@@ -75,32 +80,27 @@ class RunFiles:
         """A transfer starts, or is resumed after `done_bytes`."""
         self.moved_bytes, self.moved_since_s = 0, clock.monotonic_s()
         self.estimate_bytes = estimate_bytes
-        self.tell(
-            activity=Activity.TRANSFERRING.value,
-            snapshot=name,
-            estimate_bytes=estimate_bytes,
-            done_bytes=done_bytes,
-        )
+        self._tell(VerbProgress(Activity.TRANSFERRING, name, estimate_bytes, done_bytes))
 
     def expect(self, estimate_bytes: int, done_bytes: int) -> None:
         """Update the estimate of a running transfer."""
         self.estimate_bytes = estimate_bytes
-        self.tell(estimate_bytes=estimate_bytes, done_bytes=done_bytes)
+        self._tell(self._state._replace(estimate_bytes=estimate_bytes, done_bytes=done_bytes))
 
     def moved(self, stream_bytes: int, done_bytes: int) -> None:
         """`stream_bytes` more bytes were received; `done_bytes` in total."""
         self.moved_bytes += stream_bytes
         passed_s = clock.monotonic_s() - self.moved_since_s
         rate = round(self.moved_bytes / passed_s) if passed_s > 0 else 0
-        self.tell(done_bytes=done_bytes, rate_bytes_s=rate)
+        self._tell(self._state._replace(done_bytes=done_bytes, rate_bytes_s=rate))
 
-    def read(self) -> dict[str, object]:
-        """What the running verb reported last; {} when none runs."""
+    def read(self) -> VerbProgress:
+        """What the running verb reported last."""
         try:
-            state = json.loads(self._progress.read_text())
-        except (OSError, ValueError):
-            return {}
-        return state if isinstance(state, dict) else {}
+            known = json.loads(self._progress.read_text())
+            return VerbProgress(**{**known, "activity": Activity(known["activity"])})
+        except (OSError, ValueError, TypeError, KeyError):
+            return VerbProgress()  # none runs, or one of another version
 
     def request_abort(self, by: str = "'mirrord abort'") -> None:
         """Ask the running verb to end. by: the source of the request, for the message."""
@@ -127,9 +127,11 @@ class RunFiles:
 
     def _write(self) -> None:
         self._written_s = clock.monotonic_s()
+        known = {"activity": self._state.activity.value}
+        known |= {key: one for key, one in self._state._asdict().items() if type(one) in (int, str)}
         new_file = self._progress.with_suffix(".progress.new")
         try:
-            new_file.write_text(json.dumps(self._state))
+            new_file.write_text(json.dumps(known))
             new_file.replace(self._progress)
         except OSError:
             # A full /run must not end a transfer; only `status` reports less.

@@ -8,11 +8,11 @@ clock that jumped, is refused until it is confirmed (`mirrord prune NAME --accep
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mirrord.core.errors import MirrordError, Refused
 from mirrord.core.model import Role, Snapshot, SnapshotKind
-from mirrord.core.results import Result
+from mirrord.core.results import Document, Result
 from mirrord.core.states import Verb
 from mirrord.core.units import format_size
 from mirrord.drivers.contract import Driver
@@ -254,7 +254,7 @@ def prune_now(mirror: Mirror, *, dry_run: bool, accept: bool) -> Result:
                 protected=pinning.reasons(mirror, there, here, names) | protected,
             ),
         ]
-        data = {"dry_run": dry_run, "ends": {end.name: _end_dict(end) for end in ends}}
+        data = {"dry_run": dry_run, "ends": {end.name: _end_document(end) for end in ends}}
         lines = [line for end in ends for line in _end_lines(end)]
         count = sum(len(end.gone) for end in ends)
         if dry_run:
@@ -352,7 +352,7 @@ def _count(count: int) -> str:
     return f"{count} snapshot{'' if count == 1 else 's'}"
 
 
-def _end_dict(end: End) -> dict[str, Any]:
+def _end_document(end: End) -> Document:
     return {
         "volume": str(end.driver),
         "gone": [

@@ -103,7 +103,8 @@ def recover(
         return Recovered()
     if error is None and mirror.outdated():
         return Recovered()  # it is older than the volumes
-    if relation.is_over(mirror, int(operation.arguments.get("epoch", _NO_EPOCH))):
+    epoch = operation.arguments.epoch
+    if relation.is_over(mirror, _NO_EPOCH if epoch is None else epoch):
         text = (
             f"an interrupted {operation.verb} was discarded: the mirror is already in a later epoch"
         )
@@ -200,7 +201,7 @@ def undecided(mirror: Mirror, operation: Operation) -> str:
     if operation.verb == Verb.BREAK.value:
         return ""
     where = _loser(mirror, operation)
-    marks = where.marks(str(operation.arguments.get("mark", "")))
+    marks = where.marks(operation.arguments.mark)
     found = (_undecided_of(operation, *one) for one in zip(where.drivers, marks, strict=True))
     return "; ".join(why for why in found if why)
 
@@ -210,7 +211,7 @@ def _undecided_of(operation: Operation, where: Driver, mark: str) -> str:
     verb, role = Verb(operation.verb), where.facts().role
     if role is Role.MIRROR or (verb is Verb.RESTORE and operation.phase == "transferred"):
         return ""  # set aside already, and read-only since
-    if verb is Verb.RESTORE and role is Role.ABSENT and operation.arguments.get("base") is None:
+    if verb is Verb.RESTORE and role is Role.ABSENT and operation.arguments.base is None:
         return ""
     began = datetime.fromtimestamp(operation.started_ns / 1e9, UTC).astimezone()
     if role is not Role.LIVE:
@@ -227,7 +228,7 @@ def _loser(mirror: Mirror, operation: Operation) -> Members:
     if operation.verb == Verb.RESYNC.value:
         return mirror.destination
     if operation.verb == Verb.REVERSE.value:
-        new_source = parse_endpoint(str(operation.arguments["new_source"]))
+        new_source = parse_endpoint(operation.arguments.new_source)
         return mirror.destination if mirror.definition.source == new_source else mirror.source
     return mirror.source
 
@@ -241,7 +242,7 @@ def give_up(mirror: Mirror, operation: Operation) -> None:
 
 
 def _give_up(mirror: Mirror, operation: Operation) -> None:
-    verb, name = Verb(operation.verb), str(operation.arguments.get("name", ""))
+    verb, name = Verb(operation.verb), operation.arguments.name
     state: State | None = None
     where = _loser(mirror, operation)
     if verb is Verb.REVERSE and nothing_switched(mirror, operation):
@@ -266,14 +267,14 @@ def _put_back(operation: Operation, where: Members, name: str) -> bool:
     for staging in where.stagings():
         where.discard(staging.transfer_id)
     restoring = operation.verb == Verb.RESTORE.value
-    base = operation.arguments.get("base" if restoring else "guid")
+    base = operation.arguments.base if restoring else operation.arguments.guid
     if base is None:
         where.forget()  # there was no volume
         return False
     bare = where.put_back(name)
     if len(bare) == len(where.drivers) and not restoring:
         return True
-    for driver, part in zip(where.drivers, where.parts(str(base)), strict=True):
+    for driver, part in zip(where.drivers, where.parts(base), strict=True):
         if driver in bare:
             driver.promote(part)  # it had no other changes
     return False
@@ -283,7 +284,7 @@ def _settle_last_update(mirror: Mirror, operation: Operation) -> None:
     """The last update of a planned reverse was not completed: delete what it left."""
     for staging in mirror.destination.stagings():
         mirror.destination.discard(staging.transfer_id)
-    sequence = int(operation.arguments["sequence"])
+    sequence = operation.arguments.sequence
     try:
         there = {snapshot.guid for snapshot in mirror.destination.snapshots()}
         for snapshot in mirror.source.snapshots():
@@ -346,8 +347,7 @@ def _settle_transfer(
     mirror: Mirror, operation: Operation, error: BaseException | None, *, without_source: bool
 ) -> Recovered:
     arguments = operation.arguments
-    transfer_id, guid = str(arguments["transfer"]), str(arguments["guid"])
-    show = bool(arguments["show"])
+    transfer_id, guid, show = arguments.transfer, arguments.guid, arguments.show
     staging = _staging(mirror, transfer_id)
     there = {snapshot.guid: snapshot for snapshot in mirror.destination.snapshots()}
     if guid in there or (staging is not None and staging.complete):
@@ -390,14 +390,14 @@ def _settle_transfer(
             return Recovered()
         return Recovered(pending=pending)
     mirror.destination.discard(transfer_id)
-    _take_back(mirror, str(arguments["name"]))
+    _take_back(mirror, arguments.name)
     gone = [guid] if _drop_snapshot(mirror, operation) else []
     mirror.catalogue.end(mirror.id, transfer=(transfer_id, result, columns), gone=gone)
     return Recovered()
 
 
 def _is_expired(mirror: Mirror, operation: Operation) -> bool:
-    kept_ns = int(operation.arguments.get("kept_ns", operation.started_ns))
+    kept_ns = operation.arguments.kept_ns or operation.started_ns
     return clock.now_ns() - kept_ns > mirror.definition.checkpoint_days * _DAY_NS
 
 
@@ -414,7 +414,7 @@ def _expire(mirror: Mirror, pending: Pending, staging: Staging) -> None:
 
 def _is_kept(mirror: Mirror, operation: Operation) -> bool:
     """Whether its transfer was recovered before, and its checkpoint was kept."""
-    wanted = operation.arguments.get("transfer")
+    wanted = operation.arguments.transfer
     return any(
         row.id == wanted and row.result != "running"
         for row in mirror.catalogue.transfers(mirror.id, limit=1)
@@ -433,7 +433,7 @@ def _pending(mirror: Mirror, operation: Operation, staging: Staging | None) -> P
     if staging is None or not staging.checkpoint or not resumable:
         return None
     arguments = operation.arguments
-    base = arguments.get("base")
+    base = arguments.base
     try:
         every = mirror.source.snapshots()
         every += mirror.source.own_snapshots(mirror.definition.snapshots)
@@ -442,16 +442,16 @@ def _pending(mirror: Mirror, operation: Operation, staging: Staging | None) -> P
     except (MirrordError, OSError):
         return None
     here = {snapshot.guid: snapshot for snapshot in every if snapshot.intact}
-    snapshot = here.get(str(arguments["guid"]))
+    snapshot = here.get(arguments.guid)
     if snapshot is None or (base is not None and base not in here):
         return None  # users may delete their own snapshots: then the update is planned again
     return Pending(
         transfer_id=staging.transfer_id,
         snapshot=snapshot,
         base=base,
-        sequence=int(arguments["sequence"]),
-        show=bool(arguments["show"]),
-        name=str(arguments["name"]),
+        sequence=arguments.sequence,
+        show=arguments.show,
+        name=arguments.name,
     )
 
 
@@ -463,7 +463,7 @@ def _drop_snapshot(mirror: Mirror, operation: Operation) -> bool:
     taken, so the name identifies it. A source that cannot be reached keeps its snapshot, which is
     recorded as an event.
     """
-    name = str(operation.arguments["name"])
+    name = operation.arguments.name
     try:
         there = {snapshot.guid for snapshot in mirror.destination.snapshots()}
         for snapshot in mirror.source.snapshots():

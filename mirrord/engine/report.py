@@ -4,102 +4,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any
-
-from mirrord.catalogue.store import MirrorRow, Operation, TransferRow
-from mirrord.catalogue.watchbook import FailureRow
+from mirrord.catalogue.store import MirrorRow, Operation
 from mirrord.core import names
 from mirrord.core.errors import MirrordError, NotFound
 from mirrord.core.model import Delta, Role, Snapshot, VolumeFacts
-from mirrord.core.states import Activity, State, Verb
-from mirrord.core.units import format_duration
+from mirrord.core.records import AlarmKind, FailureRecord, Finding, Level, TransferRecord
+from mirrord.core.reports import (
+    ChangedFile,
+    DeltaReport,
+    History,
+    SnapshotCopy,
+    SnapshotEntry,
+    SnapshotTable,
+)
+from mirrord.core.states import LIVE_VERBS, Activity, State, Verb
+from mirrord.core.status import (
+    Checkpoint,
+    Interrupted,
+    MemberPair,
+    MirrorStatus,
+    Reading,
+    RunningVerb,
+    judge,
+)
 from mirrord.drivers.contract import Driver
 from mirrord.engine import plan, recovery, shown
 from mirrord.engine.failures import UPDATE
 from mirrord.engine.mirror import Mirror, check_there, live_source, one_line
-from mirrord.engine.shown import Fault
 from mirrord.system import clock, locks
 from mirrord.system.waiting import LOOK_S
 
-#: For a mirror without an interrupted transfer.
-NO_CHECKPOINT: Mapping[str, Any] = MappingProxyType(
-    {"checkpoint_bytes": 0, "checkpoint_of_bytes": None, "checkpoint_age_s": None}
-)
 
-#: Verbs on live volumes: recovery may leave them for a person to decide.
-DECIDED = frozenset({verb.value for verb in (Verb.BREAK, Verb.RESYNC, Verb.REVERSE, Verb.RESTORE)})
-#: Kinds of faults that are about commands, not about the ends.
-_OF_VERBS = frozenset({"failure", "verb"})
-
-
-def status(mirror: Mirror) -> dict[str, Any]:
-    """One mirror's status (docs/cli-json.md, `status`). Never raises for an unreachable end."""
-    operation = mirror.catalogue.operation(mirror.id)
+def status(mirror: Mirror) -> MirrorStatus:
+    """The status of a mirror now. Changes nothing, and never raises for an unreachable end."""
+    before = mirror.catalogue.operation(mirror.id)
     holder = locks.holder_of(mirror.run.lock)
+    running = None
+    operation = mirror.catalogue.operation(mirror.id)
+    if holder is not None:
+        running = RunningVerb(holder.pid, holder.purpose, mirror.run.read())
+    elif before is None or operation is None or before.started_ns != operation.started_ns:
+        operation = None  # one that began or ended meanwhile was not interrupted
+    reading = read(mirror, operation, busy=holder is not None)
+    return judge(reading, now_ns=clock.now_ns(), running=running)
+
+
+def read(mirror: Mirror, operation: Operation | None, *, busy: bool) -> Reading:
+    """What the catalogue and both ends say of a mirror. busy: a verb is at work on it; otherwise
+    `operation` was interrupted.
+    """
     facts, trouble = facts_of(mirror.destination)
-    row = row_of(mirror, trouble)
-    progress = mirror.run.read() if holder else {}
+    row = mirror.row_seen(facts)
     transfers = mirror.catalogue.transfers(mirror.id, limit=1)
     last = transfers[0] if transfers else None
-    state = _true_state(row.state, facts)
-    activity = str(progress.get("activity", "idle")) if holder else Activity.IDLE.value
-    if row.quiesced and not holder:
-        activity = Activity.QUIESCED.value
     seen = shown.look(mirror, row, facts, trouble)
     failures = mirror.catalogue.failures(mirror.id)
     faults = [
         *seen.faults,
-        *(shown.look_at_source(mirror) if row.state is State.MIRRORED and not holder else ()),
-        *(_interrupted(mirror, operation) if operation and not holder else ()),
-        *_failed(failures),
+        *(shown.look_at_source(mirror) if row.state is State.MIRRORED and not busy else ()),
+        *(_interrupted(mirror, operation) if operation and not busy else ()),
+        *map(_failed, failures),
     ]
-    base_risk = _base_risk(mirror, row, facts)
-    problems = [fault.text for fault in faults if fault.kind not in _OF_VERBS]
-    problems += [base_risk] if base_risk else []
-    if not holder:
-        problems += _unfinished(operation, last)
-    problem_text = "\n".join(problems)
-    problems += [
-        fault.text
-        for fault, failure in zip(_failed(failures), failures, strict=True)
-        if failure.error not in problem_text
-    ]
-    confirmed_ns = seen.confirmed_ns
-    lag_ns = clock.now_ns() - confirmed_ns if confirmed_ns else None
-    return {
-        "name": mirror.name,
-        "id": mirror.id,
-        "source": str(mirror.source),
-        "destination": str(mirror.destination),
-        "members": members(mirror),
-        "state": state.value,
-        "activity": activity,
-        "healthy": not problems,
-        "problems": problems,
-        "lag_s": round(lag_ns / 1e9, 3) if lag_ns is not None else None,
-        "confirmed_ns": confirmed_ns,
-        "faults": [fault._asdict() for fault in faults],
-        "failures": [failure._asdict() for failure in failures],
-        "quiesced": row.quiesced,
-        "schedule": list(mirror.definition.timing.rules),
-        "filesystem": facts.filesystem if facts else "",
-        "base_risk": base_risk,
-        "view": facts.view if facts else "",
-        "shown": seen.name,
-        "copy": facts.copy if facts else "",
-        "running": {"pid": holder.pid, "purpose": holder.purpose, **progress} if holder else None,
-        **(_checkpoint(mirror, last) if facts and not holder else NO_CHECKPOINT),
-        "reversed_since_ns": _reversed_since_ns(mirror),
-        "last_transfer": _transfer_dict(last) if last else None,
-        "notes": [sentence(note) for note in facts.notes] if facts else [],
-        "next_ns": None,
-        "alarms": [],
-    } | promise(
-        mirror.definition.promise.rpo_s,
-        lag_ns / 1e9 if lag_ns is not None and state is State.MIRRORED else None,
-        left_s=_left_s(progress),
+    definition = mirror.definition
+    found = Reading(
+        name=mirror.name,
+        id=mirror.id,
+        source=str(mirror.source),
+        destination=str(mirror.destination),
+        members=_members(mirror),
+        state=_true_state(row.state, facts),
+        quiesced=row.quiesced,
+        confirmed_ns=seen.confirmed_ns,
+        schedule=tuple(definition.timing.rules),
+        rpo_s=definition.promise.rpo_s,
+        reversed_since_ns=_reversed_since_ns(mirror),
+        shown=seen.name,
+        faults=tuple(faults),
+        failures=tuple(failures),
+        base_risk=_base_risk(mirror, row, facts),
+        last_transfer=last,
+        interrupted=Interrupted(operation.verb, operation.pid) if operation else None,
+    )
+    if facts is None:
+        return found
+    return found._replace(
+        filesystem=facts.filesystem,
+        view=facts.view,
+        copy=facts.copy or "",
+        notes=tuple(sentence(note) for note in facts.notes),
+        checkpoint=Checkpoint() if busy else _checkpoint(mirror, last),
     )
 
 
@@ -111,78 +104,12 @@ def _reversed_since_ns(mirror: Mirror) -> int | None:
     return known.since_ns if known else 0
 
 
-def members(mirror: Mirror) -> list[dict[str, str]]:
+def _members(mirror: Mirror) -> tuple[MemberPair, ...]:
     """The pairs of volumes of a mirror."""
     pairs = zip(mirror.source.names, mirror.source.drivers, mirror.destination.drivers, strict=True)
-    return [
-        {"name": name, "source": str(source), "destination": str(destination)}
-        for name, source, destination in pairs
-    ]
-
-
-def _left_s(progress: dict[str, Any]) -> float | None:
-    """The remaining time of the running transfer at its rate so far."""
-    try:
-        left = float(progress["estimate_bytes"]) - float(progress["done_bytes"])
-        rate = float(progress["rate_bytes_s"])
-    except (KeyError, TypeError, ValueError):
-        return None
-    return max(0.0, left) / rate if rate > 0 else None
-
-
-def promise(rpo_s: float | None, lag_s: float | None, *, left_s: float | None) -> dict[str, Any]:
-    """The status of the RPO: the share of it that is used, and when it will be exceeded.
-
-    left_s: the remaining time of the running transfer; None when none runs.
-    """
-    used = lag_s / rpo_s if rpo_s and lag_s is not None else None
-    text = ""
-    if rpo_s and lag_s is not None:
-        if lag_s >= rpo_s:
-            text = f"the RPO has been exceeded for {format_duration(lag_s - rpo_s)}"
-        elif left_s is not None and lag_s + left_s > rpo_s:
-            text = f"at this rate the RPO will be exceeded in {format_duration(rpo_s - lag_s)}"
-    return {
-        "rpo_s": rpo_s,
-        "rpo_used": round(used, 4) if used is not None else None,
-        "forecast": text,
-    }
-
-
-def unknown(name: str, problem: str) -> dict[str, Any]:
-    """The row of a mirror whose definition cannot be read."""
-    return {
-        "name": name,
-        "id": "",
-        "source": "",
-        "destination": "",
-        "members": [],
-        "state": "unknown",
-        "activity": "idle",
-        "healthy": False,
-        "problems": [problem],
-        "lag_s": None,
-        "view": "",
-        "shown": "",
-        "copy": "",
-        "running": None,
-        **NO_CHECKPOINT,
-        "last_transfer": None,
-        "notes": [],
-        "reversed_since_ns": None,
-        "faults": [],
-        "failures": [],
-        "confirmed_ns": 0,
-        "quiesced": False,
-        "schedule": [],
-        "filesystem": "",
-        "base_risk": "",
-        "next_ns": None,
-        "alarms": [],
-        "rpo_s": None,
-        "rpo_used": None,
-        "forecast": "",
-    }
+    return tuple(
+        MemberPair(name, str(source), str(destination)) for name, source, destination in pairs
+    )
 
 
 def sentence(text: str) -> str:
@@ -200,14 +127,6 @@ def facts_of(driver: Driver) -> tuple[VolumeFacts | None, str]:
         return None, one_line(error)
 
 
-def row_of(mirror: Mirror, trouble: str) -> MirrorRow:
-    """A mirror's row. trouble: why the destination cannot be reached, or ""."""
-    if not trouble:
-        return mirror.row()
-    known = mirror.catalogue.mirror(mirror.id)
-    return known or MirrorRow(mirror.id, State.UNINITIALIZED, False, 0, 0)
-
-
 def _true_state(recorded: State, facts: VolumeFacts | None) -> State:
     """A destination that has been made live is broken off, whatever was recorded here."""
     if facts and recorded is State.MIRRORED and facts.role is Role.LIVE:
@@ -215,38 +134,22 @@ def _true_state(recorded: State, facts: VolumeFacts | None) -> State:
     return recorded
 
 
-def _unfinished(operation: Operation | None, last: TransferRow | None) -> list[str]:
-    """What the last transfer left behind, which the next command recovers by itself."""
-    found = []
-    if operation and operation.verb not in DECIDED and not (last and last.error):
-        found.append(
-            f"process {operation.pid} ended during {operation.verb}: the next command that changes "
-            "this mirror recovers it"
-        )
-    if last and last.error:
-        found.append(f"the last transfer failed: {last.error}")
-    return found
-
-
-def _interrupted(mirror: Mirror, operation: Operation) -> list[Fault]:
+def _interrupted(mirror: Mirror, operation: Operation) -> list[Finding]:
     """An operation on live volumes that was interrupted: no process is running it."""
-    now = mirror.catalogue.operation(mirror.id)
-    if operation.verb not in DECIDED or now is None or now.started_ns != operation.started_ns:
-        return []  # it has ended meanwhile
+    if operation.verb not in LIVE_VERBS:
+        return []
     text = (
         f"an interrupted {operation.verb} waits for a decision: 'mirrord resume-operation "
         f"{mirror.name}' completes it, 'mirrord abort {mirror.name} --hard' gives it up"
     )
-    return [Fault("interrupted", "error", text)]
+    return [Finding(AlarmKind.INTERRUPTED, Level.ERROR, text)]
 
 
-def _failed(failures: list[FailureRow]) -> list[Fault]:
-    found = []
-    for failure in failures:
-        kind = "failure" if failure.kind == UPDATE else "verb"
-        level = "warning" if kind == "failure" else "error"
-        found.append(Fault(kind, level, f"the last {failure.verb} failed: {failure.error}"))
-    return found
+def _failed(failure: FailureRecord) -> Finding:
+    text = f"the last {failure.verb} failed: {failure.error}"
+    if failure.kind == UPDATE:
+        return Finding(AlarmKind.FAILURE, Level.WARNING, text)
+    return Finding(AlarmKind.VERB, Level.ERROR, text)
 
 
 def _base_risk(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None) -> str:
@@ -269,78 +172,70 @@ def _blocked(mirror: Mirror, guid: str) -> str:
     return f"no update is possible: {base.why}" if isinstance(base, plan.Conflict) else ""
 
 
-def _checkpoint(mirror: Mirror, last: TransferRow | None) -> dict[str, Any]:
-    """The checkpoint of an interrupted transfer: its size, that of the transfer, and its age."""
+def _checkpoint(mirror: Mirror, last: TransferRecord | None) -> Checkpoint:
+    """The checkpoint of an interrupted transfer."""
     try:
         here = max((s.received_bytes for s in mirror.destination.stagings()), default=0)
     except (MirrordError, OSError):
         here = 0
     operation = mirror.catalogue.operation(mirror.id) if here else None
     if operation is None:
-        return {**NO_CHECKPOINT, "checkpoint_bytes": here}
+        return Checkpoint(here)
     arguments = operation.arguments
     # After a crash that time is not recorded yet.
-    since_ns = arguments.get("kept_ns") or (last.started_ns if last else operation.started_ns)
-    return {
-        "checkpoint_bytes": here,
-        "checkpoint_of_bytes": max(int(arguments.get("estimate_bytes") or 0), here)
-        if arguments.get("estimate_bytes")
-        else None,
-        "checkpoint_age_s": round(max(0, clock.now_ns() - int(since_ns)) / 1e9, 3),
-    }
+    since_ns = arguments.kept_ns or (last.started_ns if last else operation.started_ns)
+    expected = arguments.estimate_bytes
+    return Checkpoint(here, max(expected, here) if expected else None, since_ns)
 
 
-def _transfer_dict(row: TransferRow) -> dict[str, Any]:
-    return dict(row._asdict())
-
-
-def history(mirror: Mirror, *, limit: int) -> dict[str, Any]:
+def history(mirror: Mirror, *, limit: int) -> History:
     """The last transfers and events, newest first."""
-    return {
-        "name": mirror.name,
-        "transfers": [
-            _transfer_dict(row) for row in mirror.catalogue.transfers(mirror.id, limit=limit)
-        ],
-        "attempts": [row._asdict() for row in mirror.catalogue.attempts(mirror.id, limit=limit)],
-        "events": [
-            {"at_ns": row.at_ns, "level": row.level, "text": row.text}
-            for row in mirror.catalogue.events(mirror.id, limit=limit)
-        ],
-    }
+    book = mirror.catalogue
+    return History(
+        mirror.name,
+        tuple(book.transfers(mirror.id, limit=limit)),
+        tuple(book.attempts(mirror.id, limit=limit)),
+        tuple(book.events(mirror.id, limit=limit)),
+    )
 
 
-def snapshots(mirror: Mirror) -> dict[str, Any]:
+def snapshots(mirror: Mirror) -> SnapshotTable:
     """The snapshots of both ends, oldest first, with which end has each."""
     mine = mirror.catalogue.snapshots(mirror.id)
-    ends: dict[str, list[Snapshot]] = {}
     trouble: dict[str, str] = {}
-    for end, driver in (("source", mirror.source), ("destination", mirror.destination)):
-        try:
-            ends[end] = driver.snapshots()
-        except (MirrordError, OSError) as error:
-            ends[end], trouble[end] = [], one_line(error)
+    here = _listed("source", mirror.source, trouble)
+    there = _listed("destination", mirror.destination, trouble)
     facts, _ = facts_of(mirror.destination)
-    rows: dict[str, dict[str, Any]] = {}
-    for end, listed in ends.items():
-        for snapshot in listed:
-            entry = rows.setdefault(
-                snapshot.guid,
-                {
-                    "name": snapshot.name,
-                    "guid": snapshot.guid,
-                    "kind": snapshot.kind.value,
-                    "taken_ns": snapshot.taken_at_ns,
-                    "mine": snapshot.guid in mine,
-                    "shown": bool(facts and facts.shown == snapshot.guid),
-                    "at": {},
-                },
-            )
-            entry["at"][end] = {"path": snapshot.path, "intact": snapshot.intact}
-    base = plan.newest_complete_set(ends["source"], ends["destination"])
-    for guid, entry in rows.items():
-        entry["base"] = base is not None and guid == base.guid
-    ordered = [rows[guid] for guid in _merged(ends["source"], ends["destination"])]
-    return {"name": mirror.name, "snapshots": ordered, "unreachable": trouble}
+    base = plan.newest_complete_set(here, there)
+    either = {one.guid: one for one in (*there, *here)}
+    at_source, at_destination = ({one.guid: one for one in end} for end in (here, there))
+    entries = tuple(
+        SnapshotEntry(
+            name=either[guid].name,
+            guid=guid,
+            kind=either[guid].kind,
+            taken_ns=either[guid].taken_at_ns,
+            mine=guid in mine,
+            shown=bool(facts and facts.shown == guid),
+            base=base is not None and guid == base.guid,
+            source=_copy(at_source.get(guid)),
+            destination=_copy(at_destination.get(guid)),
+        )
+        for guid in _merged(here, there)
+    )
+    return SnapshotTable(mirror.name, entries, trouble)
+
+
+def _listed(end: str, driver: Driver, trouble: dict[str, str]) -> list[Snapshot]:
+    try:
+        return driver.snapshots()
+    except (MirrordError, OSError) as error:
+        trouble[end] = one_line(error)
+        return []
+
+
+def _copy(snapshot: Snapshot | None) -> SnapshotCopy | None:
+    return SnapshotCopy(snapshot.path, snapshot.intact) if snapshot else None
 
 
 def _merged(source: list[Snapshot], destination: list[Snapshot]) -> list[str]:
@@ -358,7 +253,7 @@ def _merged(source: list[Snapshot], destination: list[Snapshot]) -> list[str]:
 
 def delta(
     mirror: Mirror, *, base: str | None, incremental: str | None, states: bool, files: bool
-) -> dict[str, Any]:
+) -> DeltaReport:
     """What the next update would send, or the difference between two snapshots of the source.
 
     base, incremental: names or guids of source snapshots; None: the base of the next update, and
@@ -387,7 +282,7 @@ def delta(
             )
         else:
             found = _delta_to_now(mirror, first, states=states, files=files)
-    return _delta_dict(mirror, first, found)
+    return _delta_report(mirror, first, found)
 
 
 def _named(mirror: Mirror, listed: list[Snapshot], wanted: str) -> Snapshot:
@@ -414,11 +309,10 @@ def _delta_to_now(mirror: Mirror, base: Snapshot | None, *, states: bool, files:
     arguments = mirror.catalogue.begin(
         mirror.id,
         "delta",
-        {},
         name=lambda sequence: names.snapshot_name(mirror.id, moment_ns, sequence),
     )
     try:
-        snapshot = mirror.take_snapshot(str(arguments["name"]), alone=True)
+        snapshot = mirror.take_snapshot(arguments.name, alone=True)
         return mirror.source.delta(
             base.guid if base else None, snapshot.guid, states=states, files=files
         )
@@ -426,32 +320,21 @@ def _delta_to_now(mirror: Mirror, base: Snapshot | None, *, states: bool, files:
         recovery.recover(mirror, RuntimeError("delta is done"))
 
 
-def _delta_dict(mirror: Mirror, base: Snapshot | None, found: Delta) -> dict[str, Any]:
-    rate = _usual_rate(mirror)
-    states = found.states
-    return {
-        "name": mirror.name,
-        "base": base.name if base else None,
-        "block_size": found.block_size,
-        "states": (
-            {name: getattr(states, name) for name in ("unused", "unchanged", "deleted", "added")}
-            if states
-            else None
-        ),
-        "added_bytes": found.added_bytes,
-        "send_bytes": found.send_bytes,
-        "exact": found.exact,
-        "estimated_s": round(found.send_bytes / rate, 3) if rate else None,
-        "rate_bytes_s": round(rate) if rate else None,
-        "changes": (
-            [
-                {"path": c.path, "change": c.change, "data_bytes": c.data_bytes}
-                for c in found.changes
-            ]
-            if found.changes is not None
-            else None
-        ),
-    }
+def _delta_report(mirror: Mirror, base: Snapshot | None, found: Delta) -> DeltaReport:
+    changes = None
+    if found.changes is not None:
+        changes = tuple(ChangedFile(*change) for change in found.changes)
+    return DeltaReport(
+        name=mirror.name,
+        base=base.name if base else None,
+        block_size=found.block_size,
+        states=found.states,
+        added_bytes=found.added_bytes,
+        send_bytes=found.send_bytes,
+        exact=found.exact,
+        rate_bytes_s=_usual_rate(mirror),
+        changes=changes,
+    )
 
 
 def _usual_rate(mirror: Mirror) -> float | None:

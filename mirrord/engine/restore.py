@@ -7,7 +7,8 @@ import shutil
 import stat
 from pathlib import Path, PurePosixPath
 
-from mirrord.core.errors import IoFailed, NotFound, Refused, Unsupported, UsageError
+from mirrord.catalogue.arguments import Arguments
+from mirrord.core.errors import MIRROR, IoFailed, NotFound, Refused, Unsupported, UsageError
 from mirrord.core.model import Role, Snapshot, SnapshotKind
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, Verb
@@ -45,7 +46,8 @@ def restore_files(
             "single files can be restored only where both volumes are on this host",
             where=str(mirror.destination if mirror.destination.remote else mirror.source),
             hint=f"'mirrord snapshots {mirror.name}' shows where each can be read: copy the files "
-            "from there (scp, rsync). 'mirrord restore NAME --all' restores the whole volume.",
+            f"from there (scp, rsync). 'mirrord restore {mirror.name} --all' restores the whole "
+            "volume.",
         )
     if Capability.FILES not in mirror.destination.capabilities:
         _refuse_several(mirror, snapshot)
@@ -144,7 +146,8 @@ def _job(
         raise NotFound(
             "no such file in the snapshot",
             where=str(old),
-            hint="Try an older one: 'mirrord snapshots NAME' lists them, --snapshot selects one.",
+            hint=f"Try an older one: 'mirrord snapshots {MIRROR}' lists them, --snapshot selects "
+            "one.",
         )
     if not keep_parents:
         return old, new_root / inside.name
@@ -241,7 +244,8 @@ def restore_all(mirror: Mirror, *, snapshot: str | None, yes: bool, force: bool 
         if recovered.pending is not None:
             recovery.drop(mirror, recovered.pending)
         with mirror.source_locked():
-            begin_failback(mirror, failback, mirror.source, {"chosen": chosen.name, "base": base})
+            arguments = Arguments(chosen=chosen.name, base=base)
+            begin_failback(mirror, failback, mirror.source, arguments)
             finished = carry_out(mirror)
             pinning.renew(mirror)
         lines = [f"{mirror.source.facts().view} was restored to {chosen.name}."]
@@ -304,7 +308,7 @@ def _refuse_partly_lost(mirror: Mirror) -> None:
         where=", ".join(lost),
         why="all members of the source must be rolled back to one set, or created again from it",
         hint="Rename the volumes of the other members; restore then creates all members again from "
-        "the destination. Or run 'mirrord break NAME' and use the destination.",
+        f"the destination. Or run 'mirrord break {mirror.name}' and use the destination.",
     )
 
 

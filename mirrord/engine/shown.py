@@ -12,6 +12,7 @@ from typing import NamedTuple
 from mirrord.catalogue.store import MirrorRow
 from mirrord.core.errors import MirrordError
 from mirrord.core.model import Role, Snapshot, VolumeFacts
+from mirrord.core.records import AlarmKind, Finding, Level
 from mirrord.core.states import State
 from mirrord.core.units import format_size
 from mirrord.engine.mirror import Mirror, one_line
@@ -22,14 +23,6 @@ from mirrord.system.waiting import LOOK_S
 _FULL_BYTES = 1 << 20
 
 
-class Fault(NamedTuple):
-    """Something is wrong. kind: of the alarm that it is. level: warning or error."""
-
-    kind: str
-    level: str
-    text: str
-
-
 class Shown(NamedTuple):
     """What the destination shows. name: of the snapshot, or "". confirmed_ns: until when (wall
     time) it is known to equal the source; 0 when nothing is shown.
@@ -37,7 +30,7 @@ class Shown(NamedTuple):
 
     name: str
     confirmed_ns: int
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[Finding, ...] = ()
 
 
 def look(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None, trouble: str) -> Shown:
@@ -73,7 +66,7 @@ def look(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None, trouble: str
     return Shown(name, taken_ns, faults)
 
 
-def look_at_source(mirror: Mirror) -> tuple[Fault, ...]:
+def look_at_source(mirror: Mirror) -> tuple[Finding, ...]:
     """Whether there is a volume at the source. One that cannot be reached is not reported here: it
     is a risk for the base.
     """
@@ -84,17 +77,17 @@ def look_at_source(mirror: Mirror) -> tuple[Fault, ...]:
         return ()
     if facts.frozen and mirror.catalogue.operation(mirror.id) is None:
         text = f"the source {mirror.source} is frozen; 'mirrord abort {mirror.name}' thaws it"
-        return (Fault("source", "error", text),)
+        return (Finding(AlarmKind.SOURCE, Level.ERROR, text),)
     if facts.role not in (Role.ABSENT, Role.FOREIGN):
         return ()
     note = facts.notes[0] if facts.notes else "nothing is at that path"
     what = "missing" if facts.role is Role.ABSENT else "not a volume that can be mirrored"
     text = f"the source {mirror.source} is {what}: {note}; check that it is mounted"
-    return (Fault("source", "error", text),)
+    return (Finding(AlarmKind.SOURCE, Level.ERROR, text),)
 
 
-def _fault(text: str) -> Fault:
-    return Fault("destination", "error", text)
+def _fault(text: str) -> Finding:
+    return Finding(AlarmKind.DESTINATION, Level.ERROR, text)
 
 
 def _shows_nothing(mirror: Mirror) -> str:
@@ -107,7 +100,7 @@ def _shows_nothing(mirror: Mirror) -> str:
     return "shows nothing: its view is missing"
 
 
-def _absent(mirror: Mirror, facts: VolumeFacts) -> Fault | None:
+def _absent(mirror: Mirror, facts: VolumeFacts) -> Finding | None:
     where, note = str(mirror.destination), facts.notes[0] if facts.notes else ""
     if facts.role is Role.ABSENT:
         why = note or "nothing is at that path"
@@ -123,7 +116,7 @@ def _is_another(mirror: Mirror, guid: str) -> bool:
     interrupted between the commit and its record.
     """
     operation = mirror.catalogue.operation(mirror.id)
-    if operation is not None and operation.arguments.get("guid") == guid:
+    if operation is not None and operation.arguments.guid == guid:
         return False
     row = mirror.catalogue.mirror(mirror.id)
     if row is None or row.confirmed_guid == guid or locks.holder_of(mirror.run.lock) is not None:
@@ -135,7 +128,7 @@ def _is_another(mirror: Mirror, guid: str) -> bool:
         return False
 
 
-def _another(mirror: Mirror, row: MirrorRow, name: str, taken_ns: int) -> Fault:
+def _another(mirror: Mirror, row: MirrorRow, name: str, taken_ns: int) -> Finding:
     """Both ends are valid, but the destination does not show what was committed last."""
     taken = ""
     if taken_ns:
@@ -163,14 +156,14 @@ def _snapshot(mirror: Mirror, guid: str) -> Snapshot | None:
     return next((snapshot for snapshot in listed if snapshot.guid == guid), None)
 
 
-def _full(mirror: Mirror, facts: VolumeFacts) -> tuple[Fault, ...]:
+def _full(mirror: Mirror, facts: VolumeFacts) -> tuple[Finding, ...]:
     if not facts.used_bytes or facts.free_bytes >= _FULL_BYTES:
         return ()
     free = format_size(facts.free_bytes)
     return (_fault(f"no space is left at the destination {mirror.destination}: {free} free"),)
 
 
-def _read_only(mirror: Mirror) -> tuple[Fault, ...]:
+def _read_only(mirror: Mirror) -> tuple[Finding, ...]:
     """Whether the file system that holds the destination is read-only, where that can be seen.
 
     Not for a dataset: the dataset of a mirror is always mounted read-only.

@@ -41,7 +41,7 @@ def _abort(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
         if hard:
             return _abort_here(mirror, error)
         if not stopped:
-            error.hint = f"'mirrord abort {mirror.name} --hard' gives it up. {error.hint}"
+            error.prepend_hint(f"'mirrord abort {mirror.name} --hard' gives it up.")
             raise
         return Result(
             "done",
@@ -93,7 +93,7 @@ def _abort_held(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
             raise
         except MirrordError as error:
             if not hard:
-                error.hint = f"'mirrord abort {mirror.name} --hard' gives it up. {error.hint}"
+                error.prepend_hint(f"'mirrord abort {mirror.name} --hard' gives it up.")
                 raise
             mirror.catalogue.end(
                 mirror.id, event=("warning", f"gave up an unfinished operation: {error}")
@@ -219,7 +219,7 @@ def delete(mirror: Mirror, *, yes: bool, keep_snapshots: bool) -> Result:
         return _delete_held(mirror, yes=yes, keep_snapshots=keep_snapshots)
     except (LinkLost, Unreachable) as error:
         if not yes:
-            error.hint = f"With --yes the mirror is deleted anyway. {error.hint}"
+            error.prepend_hint("With --yes the mirror is deleted anyway.")
             raise
         trouble = f" The other end was not cleaned up: {one_line(error)}."
     with mirror.hold_here(Verb.DELETE):
@@ -267,7 +267,7 @@ def _delete_held(mirror: Mirror, *, yes: bool, keep_snapshots: bool) -> Result:
             except (MirrordError, OSError) as error:
                 if not yes:
                     if isinstance(error, MirrordError):
-                        error.hint = "With --yes the mirror is deleted anyway. " + error.hint
+                        error.prepend_hint("With --yes the mirror is deleted anyway.")
                     raise
                 trouble += f" Snapshots were not deleted at the source: {one_line(error)}."
         there = mirror.destination.present()

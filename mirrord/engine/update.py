@@ -22,7 +22,7 @@ from mirrord.core.errors import (
     Unreachable,
 )
 from mirrord.core.model import Role, Snapshot, SnapshotKind, VolumeFacts
-from mirrord.core.results import Result
+from mirrord.core.results import Result, UpdateNumbers
 from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_duration, format_size
 from mirrord.drivers import refusals
@@ -231,7 +231,7 @@ def _cycle(
     found = legs(routes, begun.base, begun.snapshot, held=held)
     outcome = ship(found, begun.id, run=mirror.run, watcher=mirror.watcher)
     mirror.watcher.activity(Activity.COMMITTING, begun.snapshot.name)
-    mirror.run.tell(activity=Activity.COMMITTING.value)
+    mirror.run.enter(Activity.COMMITTING)
     commit(begun, outcome, total, mirror.destination, mirror.catalogue, mirror.id)
     if begun.show and mirror.relation.known is None:
         relation.ensure(mirror)
@@ -330,15 +330,13 @@ def _unchanged(
     mirror: Mirror, base: Snapshot, asked_ns: int, total: Total, started_s: float
 ) -> Result:
     mirror.catalogue.set_confirmed(mirror.id, Confirmed(base.guid, asked_ns))
+    duration_s = round(clock.monotonic_s() - started_s, 6)
+    numbers = UpdateNumbers(asked_ns, total.prune_refused, duration_s=duration_s)
     return Result(
         "unchanged",
         f"'{mirror.name}' is up to date: the source has not changed since {base.name}.",
-        {
-            "base": base.name,
-            "duration_s": round(clock.monotonic_s() - started_s, 6),
-            "confirmed_ns": asked_ns,
-            "prune_refused": total.prune_refused,
-        },
+        {"base": base.name, **numbers.document()},
+        numbers,
     )
 
 
@@ -347,21 +345,23 @@ def _done(mirror: Mirror, snapshot: Snapshot, total: Total, started_s: float) ->
     rate = total.stream_bytes / duration_s if duration_s > 0 else 0
     resumed = f", resumed after {format_size(total.resumed_bytes)}" if total.resumed_bytes else ""
     refused = f"\nNote: pruning was refused: {total.prune_refused}." if total.prune_refused else ""
+    numbers = UpdateNumbers(
+        confirmed_ns=snapshot.taken_at_ns,
+        prune_refused=total.prune_refused,
+        snapshot=snapshot.name,
+        transfers=total.transfers,
+        stream_bytes=total.stream_bytes,
+        added_bytes=total.added_bytes,
+        resumed_bytes=total.resumed_bytes,
+        duration_s=round(duration_s, 6),
+        throttled_s=round(total.throttled_s, 6),
+        phases={phase: round(spent_s, 6) for phase, spent_s in total.phases.items()},
+        block_states=total.block_states,
+    )
     return Result(
         "done",
         f"'{mirror.name}' now shows {snapshot.name}: {format_size(total.stream_bytes)} in "
         f"{format_duration(duration_s)} ({format_size(rate)}/s){resumed}.{refused}",
-        {
-            "snapshot": snapshot.name,
-            "confirmed_ns": snapshot.taken_at_ns,
-            "transfers": total.transfers,
-            "stream_bytes": total.stream_bytes,
-            "added_bytes": total.added_bytes,
-            "resumed_bytes": total.resumed_bytes,
-            "duration_s": round(duration_s, 6),
-            "throttled_s": round(total.throttled_s, 6),
-            "phases": {phase: round(spent_s, 6) for phase, spent_s in total.phases.items()},
-            "block_states": total.block_states._asdict() if total.block_states else None,
-            "prune_refused": total.prune_refused,
-        },
+        numbers.document(),
+        numbers,
     )

@@ -5,31 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from mirrord.core.records import AlarmKind, Finding, Level
+from mirrord.core.status import judge_lag
 from mirrord.core.units import format_duration
-
-#: Everything an alarm may be about. docs/alarms.md describes each.
-KINDS = (
-    "lag",
-    "failure",
-    "verb",
-    "stall",
-    "base",
-    "destination",
-    "source",
-    "interrupted",
-    "prune",
-    "target",
-    "clock",
-    "state",
-)
-
-
-class Finding(NamedTuple):
-    """A problem. level: warning or error."""
-
-    kind: str
-    level: str
-    text: str
 
 
 class View(NamedTuple):
@@ -66,23 +44,25 @@ def assess(view: View) -> list[Finding]:
     if view.mirrored and (lag := _lag(view)):
         found.append(lag)
     if view.error:
-        level = "error" if view.gives_up else "warning"
+        level = Level.ERROR if view.gives_up else Level.WARNING
         tail = "" if view.gives_up else f" (attempt {view.number}; will be retried)"
-        found.append(Finding("failure", level, f"the last run failed: {view.error}{tail}"))
+        found.append(Finding(AlarmKind.FAILURE, level, f"the last run failed: {view.error}{tail}"))
     if view.quiet_s is not None and view.quiet_s >= view.stall_s:
         found.append(
             Finding(
-                "stall",
-                "error",
+                AlarmKind.STALL,
+                Level.ERROR,
                 f"no data has been transferred for {format_duration(view.quiet_s)}",
             )
         )
     if view.base_risk:
-        found.append(Finding("base", "error", view.base_risk))
+        found.append(Finding(AlarmKind.BASE, Level.ERROR, view.base_risk))
     if view.prune_refused:
-        found.append(Finding("prune", "warning", f"pruning was refused: {view.prune_refused}"))
+        found.append(
+            Finding(AlarmKind.PRUNE, Level.WARNING, f"pruning was refused: {view.prune_refused}")
+        )
     if view.target:
-        found.append(Finding("target", "warning", view.target))
+        found.append(Finding(AlarmKind.TARGET, Level.WARNING, view.target))
     kinds = {finding.kind for finding in found}
     for fault in view.faults:
         # Of several of a kind the first; of its own runs the scheduler knows more.
@@ -101,15 +81,14 @@ def _lag(view: View) -> Finding | None:
         return None
     if view.lag_s is None:
         return None
-    used = 100 * view.lag_s / promised_s
-    if used < view.warn:
+    judged = judge_lag(view.lag_s, promised_s, warn=view.warn, error=view.error_at)
+    if judged.level is None or judged.used is None:
         return None
-    level = "error" if used >= view.error_at else "warning"
     why = " while it is quiesced" if view.quiesced else ""
     return Finding(
-        "lag",
-        level,
-        f"the lag is {format_duration(view.lag_s)}{why}, {used:.0f} % of {name} "
+        AlarmKind.LAG,
+        judged.level,
+        f"the lag is {format_duration(view.lag_s)}{why}, {100 * judged.used:.0f} % of {name} "
         f"({format_duration(promised_s)})",
     )
 
@@ -125,7 +104,7 @@ class Alarms:
     """The active alarms of one mirror (or of the host)."""
 
     def __init__(self, up: Iterable[Finding] = ()) -> None:
-        self.up: dict[str, Finding] = {finding.kind: finding for finding in up}
+        self.up: dict[AlarmKind, Finding] = {finding.kind: finding for finding in up}
 
     def update(self, findings: Iterable[Finding]) -> list[Change]:
         """The changes when exactly these findings hold now."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mirrord.core.errors import MirrordError
+from mirrord.core.results import UpdateNumbers
 
 
 class Job(NamedTuple):
@@ -28,12 +29,12 @@ class Job(NamedTuple):
 class Outcome(NamedTuple):
     """How a job ended.
 
-    status: of its `Result`, or "" when it failed. data: of its `Result`.
+    status: of its `Result`, or "" when it failed. update: of its `Result`.
     """
 
     status: str
     duration_s: float
-    data: dict[str, Any]
+    update: UpdateNumbers | None
     error: MirrordError | None = None
 
 

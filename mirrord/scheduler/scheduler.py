@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from mirrord.core.model import Definition
+from mirrord.core.records import AlarmKind, Finding
+from mirrord.core.status import Reading
 from mirrord.scheduler.clockwatch import WallTimes
-from mirrord.scheduler.health import Change, Finding, View, assess
+from mirrord.scheduler.health import Change, View, assess
 from mirrord.scheduler.jobs import Caps, Job, Outcome, Queue
 from mirrord.scheduler.periods import closed_s, open_period_s
 from mirrord.scheduler.retries import pause_s
@@ -141,14 +143,12 @@ class Scheduler:
         if begins and watched.schedule is not None and watched.schedule.lag_s is not None:
             self._set_timer(watched, first=False)
 
-    def found(
-        self, name: str, standing: Standing, base_risk: str, faults: tuple[Finding, ...]
-    ) -> None:
+    def found(self, name: str, reading: Reading) -> None:
         """Store what a probe of both ends and the records found."""
         watched = self.mirrors.get(name)
         if watched is not None:
-            watched.base_risk, watched.faults = base_risk, faults
-            self.stands(name, standing)
+            watched.base_risk, watched.faults = reading.base_risk, reading.faults
+            self.stands(name, Standing.of(reading))
             self.check(name)
 
     def hold(self, name: str) -> Job | None:
@@ -189,7 +189,9 @@ class Scheduler:
         watched = self.mirrors[name]
         watched.alarms.up |= {finding.kind: finding for finding in findings}
         watched.inherited += [
-            watched.alarms.up[kind] for kind in ("failure", "prune") if kind in watched.alarms.up
+            watched.alarms.up[kind]
+            for kind in (AlarmKind.FAILURE, AlarmKind.PRUNE)
+            if kind in watched.alarms.up
         ]
 
     def pruned(self, name: str) -> None:
@@ -197,7 +199,7 @@ class Scheduler:
         watched = self.mirrors.get(name)
         if watched is not None:
             watched.prune_refused = ""
-            watched.inherited = [f for f in watched.inherited if f.kind != "prune"]
+            watched.inherited = [f for f in watched.inherited if f.kind is not AlarmKind.PRUNE]
             self.check(name)
 
     # Times
@@ -339,26 +341,28 @@ class Scheduler:
 
     def _succeeded(self, watched: Watched, outcome: Outcome) -> None:
         before_ns, before_s = watched.standing.confirmed_ns, watched.confirmed_boot_s
-        confirmed_ns = int(outcome.data.get("confirmed_ns", 0))
+        update = outcome.update
         watched.number, watched.error, watched.gives_up = 0, "", False
         watched.inherited.clear()
         self._no_retry(watched)
-        watched.prune_refused = str(outcome.data.get("prune_refused", ""))
-        if not confirmed_ns:
+        watched.prune_refused = update.prune_refused if update else ""
+        if update is None:
             return
         watched.base_risk = ""
         # The command that failed before is over with it: the next probe does not find it again.
-        watched.faults = tuple(fault for fault in watched.faults if fault.kind != "failure")
+        watched.faults = tuple(
+            fault for fault in watched.faults if fault.kind is not AlarmKind.FAILURE
+        )
         self.stands(
             watched.definition.name,
-            watched.standing._replace(mirrored=True, confirmed_ns=confirmed_ns),
+            watched.standing._replace(mirrored=True, confirmed_ns=update.confirmed_ns),
         )
         if before_ns:
             watched.runs.append(
                 Run(
                     max(0.0, watched.confirmed_boot_s - before_s),
                     outcome.duration_s,
-                    int(outcome.data.get("stream_bytes", 0)),
+                    update.stream_bytes,
                 )
             )
         if watched.schedule is not None and watched.schedule.lag_s is not None:

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mirrord.core.model import Definition
-from mirrord.scheduler.health import Alarms, Finding
+from mirrord.core.records import AlarmKind, Finding
+from mirrord.core.states import State
+from mirrord.core.status import Reading, judge_lag
+from mirrord.scheduler.health import Alarms
 from mirrord.schedules.lag import Run
 from mirrord.schedules.schedule import Schedule
 from mirrord.system import clock
@@ -22,6 +25,11 @@ class Standing(NamedTuple):
     mirrored: bool
     quiesced: bool
     confirmed_ns: int
+
+    @classmethod
+    def of(cls, reading: Reading) -> Standing:
+        """By what was read of it."""
+        return cls(reading.state is State.MIRRORED, reading.quiesced, reading.confirmed_ns)
 
 
 _UNKNOWN = Standing(False, False, 0)
@@ -88,12 +96,11 @@ def plainly_well(watched: Watched) -> bool:
     promised_s = promise.rpo_s if promise.rpo_s is not None else watched.open_period_s
     if promised_s is None or not watched.standing.mirrored:
         return True
-    lag_s = watched.lag_s()
-    return lag_s is None or 100 * lag_s < promise.warn * promised_s
+    return judge_lag(watched.lag_s(), promised_s, warn=promise.warn).level is None
 
 
 def is_held(watched: Watched) -> bool:
     """Whether no run may begin by itself: a command holds the mirror, or an interrupted operation
     waits for a decision. A run would only fail on that, every time.
     """
-    return watched.held > 0 or any(fault.kind == "interrupted" for fault in watched.faults)
+    return watched.held > 0 or any(fault.kind is AlarmKind.INTERRUPTED for fault in watched.faults)

@@ -59,3 +59,10 @@ def use(source: Source | None) -> None:
     """Take all time from `source` from now on; None: from the real clocks."""
     global _source
     _source = source
+
+
+def format_moment(at_ns: int) -> str:
+    """`2026-11-22 05:24:48`, local time. at_ns: wall time."""
+    from datetime import UTC, datetime  # only for those who show it
+
+    return f"{datetime.fromtimestamp(at_ns / 1e9, UTC).astimezone():%Y-%m-%d %H:%M:%S}"

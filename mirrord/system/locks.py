@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from mirrord.core.errors import Busy
+from mirrord.core.errors import MIRROR, Busy
 from mirrord.system import clock
 
 #: How long the lock may be held without a recorded holder: by a query, or while starting.
@@ -72,7 +72,8 @@ def exclusive(path: str | Path, purpose: str, *, what: str) -> Iterator[None]:
         if not _take(descriptor):
             raise Busy(
                 f"{what} is in use by {_read_holder(descriptor)}",
-                hint="Wait for it to end; 'mirrord abort NAME' ends the operation of a mirror.",
+                hint="Wait for it to end; "
+                f"'mirrord abort {MIRROR}' ends the operation of a mirror.",
             )
         _record_holder(descriptor, purpose)
         yield

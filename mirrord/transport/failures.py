@@ -94,13 +94,15 @@ def not_ssh(target: Target, heard: bytes | str) -> MirrordError:
     )
 
 
-def jump_failed(target: Target, jump: str, why: str) -> MirrordError:
-    """The jump host cannot reach the target."""
+def jump_failed(target: Target, jump: str | None, why: str) -> MirrordError:
+    """A jump host cannot reach the target. jump: its name; None: it is not known which one."""
+    failed = "a jump host" if jump is None else f"the jump host '{jump}'"
+    there = "it" if jump is None else f"'{jump}'"
     return Unreachable(
-        f"the jump host '{jump}' cannot reach {target.address} port {target.port}",
+        f"{failed} cannot reach {target.address} port {target.port}",
         where=target.name,
         why=why,
-        hint=f"Log in to '{jump}' and run 'nc -vz {target.address} {target.port}'. Its sshd must "
+        hint=f"Log in to {there} and run 'nc -vz {target.address} {target.port}'. Its sshd must "
         "have AllowTcpForwarding enabled.",
     )
 

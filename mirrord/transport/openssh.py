@@ -182,7 +182,7 @@ _MEANINGS = (
     (r"Load key \"([^\"]*)\": (?!.*incorrect passphrase)[^\r\n]*", _key_file),
     (r"(?:\S+: )?Permission denied \([^)]*\)|Too many authentication failures", _denied),
     (r"stdio forwarding failed|channel \d+: open failed: [^\r\n]*",
-     lambda target, found, stderr: failures.jump_failed(target, "in between", found[0])),
+     lambda target, found, stderr: failures.jump_failed(target, None, found[0])),
     (r"banner line contains invalid characters|Connection (?:closed|reset) by|"
      r"Invalid SSH identification|kex_exchange_identification: [^\r\n]*",
      lambda target, found, stderr: failures.not_ssh(target, b"")),

@@ -1,4 +1,4 @@
-"""TLS between daemons without SSH: certificates of a small authority (mirrord.config.pki).
+"""TLS between daemons without SSH: certificates of a small authority (mirrord.admin.pki).
 
 The listening host has the authority; `mirrord pki issue` there makes the bundle that the other one
 connects with. A peer's permission is checked at each connection, and repeatedly while it lasts.

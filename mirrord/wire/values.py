@@ -1,4 +1,4 @@
-"""Conversion of model values to msgpack and back; a peer's values are checked by field."""
+"""Conversion of model values to msgpack or JSON and back; what comes in is checked by field."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from mirrord.core.errors import ProtocolError
@@ -29,6 +30,21 @@ def pack(value: Any) -> Any:
         return [pack(one) for one in value]
     if isinstance(value, Mapping):
         return {str(key): pack(one) for key, one in value.items()}
+    return value
+
+
+def as_json(value: Any) -> Any:
+    """A value as JSON has it: a NamedTuple is an object. A path is absolute."""
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Path):
+        return str(value.absolute())
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {key: as_json(one) for key, one in value._asdict().items()}
+    if isinstance(value, tuple | list):
+        return [as_json(one) for one in value]
+    if isinstance(value, Mapping):
+        return {str(key): as_json(one) for key, one in value.items()}
     return value
 
 
@@ -74,6 +90,10 @@ def _reader(kind: Any) -> Reader:
         return functools.partial(_exactly, kind)
     if kind is float:
         return _real
+    if kind is Path:
+        return _path
+    if kind is Any:
+        return _anything
     if kind == FileName:
         return _file_name
     if origin is Annotated:
@@ -100,6 +120,14 @@ def _nothing(packed: Any) -> None:
 def _exactly(kind: type, packed: Any) -> Any:
     if type(packed) is not kind:
         raise TypeError(f"{packed!r} is not of the type {kind.__name__}")
+    return packed
+
+
+def _path(packed: Any) -> Path:
+    return Path(_exactly(str, packed))
+
+
+def _anything(packed: Any) -> Any:
     return packed
 
 
@@ -143,6 +171,9 @@ def _named(kind: Any) -> Reader:
     least = len(kind._fields) - len(kind._field_defaults)
 
     def read(packed: Any) -> Any:
+        if isinstance(packed, dict):  # from JSON
+            own = zip(kind._fields, readers, strict=True)
+            return kind(**{name: one(packed[name]) for name, one in own if name in packed})
         if not isinstance(packed, list) or len(packed) < least:
             raise TypeError(
                 f"it has {len(packed)} fields" if isinstance(packed, list) else "it is not a list"

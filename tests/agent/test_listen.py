@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from mirrord.config.hosts import render
-from mirrord.control.api import Service
 from mirrord.core.errors import Busy, MirrordError, Untrusted
 from mirrord.core.model import RemoteHost
 from mirrord.drivers.block.volume import Volume
 from mirrord.system.paths import Paths
 from tests.support.service import PATIENCE_S
+from tests.support.verbs import Service
 
 AGENT = [sys.executable, "-m", "mirrord", "agent"]
 

@@ -38,7 +38,7 @@ def run(home: Path, data: bytes, *arguments: str) -> subprocess.CompletedProcess
     )
 
 
-def test_started_by_hand_it_explains_itself(tmp_path: Path) -> None:
+def test_the_agent_explains_itself_on_a_terminal(tmp_path: Path) -> None:
     leader, follower = pty.openpty()
     done = subprocess.run(
         AGENT,

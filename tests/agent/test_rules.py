@@ -27,7 +27,7 @@ from tests.support.agents import Agents, agents
 from tests.support.service import PATIENCE_S
 
 
-def test_no_rule_allows_what_the_user_may() -> None:
+def test_without_rules_a_peer_has_the_rights_of_its_user() -> None:
     assert rights_at(parse_rules([], append_only=False), "/x") == (
         Right.SEND | Right.RECEIVE | Right.REMOVE
     )
@@ -42,7 +42,7 @@ def test_a_rule_that_is_none_is_refused(word: str) -> None:
         parse_rules([word], append_only=False)
 
 
-def test_a_near_miss_is_named() -> None:
+def test_a_misspelt_rule_is_answered_with_the_right_one() -> None:
     with pytest.raises(UsageError) as caught:
         parse_rules(["recieve=/backup"], append_only=False)
     assert caught.value.hint == "Did you mean receive=/backup?"
@@ -71,7 +71,7 @@ def test_a_subtree_ends_at_its_border(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("location", ["/a/.mirrord/current", "/a/.mirrord", "/a/x\0y", "/a/.."])
-def test_nobody_reaches_into_the_store(location: str) -> None:
+def test_no_rule_permits_a_location_inside_the_store(location: str) -> None:
     for rules in (Rules(receive=("/a",)), Rules(free=True)):
         with pytest.raises(Untrusted):
             rights_at(rules, location)

@@ -65,7 +65,9 @@ def test_a_report_is_made(
     assert endings.count(".csv") >= endings.count(".png")
 
 
-def test_the_known_answers_come_out(files: Path, tmp_path: Path, capsys: Captured) -> None:
+def test_analyze_reduction_gives_the_known_percentages(
+    files: Path, tmp_path: Path, capsys: Captured
+) -> None:
     found = as_json(capsys, "reduction", str(files), "--out", str(tmp_path / "out"))
     on_disk = json.loads((tmp_path / "out" / "reduction.json").read_text())
     assert found["traces"] == on_disk["traces"]
@@ -202,12 +204,14 @@ def test_the_odd_is_warned_of(tmp_path: Path, capsys: Captured) -> None:
         (["--skip-bad"], "--skip-bad applies only to foreign traces"),
     ],
 )
-def test_what_cannot_be_meant(words: list[str], said: str, hot: Path, capsys: Captured) -> None:
+def test_invalid_arguments_are_refused(
+    words: list[str], said: str, hot: Path, capsys: Captured
+) -> None:
     error, _ = refusal(capsys, "reduction", str(hot), *words)
     assert said in error
 
 
-def test_other_options_that_cannot_be_meant(hot: Path, capsys: Captured) -> None:
+def test_other_invalid_options_are_refused(hot: Path, capsys: Captured) -> None:
     assert "is not a kind of volume" in refusal(capsys, "risk", str(hot), "--into", "tape")[0]
     assert "is not a price" in refusal(capsys, "compare", str(hot), "--price-lost", "dear")[0]
     for amount in ("nan", "inf"):

@@ -227,7 +227,9 @@ def test_without_scripts_the_words_and_numbers_are_there(
             ]
 
 
-def test_those_who_do_not_see_it_are_told(browser: Browser, pages: dict[str, Path]) -> None:
+def test_a_report_has_text_alternatives_and_keyboard_access(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     with opened(browser, pages["risk"], **VIEWS["light"]) as (page, _):
         assert page.get_attribute("html", "lang") == "en"
         for plot in page.query_selector_all(".plot"):

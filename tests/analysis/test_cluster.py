@@ -139,7 +139,7 @@ def test_bit_identical(cluster: str, workload: Workload, tmp_path: Path) -> None
     assert len(alone.grids[8].end_ns) > 20
 
 
-def test_what_a_worker_meets(cluster: str, tmp_path: Path) -> None:
+def test_an_error_of_a_cluster_worker_is_raised_completely(cluster: str, tmp_path: Path) -> None:
     """The error of a worker arrives whole."""
     path = store(HotSpots(300_000, 5000, 600), tmp_path / "trace.parquet")
     data = bytearray(path.read_bytes())

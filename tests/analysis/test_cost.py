@@ -54,7 +54,7 @@ def test_what_is_no_price(text: str) -> None:
         parse_loss_price(text)
 
 
-def test_the_sums_are_those_of_the_workload() -> None:
+def test_costs_are_computed_from_the_workload() -> None:
     trace = sequential()
     prices = Prices(link=2, transfer=3, space=5, lost=price(7 * GIB / 4096), failures=4)
     found = {each.name: each for each in cost.choices(trace, Terms(lags_s=()), prices)}
@@ -99,7 +99,7 @@ def test_semi_sync_loses_what_waits() -> None:
     assert bounded.lag_s == 9
 
 
-def test_dear_data_make_intervals_short_and_cheap_ones_long() -> None:
+def test_expensive_data_lead_to_short_intervals_and_cheap_data_to_long_ones() -> None:
     trace = sequential()
 
     def best(amount: float) -> str:

@@ -102,7 +102,7 @@ def test_a_calendar_of_rates_carries_by_its_hours() -> None:
     rate=st.integers(10_000, 3_000_000),
     seconds=st.sampled_from([7.0, 10.0, 33.0]),
 )
-def test_it_is_what_one_sees_at_many_moments(
+def test_lag_and_loss_equal_those_observed_at_many_moments(
     blocks: list[int], per_second: list[int], rate: int, seconds: float
 ) -> None:
     given = updates(blocks, seconds)

@@ -110,7 +110,7 @@ def test_what_is_not_judged_is_named() -> None:
     assert said.endswith("The trace is too short to judge 'every 1 h' and '0 2 * * *'.")
 
 
-def test_nothing_fits_is_said_instead_of_an_advice() -> None:
+def test_when_no_choice_fits_the_link_the_report_says_so() -> None:
     hot = studied((60, 900, HOUR))
     terms = Terms(link=parse_rates("1KiB/s"))
     [said] = compare.report([hot], terms, Prices()).conclusions
@@ -196,7 +196,7 @@ def test_a_place_is_checked_before_the_work(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_only_nothing_is_zero() -> None:
+def test_only_zero_is_shown_as_zero() -> None:
     from mirrord.analysis.reports.plots import Column
     from mirrord.analysis.reports.tables import text_of
 

@@ -336,7 +336,9 @@ def test_a_snapshot_whose_blocks_the_source_reused_goes_the_base_never(tmp_path:
     assert 1 <= len(destination.snapshots()) < 9
 
 
-def test_nor_one_that_another_mirror_has_pinned(tmp_path: Path) -> None:
+def test_a_snapshot_that_another_mirror_has_pinned_is_not_deleted_for_its_blocks(
+    tmp_path: Path,
+) -> None:
     with Volume.create(tmp_path / "s", SIZE) as opened:
         opened.write(0, os.urandom(SIZE))
     source, destination = BlockDriver(str(tmp_path / "s")), BlockDriver(str(tmp_path / "d"))

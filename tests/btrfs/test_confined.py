@@ -80,7 +80,7 @@ def test_what_the_program_leaves_beside_its_snapshot_counts_for_nothing(
 
 
 @pytest.mark.parametrize("where", ["write", "finish"])
-def test_a_request_to_end_is_heeded_while_the_program_stands_still(pair: Pair, where: str) -> None:
+def test_an_abort_ends_a_transfer_whose_program_is_stopped(pair: Pair, where: str) -> None:
     wanted = request(pair)
     data = stream_of(pair.source, None, wanted.snapshot)
     pair.destination.prepare("m1")

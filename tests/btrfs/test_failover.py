@@ -172,7 +172,7 @@ def test_prepare_delete_discard_and_forget_survive_crashes(pair: Pair) -> None:
     crash_at_every_step(committed, lambda: driver().delete_snapshot(base.guid), clean)
 
 
-def test_what_somebody_unseen_may_write_to_is_kept(pair: Pair) -> None:
+def test_without_cap_sys_ptrace_a_rollback_keeps_the_volume(pair: Pair) -> None:
     """Without CAP_SYS_PTRACE the files of other processes cannot be seen."""
     base = pair.initialize()
     pair.destination.promote()
@@ -272,7 +272,7 @@ def test_a_promotion_that_nobody_ends_leaves_nothing(pair: Pair, label: str) -> 
     assert not swap.exists() or os.listdir(swap) == []
 
 
-def test_a_break_never_leaves_a_moment_without_a_view(pair: Pair) -> None:
+def test_the_view_exists_at_every_moment_of_a_break(pair: Pair) -> None:
     base = pair.initialize()
     stop, missing = threading.Event(), []
 
@@ -295,7 +295,7 @@ def test_a_break_never_leaves_a_moment_without_a_view(pair: Pair) -> None:
     assert not missing
 
 
-def test_there_and_back_again_only_changes_travel(pair: Pair) -> None:
+def test_after_break_and_resync_in_both_directions_only_changes_are_sent(pair: Pair) -> None:
     """Break; the source is resynced from the destination; then the first direction again."""
     (pair.home / "ballast").write_bytes(os.urandom(20 << 20))
     base = pair.initialize()

@@ -73,7 +73,7 @@ def test_an_overwrite_that_is_still_in_memory_breaks_the_identity_too(pair: Pair
         pair.destination.rollback(base.guid, mirror_id="m1", keep_as="lost")
 
 
-def test_snapshots_of_a_received_snapshot_deceive_nobody(pair: Pair) -> None:
+def test_a_changed_copy_of_a_received_snapshot_is_not_used_as_base(pair: Pair) -> None:
     """The kernel lets them inherit what they were received from, changes and all."""
     base = pair.initialize()
     [received] = pair.destination.snapshots()

@@ -27,7 +27,7 @@ def staged(pair: Pair) -> list[Path]:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_everything_is_carried(pair: Pair, version: int) -> None:
+def test_a_transfer_preserves_every_kind_of_file(pair: Pair, version: int) -> None:
     source = BtrfsDriver(str(pair.home), stream_version=version)
     pair.destination.prepare(MIRROR)
     base = source.take_snapshot("base")

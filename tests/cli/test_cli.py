@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.cli.table import COMMANDS
+from mirrord.cli.table import commands
 from mirrord.drivers.block.volume import Volume
 from tests.contract.lab_block import BlockLab, lab
 from tests.support.definitions import add_lines
@@ -21,7 +21,7 @@ from tests.support.world import NAME, ROOT, World
 OTHERS = {"create", "restore", "config", "volume", "demo", "daemon", "reload", "alarms", "watch",
           "schedule", "throttle", "monitor", "agent", "pki", "host", "change-source", "adopt",
           "trace", "analyze"}  # fmt: skip
-HOME_VERBS = [name for name in COMMANDS if name not in OTHERS]
+HOME_VERBS = [name for name in commands() if name not in OTHERS]
 
 
 @pytest.fixture
@@ -57,12 +57,14 @@ def test_every_verb_answers_a_misspelt_mirror(block: World, verb: str) -> None:
         ("takeover", "hoem", "--source", "primary"),
     ],
 )
-def test_so_do_those_with_more_words(block: World, words: tuple[str, ...]) -> None:
+def test_verbs_with_more_arguments_answer_a_misspelt_mirror(
+    block: World, words: tuple[str, ...]
+) -> None:
     block.create()
     refused(block.cli(*words), 1, "no mirror is called 'hoem'", "Did you mean 'home'?")
 
 
-@pytest.mark.parametrize("verb", [name for name in COMMANDS if name != "demo"])
+@pytest.mark.parametrize("verb", [name for name in commands() if name != "demo"])
 def test_every_command_has_help_and_answers_an_unknown_option(block: World, verb: str) -> None:
     shown = block.cli(verb, "--help")
     assert shown.returncode == 0 and "Usage: mirrord" in shown.stdout
@@ -84,7 +86,7 @@ def test_every_command_has_help_and_answers_an_unknown_option(block: World, verb
             2,
             ("is not a retention rule",),
         ),
-        (("restore", "home"), 2, ("give either files, or --all",)),
+        (("restore", "home"), 2, ("either FILE or '--all' is required",)),
         (("history", "home", "-n", "0"), 2, ("range",)),
         (("config", "chek"), 2, ("chek",)),
     ],
@@ -227,7 +229,7 @@ def test_a_source_held_by_a_writer_is_waited_for_then_named(block: World) -> Non
         ("--keep-source", "0", ("'0'",)),
     ],
 )
-def test_create_answers_what_cannot_be_meant_and_defines_nothing(
+def test_create_with_invalid_arguments_defines_nothing(
     block: World, option: str, value: str, parts: tuple[str, ...]
 ) -> None:
     done = block.cli(
@@ -287,7 +289,7 @@ def test_a_monitor_without_a_service_says_that_no_schedule_is_kept(block: World)
     assert unknown["status"] == 3 and "hoem" in unknown["line"]
 
 
-def test_what_needs_a_service_or_a_terminal_says_so(block: World) -> None:
+def test_commands_that_need_a_daemon_or_a_terminal_say_so(block: World) -> None:
     block.initialized()
     refused(block.cli("reload"), 1, "the daemon is not running")
     refused(block.cli("watch"), 2, "needs a terminal")

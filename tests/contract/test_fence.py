@@ -76,7 +76,7 @@ def test_nothing_is_changed_in_an_epoch_that_is_over(lab: Lab, which: str) -> No
     assert late.pins() == {base.guid: (MIRROR,)}
 
 
-def test_who_is_fenced_out_of_one_mirror_is_not_of_another(lab: Lab) -> None:
+def test_fencing_one_mirror_does_not_affect_another(lab: Lab) -> None:
     source, _destination, base = initialized(lab)
     source.relate(FIRST.raised(Intent.MIRRORED), 0)
     other = lab.source()

@@ -54,7 +54,7 @@ def test_only_who_knows_the_epoch_raises_it(lab: Lab) -> None:
     assert lab.source().relationships() == {MIRROR: moved}
 
 
-def test_it_stays_when_the_volume_changes_its_role(lab: Lab) -> None:
+def test_the_relationship_record_is_kept_when_the_volume_changes_its_role(lab: Lab) -> None:
     source, destination, base = initialized(lab)
     destination.relate(FIRST, 0)
     destination.promote()
@@ -70,7 +70,7 @@ def test_it_stays_when_the_volume_changes_its_role(lab: Lab) -> None:
     assert lab.source().relationships() == {}
 
 
-def test_it_does_not_count_as_a_change_of_the_volume(lab: Lab) -> None:
+def test_writing_the_relationship_record_does_not_count_as_a_change(lab: Lab) -> None:
     source, _destination, base = initialized(lab)
     assert not source.changed_since(base.guid)
     source.relate(FIRST, 0)

@@ -49,7 +49,7 @@ def test_nothing_is_visible_before_commit(lab: Lab) -> None:
 
 
 @pytest.mark.one_volume
-def test_the_owners_snapshots_go_along_in_their_place(lab: Lab) -> None:
+def test_user_snapshots_are_replicated_in_their_order(lab: Lab) -> None:
     source, destination, base = initialized(lab)
     lab.change(source, 1)
     lab.own_snapshot(source, "daily")

@@ -191,11 +191,11 @@ def test_initialize(matrix: Matrix) -> None:
     for number, point in enumerate(matrix.points(fresh("learn"))):
         name = f"m{number}"
         met += matrix.attempt(fresh(name), point, "gone")
-        if world.service.status(name)[0]["state"] == "uninitialized":
+        if world.service.status(name)[0].state == "uninitialized":
             world.service.initialize(name)
         world.service.update(name)
         status = world.service.status(name)[0]
-        assert status["state"] == "mirrored" and status["healthy"], point
+        assert status.state == "mirrored" and status.healthy, point
         assert lab.content(lab.driver(f"{lab.destination().location}.{name}")) == content, point
         world.service.delete(name, yes=True, keep_snapshots=False)
     assert met >= 3

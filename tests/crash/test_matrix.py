@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.control.api import Service
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import MirrordError
 from mirrord.core.model import Role
@@ -24,6 +23,7 @@ from tests.contract.lab import Lab, is_either
 from tests.crash.faults import FAULTS, Crash, Point, attempt, broken_at, points
 from tests.crash.scenes import SCENES, WRITTEN, checked, end, finish, kept, own_labels, sound
 from tests.support.processes import working_on
+from tests.support.verbs import Service
 from tests.support.world import NAME, ROOT, World
 
 
@@ -83,12 +83,12 @@ def test_initialize(lab: Lab, tmp_path: Path, fault: str) -> None:
             failed += 1
         if not told.met:
             unmet.add(point[0])
-        if service.status(name)[0]["state"] == "uninitialized":
+        if service.status(name)[0].state == "uninitialized":
             service.initialize(name)
         service.update(name)
         status = service.status(name)[0]
-        assert status["state"] == "mirrored" and status["healthy"], point
-        destination = open_driver(parse_endpoint(status["destination"]))
+        assert status.state == "mirrored" and status.healthy, point
+        destination = open_driver(parse_endpoint(status.reading.destination))
         assert lab.content(destination) == lab.content(lab.source()), point
         service.delete(name, yes=True, keep_snapshots=False)
         assert len(lab.source().snapshots()) == 1, f"only the first mirror's is left, {point}"

@@ -119,6 +119,7 @@ class Messages:
                 why=shown.get("why", ""),
                 hint=shown.get("hint", ""),
             )
+            error.mirror = "home"
             yield Message(module.path, node.lineno, code, str(error), error.hint, error.what)
 
     def _others(self) -> Iterator[Message]:
@@ -185,7 +186,8 @@ def _is_command(node: ast.FunctionDef, module: Module) -> bool:
 
 def _filled(text: str) -> str:
     """With samples for names in braces, which the product fills with `format`."""
-    return re.sub(r"\{(\w+)\}", lambda each: SAMPLES.get(each[1], each[0]), text)
+    samples = {"mirror": "home", **SAMPLES}
+    return re.sub(r"\{(\w+)\}", lambda each: samples.get(each[1], each[0]), text)
 
 
 def main() -> int:

@@ -71,4 +71,4 @@ def _moved(lines: list[Any]) -> list[Any]:
 
 def test_the_version_shown_is_this_one() -> None:
     [(_, [answer]), *_] = session()
-    assert answer == {"mirrord": __version__, "protocol": "v1"}
+    assert answer == {"mirrord": __version__, "protocol": "v2"}

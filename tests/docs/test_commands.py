@@ -10,8 +10,9 @@ import pytest
 import typer.main
 from typer.core import TyperGroup
 
+from mirrord.cli import table
 from mirrord.cli.main import build, run
-from mirrord.cli.table import COMMANDS
+from tests.docs import documents
 
 ROOT = Path(__file__).parents[2]
 COMMANDS_MD = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
@@ -25,7 +26,7 @@ def commands(group: TyperGroup, path: str) -> Iterator[tuple[str, list[str]]]:
             yield from commands(command, f"{path} {name}")
 
 
-ALL = dict(commands(typer.main.get_group(build(list(COMMANDS))), "mirrord"))
+ALL = dict(commands(typer.main.get_group(build(list(table.commands()))), "mirrord"))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -45,3 +46,9 @@ def test_version_and_help_need_no_command(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out.startswith("mirrord ")
     assert run([]) == 2
     assert "error:" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", documents.DOCUMENTS)
+def test_documents_are_as_the_declarations_make_them(name: str) -> None:
+    made = documents.made(name)
+    assert (ROOT / name).read_text(encoding="utf-8") == made, "python -m tests.docs.documents"

@@ -21,7 +21,13 @@ WRONG = {
     "two periods": r"(?<![.'])\.\.(?![.'])",
 }
 #: Where columns are aligned by spaces.
-_TABLES = ("mirrord/cli/", "mirrord/config/writing.py", "mirrord/engine/prune.py")
+_TABLES = (
+    "mirrord/cli/",
+    "mirrord/config/writing.py",
+    "mirrord/control/commands/",
+    "mirrord/control/statustext.py",
+    "mirrord/engine/prune.py",
+)
 _COMMAND = re.compile(r"['`]mirrord ([a-z][^'`]*)['`]")
 _COMMAND_AT_END = re.compile(r": mirrord ([a-z].*?)(?:\.(?: |$)|$)")
 

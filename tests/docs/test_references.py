@@ -11,8 +11,9 @@ import pytest
 from mirrord.catalogue.schema import MIGRATIONS
 from mirrord.config import host, hosts, peers, reading
 from mirrord.config.schedules import Schedules
-from mirrord.control.methods import METHODS
-from mirrord.scheduler.health import KINDS
+from mirrord.control.command import Right
+from mirrord.control.methods import methods
+from mirrord.core.records import AlarmKind
 from mirrord.schedules.named import KEYS
 from tests.docs import wire_methods
 from tests.support.definitions import two_sites
@@ -97,14 +98,15 @@ def test_the_peer_in_the_example_is_right(tmp_path: Path) -> None:
 
 def test_every_kind_of_alarm_is_documented() -> None:
     found = re.findall(r"^\| `(\w+)` \| ", document("alarms.md"), re.MULTILINE)
-    assert tuple(found[: len(KINDS)]) == KINDS
+    assert tuple(found[: len(AlarmKind)]) == tuple(AlarmKind)
 
 
 def test_every_method_is_documented_with_its_socket() -> None:
     rows = re.findall(r"^\| (`.*?) \| (status|control) \| ", document("api.md"), re.MULTILINE)
     found = {name: socket for names, socket in rows for name in re.findall(r"`(\w+)`", names)}
     assert found == {
-        name: "status" if method.access == "read" else "control" for name, method in METHODS.items()
+        name: "status" if command.right is Right.READ else "control"
+        for name, command in methods().items()
     }
 
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mirrord.control.api import Service
 from mirrord.core.errors import Busy, Refused
 from mirrord.core.model import Role, SnapshotKind
 from mirrord.drivers.block.volume import Volume
@@ -25,6 +24,7 @@ from mirrord.drivers.contract import Driver
 from tests.support import btrfs
 from tests.support.labs import open_lab
 from tests.support.places import driver_at
+from tests.support.verbs import Service
 from tests.support.world import NAME, World
 
 FILE = "lines"

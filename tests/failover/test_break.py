@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.control.api import Service
 from mirrord.core.errors import MirrordError, NoSpace, Refused
 from mirrord.core.model import Role
 from mirrord.drivers.btrfs.driver import BtrfsDriver
@@ -18,6 +17,7 @@ from mirrord.system import steps
 from mirrord.system.paths import Paths
 from tests.failover.volumes import delete_subvolume, lose
 from tests.support import btrfs
+from tests.support.verbs import Service
 from tests.support.world import NAME, World
 
 
@@ -178,7 +178,7 @@ def test_with_a_catalogue_that_cannot_be_used(mirror: Mirror, what: str) -> None
         mend(mirror)
         with pytest.raises(MirrordError, match=r"broken off|writable"):
             mirror.again().update(NAME)
-        assert mirror.service.status(NAME)[0]["state"] == "broken-off"
+        assert mirror.service.status(NAME)[0].state == "broken-off"
         assert mirror.content() == "in the emergency"
         mirror.service.resync(NAME, yes=True)
         assert mirror.content() == "two"
@@ -198,7 +198,7 @@ def test_a_break_that_fails_is_not_done_later(mirror: Mirror) -> None:
     shutil.rmtree(mirror.view)
     (mirror.source / "file").write_text("three")
     mirror.again().update(NAME)
-    assert mirror.content() == "three" and mirror.service.status(NAME)[0]["state"] == "mirrored"
+    assert mirror.content() == "three" and mirror.service.status(NAME)[0].state == "mirrored"
 
 
 def test_a_reverse_takes_nested_subvolumes_along(mirror: Mirror) -> None:
@@ -259,7 +259,7 @@ def test_on_a_full_file_system(small: Mirror, fill: Callable[[Path], None]) -> N
     (small.source / "more").write_bytes(os.urandom(3 << 20))
     with pytest.raises(NoSpace):
         small.service.update(NAME)
-    assert not small.service.status(NAME)[0]["healthy"]
+    assert not small.service.status(NAME)[0].healthy
     assert small.service.break_off(NAME).status == "done"
     assert small.content() == "two" and not small.view.is_symlink()
     shutil.rmtree(small.there.parent / "full")

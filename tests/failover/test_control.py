@@ -301,7 +301,7 @@ def test_sites_may_be_renamed_and_moved_in_the_definition(world: World) -> None:
 
 
 @pytest.mark.on_machine
-def test_a_mirror_is_adopted_when_its_controller_has_burned(world: World, tmp_path: Path) -> None:
+def test_a_mirror_is_adopted_after_its_controller_was_lost(world: World, tmp_path: Path) -> None:
     in_third_epoch(world)
     other = other_world(world, world.lab, tmp_path / "other")
     (other.paths.mirrors / f"{NAME}.toml").unlink()
@@ -311,7 +311,7 @@ def test_a_mirror_is_adopted_when_its_controller_has_burned(world: World, tmp_pa
     assert asked.status == "confirmation-required" and not list(other.paths.mirrors.iterdir())
     assert other.service.adopt(endpoint, mirror=mirror_id, yes=True).status == "done"
     [found] = other.service.status()
-    assert (found["source"], found["destination"]) == (world.end("source"), endpoint)
+    assert (found.reading.source, found.reading.destination) == (world.end("source"), endpoint)
     other.service.update(NAME)
     assert world.in_step()
     other.service.break_off(NAME)

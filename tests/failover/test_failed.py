@@ -71,7 +71,7 @@ def test_a_freeze_that_ends_early_gives_the_reverse_up(mirror: Mirror) -> None:
     with pytest.raises(TransferFailed, match="the reverse was cancelled"):
         mirror.service.reverse(NAME, yes=True)
     status = mirror.service.status(NAME)[0]
-    assert status["state"] == "mirrored" and status["source"].endswith(str(mirror.source))
+    assert status.state == "mirrored" and status.reading.source.endswith(str(mirror.source))
     assert (mirror.source / "file").read_text() == "four" and mirror.view.is_symlink()
     mirror.again().update(NAME)
     assert mirror.content() == "four"

@@ -212,7 +212,7 @@ def test_a_catalogue_of_before_is_not_obeyed(world: World, verb: str) -> None:
     state.with_name("older").rename(state)
     world.again().update(NAME)
     assert world.source_content() == content == world.view_content()
-    events = [one["text"] for one in world.service.history(NAME, limit=50)["events"]]
+    events = [one.text for one in world.service.history(NAME, limit=50).events]
     assert any("older than the volumes" in text for text in events)
 
 
@@ -241,7 +241,7 @@ def test_a_catalogue_of_before_a_reverse_does_not_turn_it_back(world: World, ver
     world.again().update(NAME)
     assert world.status()["source"] == source
     assert world.source_content() == content == world.view_content()
-    events = [one["text"] for one in world.service.history(NAME, limit=50)["events"]]
+    events = [one.text for one in world.service.history(NAME, limit=50).events]
     assert any("is the source" in text for text in events)
 
 

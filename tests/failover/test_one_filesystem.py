@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import pytest
 
-from mirrord.control.api import Service
 from mirrord.core.errors import Diverged
 from mirrord.system.paths import Paths
 from tests.support import btrfs
+from tests.support.verbs import Service
 from tests.support.world import NAME
 
 
@@ -23,7 +23,7 @@ class Both(NamedTuple):
     home: Path
 
     def end(self, which: str) -> Path:
-        place = Path(str(self.service.status(NAME)[0][which]).removeprefix("btrfs:"))
+        place = Path(getattr(self.service.status(NAME)[0].reading, which).removeprefix("btrfs:"))
         return place if place == self.home else place / "current"
 
     def in_step(self) -> bool:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.control.api import Service
 from mirrord.core.errors import Refused
 from mirrord.drivers.block.volume import Volume
 from mirrord.system.paths import Paths
 from tests.contract.lab_block import SIZE_BYTES
 from tests.support import btrfs
+from tests.support.verbs import Service
 from tests.support.world import NAME
 
 

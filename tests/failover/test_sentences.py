@@ -35,7 +35,7 @@ TESTS: dict[str, list[tuple[str, str]]] = {
         (_BTRFS, "test_two_losing_sides_of_one_name_are_both_kept"),
     ],
     "S4": [
-        (_BTRFS, "test_a_break_never_leaves_a_moment_without_a_view"),
+        (_BTRFS, "test_the_view_exists_at_every_moment_of_a_break"),
         (_ZFS, "test_no_acknowledged_line_is_lost_when_a_live_dataset_goes_back"),
         (_ZFS, "test_files_that_landed_below_the_mountpoint_are_named"),
     ],
@@ -94,7 +94,7 @@ TESTS: dict[str, list[tuple[str, str]]] = {
     ],
     "R2": [
         (_STOPPED, "test_a_lost_source_whose_restore_was_interrupted"),
-        ("tests/integration/test_restore.py", "test_a_lost_source_is_made_anew"),
+        ("tests/integration/test_restore.py", "test_restore_all_creates_a_lost_source_again"),
     ],
     "R3": [
         (_STOPPED, "test_the_source_dies_during_its_restore_and_the_destination_is_needed"),
@@ -127,7 +127,7 @@ TESTS: dict[str, list[tuple[str, str]]] = {
     "W4": [(_WRITERS, "test_an_open_file_refuses_a_switch_and_with_force_nothing_is_lost")],
     "W5": [(_CONTRACT, "test_a_rollback_loses_no_acknowledged_write_of_a_program")],
     "W6": [
-        (_BTRFS, "test_what_somebody_unseen_may_write_to_is_kept"),
+        (_BTRFS, "test_without_cap_sys_ptrace_a_rollback_keeps_the_volume"),
         ("tests/service/test_unit_file.py", "test_open_files_are_seen_with_these_capabilities"),
     ],
     "I1": [(_STOPPED, "test_without_later_work_the_next_command_finishes_it")],
@@ -159,7 +159,7 @@ TESTS: dict[str, list[tuple[str, str]]] = {
         (_CONTROL, "test_a_catalogue_of_an_earlier_time_does_not_turn_a_mirror"),
     ],
     "E5": [(_CONTROL, "test_ends_that_contradict_each_other_wait_for_the_owner")],
-    "E6": [(_CONTROL, "test_a_mirror_is_adopted_when_its_controller_has_burned")],
+    "E6": [(_CONTROL, "test_a_mirror_is_adopted_after_its_controller_was_lost")],
     "C3": [
         (_SITES, "test_a_lost_catalogue_does_not_turn_a_reversed_mirror_back"),
         (_SITES, "test_the_owner_says_which_site_is_the_source_where_nothing_else_does"),

@@ -68,7 +68,7 @@ def test_a_client_that_is_killed_while_it_pulls(site: Remote) -> None:
     assert content(copy) == content(source)
 
 
-def test_a_signal_in_a_stall_is_heeded(site: Remote) -> None:
+def test_a_signal_ends_a_stalled_transfer(site: Remote) -> None:
     source, copy, process = site.under_way(24 * MIB)
     site.proxy.stall()
     time.sleep(0.5)

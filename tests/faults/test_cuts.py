@@ -84,7 +84,7 @@ def test_a_first_connection_that_is_cut_is_told_in_one_line(site: Remote) -> Non
     assert content(copy) == content(source)
 
 
-def test_a_connection_that_died_meanwhile_is_made_anew(site: Remote) -> None:
+def test_a_connection_that_died_while_idle_is_opened_again(site: Remote) -> None:
     source, copy = site.volume(data_bytes=MIB), site.folder / "copy"
     site.create(f"block:{source}", f"block://dr{copy}")
     site.service.initialize("home")

@@ -30,7 +30,7 @@ def test_status_during_a_slow_transfer_does_not_end_it(site: Remote, way: str) -
     asked, late = 0, []
     while updating.is_alive():
         began_s = time.monotonic()
-        problems = site.service.status()[0]["problems"]
+        problems = site.service.status()[0].problems
         took_s = time.monotonic() - began_s
         if updating.is_alive():
             asked += 1

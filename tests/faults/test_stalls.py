@@ -27,7 +27,7 @@ class Updating(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        from mirrord.control.api import Service
+        from tests.support.verbs import Service
 
         service = Service(self._site.paths, shared=self._site.service.shared)
         began_s = time.monotonic()

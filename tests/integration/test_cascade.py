@@ -21,7 +21,7 @@ def last(world: World, lab: Lab) -> Driver:
     return driver_at(lab, place)
 
 
-def test_what_the_middle_shows_goes_on(world: World, lab: Lab, last: Driver) -> None:
+def test_a_cascade_replicates_what_its_middle_shows(world: World, lab: Lab, last: Driver) -> None:
     assert lab.content(last) == lab.content(lab.destination())
     assert world.service.update("far").status == "unchanged"
     for seed in range(6):
@@ -65,10 +65,10 @@ def test_the_last_goes_on_from_the_first_when_the_middle_is_lost(
     lab.change(lab.source(), 50)
     done = world.service.update("far")
     assert done.status == "done" and done.data["transfers"] == 1
-    last_transfer = world.service.history("far", limit=1)["transfers"][0]
-    assert last_transfer["base"], "it was incremental"
+    last_transfer = world.service.history("far", limit=1).transfers[0]
+    assert last_transfer.base, "it was incremental"
     assert lab.content(last) == lab.content(lab.source())
-    assert world.service.status("far")[0]["healthy"]
+    assert world.service.status("far")[0].healthy
 
 
 def test_a_source_without_the_base_is_refused(world: World, lab: Lab, last: Driver) -> None:
@@ -80,7 +80,7 @@ def test_a_source_without_the_base_is_refused(world: World, lab: Lab, last: Driv
     assert (world.paths.mirrors / "far.toml").read_text() == before
 
 
-def test_the_middle_cannot_be_turned_round(world: World, lab: Lab, last: Driver) -> None:
+def test_the_middle_of_a_cascade_cannot_be_reversed(world: World, lab: Lab, last: Driver) -> None:
     with pytest.raises(Refused, match="cannot become a destination"):
         world.service.reverse("far", yes=True)
     world.service.break_off("far")

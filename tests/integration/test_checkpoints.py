@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.cli.commands.status import details
+from mirrord.control.statustext import details
 from mirrord.core.errors import Aborted, TransferFailed
 from mirrord.core.model import ReceiveRequest
 from mirrord.core.results import Silent
@@ -64,14 +64,14 @@ def interrupted(world: World, after_bytes: int = 20 * MIB) -> World:
 def test_an_interrupted_update_goes_on_and_status_says_so(world: World) -> None:
     interrupted(world)
     row = world.again().status(NAME)[0]
-    assert 19 * MIB <= row["checkpoint_bytes"] < 30 * MIB
-    assert 40 * MIB <= row["checkpoint_of_bytes"] < 60 * MIB
-    assert 0 <= row["checkpoint_age_s"] < 60
+    assert 19 * MIB <= row.reading.checkpoint.size_bytes < 30 * MIB
+    assert 40 * MIB <= (row.reading.checkpoint.of_bytes or 0) < 60 * MIB
+    assert row.checkpoint_age_s is not None and 0 <= row.checkpoint_age_s < 60
     [line] = [line for line in details(row) if "checkpoint" in line]
     assert " MiB of 4" in line and line.endswith(" ago: the next transfer resumes from there")
     assert any("left a checkpoint" in text for text in world.service.explain(NAME).data["findings"])
     done = world.service.update(NAME)
-    assert done.data["resumed_bytes"] == row["checkpoint_bytes"]
+    assert done.data["resumed_bytes"] == row.reading.checkpoint.size_bytes
     assert done.data["stream_bytes"] < 30 * MIB
     assert world.in_step()
     assert world.status()["checkpoint_bytes"] == 0
@@ -98,7 +98,7 @@ def test_an_old_checkpoint_is_discarded_and_the_history_says_so(world: World) ->
     file.write_text(file.read_text().replace("checkpoint_days = 1", "checkpoint_days = 0"))
     done = world.again().update(NAME)
     assert done.data["resumed_bytes"] == 0 and world.in_step()
-    events = [event["text"] for event in world.service.history(NAME, limit=20)["events"]]
+    events = [event.text for event in world.service.history(NAME, limit=20).events]
     assert any("was older than 0 days: discarded" in text for text in events)
 
 
@@ -126,7 +126,7 @@ def test_what_does_not_fit_the_stream_is_given_up_within_the_same_update(world: 
     done = world.again().update(NAME)
     assert done.status == "done" and world.in_step()
     assert world.lab.destination().stagings() == []
-    events = [event["text"] for event in world.service.history(NAME, limit=20)["events"]]
+    events = [event.text for event in world.service.history(NAME, limit=20).events]
     assert any("cannot be used" in text for text in events)
 
 
@@ -193,6 +193,6 @@ def test_a_destination_without_room_for_the_spool_is_transferred_to_all_the_same
         (here / "home" / "large").write_bytes(os.urandom(250 * MIB))
         assert world.service.update(NAME).status == "done"
         assert world.in_step()
-        events = [event["text"] for event in world.service.history(NAME, limit=20)["events"]]
+        events = [event.text for event in world.service.history(NAME, limit=20).events]
         assert any("has no space for a checkpoint of" in text for text in events)
         world.close()

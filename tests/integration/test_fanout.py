@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from mirrord.control.api import Service
 from mirrord.control.shared import Shared
 from mirrord.core.errors import Aborted, TransferFailed
 from mirrord.drivers.streams import SendStream
@@ -17,6 +16,7 @@ from mirrord.engine import fanout
 from mirrord.engine.fanout import Fanout
 from mirrord.engine.transfer import Route
 from tests.contract.lab import Lab
+from tests.support.verbs import Service
 from tests.support.world import World
 
 NAMES = ("one", "two", "three")
@@ -78,8 +78,8 @@ def fan(world: World, lab: Lab, tmp_path: Path) -> World:
 
 def shown(world: World, name: str) -> str:
     [row] = world.service.status(name)
-    assert row["healthy"], row
-    return str(row["shown"])
+    assert row.healthy, row
+    return row.reading.shown
 
 
 def test_mirrors_that_run_together_read_the_source_once(
@@ -181,7 +181,7 @@ def test_a_failure_of_the_source_reaches_all(monkeypatch: pytest.MonkeyPatch) ->
                     pass
 
 
-def test_who_began_a_reading_and_was_aborted_takes_nothing_from_the_others() -> None:
+def test_aborting_the_first_reader_of_a_shared_stream_does_not_affect_the_others() -> None:
     class Source(_Source):
         def send(self, _base: Any, _guid: str, *, checkpoint: Any = None) -> SendStream:
             self.opened += 1

@@ -32,9 +32,9 @@ def test_initialize_and_updates_keep_the_destination_in_step(world: World) -> No
 
 def test_an_unchanged_source_takes_no_snapshot_and_refreshes_the_lag(world: World) -> None:
     world.initialized()
-    before = world.service.snapshots(NAME)["snapshots"]
+    before = world.service.snapshots(NAME).snapshots
     assert world.service.update(NAME).status == "unchanged"
-    assert world.service.snapshots(NAME)["snapshots"] == before
+    assert world.service.snapshots(NAME).snapshots == before
     began_s = time.monotonic()
     assert world.again().update(NAME).status == "unchanged"
     assert world.status()["lag_s"] < time.monotonic() - began_s + 0.1, "it counts from then on"
@@ -176,7 +176,7 @@ def test_without_any_common_snapshot_nothing_is_sent_silently(world: World) -> N
 
 
 @pytest.mark.both_ways
-def test_the_owners_snapshots_go_along(world: World) -> None:
+def test_user_snapshots_are_replicated(world: World) -> None:
     world.lab.own_snapshot(world.lab.source(), "daily.0")
     world.initialized(snapshots=("daily.*",))
     for number in (1, 2):
@@ -233,7 +233,7 @@ def test_a_lost_catalogue_is_found_anew_from_the_ends(world: World) -> None:
     world.service.close()
     for file in world.paths.state.iterdir():
         file.unlink()
-    assert world.again().status(NAME)[0]["state"] == "mirrored"
+    assert world.again().status(NAME)[0].state == "mirrored"
     world.lab.change(world.lab.source(), 1)
     assert world.service.update(NAME).status == "done"
     assert world.in_step()
@@ -247,7 +247,7 @@ def test_delta_with_a_lost_catalogue(world: World) -> None:
         file.unlink()
     before = world.lab.source().snapshots()
     found = world.again().delta(NAME, base=None, incremental=None, states=False, files=False)
-    assert found["base"] == before[-1].name and found["send_bytes"] > 0
+    assert found.base == before[-1].name and found.send_bytes > 0
     assert world.lab.source().snapshots() == before
     assert world.status()["state"] == "mirrored"
 
@@ -299,15 +299,15 @@ def test_delta_shows_the_four_states_and_leaves_no_trace(world: World) -> None:
     world.lab.change(world.lab.source(), 1)
     before = world.lab.source().snapshots()
     found = world.service.delta(NAME, base=None, incremental=None, states=True, files=False)
-    assert found["states"]["added"] > 0 and found["send_bytes"] > 0
+    assert found.states and found.states.added > 0 and found.send_bytes > 0
     assert world.lab.source().snapshots() == before
     assert world.service.update(NAME).status == "done"
     history = world.service.history(NAME, limit=10)
-    sent = history["transfers"][0]["stream_bytes"]
-    assert sent / 4 < found["send_bytes"] < sent * 4 + 65536
+    sent = history.transfers[0].stream_bytes
+    assert sent / 4 < found.send_bytes < sent * 4 + 65536
 
 
-def test_create_refuses_places_that_cannot_be_meant(world: World) -> None:
+def test_create_refuses_unsuitable_volumes(world: World) -> None:
     lab = world.lab
     source, destination = world.end("source"), world.end("destination")
     with pytest.raises(Refused, match="not empty"):
@@ -378,7 +378,7 @@ def test_a_destination_that_is_not_there_is_not_taken_for_a_new_one(world: World
         world.service.close()
         for file in world.paths.state.iterdir():
             file.unlink()
-        assert world.again().status(NAME)[0]["state"] == "uninitialized"
+        assert world.again().status(NAME)[0].state == "uninitialized"
     assert world.status()["state"] == "mirrored"
     assert world.service.update(NAME).status == "done"
     assert world.in_step()
@@ -441,6 +441,6 @@ def test_a_failure_before_the_transfer_is_seen_later_and_clears(world: World) ->
     with pytest.raises((MirrordError, OSError)):
         world.service.update(NAME)
     steps.observe(None)
-    assert not world.again().status(NAME)[0]["healthy"]
+    assert not world.again().status(NAME)[0].healthy
     world.service.update(NAME)
     assert world.status()["healthy"]

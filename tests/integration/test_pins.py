@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from mirrord.control.api import Service
-from mirrord.core.errors import Refused, UsageError
+from mirrord.core.errors import Refused
 from mirrord.drivers.contract import Driver
 from mirrord.system.paths import Paths
 from tests.contract.lab import Lab
 from tests.crash.faults import FAULTS, Crash, broken_at, points
 from tests.support.places import beside, driver_at
 from tests.support.snapshots import delete_by_force
+from tests.support.verbs import Service
 from tests.support.world import NAME, World
 
 pytestmark = pytest.mark.in_process
@@ -48,7 +48,7 @@ def guids(driver: Driver) -> set[str]:
 
 
 def identity(service: Service, name: str) -> str:
-    return str(service.status(name)[0]["id"])
+    return str(service.status(name)[0].reading.id)
 
 
 def advance(world: World, lab: Lab, seed: int) -> None:
@@ -78,8 +78,8 @@ def test_two_hosts_mirror_one_source_in_turns(world: World, lab: Lab, other: Ser
             assert driver.facts().shown in guids(lab.source())
     assert len(lab.source().snapshots()) == 2
     for service, name in ((world.service, NAME), (other, "second")):
-        transfer = service.history(name, limit=1)["transfers"][0]
-        assert transfer["base"] and service.status(name)[0]["healthy"]
+        transfer = service.history(name, limit=1).transfers[0]
+        assert transfer.base and service.status(name)[0].healthy
 
 
 def test_a_mirror_that_changed_to_the_source_leaves_the_bases_of_the_one_there(
@@ -127,7 +127,7 @@ def test_the_last_of_a_cascade_goes_on_from_the_first(
     other.change_source("far", str(lab.source()))
     lab.change(lab.source(), 7)
     assert other.update("far").data["transfers"] == 1
-    assert other.history("far", limit=1)["transfers"][0]["base"], "it was incremental"
+    assert other.history("far", limit=1).transfers[0].base, "it was incremental"
     assert lab.content(far) == lab.content(lab.source())
 
 
@@ -253,8 +253,8 @@ def test_what_a_lost_mirror_has_pinned_is_named_and_can_be_unpinned(
     planned = world.service.prune(NAME, dry_run=True, accept=False)
     assert planned.text.count(f"pinned by mirror {lost}") == 2
     with pytest.raises(Refused, match="still defined"):
-        world.service.prune(NAME, dry_run=False, accept=False, unpin=identity(world.service, NAME))
-    done = world.service.prune(NAME, dry_run=False, accept=False, unpin=lost)
+        world.service.unpin(NAME, identity(world.service, NAME))
+    done = world.service.unpin(NAME, lost)
     assert done.status == "done" and "1 snapshot unpinned" in done.text
     world.service.prune(NAME, dry_run=False, accept=False)
     assert base not in guids(lab.source()) | guids(lab.destination())
@@ -277,10 +277,10 @@ def test_an_end_that_is_not_there_is_named_when_its_pins_cannot_be_removed(
         delete_by_force(lab.source(), one.guid)
 
 
-@pytest.mark.parametrize(("dry_run", "accept"), [(True, False), (False, True)])
-def test_unpin_goes_alone(world: World, lab: Lab, dry_run: bool, accept: bool) -> None:
+@pytest.mark.parametrize("option", ["--dry-run", "--accept"])
+def test_unpin_cannot_be_combined_with_other_options(world: World, lab: Lab, option: str) -> None:
     world.initialized()
     lab.source().pin("0a1b2c3d", [one.guid for one in lab.source().snapshots()])
-    with pytest.raises(UsageError, match="cannot be combined"):
-        world.service.prune(NAME, dry_run=dry_run, accept=accept, unpin="0a1b2c3d")
+    refused = world.cli("prune", NAME, "--unpin", "0a1b2c3d", option)
+    assert refused.returncode == 2 and "cannot be combined" in refused.stderr
     assert pinned(lab.source(), "0a1b2c3d")

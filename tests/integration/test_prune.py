@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from mirrord.catalogue.store import Confirmed
-from mirrord.control.api import Service
 from mirrord.core.errors import NoSpace, Refused
 from mirrord.core.model import Snapshot, SnapshotKind
 from mirrord.core.states import State
@@ -23,6 +22,7 @@ from tests.support import btrfs
 from tests.support.definitions import set_keep
 from tests.support.labs import open_lab
 from tests.support.snapshots import delete_by_force
+from tests.support.verbs import Service
 from tests.support.world import NAME, World
 
 HOUR_S = 3600.0
@@ -64,8 +64,8 @@ def block(tmp_path: Path, calendar: Calendar) -> Iterator[World]:
 
 
 def names(world: World, end: str) -> list[str]:
-    rows = world.service.snapshots(NAME)["snapshots"]
-    return [row["name"] for row in rows if end in row["at"]]
+    rows = world.service.snapshots(NAME).snapshots
+    return [row.name for row in rows if getattr(row, end)]
 
 
 def hourly(world: World, calendar: Calendar, count: int, seed: int = 0) -> None:
@@ -180,7 +180,7 @@ def test_room_is_made_by_pruning_before_the_transfer(tight: tuple[Service, Path,
     set_keep(file, "secondary", "1")
     (source / "large").write_bytes(os.urandom(250 << 20))
     assert service.update(NAME).status == "done"
-    events = [event["text"] for event in service.history(NAME, limit=9)["events"]]
+    events = [event.text for event in service.history(NAME, limit=9).events]
     assert any(text.startswith("pruned 1 snapshots first") for text in events)
 
 
@@ -193,7 +193,7 @@ def test_what_cannot_fit_is_refused_early_with_figures(tight: tuple[Service, Pat
     with pytest.raises(NoSpace) as caught:
         service.update(NAME)
     assert "needs 7" in caught.value.why and "is free" in caught.value.why
-    assert service.history(NAME, limit=1)["transfers"][0]["stream_bytes"] == 0
+    assert service.history(NAME, limit=1).transfers[0].stream_bytes == 0
 
 
 def test_nothing_is_pruned_by_hand_while_an_end_is_not_there(block: World) -> None:

@@ -108,7 +108,7 @@ def test_files_come_back_after_a_break_too(files: tuple[World, Path]) -> None:
     assert (home / "etc" / "hosts").read_text() == "one\n"
 
 
-def test_a_lost_source_is_made_anew(files: tuple[World, Path]) -> None:
+def test_restore_all_creates_a_lost_source_again(files: tuple[World, Path]) -> None:
     world, home = files
     content = world.view_content()
     for path in (*home.parent.joinpath(".mirrord/home/snapshots").glob("*/*"), home):
@@ -136,8 +136,8 @@ def test_a_lost_source_whose_snapshots_are_there_needs_no_transfer(
     assert world.service.restore_all(NAME, snapshot=None, yes=True).status == "done"
     assert world.source_content() == content
     assert (home / "etc" / "hosts").read_text() == "one\n"
-    history = world.service.history(NAME, limit=5)["transfers"]
-    assert [row["verb"] for row in history] == ["initialize"]
+    history = world.service.history(NAME, limit=5).transfers
+    assert [row.verb for row in history] == ["initialize"]
     assert world.service.update(NAME).status in ("unchanged", "done")
     assert world.in_step()
 
@@ -162,7 +162,7 @@ def test_a_mounted_source_cannot_be_reversed_and_nothing_is_changed(
         with pytest.raises(MirrordError, match="cannot become a destination"):
             world.service.reverse("second", yes=True)
         after = world.service.status("second")[0]
-        assert (after["state"], after["source"]) == (before["state"], before["source"])
+        assert (after.state, after.reading.source) == (before.state, before.reading.source)
         (mount / "new").write_text("x")
         assert world.service.update("second").status == "done"
         assert (target / "current" / "new").read_text() == "x"

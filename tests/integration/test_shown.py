@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from mirrord.catalogue.arguments import Arguments
 from mirrord.catalogue.store import Catalogue
 from mirrord.core.errors import MirrordError, NoSpace, Refused
 from mirrord.core.states import Verb
@@ -260,7 +261,7 @@ def test_an_operation_that_is_left_waits_for_a_decision(disk: Disk) -> None:
     world.initialized()
     mirror_id = world.status()["id"]
     book = world.service.catalogue
-    book.begin(mirror_id, "resync", {"guid": "x", "keep": False, "taken_ns": 1, "name": "n"})
+    book.begin(mirror_id, "resync", Arguments(guid="x", taken_ns=1, name="n"))
     text = problems(world)
     assert "an interrupted resync waits for a decision" in text
     assert f"mirrord resume-operation {NAME}" in text and f"mirrord abort {NAME} --hard" in text

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from mirrord.control.api import Service
+from mirrord.control.documents import of_status
 from mirrord.core.errors import ConfigError, Refused, UsageError
 from tests.support.definitions import two_sites
+from tests.support.verbs import Service
 from tests.support.world import NAME, World
 
 
 def status_of(service: Service) -> dict[str, Any]:
-    return service.status(NAME)[0]
+    return of_status(service.status(NAME)[0])
 
 
 def test_a_reverse_leaves_the_definition_alone_and_what_is_kept_stays_with_the_place(

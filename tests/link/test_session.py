@@ -15,12 +15,14 @@ import pytest
 
 import mirrord
 from mirrord.core.errors import (
+    MIRROR,
     Busy,
     Damaged,
     LinkLost,
     MirrordError,
     ProtocolError,
     Unreachable,
+    copy_of,
 )
 from mirrord.link import exchange as exchanges
 from mirrord.link import hello as greeting
@@ -71,6 +73,8 @@ def pair(handler: Handler, *, further: int = 0) -> Iterator[tuple[Session, Sessi
 def echo(exchange: Exchange, method: str, words: list[Any]) -> Any:
     if method == "fail":
         raise Busy("it is held", where="a volume", why="by a process", hint="Wait.")
+    if method == "advise":
+        raise Busy("it is held", hint=f"'mirrord abort {MIRROR}' or 'mirrord break {MIRROR}'.")
     if method == "bug":
         raise ZeroDivisionError("oops")
     if method == "give":
@@ -117,6 +121,17 @@ def test_an_error_travels_whole_and_a_bug_is_told_as_one() -> None:
         with pytest.raises(MirrordError, match="unexpected: ZeroDivisionError: oops"):
             client.call("bug")
         assert client.call("say") == ["say"]
+
+
+def test_a_hint_from_the_other_end_names_the_mirror_as_it_is_called_here() -> None:
+    with pair(echo) as (client, _server), pytest.raises(Busy) as caught:
+        client.call("advise")
+    error = copy_of(caught.value)
+    assert error.hint == "'mirrord abort NAME' or 'mirrord break NAME'."
+    error.prepend_hint("Wait.")
+    error.mirror = "home"
+    assert error.hint == "Wait. 'mirrord abort home' or 'mirrord break home'."
+    assert error.data == {}
 
 
 @pytest.mark.parametrize("further", [0, 1, 3])
@@ -192,7 +207,7 @@ def test_a_silent_peer_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     two.close()
 
 
-def test_what_is_alive_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_session_is_kept_alive_by_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes, "SILENCE_S", 4.0)
     monkeypatch.setattr(lanes, "BEAT_S", 0.5)
     with pair(echo) as (client, server):
@@ -200,7 +215,7 @@ def test_what_is_alive_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         assert client.alive and server.alive
 
 
-def test_one_byte_a_second_is_no_life(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_bytes_do_not_keep_a_session_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes, "SILENCE_S", 1.5)
     one, two = streams()
     lane = Lane(one)
@@ -310,12 +325,12 @@ def test_another_version_is_named_with_ours() -> None:
     assert "same version" in error.hint
 
 
-def test_a_stranger_is_quoted() -> None:
+def test_a_peer_that_is_not_mirrord_is_quoted_in_the_error() -> None:
     error = greeted(lambda stream: stream.write(b"220 mail.example.org ESMTP\r\n" + b"x" * 70_000))
     assert isinstance(error, ProtocolError) and "220 mail.example.org" in error.why
 
 
-def test_who_hangs_up_or_says_nothing_is_no_mirrord() -> None:
+def test_a_peer_that_closes_or_sends_no_greeting_is_an_error() -> None:
     error = greeted(lambda stream: stream.close())
     assert isinstance(error, LinkLost) and "it ended at once" in error.why
     error = greeted(lambda stream: None, timeout_s=0.3)

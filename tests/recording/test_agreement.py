@@ -18,10 +18,9 @@ from typing import Any
 
 import pytest
 
+from mirrord.admin import recording
 from mirrord.analysis.grids import fixed
 from mirrord.analysis.replay import replay
-from mirrord.control import recording
-from mirrord.control.api import Service
 from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.system.paths import Paths
 from mirrord.traces.model import BLOCK
@@ -30,6 +29,7 @@ from tests.recording.conftest import ROOT
 from tests.recording.sent import Sent, sent
 from tests.recording.user import User
 from tests.support import btrfs
+from tests.support.verbs import Service
 
 pytestmark = [pytest.mark.platform, pytest.mark.large]
 
@@ -82,9 +82,9 @@ def _streams(home: Path, every: int) -> Sent:
 
 def _transfers(service: Service) -> int:
     """Bytes that the updates of the mirror transferred, as its history says."""
-    found = service.history("home", limit=UPDATES)["transfers"]
+    found = service.history("home", limit=UPDATES).transfers
     assert len(found) == UPDATES
-    return sum(int(one["stream_bytes"]) for one in found)
+    return sum(int(one.stream_bytes) for one in found)
 
 
 def _reported(out: Path, seconds: list[int]) -> dict[float, float]:

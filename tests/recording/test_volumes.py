@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mirrord.control import recording
+from mirrord.admin import recording
 from mirrord.core.errors import Busy, MirrordError
 from mirrord.core.model import Snapshot
 from mirrord.drivers.block.activemap import added_runs
@@ -274,7 +274,7 @@ def test_what_was_recorded_before_a_failure_is_kept(
         (["/etc/passwd"], 1, "this is not a block device"),
     ],
 )
-def test_what_cannot_be_meant_is_one_clear_line(
+def test_invalid_arguments_are_one_clear_error(
     home: Path, tmp_path: Path, record: Record, words: list[str], status: int, said: str
 ) -> None:
     process = record(*words, "--output", tmp_path / "out")

@@ -86,7 +86,9 @@ def test_the_plan_is_that_of_the_model(
 
 @given(histories, keeps, zones)
 @settings(deadline=None)
-def test_to_plan_again_drops_nothing_more(items: list[Item], keep: Keep, zone: str) -> None:
+def test_planning_retention_twice_deletes_nothing_more(
+    items: list[Item], keep: Keep, zone: str
+) -> None:
     first = plan_retention(items, keep, zone=zone, protected={})
     left = [verdict.item for verdict in first if verdict.kept]
     assert len(left) >= min(keep.newest, len(items))

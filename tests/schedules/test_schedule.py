@@ -273,7 +273,7 @@ def test_what_was_missed_is_made_up_for_once() -> None:
         ("every 5m", {"windows": ["Mon 25:00-26:00"]}, "25:00", "Mon-Fri"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
+def test_contradictory_settings_are_refused(
     rules: str | list[str], more: dict[str, object], part: str, hint: str
 ) -> None:
     with pytest.raises(UsageError) as caught:

@@ -94,7 +94,7 @@ def test_an_overlap_is_time_in_common(some: list[Span]) -> None:
     assert overlap(some) == (pairs[0] if pairs else None)
 
 
-def test_all_the_time_has_no_edge() -> None:
+def test_a_span_of_all_time_has_no_edge() -> None:
     assert next_edge([parse_span("Mon-Sun")], 0, "Europe/Berlin") is None
     assert next_edge([parse_span("08:00-08:00")], 0, "Europe/Berlin") is None
     assert next_edge([], 0, "UTC") is None

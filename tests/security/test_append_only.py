@@ -14,7 +14,9 @@ from tests.security.world import MIRROR, Backup, Host, deliver, stream_of
 
 @breaks("A1")
 @pytest.mark.parametrize("rights", ["receive", "receive and send", "all"])
-def test_nothing_committed_goes(host: Host, root: Path, rights: str) -> None:
+def test_an_append_only_peer_cannot_delete_or_roll_back_committed_data(
+    host: Host, root: Path, rights: str
+) -> None:
     allow = [] if rights == "all" else ["--allow", f"receive={root}"]
     allow += ["--allow", f"send={root}"] if rights == "receive and send" else []
     with host.peer(*allow, "--append-only") as peer:
@@ -35,7 +37,9 @@ def test_nothing_committed_goes(host: Host, root: Path, rights: str) -> None:
 
 
 @breaks("A2")
-def test_nor_by_what_it_may_do(host: Host, root: Path) -> None:
+def test_an_append_only_peer_cannot_damage_a_backup_by_permitted_calls(
+    host: Host, root: Path
+) -> None:
     with host.peer("--allow", f"receive={root}", "--append-only") as peer:
         there = peer.volume(root / "backup/home")
         backup = Backup(root, there)
@@ -66,7 +70,9 @@ def test_nor_by_what_it_may_do(host: Host, root: Path) -> None:
 
 
 @breaks("A3")
-def test_what_it_cannot_stop(host: Host, root: Path) -> None:
+def test_an_append_only_peer_can_send_an_empty_volume_but_older_snapshots_remain(
+    host: Host, root: Path
+) -> None:
     """A source that was taken over shows an empty volume; what was there before is there still."""
     with host.peer("--allow", f"receive={root}", "--append-only") as peer:
         there = peer.volume(root / "backup/home")

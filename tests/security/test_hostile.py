@@ -194,7 +194,7 @@ def test_calls_far_above_the_limit_are_refused_and_cost_nothing(tmp_path: Path) 
 
 
 @breaks("L4")
-def test_windows_of_calls_that_take_no_data_count_too(tmp_path: Path) -> None:
+def test_buffers_of_calls_that_take_no_data_are_counted(tmp_path: Path) -> None:
     """Data for calls that never read them: each has a window, and all together a bound."""
     volume = tmp_path / "v"
     Volume.create(volume, MIB).close()

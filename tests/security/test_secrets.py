@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from mirrord.admin.pki import Authority
 from mirrord.config.peers import Peers
-from mirrord.config.pki import Authority
 from mirrord.core.errors import MirrordError
 from mirrord.core.model import ReceiveRequest
 from mirrord.drivers.btrfs.driver import BtrfsDriver

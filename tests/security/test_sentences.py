@@ -61,7 +61,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
     ],
     "L3": [
         (_SESSION, "test_a_silent_peer_is_noticed"),
-        (_SESSION, "test_one_byte_a_second_is_no_life"),
+        (_SESSION, "test_single_bytes_do_not_keep_a_session_alive"),
     ],
     "T1": [
         (_TLS, "test_a_client_with_another_certificate_is_told_and_the_right_one_gets_in"),
@@ -70,7 +70,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
     ],
     "T2": [(_TLS, "test_only_tls_1_3")],
     "T3": [
-        (_TLS, "test_the_right_one_gets_in_between_garbage_and_silence"),
+        (_TLS, "test_a_valid_client_connects_among_garbage_and_silent_connections"),
         (_TLS, "test_a_handshake_without_end_is_cut"),
     ],
     "T4": [
@@ -81,7 +81,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
     "T6": [(_TLS, "test_a_certificate_that_the_peers_key_signed_is_not_the_peers")],
     "P1": [
         (_PKI, "test_a_peer_cannot_pose_as_the_listening_host"),
-        (_PKI, "test_nor_can_it_make_certificates"),
+        (_PKI, "test_a_peer_cannot_issue_certificates"),
         (_PKI, "test_the_listening_hosts_certificate_is_no_peers"),
     ],
     "P2": [(_PKI, "test_deleting_the_file_shuts_out_and_ends_what_runs")],

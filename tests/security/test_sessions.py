@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import mirrord
+from mirrord.admin.pki import Authority
 from mirrord.config.peers import Peers
-from mirrord.config.pki import Authority
 from mirrord.core.errors import Busy, Damaged, LinkLost, MirrordError, ProtocolError
 from mirrord.core.model import ReceiveRequest
 from mirrord.drivers.btrfs.driver import BtrfsDriver
@@ -69,7 +69,9 @@ def test_a_token_ends_only_what_was_let_in_alike(tmp_path: Path) -> None:
 
 
 @breaks("S1")
-def test_nor_a_process_that_serves_others(tmp_path: Path, host: Host) -> None:
+def test_a_session_token_ends_no_process_that_serves_other_peers(
+    tmp_path: Path, host: Host
+) -> None:
     """A peer with an SSH key and a bundle holds a token by the one, and comes by the other."""
     folder, token = tmp_path / "etc", secrets.token_hex(16)
     authority, peers = Authority(folder / "pki"), Peers(folder / "peers.d")

@@ -54,7 +54,7 @@ def test_a_stream_cannot_leave_its_folder(host: Host, root: Path, name: str) -> 
 
 
 @breaks("F8", "N2")
-def test_nor_can_it_write_to_a_device(host: Host, root: Path) -> None:
+def test_a_stream_cannot_write_to_a_device(host: Host, root: Path) -> None:
     source = BtrfsDriver(str(root / "home"), stream_version=1)
     snapshot = source.take_snapshot("s1")
     true, null = stream_of(source, snapshot), os.makedev(1, 3)

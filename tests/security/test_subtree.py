@@ -300,7 +300,7 @@ def test_a_peer_records_epochs_of_its_own_mirrors_only(host: Host, root: Path) -
 
 
 @breaks("V5")
-def test_so_many_mirrors_pin_snapshots_of_a_volume(host: Host, root: Path) -> None:
+def test_the_number_of_mirrors_that_pin_snapshots_is_limited(host: Host, root: Path) -> None:
     with host.peer("--allow", f"send={root}") as peer:
         there = peer.volume(root / "home")
         guid = there.take_snapshot("s1").guid

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mirrord.control.documents import of_status
 from tests.support.definitions import add_lines
 from tests.support.labs import open_lab
 from tests.support.world import NAME, DaemonWorld
@@ -40,8 +41,8 @@ class Served(DaemonWorld):
         return {alarm["kind"]: alarm["level"] for alarm in self.row()["alarms"]}
 
     def row(self, name: str = NAME) -> dict[str, Any]:
-        [found] = [row for row in self.service.status() if row["name"] == name]
-        return found
+        [found] = [row for row in self.service.status() if row.name == name]
+        return of_status(found)
 
 
 @pytest.fixture

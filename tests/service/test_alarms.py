@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from mirrord.config.host import AlarmTargets
-from mirrord.daemon.notifiers import deliver
+from mirrord.core.records import AlarmKind, Level
+from mirrord.daemon.notifiers import Notice, deliver
 from tests.service.conftest import Served
 from tests.support.definitions import set_keep
 from tests.support.service import until
@@ -27,6 +28,8 @@ from tests.support.snapshots import delete_by_force
 from tests.support.world import NAME
 
 QUICK = "stall = '1s'"
+
+ALARM = Notice("home", AlarmKind.LAG, Level.ERROR, "late", "raised", 1)
 
 
 def test_lag_is_warned_of_and_then_an_error_and_clears(served: Served) -> None:
@@ -49,8 +52,8 @@ def test_lag_is_warned_of_and_then_an_error_and_clears(served: Served) -> None:
     assert log.index("ALARM lag") < log.index("cleared lag")
 
     def recorded() -> bool:
-        past = [alarm for alarm in served.service.alarms(up=False) if alarm["kind"] == "lag"]
-        return bool(past) and all(alarm["cleared_ns"] for alarm in past)
+        past = [alarm for alarm in served.service.alarms(up=False) if alarm.kind == "lag"]
+        return bool(past) and all(alarm.cleared_ns for alarm in past)
 
     until(recorded)
 
@@ -100,7 +103,7 @@ def test_a_stalled_transfer_is_an_alarm_and_clears(served_btrfs: Served) -> None
     served.service.throttle(NAME, "300KiB/s")
     view = Path(served.lab.source().facts().view)
     (view / "large").write_bytes(os.urandom(3 << 20))
-    thread = threading.Thread(target=lambda: served.daemon.client().call("update", NAME))
+    thread = threading.Thread(target=lambda: served.daemon.client().update(NAME))
     thread.start()
     until(lambda: served.row()["activity"] == "transferring")
     assert served.daemon.process is not None
@@ -163,11 +166,11 @@ def test_a_clock_that_went_back_is_an_alarm_until_somebody_accepts_it(served: Se
     with sqlite3.connect(served.paths.catalogue) as book:
         book.execute("INSERT OR REPLACE INTO host VALUES ('seen_ns', ?)", (str(later),))
     served.daemon.start()
-    until(lambda: any(a["kind"] == "clock" for a in served.service.alarms(up=True)))
+    until(lambda: any(a.kind == "clock" for a in served.service.alarms(up=True)))
     assert "went back by 2 h" in served.cli("alarms").stdout
     assert served.cli("monitor").returncode == 2
     served.again()
-    until(lambda: any(a["kind"] == "clock" for a in served.service.alarms(up=True)))
+    until(lambda: any(a.kind == "clock" for a in served.service.alarms(up=True)))
     assert served.cli("alarms", "--accept-clock").returncode == 0
     until(lambda: not served.service.alarms(up=True))
     assert served.cli("monitor").returncode == 0
@@ -203,7 +206,7 @@ def test_a_full_state_folder_is_an_alarm_and_breaks_no_promise(served: Served) -
         until(lambda: "ALARM state" in served.daemon.text())
         # What cannot be recorded is shown all the same, and recorded once that is possible.
         both = {"state", "failure"}
-        until(lambda: both <= {a["kind"] for a in served.service.alarms(up=True)})
+        until(lambda: both <= {a.kind for a in served.service.alarms(up=True)})
         assert "the catalogue cannot be written" in served.cli("monitor").stdout
         (disk / "fill").unlink()
         until(served.in_step)
@@ -237,17 +240,17 @@ def test_an_alarm_that_was_not_taken_is_never_silent(
 
         threading.Thread(target=answer, daemon=True).start()
         with caplog.at_level("WARNING", logger="mirrord"):
-            deliver(AlarmTargets(webhook=f"http://127.0.0.1:{port}/secret"), {"kind": "lag"})
+            deliver(AlarmTargets(webhook=f"http://127.0.0.1:{port}/secret"), ALARM)
     assert got == [b"POST"]
     assert "could not be posted to 127.0.0.1" in caplog.text and "secret" not in caplog.text
 
 
 @pytest.mark.parametrize("address", ["http://me:secret@127.0.0.1/", "http://127.0.0.1:9/a secret"])
-def test_no_error_puts_a_secret_address_into_the_log(
+def test_the_address_of_a_webhook_is_not_logged(
     address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("WARNING", logger="mirrord"):
-        deliver(AlarmTargets(webhook=address), {"kind": "lag"})
+        deliver(AlarmTargets(webhook=address), ALARM)
     assert "could not be posted to 127.0.0.1" in caplog.text and "secret" not in caplog.text
 
 

@@ -13,15 +13,18 @@ from typing import Any, cast
 
 import pytest
 
-from mirrord.control.api import Service
-from mirrord.control.client import Client
-from mirrord.control.methods import METHODS
+from mirrord.control.commands.reload import reload
+from mirrord.control.commands.snapshots import delete_diverged
+from mirrord.control.commands.update import update
+from mirrord.control.methods import methods
 from mirrord.control.server import _NEWS_MAX, _answer, _Telling
-from mirrord.core.errors import NotFound, PermissionMissing, UsageError
+from mirrord.core.errors import NotFound, PermissionMissing, ProtocolError, UsageError
 from mirrord.core.states import Activity
 from mirrord.daemon.serve import CONNECTIONS_MAX
+from mirrord.wire import values
 from tests.service.conftest import Served
 from tests.support.service import until
+from tests.support.verbs import Client
 from tests.support.world import NAME
 
 
@@ -33,10 +36,10 @@ def test_sockets_decide_who_may_act_and_who_may_look(served: Served) -> None:
     assert stat.S_IMODE(served.paths.read_socket.stat().st_mode) == 0o666
     assert stat.S_IMODE(served.paths.act_socket.stat().st_mode) == 0o600
     looking = Client(served.paths.read_socket, served.paths.read_socket)
-    assert looking.call("status") == []
-    for method in ("update", "delete_diverged", "reload"):
+    assert looking.status() == []
+    for call in (update(NAME), delete_diverged(NAME, "x"), reload()):
         with pytest.raises(PermissionMissing):
-            looking.call(method, *([NAME] if method != "reload" else []))
+            looking.run(call)
 
 
 def test_who_may_not_use_the_socket_is_told_so(served: Served) -> None:
@@ -50,7 +53,7 @@ def test_who_may_not_use_the_socket_is_told_so(served: Served) -> None:
             os.setgroups([])
             os.setgid(65534)
             os.setuid(65534)
-            Client(served.paths.act_socket, served.paths.read_socket).call("quiesce", NAME)
+            Client(served.paths.act_socket, served.paths.read_socket).quiesce(NAME)
         except PermissionMissing as error:
             said = 0 if "permission denied for this request" in error.what else 8
         finally:
@@ -75,11 +78,13 @@ def _raw(path: Path, request: bytes) -> bytes:
         ("nonsense", b"{}", "usage"),
         ("update", b"not json", "usage"),
         ("update", b"[1, 2]", "usage"),
-        ("update", b'{"words": ["home", 3, 4, 5]}', "usage"),
-        ("update", b'{"words": ["no-such"]}', "not-found"),
-        ("update", b'{"words": ["../../etc/passwd"]}', "usage"),
+        ("update", b'{"name": "home", "more": 3}', "usage"),
+        ("update", b'{"name": 3}', "usage"),
+        ("update", b"{}", "usage"),
+        ("update", b'{"name": "no-such"}', "not-found"),
+        ("update", b'{"name": "../../etc/passwd"}', "usage"),
         ("update", b"[" * 100_000, "usage"),
-        ("create", b'{"arguments": {"snapshots": 5}}', "usage"),
+        ("create", b'{"name": "x", "snapshots": 5}', "usage"),
         ("__init__", b"{}", "usage"),
         ("catalogue", b"{}", "usage"),
     ],
@@ -88,7 +93,7 @@ def test_a_wrong_request_is_answered_with_an_error(
     served: Served, method: str, body: bytes, code: str
 ) -> None:
     head = (
-        f"POST /v1/{method} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        f"POST /v2/{method} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
     answer = _raw(served.paths.act_socket, head.encode() + body)
@@ -97,7 +102,7 @@ def test_a_wrong_request_is_answered_with_an_error(
 
 
 def test_a_request_that_is_too_large_or_no_http_is_survived(served: Served) -> None:
-    head = b"POST /v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    head = b"POST /v2/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
     head += b"Content-Length: 9000000\r\n\r\n"
     with contextlib.suppress(ConnectionError):  # it may hang up while we still send
         assert b"too large" in _raw(served.paths.act_socket, head + b"x" * 9_000_000)
@@ -121,10 +126,37 @@ def test_who_may_only_look_cannot_use_up_the_files_that_transfers_need(served: S
     assert _raw(served.paths.read_socket, b"GET /v1/ping HTTP/1.1\r\nHost: x\r\n\r\n")
 
 
-def test_every_public_method_of_the_service_can_be_asked_for() -> None:
-    own = {"close", "share", "watched_by", "look", "recover", "host", "catalogue", "update_known"}
-    public = {name for name in vars(Service) if not name.startswith("_")} - own
-    assert public == set(METHODS)
+@pytest.mark.parametrize("name", methods())
+def test_every_command_describes_its_request_and_its_result(name: str) -> None:
+    command = methods()[name]
+    assert all(each.shown.help for each in command.parameters)
+    values._reader(command.result)  # its result can be sent
+    with pytest.raises(UsageError, match="invalid arguments"):
+        command.parsed({"no_such": 1})
+
+
+def test_a_client_of_another_version_is_refused(served: Served) -> None:
+    head = b"POST /v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2\r\n\r\n"
+    answer = _raw(served.paths.act_socket, head + b"{}")
+    [line] = [json.loads(part) for part in answer.splitlines() if part.startswith(b'{"error"')]
+    assert "v2" in line["error"]["why"] and "restart the daemon" in line["error"]["hint"]
+
+
+def test_a_daemon_of_another_version_is_told_of(tmp_path: Path) -> None:
+    async def old(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nNot Found")
+        await writer.drain()
+        writer.close()
+
+    async def check() -> None:
+        path = tmp_path / "control.sock"
+        async with await asyncio.start_unix_server(old, path):
+            with pytest.raises(ProtocolError) as caught:
+                await asyncio.to_thread(Client(path, path).status)
+        assert "different versions" in caught.value.what and caught.value.hint
+
+    asyncio.run(check())
 
 
 def test_errors_travel_whole(served: Served) -> None:
@@ -145,13 +177,13 @@ def test_news_do_not_pile_up_for_who_does_not_listen_or_is_gone() -> None:
         watchers: list[_Telling] = []
 
         class Backend:
-            async def call(self, _m: str, _w: object, _a: object, watcher: _Telling) -> int:
+            async def call(self, _call: object, watcher: _Telling) -> int:
                 watchers.append(watcher)
                 begun.set()
                 await end.wait()
                 return 1
 
-        answer = _answer(cast(Any, Backend()), "update", [], {})
+        answer = _answer(cast(Any, Backend()), update(NAME))
         first = asyncio.ensure_future(anext(answer))
         await begun.wait()
         [telling] = watchers

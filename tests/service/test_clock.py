@@ -31,7 +31,7 @@ class Stepped(Served):
             file.write(struct.pack("=q", round(seconds * 1e9)))
 
     def host_alarms(self) -> set[str]:
-        return {a["kind"] for a in self.service.alarms(up=True) if a["mirror_id"] is None}
+        return {a.kind for a in self.service.alarms(up=True) if a.mirror_id is None}
 
 
 @pytest.fixture
@@ -112,8 +112,8 @@ def test_a_transfer_that_runs_while_the_clock_is_stepped_keeps_its_rate(stepped:
     time.sleep(0.5)
     stepped.step(3600)
     assert process.wait(timeout=120) == 0
-    transfer = stepped.service.history(NAME, limit=1)["transfers"][0]
-    assert 5000 < transfer["duration_ms"] < 90_000
+    transfer = stepped.service.history(NAME, limit=1).transfers[0]
+    assert 5000 < transfer.duration_ms < 90_000
     assert stepped.in_step()
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from mirrord.config.host import Host
-from mirrord.control.api import Service
+from mirrord.control import api
+from mirrord.control.commands.quiesce import quiesce
 from mirrord.core.errors import (
     Busy,
     ConfigError,
@@ -33,6 +34,7 @@ from mirrord.system.paths import Paths
 from tests.service.conftest import Served
 from tests.support.labs import open_lab
 from tests.support.service import ServiceProcess, until
+from tests.support.verbs import Service
 from tests.support.world import NAME, World
 
 
@@ -43,7 +45,7 @@ def slow_update(served: Served, rate: str = "200KiB/s") -> threading.Thread:
 
     def update() -> None:
         try:
-            served.daemon.client().call("update", NAME)
+            served.daemon.client().update(NAME)
         except MirrordError:
             return
 
@@ -85,8 +87,8 @@ def test_a_crash_in_the_middle_of_a_transfer_is_recovered_at_the_start(served: S
     assert served.service.update(NAME).status == "done"
     assert served.in_step()
     history = served.service.history(NAME, limit=5)
-    assert any("interrupted" in row["error"] for row in history["transfers"]) or any(
-        "interrupted" in event["text"] for event in history["events"]
+    assert any("interrupted" in row.error for row in history.transfers) or any(
+        "interrupted" in event.text for event in history.events
     )
 
 
@@ -123,8 +125,8 @@ def test_a_stop_reaches_a_transfer_whose_definition_is_wrong_by_now(served: Serv
     assert served.daemon.stop() == 0
     file.write_text(good)
     served.daemon.start()
-    [last] = served.service.history(NAME, limit=1)["transfers"]
-    assert "the daemon stopping" in last["error"]
+    [last] = served.service.history(NAME, limit=1).transfers
+    assert "the daemon stopping" in last.error
 
 
 def test_a_stop_lets_a_short_transfer_finish(served: Served) -> None:
@@ -145,7 +147,7 @@ def test_abort_reaches_a_running_transfer_and_the_api_answers_meanwhile(served: 
     assert served.service.abort(NAME, hard=True).data["stopped"]
     thread.join()
     until(lambda: served.row()["activity"] == "idle")
-    assert served.service.history(NAME, limit=1)["transfers"][0]["result"] == "aborted"
+    assert served.service.history(NAME, limit=1).transfers[0].result == "aborted"
 
 
 def test_ctrl_c_at_the_command_ends_the_transfer_in_the_daemon(served: Served) -> None:
@@ -160,7 +162,7 @@ def test_ctrl_c_at_the_command_ends_the_transfer_in_the_daemon(served: Served) -
     _, said = command.communicate(timeout=90)
     assert command.returncode == 130 and "interrupted" in said
     until(lambda: served.row()["activity"] == "idle")
-    until(lambda: served.service.history(NAME, limit=1)["transfers"][0]["result"] == "aborted")
+    until(lambda: served.service.history(NAME, limit=1).transfers[0].result == "aborted")
 
 
 def test_a_client_that_dies_does_not_take_the_transfer_along(served: Served) -> None:
@@ -243,7 +245,7 @@ def test_a_daemon_does_not_start_with_a_broken_definition(tmp_path: Path) -> Non
 
 def test_a_folder_with_a_long_name_is_no_obstacle(tmp_path: Path) -> None:
     daemon = ServiceProcess(tmp_path / ("long" * 30)).start()
-    assert daemon.client().call("status") == []
+    assert daemon.client().status() == []
     assert daemon.stop() == 0
 
 
@@ -255,7 +257,7 @@ def test_a_daemon_that_is_gone_in_the_middle_is_said_to_be_so(served: Served) ->
 
     def update() -> None:
         try:
-            served.daemon.client().call("update", NAME)
+            served.daemon.client().update(NAME)
         except MirrordError as error:
             caught.append(error)
 
@@ -287,7 +289,7 @@ def test_who_waits_for_a_turn_is_told_when_the_definition_goes(served: Served) -
 
     def initialize() -> None:
         try:
-            served.daemon.client().call("initialize", "other")
+            served.daemon.client().initialize("other")
         except MirrordError as error:
             caught.append(error)
 
@@ -330,7 +332,7 @@ def test_threads_that_work_at_the_same_time_have_services_of_their_own(tmp_path:
             Paths(tmp_path, tmp_path, tmp_path), host, Limits(host), lambda _name: False
         )
 
-        def work(service: Service) -> Service:
+        def work(service: api.Service) -> api.Service:
             together.wait(60)
             return service
 
@@ -354,13 +356,13 @@ def test_what_was_read_before_a_command_does_not_undo_it(
         async def slow(work: Any) -> Any:
             found = await probe(work)
             monkeypatch.setattr(daemon.workers, "probe", probe)
-            await daemon.call("quiesce", [NAME], {}, Silent())
+            await daemon.call(quiesce(NAME), Silent())
             return found
 
         monkeypatch.setattr(daemon.workers, "probe", slow)
         await daemon.refresh(NAME)
         assert daemon.scheduler.mirrors[NAME].standing.quiesced
-        assert daemon.store.rows()[0]["quiesced"]
+        assert daemon.store.rows()[0].reading.quiesced
         await daemon.end(patience_s=0)
 
     with open_lab("lab_block", tmp_path) as lab:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mirrord.catalogue.arguments import Arguments
 from mirrord.catalogue.store import Catalogue
 from tests.contract.lab_btrfs import BtrfsLab
 from tests.service.conftest import Served
@@ -79,12 +80,12 @@ def test_the_status_of_one_mirror_corrects_what_all_see(served: Served) -> None:
     aside = place.with_name("aside")
     place.rename(aside)
     [row] = served.service.status(NAME)
-    assert row["lag_s"] is None and not row["healthy"]
+    assert row.lag_s is None and not row.healthy
     assert served.row()["lag_s"] is None
     assert served.alarms() == {"destination": "error"}
     aside.rename(place)
     [row] = served.service.status(NAME)
-    assert row["healthy"] and served.row()["lag_s"] is not None and served.alarms() == {}
+    assert row.healthy and served.row()["lag_s"] is not None and served.alarms() == {}
 
 
 def test_a_command_that_fails_is_an_alarm_until_one_of_its_kind_succeeds(served: Served) -> None:
@@ -108,7 +109,7 @@ def test_a_command_that_fails_is_an_alarm_until_one_of_its_kind_succeeds(served:
 
 
 def attempts(served: Served) -> int:
-    return len(served.service.history(NAME, limit=1000)["attempts"])
+    return len(served.service.history(NAME, limit=1000).attempts)
 
 
 def with_book(served: Served, work: Callable[[Catalogue], object]) -> None:
@@ -121,7 +122,7 @@ def test_an_operation_that_waits_for_a_decision_is_not_tried_each_second(served:
     served.initialized(schedule="every 1s")
     served.service.quiesce(NAME)
     mirror_id = served.row()["id"]
-    left = {"guid": "nowhere", "keep": False, "taken_ns": 1, "name": "n"}
+    left = Arguments(guid="nowhere", taken_ns=1, name="n")
     with_book(served, lambda book: book.begin(mirror_id, "resync", left))
     served.again()
     until(lambda: served.alarms().get("interrupted") == "error")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.control.api import Service
 from mirrord.core.errors import Aborted, Busy, MirrordError
 from mirrord.core.results import Result
 from tests.service.conftest import Served
 from tests.support.service import until
+from tests.support.verbs import Service
 from tests.support.world import NAME
 
 EVERY_SECOND = "every 1s"
@@ -74,7 +74,7 @@ def test_a_break_from_a_process_beside_the_daemon(served: Served) -> None:
             served.lab.change(served.lab.source(), number)
             until(lambda: served.row()["running"] is not None)
             assert beside.break_off(NAME).status == "done"
-            assert beside.status(NAME)[0]["state"] == "broken-off"
+            assert beside.status(NAME)[0].state == "broken-off"
             beside.resync(NAME, yes=True)
     finally:
         beside.close()

@@ -93,8 +93,8 @@ def test_a_failing_hook_afterwards_is_a_warning(block: World) -> None:
     block.lab.change(block.lab.source(), 1)
     assert block.service.update(NAME).status == "done"
     assert block.in_step()
-    events = block.service.history(NAME, limit=5)["events"]
-    assert events[0]["level"] == "warning" and "after_transfer" in events[0]["text"]
+    events = block.service.history(NAME, limit=5).events
+    assert events[0].level == "warning" and "after_transfer" in events[0].text
 
 
 def test_no_hook_runs_for_a_source_without_changes(block: World) -> None:

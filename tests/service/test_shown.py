@@ -12,9 +12,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from mirrord.control.client import Client
 from tests.support.service import until
 from tests.support.unit import OWN, Daemon, daemon, environment
+from tests.support.verbs import Client
 
 
 def metrics(service: Daemon) -> str:
@@ -37,11 +37,11 @@ def test_a_mirror_with_an_alarm_is_shown_with_it(tmp_path: Path) -> None:
         run = service.home / "run"
         client = Client(run / "control.sock", run / "status.sock")
         deadline_s = time.monotonic() + 90
-        while not client.status()[0]["alarms"] and time.monotonic() < deadline_s:
+        while not client.status()[0].alarms and time.monotonic() < deadline_s:
             time.sleep(0.1)
         [row] = client.status()
-        assert row["healthy"] is False
-        assert row["problems"] == [row["alarms"][0]["text"]]
+        assert row.healthy is False
+        assert row.problems == (row.alarms[0].text,)
         shown = service.run("status")
         assert shown.returncode == 0, shown.stderr
         assert "! the lag is" in shown.stdout

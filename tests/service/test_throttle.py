@@ -153,7 +153,7 @@ def transferring(served: Served, rate: str, size: int = 12 << 20) -> threading.T
 
     def update() -> None:
         try:
-            served.daemon.client().call("update", NAME)
+            served.daemon.client().update(NAME)
         except MirrordError:
             return
 
@@ -172,8 +172,8 @@ def test_a_running_transfer_takes_a_new_rate_within_a_second(served: Served) -> 
     served.service.throttle(NAME, "unlimited")
     thread.join(timeout=90)
     assert not thread.is_alive() and served.in_step()
-    history = served.service.history(NAME, limit=1)["transfers"][0]
-    assert history["throttled_ms"] > 3000
+    history = served.service.history(NAME, limit=1).transfers[0]
+    assert history.throttled_ms > 3000
 
 
 def test_an_edited_definition_takes_hold_of_a_running_transfer_too(served: Served) -> None:
@@ -192,7 +192,7 @@ def test_what_all_transfers_share_is_shared(served: Served, tmp_path: Path) -> N
             volume.write(0, os.urandom(4 << 20))
         served.service.create(name, f"block:{tmp_path / name}", f"block:{tmp_path}/copy-{name}")
     threads = [
-        threading.Thread(target=lambda name=name: served.daemon.client().call("initialize", name))
+        threading.Thread(target=lambda name=name: served.daemon.client().initialize(name))
         for name in names
     ]
     for thread in threads:
@@ -202,7 +202,7 @@ def test_what_all_transfers_share_is_shared(served: Served, tmp_path: Path) -> N
     served.settings('[throttle]\nhost = "unlimited"\n')
     for thread in threads:
         thread.join(timeout=90)
-    assert all(row["state"] == "mirrored" for row in served.service.status())
+    assert all(row.state == "mirrored" for row in served.service.status())
 
 
 def test_a_link_is_shared_by_the_mirrors_that_name_it(served: Served, tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_link_is_shared_by_the_mirrors_that_name_it(served: Served, tmp_path: 
     for name in names[:2]:
         served.define("link = 'wan'", name=name)
     threads = [
-        threading.Thread(target=lambda name=name: served.daemon.client().call("initialize", name))
+        threading.Thread(target=lambda name=name: served.daemon.client().initialize(name))
         for name in names
     ]
     for thread in threads:
@@ -227,7 +227,7 @@ def test_a_link_is_shared_by_the_mirrors_that_name_it(served: Served, tmp_path: 
     served.settings('[limits]\nper_filesystem = 4\n[links]\nwan = "unlimited"\n')
     for thread in threads:
         thread.join(timeout=90)
-    assert all(row["state"] == "mirrored" for row in served.service.status())
+    assert all(row.state == "mirrored" for row in served.service.status())
 
 
 def test_a_link_that_has_no_rate_is_refused(served: Served) -> None:
@@ -238,12 +238,12 @@ def test_a_link_that_has_no_rate_is_refused(served: Served) -> None:
     assert "no link is called 'wam'" in str(caught.value) and "'wan'" in caught.value.hint
 
 
-def test_a_mirror_whose_promise_is_in_danger_borrows(served: Served) -> None:
+def test_a_mirror_whose_rpo_is_at_risk_borrows_bandwidth(served: Served) -> None:
     served.initialized(throttle="200KiB/s")
     served.define("rpo = '6s'", "borrow = 3")
     with Volume.open(served.lab.source().location, writable=True) as volume:
         volume.write(0, os.urandom(6 << 20))
-    thread = threading.Thread(target=lambda: served.daemon.client().call("update", NAME))
+    thread = threading.Thread(target=lambda: served.daemon.client().update(NAME))
     thread.start()
     until(lambda: moved_bytes(served) > 0)
     foretold = re.compile("at this rate the RPO will be exceeded in|the RPO has been exceeded")

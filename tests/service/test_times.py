@@ -71,7 +71,7 @@ def test_a_lag_target_runs_by_itself_and_keeps_the_lag_below_it(served: Served) 
         time.sleep(0.2)
     assert 0.5 < worst <= target_s + max(0.2, usually_s / 2)
     found = served.service.schedule_next(NAME, count=3)
-    assert len(found["times"]) == 3 and all(each["why"] for each in found["times"])
+    assert len(found.times) == 3 and all(each.why for each in found.times)
 
 
 def test_a_time_missed_while_nothing_ran_is_made_up_for_once(served: Served) -> None:
@@ -123,7 +123,7 @@ def test_no_more_run_at_once_than_one_file_system_may_take(served: Served, tmp_p
     served.settings("[limits]\ntransfers = 8\nper_filesystem = 2\n")
     names = _more(served, 5, tmp_path)
     threads = [
-        threading.Thread(target=lambda name=name: served.daemon.client().call("initialize", name))
+        threading.Thread(target=lambda name=name: served.daemon.client().initialize(name))
         for name in names
     ]
     for thread in threads:
@@ -131,11 +131,11 @@ def test_no_more_run_at_once_than_one_file_system_may_take(served: Served, tmp_p
     most = 0
     while any(thread.is_alive() for thread in threads):
         rows = served.service.status()
-        running = [row for row in rows if row["activity"] == "transferring"]
+        running = [row for row in rows if row.activity.value == "transferring"]
         most = max(most, len(running))
         time.sleep(0.05)
     assert most == 2
-    assert all(row["state"] == "mirrored" for row in served.service.status())
+    assert all(row.state == "mirrored" for row in served.service.status())
 
 
 def test_times_that_pass_during_a_transfer_make_one_run_not_a_pile(served: Served) -> None:
@@ -160,10 +160,10 @@ def test_scheduled_failures_are_retried_with_pauses(served: Served) -> None:
     served.initialized(schedule="every 1s")
     served.lab.change(served.lab.source(), 1)
     with Volume.open(served.lab.source().location, writable=True):
-        until(lambda: len(served.service.history(NAME, limit=9)["attempts"]) >= 1)
+        until(lambda: len(served.service.history(NAME, limit=9).attempts) >= 1)
         until(lambda: served.alarms().get("failure") == "warning")
-    attempt = served.service.history(NAME, limit=9)["attempts"][-1]
-    assert attempt["code"] == "busy" and attempt["number"] == 1 and attempt["error"]
+    attempt = served.service.history(NAME, limit=9).attempts[-1]
+    assert attempt.code == "busy" and attempt.number == 1 and attempt.error
     until(served.in_step)
     until(lambda: "failure" not in served.alarms())
 

@@ -94,7 +94,7 @@ def test_a_mirror_is_adopted_by_any_of_its_volumes(ready: SetWorld, tmp_path: Pa
         other = SetWorld(ready.lab, tmp_path / f"other{number}")
         other.service.adopt(endpoint, yes=True)
         [found] = other.service.status()
-        assert [(row["source"], row["destination"]) for row in found["members"]] == pairs
+        assert [(row.source, row.destination) for row in found.reading.members] == pairs
         other.service.resync(NAME, yes=True)
         other.service.break_off(NAME)
         other.close()

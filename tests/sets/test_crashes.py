@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.control.api import Service
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import MirrordError
 from mirrord.drivers.registry import open_driver
@@ -16,6 +15,7 @@ from mirrord.system.paths import Paths
 from tests.contract.sets import SetLab
 from tests.crash import test_matrix as matrix
 from tests.crash.faults import FAULTS, Crash, broken_at, points
+from tests.support.verbs import Service
 
 test_update = matrix.test_update
 test_break = matrix.test_break
@@ -46,12 +46,12 @@ def test_initialize(lab: SetLab, tmp_path: Path, fault: str) -> None:
                 work()
         except (Crash, MirrordError, OSError):
             failed += 1
-        if service.status(name)[0]["state"] == "uninitialized":
+        if service.status(name)[0].state == "uninitialized":
             service.initialize(name)
         service.update(name)
         status = service.status(name)[0]
-        assert status["state"] == "mirrored" and status["healthy"], point
-        places = [parse_endpoint(row["destination"]) for row in status["members"]]
+        assert status.state == "mirrored" and status.healthy, point
+        places = [parse_endpoint(row.destination) for row in status.reading.members]
         destination = Members([open_driver(place) for place in places])
         assert lab.content(destination) == lab.content(lab.source()), point
         service.delete(name, yes=True, keep_snapshots=False)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.control.api import Service
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import Fenced, NotFound, ProtocolError, Refused, Untrusted
 from mirrord.core.model import Endpoint
@@ -29,6 +28,7 @@ from tests.crash.faults import labels
 from tests.support.agents import Agents, agents
 from tests.support.labs import MACHINE_SETS, open_lab
 from tests.support.service import PATIENCE_S
+from tests.support.verbs import Service
 from tests.zfsvm.guest import Guest
 
 
@@ -79,12 +79,12 @@ def test_history_says_how_far_apart_the_snapshots_are(lab: SetLab, tmp_path: Pat
     members = tuple(f"{one.source}={one.destination}" for one in lab.pairs())
     service.create("set", members=members)
     service.initialize("set")
-    [row] = service.history("set", limit=5)["transfers"]
+    [row] = service.history("set", limit=5).transfers
     times = [
         made_ns(Path(one.path)) for driver in lab.source().drivers for one in driver.snapshots()
     ]
     assert len(times) == 3
-    assert row["spread_ms"] == (max(times) - min(times)) // 1_000_000
+    assert row.spread_ms == (max(times) - min(times)) // 1_000_000
 
 
 def made_ns(subvolume: Path) -> int:

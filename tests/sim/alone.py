@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from mirrord.config.schedules import _parsed
 from mirrord.core.errors import MirrordError, TransferFailed
 from mirrord.core.model import Definition, Endpoint, Promise
+from mirrord.core.results import UpdateNumbers
 from mirrord.scheduler.clockwatch import ClockWatch
 from mirrord.scheduler.jobs import Caps, Job, Outcome
 from mirrord.scheduler.scheduler import Scheduler
@@ -116,8 +117,10 @@ class Alone:
             error = self._chance.choice((TransferFailed("cut"), MirrordError("damaged")))
         self._say(f"start {job.name} {job.cause} {job.number}")
         begun_s, confirmed_ns = self.sim.real_s, clock.now_ns()
-        data = {"confirmed_ns": confirmed_ns, "stream_bytes": int(took_s * 1e6)}
-        outcome = Outcome("done", took_s, data) if error is None else Outcome("", took_s, {}, error)
+        update = UpdateNumbers(confirmed_ns, stream_bytes=int(took_s * 1e6))
+        outcome = Outcome("done", took_s, update)
+        if error is not None:
+            outcome = Outcome("", took_s, None, error)
         self.sim.at(self.sim.now_s + took_s, lambda: self._end(job, outcome, begun_s, waited_s))
 
     def _end(self, job: Job, outcome: Outcome, begun_s: float, waited_s: float) -> None:

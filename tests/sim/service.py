@@ -8,12 +8,12 @@ import random
 
 from mirrord.control import timing
 from mirrord.core.errors import MirrordError
+from mirrord.core.records import Finding
 from mirrord.core.results import Result
-from mirrord.core.states import State
 from mirrord.daemon.running import Running as Watching
 from mirrord.engine import report
 from mirrord.scheduler.clockwatch import ClockWatch
-from mirrord.scheduler.health import Change, Finding
+from mirrord.scheduler.health import Change
 from mirrord.scheduler.jobs import Caps, Job, Outcome
 from mirrord.scheduler.scheduler import Scheduler
 from mirrord.scheduler.watched import Standing
@@ -113,18 +113,16 @@ class Service:
 
     def _define(self, node: Node) -> None:
         """As `Daemon._define` and `Daemon.refresh` do, from what the catalogue says."""
-        row = report.status(self.fleet.mirror(node))
+        reading = report.status(self.fleet.mirror(node)).reading
         definition, schedule = node.definition, node.schedule
         runs: list[Run] = []
         if schedule is not None and schedule.lag_s is not None:
             runs = timing.past_runs(self.fleet.mirror(node))
-        standing = Standing(
-            row["state"] == State.MIRRORED.value, bool(row["quiesced"]), int(row["confirmed_ns"])
-        )
+        standing = Standing.of(reading)
         watched = self.scheduler.define(
             definition, schedule, standing, filesystem=node.filesystem, runs=runs
         )
-        watched.base_risk = row["base_risk"]
+        watched.base_risk = reading.base_risk
         follows = schedule is not None and schedule.lag_s is None and standing.mirrored
         if self.slots is not None and schedule is not None and follows:
             self.slots.expect(definition.name, schedule, definition.id)
@@ -150,7 +148,7 @@ class Service:
     def _start(self, job: Job) -> None:
         self.running.begin(job)
         watched, life = self.scheduler.mirrors[job.name], self._life
-        watching, waited_s = Watching(watched), self.queue.waited_s(job.name)
+        watching, waited_s = Watching(job.verb, watched), self.queue.waited_s(job.name)
         self.waits += waited_s > 0
         self.longest_wait_s = max(self.longest_wait_s, waited_s)
         self.sim.spawn(lambda: self._run(life, job, watching, waited_s))
@@ -183,7 +181,7 @@ class Service:
         outcome = Outcome(
             value.status if value else "",
             clock.monotonic_s() - started_s,
-            dict(value.data) if value else {},
+            value.update if value else None,
             error,
         )
         self._ended(job, outcome, waited_s)

@@ -17,12 +17,12 @@ _SOON = 60
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 10))
-def test_stories_end_well(first: int) -> None:
+def test_random_sequences_of_verbs_keep_the_invariants(first: int) -> None:
     for seed in range(first, first + 10):
         assert fails(events_of(seed, EVENTS)) is None, f"--stories --seed {seed}"
 
 
-def test_one_seed_is_one_story() -> None:
+def test_the_same_seed_gives_the_same_sequence() -> None:
     with scratch() as one, scratch() as other:
         first, second = (tell(events_of(3, EVENTS), folder) for folder in (one, other))
     assert first.history == second.history

@@ -100,7 +100,7 @@ def test_a_snapshot_whose_content_differs_is_seen(begun: Game) -> None:
         begun.model.check_snapshots()
 
 
-def test_no_way_on_is_seen(begun: Game) -> None:
+def test_the_soak_test_detects_a_mirror_that_is_stuck(begun: Game) -> None:
     begun.commands.run("quiesce", "home")
     begun.definition.write_text("name = 1")
     with pytest.raises(Violation, match="stuck"):
@@ -108,7 +108,7 @@ def test_no_way_on_is_seen(begun: Game) -> None:
 
 
 @pytest.mark.parametrize("text", ["Traceback (most recent call last):", "an unexpected error"])
-def test_an_accident_in_a_message_is_seen(begun: Game, text: str) -> None:
+def test_the_soak_test_detects_a_malformed_message(begun: Game, text: str) -> None:
     with pytest.raises(Violation, match="message"):
         begun.commands.look(f"error: {text}", "update")
 

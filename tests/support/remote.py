@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from mirrord.config.hosts import render
-from mirrord.control.api import Service
+from mirrord.control.documents import of_status
 from mirrord.drivers.block.volume import Volume
 from mirrord.system.paths import Paths
 from tests.support.proxy import Proxy
 from tests.support.service import PATIENCE_S
 from tests.support.sshd import Sshd
+from tests.support.verbs import Service
 
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
@@ -172,7 +173,7 @@ class Remote:
         return source, copy, process
 
     def status(self, name: str = "home") -> dict[str, Any]:
-        return self.service.status(name)[0]
+        return of_status(self.service.status(name)[0])
 
     def await_passed(self, more_bytes: int, way: str = "up") -> None:
         """Until so many bytes more went through the proxy.

@@ -9,8 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-from mirrord.control.client import Client, answers
+from mirrord.control.client import answers
 from mirrord.system.paths import Paths
+from tests.support.verbs import Client
 
 ROOT = Path(__file__).parents[2]
 #: What never happens is told apart from what a machine with much else to do takes its time for.

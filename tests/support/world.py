@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mirrord.config.hosts import render
-from mirrord.control.api import Service
+from mirrord.control.documents import of_status
 from mirrord.core.results import Result
 from mirrord.drivers.contract import Driver
 from mirrord.engine.members import Members
@@ -19,6 +19,7 @@ from tests.contract.sets import SetLab
 from tests.support.places import driver_at
 from tests.support.service import ServiceProcess
 from tests.support.sshd import Sshd
+from tests.support.verbs import Service
 
 NAME = "home"
 ROOT = Path(__file__).parents[2]
@@ -75,7 +76,7 @@ class World:
         return self
 
     def status(self) -> dict[str, Any]:
-        return self.service.status(NAME)[0]
+        return of_status(self.service.status(NAME)[0])
 
     def source_content(self) -> str:
         return self.lab.content(self.lab.source())
@@ -135,7 +136,8 @@ class RemoteWorld(World):
     def __init__(self, lab: Lab, home: Path, sshd: Sshd, away: str) -> None:
         super().__init__(lab, home)
         self._away = away
-        agent = ["env", f"MIRRORD_HOME={home}/there", sys.executable, "-m", "mirrord", "agent"]
+        given = f"MIRRORD_HOME={home}/there", f"PYTHONPATH={ROOT}"
+        agent = ["env", *given, sys.executable, "-m", "mirrord", "agent"]
         self.paths.hosts.mkdir(parents=True)
         host = sshd.host(name="there", command=tuple(agent))
         (self.paths.hosts / "there.toml").write_text(render(host))

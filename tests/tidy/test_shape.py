@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from types import ModuleType
 
 import pytest
 
 from mirrord.engine import cycle, ship
 from mirrord.engine.mirror import Ends, Mirror, Relation, RunContext
+from tests.support.unit import ROOT
 
 FIELDS_MAX = 6
+#: A record without a type: what reads it has to know its keys.
+UNTYPED = re.compile(r"\b(dict|Mapping)\[str, (Any|object)\]")
+#: Where such a record is the edge: the arguments of a call through the socket.
+EDGE = {"daemon/daemon.py"}
 
 
 @pytest.mark.parametrize("kind", [Mirror, Relation, Ends, RunContext])
@@ -27,3 +33,17 @@ def test_a_phase_of_the_cycle_takes_what_it_needs(module: ModuleType) -> None:
     for one in own:
         taken = {str(word.annotation) for word in inspect.signature(one).parameters.values()}
         assert taken.isdisjoint({"Mirror", "RunContext"}), one.__name__
+
+
+@pytest.mark.parametrize("room", ["engine", "scheduler", "daemon"])
+def test_records_have_types(room: str) -> None:
+    folder = ROOT / "mirrord"
+    files = sorted((folder / room).rglob("*.py"))
+    assert files
+    found = [
+        f"{file.relative_to(folder)}:{number}: {line.strip()}"
+        for file in files
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        if UNTYPED.search(line) and str(file.relative_to(folder)) not in EDGE
+    ]
+    assert found == []

@@ -20,11 +20,11 @@ ALLOWED = {
     # The process's log.
     "mirrord/daemon/journal.py": {"log"},
     # The programs that this process has started.
-    "drivers/zfs/command.py": {"_executions", "_guard"},
-    "drivers/zfs/helper.py": {"_helper", "_wished", "_guard"},
-    "drivers/zfs/running.py": {"_kept", "_guard"},
+    "drivers/zfs/commands/command.py": {"_executions", "_guard"},
+    "drivers/zfs/commands/helper.py": {"_helper", "_wished", "_guard"},
+    "drivers/zfs/receive/held_receive.py": {"_kept", "_guard"},
     # What was read of listings, by the dataset.
-    "drivers/zfs/cache.py": {"_read"},
+    "drivers/zfs/snapshots/listing_cache.py": {"_read"},
     # The volumes that this process writes to: whoever changes one must find it.
     "drivers/block/volume.py": {"_open_volumes"},
 }

@@ -76,7 +76,7 @@ def test_a_grid_that_is_only_chance_is_none(tmp_path: Path) -> None:
     assert "shifted-grid" not in names(import_trace([msr(tmp_path / "s", rows)], tmp_path / "t"))
 
 
-def test_two_layers(tmp_path: Path) -> None:
+def test_requests_recorded_by_two_layers_are_found(tmp_path: Path) -> None:
     plain = writes(4, 1000, 600)
     # The lower layer sees each request 20 ms later, and joins some.
     twice = sorted([*plain, *((t + 0.02, op, at, length) for t, op, at, length in plain)])

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from mirrord.admin.hosts import Allowed, authorized_line
 from mirrord.cli.main import run
-from mirrord.control.hosts import Allowed, authorized_line
 from mirrord.transport.ssh import open_ssh
 from tests.support.definitions import two_sites
 from tests.support.sshd import USER, Sshd

@@ -8,7 +8,7 @@ from mirrord.core.model import RemoteHost
 from mirrord.transport.openssh import command_line, open_openssh
 from tests.support.processes import working_on
 from tests.support.service import until
-from tests.support.sshd import Sshd, running
+from tests.support.sshd import Sshd, free_port, running
 from tests.transport.echo import lives, read_all, round_trip
 
 
@@ -52,6 +52,16 @@ def test_a_jump_is_judged_by_its_own_pinned_key(sshd: Sshd, tmp_path: Path) -> N
         assert "HAS CHANGED" in str(stream.failure()) or "host key" in stream.stderr_tail()
         stream.close()
         assert not inner.sessions()
+
+
+def test_a_jump_host_that_cannot_reach_the_target_is_an_error_with_the_address(sshd: Sshd) -> None:
+    port = free_port()
+    stream = open_openssh(sshd.host(port=port), [sshd.host(name="gate")])
+    assert read_all(stream) == b""
+    error = stream.failure()
+    assert error.what == f"a jump host cannot reach 127.0.0.1 port {port}"
+    assert f"Log in to it and run 'nc -vz 127.0.0.1 {port}'" in error.hint
+    stream.close()
 
 
 def test_an_address_is_never_an_option() -> None:

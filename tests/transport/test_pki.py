@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from mirrord.admin.pki import Authority
 from mirrord.cli.main import run
 from mirrord.config.peers import Peer, Peers
-from mirrord.config.pki import Authority
 from mirrord.core.errors import ConfigError, NotFound, Refused, Unreachable, Untrusted, UsageError
 from mirrord.core.model import RemoteHost
 from mirrord.transport import pki
@@ -210,7 +210,7 @@ def test_a_peer_cannot_pose_as_the_listening_host(place: Place, tmp_path: Path) 
     thread.join(10)
 
 
-def test_nor_can_it_make_certificates(place: Place, serving: Serving, tmp_path: Path) -> None:
+def test_a_peer_cannot_issue_certificates(place: Place, serving: Serving, tmp_path: Path) -> None:
     evil = place.issue("berlin")
     blocks = evil.read_text().split("-----BEGIN CERTIFICATE")
     forger = Authority(tmp_path / "forger")

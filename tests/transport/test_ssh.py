@@ -125,7 +125,7 @@ def test_a_connection_that_is_cut_ends_the_stream(sshd: Sshd) -> None:
     stream.close()
 
 
-def test_complaints_are_kept_bounded_and_never_stop_the_data(sshd: Sshd) -> None:
+def test_standard_error_is_kept_bounded_and_never_blocks_the_data(sshd: Sshd) -> None:
     # More than the window: were it not read, the program could not go on.
     program = "head -c 20000000 /dev/zero | tr '\\0' x >&2; echo it broke >&2; echo fine"
     stream = open_ssh(sshd.host(command=("sh", "-c", program)))
@@ -278,7 +278,7 @@ def test_the_host_key_is_shown_without_a_log_in(sshd: Sshd) -> None:
 
 def test_only_who_connects_pays_for_ssh() -> None:
     program = (
-        "import sys, mirrord.control.api, mirrord.control.hosts, mirrord.cli.commands.host, "
+        "import sys, mirrord.control.api, mirrord.admin.hosts, mirrord.cli.commands.host, "
         "mirrord.transport.ssh, mirrord.transport.local; "
         "print([name for name in ('paramiko', 'cryptography') if name in sys.modules])"
     )

@@ -377,7 +377,7 @@ def test_who_does_not_answer_is_given_up_in_time() -> None:
         connect("no-such-host.invalid", 1, PEER, OWN.certificate, PATIENCE_S)
 
 
-def test_the_right_one_gets_in_between_garbage_and_silence(
+def test_a_valid_client_connects_among_garbage_and_silent_connections(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tls, "HANDSHAKE_S", 3.0)

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from mirrord.catalogue.arguments import Arguments
 from mirrord.catalogue.schema import APPLICATION_ID, MIGRATIONS
 from mirrord.catalogue.store import Catalogue, Confirmed, TransferBegin
-from mirrord.catalogue.watchbook import FailureRow
 from mirrord.core.errors import Damaged, MirrordError
 from mirrord.core.model import Snapshot, SnapshotKind
+from mirrord.core.records import FailureRecord
 from mirrord.core.states import State
 from mirrord.system import steps
 
@@ -25,14 +26,14 @@ def begun(transfer: str = "t1") -> TransferBegin:
 def test_what_was_recorded_is_there_after_reopening(tmp_path: Path) -> None:
     catalogue = Catalogue(tmp_path / "c")
     catalogue.add_mirror("m", State.UNINITIALIZED)
-    arguments = catalogue.begin("m", "update", {"x": 1}, name=lambda n: f"name.{n}")
-    assert arguments == {"x": 1, "sequence": 1, "name": "name.1"}
+    arguments = catalogue.begin("m", "update", Arguments(mark="x"), name=lambda n: f"name.{n}")
+    assert arguments == Arguments(mark="x", sequence=1, name="name.1")
     catalogue.begin_transfer("m", begun())
     catalogue.close()
     again = Catalogue(tmp_path / "c")
     operation = again.operation("m")
     assert operation is not None and operation.phase == "transferring"
-    assert operation.arguments["transfer"] == "t1" and operation.arguments["guid"] == "g1"
+    assert operation.arguments == arguments._replace(transfer="t1", guid="g1", show=True)
     again.end(
         "m",
         state=State.MIRRORED,
@@ -54,7 +55,7 @@ def test_a_sequence_number_is_never_given_out_twice(tmp_path: Path) -> None:
     catalogue.add_mirror("m", State.MIRRORED)
     given = []
     for _ in range(3):
-        given.append(catalogue.begin("m", "update", {}, name=str)["sequence"])
+        given.append(catalogue.begin("m", "update", name=str).sequence)
         catalogue.end("m")
     assert given == [1, 2, 3]
     catalogue.close()
@@ -63,9 +64,9 @@ def test_a_sequence_number_is_never_given_out_twice(tmp_path: Path) -> None:
 def test_one_operation_at_a_time(tmp_path: Path) -> None:
     catalogue = Catalogue(tmp_path / "c")
     catalogue.add_mirror("m", State.MIRRORED)
-    catalogue.begin("m", "update", {})
+    catalogue.begin("m", "update")
     with pytest.raises(MirrordError):
-        catalogue.begin("m", "break", {})
+        catalogue.begin("m", "break")
     catalogue.close()
 
 
@@ -78,7 +79,7 @@ def test_a_failing_transaction_leaves_nothing(tmp_path: Path) -> None:
 
     steps.observe(fail)
     with pytest.raises(OSError, match="injected"):
-        catalogue.begin("m", "update", {})
+        catalogue.begin("m", "update")
     steps.observe(None)
     assert catalogue.operation("m") is None
     catalogue.close()
@@ -166,7 +167,7 @@ def test_failures_are_kept_by_kind_until_they_are_crossed_out(tmp_path: Path) ->
     catalogue = Catalogue(tmp_path / "c")
     for verb, at_ns in (("update", 1), ("break", 2), ("reverse", 3)):
         kind = "break" if verb == "break" else "update"
-        catalogue.add_failure("unknown", FailureRow(kind, verb, at_ns, "io", f"{verb}: why"))
+        catalogue.add_failure("unknown", FailureRecord(kind, verb, at_ns, "io", f"{verb}: why"))
     assert [each.verb for each in catalogue.failures("unknown")] == ["break", "reverse"]
     catalogue.clear_failures("unknown", ["update", "prune"])
     assert [each.verb for each in catalogue.failures("unknown")] == ["break"]

@@ -219,7 +219,7 @@ keep.berlin = "newest 5"
 """
 
 
-def test_what_holds_depends_on_the_direction() -> None:
+def test_settings_of_a_definition_depend_on_the_direction() -> None:
     forth = parse("x", DIRECTED, "")
     back = parse("x", DIRECTED, "", "dr")
     assert parse_both("x", DIRECTED, "") == {"berlin": forth, "dr": back}
@@ -254,7 +254,7 @@ def test_a_wrong_endpoint_is_named_with_its_line() -> None:
         ("block:/a", "btrfs:/b", "cannot be mirrored"),
     ],
 )
-def test_ends_that_cannot_be_meant_are_refused(
+def test_invalid_pairs_of_endpoints_are_refused(
     tmp_path: Path, source: str, destination: str, says: str
 ) -> None:
     made = definition(source=parse_endpoint(source), destination=parse_endpoint(destination))

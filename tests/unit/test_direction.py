@@ -63,7 +63,7 @@ def test_the_ends_tell_in_either_order(source: End, destination: End) -> None:
 
 @pytest.mark.parametrize("first", [FRESH, ABSENT, AWAY, OTHERS_COPY])
 @pytest.mark.parametrize("second", [FRESH, ABSENT, AWAY])
-def test_they_tell_nothing_of_a_mirror_that_they_do_not_know(first: End, second: End) -> None:
+def test_ends_without_this_mirror_give_no_direction(first: End, second: End) -> None:
     assert direction_from_ends("m", ID, {"a": first, "b": second}) is None
 
 
@@ -78,7 +78,7 @@ def test_they_tell_nothing_of_a_mirror_that_they_do_not_know(first: End, second:
         (PROMOTED, FRESH),
     ],
 )
-def test_where_either_could_be_it_the_owner_is_asked(first: End, second: End) -> None:
+def test_when_either_site_could_be_the_source_the_user_must_choose(first: End, second: End) -> None:
     with pytest.raises(Refused) as caught:
         direction_from_ends("m", ID, {"a": first, "b": second})
     for site in "ab":

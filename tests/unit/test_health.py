@@ -6,8 +6,9 @@ import math
 
 import pytest
 
+from mirrord.core.records import AlarmKind, Finding, Level
 from mirrord.scheduler.clockwatch import ClockWatch, WallTimes
-from mirrord.scheduler.health import KINDS, Alarms, Finding, View, assess
+from mirrord.scheduler.health import Alarms, View, assess
 
 
 def found(view: View) -> list[tuple[str, str]]:
@@ -45,19 +46,23 @@ def test_a_quiesced_mirror_falls_behind_and_the_text_says_why() -> None:
         (View(prune_refused="too many"), ("prune", "warning")),
         (View(target="too small"), ("target", "warning")),
         *(
-            (View(faults=(Finding(kind, "error", "found"),)), (kind, "error"))
+            (View(faults=(Finding(AlarmKind(kind), Level.ERROR, "found"),)), (kind, "error"))
             for kind in ("verb", "destination", "source", "interrupted")
         ),
         # Of its own runs the scheduler knows more than the records.
         (
-            View(error="cut", gives_up=True, faults=(Finding("failure", "warning", "cut"),)),
+            View(
+                error="cut",
+                gives_up=True,
+                faults=(Finding(AlarmKind.FAILURE, Level.WARNING, "cut"),),
+            ),
             ("failure", "error"),
         ),
     ],
 )
 def test_each_kind_is_raised_at_its_level(view: View, expected: tuple[str, str]) -> None:
     assert found(view) == [expected]
-    assert expected[0] in KINDS
+    assert expected[0] in tuple(AlarmKind)
 
 
 def test_a_transfer_that_moves_does_not_stall() -> None:
@@ -66,7 +71,10 @@ def test_a_transfer_that_moves_does_not_stall() -> None:
 
 def test_an_alarm_is_told_once_and_again_when_its_level_changes_and_cleared_once() -> None:
     alarms = Alarms()
-    warning, error = Finding("lag", "warning", "1"), Finding("lag", "error", "2")
+    warning, error = (
+        Finding(AlarmKind.LAG, Level.WARNING, "1"),
+        Finding(AlarmKind.LAG, Level.ERROR, "2"),
+    )
     assert [change.raised for change in alarms.update([warning])] == [True]
     assert alarms.update([warning._replace(text="a little more")]) == []
     assert alarms.update([error])[0] == (error, True)
@@ -76,7 +84,7 @@ def test_an_alarm_is_told_once_and_again_when_its_level_changes_and_cleared_once
 
 
 def test_alarms_that_were_up_before_are_cleared_when_all_is_well() -> None:
-    old = Finding("failure", "error", "cut")
+    old = Finding(AlarmKind.FAILURE, Level.ERROR, "cut")
     assert Alarms([old]).update([]) == [(old, False)]
     assert Alarms([old]).update([old]) == []
 

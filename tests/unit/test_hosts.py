@@ -83,7 +83,7 @@ def test_a_wrong_key_hints_at_the_right_one() -> None:
     assert "'address'" in caught.value.hint
 
 
-def test_what_an_endpoint_says_goes_before_the_file(hosts: Hosts) -> None:
+def test_user_and_port_of_an_endpoint_override_the_hosts_file(hosts: Hosts) -> None:
     put(hosts, "dr", "address = 'dr.example.org'\nport = 2222\nuser = 'backup'\n")
     assert hosts.find("dr") == RemoteHost("dr", "dr.example.org", port=2222, user="backup")
     assert hosts.find("root@dr") == RemoteHost("dr", "dr.example.org", port=2222, user="root")
@@ -154,7 +154,7 @@ def test_adding_writes_only_what_is_new(tmp_path: Path) -> None:
         hosts.add(made._replace(name="../dr"))
 
 
-def test_removing(hosts: Hosts) -> None:
+def test_a_host_can_be_removed(hosts: Hosts) -> None:
     put(hosts, "dr", "nonsense = 1")
     hosts.remove("dr")
     assert hosts.names() == []

@@ -85,7 +85,7 @@ def test_in_the_other_direction_each_member_is_turned() -> None:
         ('id = "ab12"', 'id = "ab12"\nrecursive = true', "cannot be combined"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(old: str, new: str, message: str) -> None:
+def test_contradictory_settings_are_refused(old: str, new: str, message: str) -> None:
     assert old in TEXT
     with pytest.raises(MirrordError, match=message):
         check_together([parse("db", TEXT.replace(old, new), "db.toml")])

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mirrord.cli.commands.status import details, table
+from mirrord.control.documents import of_status
 from mirrord.control.monitor import judge
+from mirrord.control.statustext import details, table
 from mirrord.core.errors import TransferFailed
 from mirrord.core.model import Definition, Endpoint, Promise
+from mirrord.core.records import AlarmKind, AlarmRecord, Finding, Level
+from mirrord.core.results import UpdateNumbers
+from mirrord.core.states import State
+from mirrord.core.status import MirrorStatus, Reading
 from mirrord.core.units import format_duration
 from mirrord.daemon.metrics import Metrics
 from mirrord.daemon.running import Running
 from mirrord.daemon.status_store import StatusStore
-from mirrord.engine import report
-from mirrord.scheduler.health import Finding
 from mirrord.scheduler.jobs import Caps, Job, Outcome
 from mirrord.scheduler.scheduler import Scheduler
 from mirrord.scheduler.watched import Standing
 from mirrord.system import clock
+from mirrord.wire.values import pack, unpack
 from tests.unit.ticking import Hand, HandTimers, every
 
 STATES = 1000
 MIRRORS = ("a", "b", "c")
-FAULT = Finding("destination", "error", "the destination is another disk")
+FAULT = Finding(AlarmKind.DESTINATION, Level.ERROR, "the destination is another disk")
 
 
 class Host:
@@ -59,25 +63,28 @@ class Host:
         standing = Standing(mirrored, quiesced, confirmed_ns)
         definition = Definition(name, f"id-{name}", end, end, promise=promise)
         self.scheduler.define(definition, schedule, standing)
-        problems = [fault.text for fault in faults] + ([base_risk] if base_risk else [])
-        row = report.unknown(name, "") | {
-            "id": definition.id,
-            "state": "mirrored" if mirrored else chance.choice(["broken-off", "uninitialized"]),
-            "problems": problems,
-            "faults": [fault._asdict() for fault in faults],
-            "base_risk": base_risk,
-            "quiesced": quiesced,
-            "confirmed_ns": confirmed_ns,
-            "schedule": ["every 1m"] if schedule else [],
-        }
-        self.store.put(name, row)
-        self.scheduler.found(name, standing, base_risk, faults)
+        state = State.MIRRORED
+        if not mirrored:
+            state = chance.choice([State.BROKEN_OFF, State.UNINITIALIZED])
+        reading = Reading(
+            name,
+            definition.id,
+            state=state,
+            faults=faults,
+            base_risk=base_risk,
+            quiesced=quiesced,
+            confirmed_ns=confirmed_ns,
+            schedule=("every 1m",) if schedule else (),
+            rpo_s=promise.rpo_s,
+        )
+        self.store.readings[name] = reading
+        self.scheduler.found(name, reading)
         if chance.random() < 0.3 and self.scheduler.due(name, "asked", "asked for"):
             self.run(name)
 
     def run(self, name: str) -> None:
         """A run that goes on, or has ended."""
-        running = Running(self.scheduler.mirrors[name])
+        running = Running("update", self.scheduler.mirrors[name])
         if self.chance.random() < 0.5:
             self.store.running[name] = running
             running.transfer("snapshot", 1 << 30, 0)
@@ -85,8 +92,8 @@ class Host:
             running.moved(self.chance.choice([0, 1 << 20]))
             return
         error = TransferFailed("the connection was lost") if self.chance.random() < 0.7 else None
-        data: dict[str, Any] = {} if error else {"confirmed_ns": clock.now_ns()}
-        self.scheduler.finished(name, Outcome("" if error else "done", 1.0, data, error))
+        update = None if error else UpdateNumbers(clock.now_ns())
+        self.scheduler.finished(name, Outcome("" if error else "done", 1.0, update, error))
 
     def gauges(self) -> dict[str, dict[str, float]]:
         """What /metrics shows, by name and mirror."""
@@ -119,38 +126,42 @@ def agree(host: Host) -> None:
     rows = host.store.rows()
     gauges = host.gauges()
     alarms = [
-        {**alarm, "mirror": row["name"], "mirror_id": row["id"]}
+        AlarmRecord(0, row.reading.id, *alarm, 0, None, row.name)
         for row in rows
-        for alarm in row["alarms"]
+        for alarm in row.alarms
     ]
-    assert host.alarms_shown() == {(a["mirror"], a["kind"], a["level"]) for a in alarms}
+    assert host.alarms_shown() == {(a.mirror, a.kind, a.level) for a in alarms}
     lines = table(rows)[1:]
     for row, line in zip(rows, lines, strict=True):
-        name, cells = row["name"], [cell.strip() for cell in line.split("  ") if cell]
-        for key, gauge in (
-            ("lag_s", "lag_seconds"),
-            ("rpo_s", "rpo_seconds"),
-            ("rpo_used", "rpo_used_ratio"),
+        name, cells = row.name, [cell.strip() for cell in line.split("  ") if cell]
+        shown = json.loads(json.dumps(of_status(row)))
+        for key, gauge, value, digits in (
+            ("lag_s", "lag_seconds", row.lag_s, 3),
+            ("rpo_s", "rpo_seconds", row.reading.rpo_s, 9),
+            ("rpo_used", "rpo_used_ratio", row.lag.used, 4),
         ):
-            assert gauges.get(f"mirrord_{gauge}", {}).get(name) == row[key], (row, gauge)
-        assert gauges["mirrord_mirrored"][name] == (row["state"] == "mirrored")
-        assert gauges["mirrord_quiesced"][name] == row["quiesced"]
-        assert gauges["mirrord_running"][name] == (row["running"] is not None)
-        assert cells[:2] == [name, row["state"]]
-        assert cells[2].split()[0].rstrip(",") == row["activity"]
-        lag = format_duration(row["lag_s"]) if row["lag_s"] is not None else "-"
+            assert gauges.get(f"mirrord_{gauge}", {}).get(name) == value, (row, gauge)
+            assert shown[key] == (None if value is None else round(value, digits)), (row, key)
+        assert gauges["mirrord_mirrored"][name] == (shown["state"] == "mirrored")
+        assert gauges["mirrord_quiesced"][name] == shown["quiesced"]
+        assert gauges["mirrord_running"][name] == (shown["running"] is not None)
+        assert cells[:2] == [name, shown["state"]]
+        assert cells[2].split()[0].rstrip(",") == shown["activity"]
+        lag = format_duration(row.lag_s) if row.lag_s is not None else "-"
         assert cells[3] == lag and (lag == "-" or f"lag          {lag}" in "\n".join(details(row)))
-        assert row["healthy"] == (not row["problems"])
-        assert ("!" in line) == (not row["healthy"]), line
-        verdict = judge([row], [a for a in alarms if a["mirror"] == name], service_runs=True)
-        exceeded = row["rpo_used"] is not None and row["rpo_used"] >= 1
-        assert (verdict.status > 0) == (exceeded or not row["healthy"]), (verdict, row)
-        assert verdict.status == 2 or all(a["level"] != "error" for a in row["alarms"])
-        if row["lag_s"] is not None:
-            assert f"'{name}'={row['lag_s']:.0f}s" in verdict.line
+        assert shown["healthy"] == (not shown["problems"])
+        assert ("!" in line) == (not shown["healthy"]), line
+        verdict = judge([row], [a for a in alarms if a.mirror == name], service_runs=True)
+        exceeded = shown["rpo_used"] is not None and shown["rpo_used"] >= 1
+        assert not (exceeded and shown["healthy"]), row
+        assert (verdict.status > 0) == (not shown["healthy"]), (verdict, row)
+        assert verdict.status == 2 or all(a.level != "error" for a in row.alarms)
+        if row.lag_s is not None:
+            assert f"'{name}'={row.lag_s:.0f}s" in verdict.line
+        assert unpack(MirrorStatus, json.loads(json.dumps(pack(row)))) == row
 
 
-def test_they_agree_in_any_state(hand: Hand) -> None:
+def test_status_alarms_and_metrics_agree_in_any_state(hand: Hand) -> None:
     healthy = running = alarmed = 0
     for seed in range(STATES):
         host = Host(hand, random.Random(seed))
@@ -161,7 +172,7 @@ def test_they_agree_in_any_state(hand: Hand) -> None:
             host.scheduler.check(name)
         agree(host)
         rows = host.store.rows()
-        healthy += sum(row["healthy"] for row in rows)
-        running += sum(row["running"] is not None for row in rows)
-        alarmed += sum(bool(row["alarms"]) for row in rows)
+        healthy += sum(row.healthy for row in rows)
+        running += sum(row.running is not None for row in rows)
+        alarmed += sum(bool(row.alarms) for row in rows)
     assert min(healthy, running, alarmed) > 100

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from mirrord.core.errors import Aborted, Busy, MirrordError, Refused, TransferFailed
 from mirrord.core.model import Definition, Endpoint
-from mirrord.scheduler.health import Change, Finding
+from mirrord.core.records import AlarmKind, Finding, Level
+from mirrord.core.results import UpdateNumbers
+from mirrord.core.states import State
+from mirrord.core.status import Reading
+from mirrord.scheduler.health import Change
 from mirrord.scheduler.jobs import Caps, Job, Outcome
 from mirrord.scheduler.scheduler import Scheduler
 from mirrord.scheduler.watched import Standing, Watched
@@ -19,6 +22,17 @@ from mirrord.system import clock
 from tests.unit.ticking import Hand, HandTimers, every
 
 CUT = TransferFailed("the connection was lost")
+
+
+def reading(standing: Standing, *faults: Finding) -> Reading:
+    """What a probe finds of a mirror that stands like that."""
+    return Reading(
+        "a",
+        state=State.MIRRORED if standing.mirrored else State.BROKEN_OFF,
+        quiesced=standing.quiesced,
+        confirmed_ns=standing.confirmed_ns,
+        faults=faults,
+    )
 
 
 class Room:
@@ -69,14 +83,16 @@ class Room:
         name: str = "a",
         took_s: float = 0.0,
         size: int = 0,
-        **data: Any,
+        confirmed_ns: int | None = None,
+        prune_refused: str = "",
     ) -> None:
         """The running job ends after so long; its snapshot was taken when it began."""
-        confirmed_ns = clock.now_ns()
+        confirmed_ns = clock.now_ns() if confirmed_ns is None else confirmed_ns
         self.hand.sleep_s(took_s)
+        update = None
         if error is None:
-            data = {"confirmed_ns": confirmed_ns, "stream_bytes": size} | data
-        self.scheduler.finished(name, Outcome("" if error else "done", took_s, data, error))
+            update = UpdateNumbers(confirmed_ns, prune_refused, stream_bytes=size)
+        self.scheduler.finished(name, Outcome("" if error else "done", took_s, update, error))
 
     def causes(self) -> list[str]:
         """Why each run since the last question began."""
@@ -215,7 +231,7 @@ def test_a_mirror_that_is_broken_off_has_no_failed_run_any_more(room: Room) -> N
     room.timers.pass_s(3600)
     room.end(error=TransferFailed("cut"))
     assert watched.retry_pending and watched.error
-    room.scheduler.found("a", Standing(False, False, watched.standing.confirmed_ns), "", ())
+    room.scheduler.found("a", reading(Standing(False, False, watched.standing.confirmed_ns)))
     assert not watched.error and not watched.retry_pending
     room.timers.pass_s(3600)
     assert room.causes() == ["schedule"]
@@ -223,12 +239,12 @@ def test_a_mirror_that_is_broken_off_has_no_failed_run_any_more(room: Room) -> N
 
 def test_an_interrupted_operation_lets_no_run_begin_until_it_is_decided(room: Room) -> None:
     watched = room.define(every("every 1h"))
-    fault = Finding("interrupted", "error", "waits for a decision")
-    room.scheduler.found("a", watched.standing, "", (fault,))
+    fault = Finding(AlarmKind.INTERRUPTED, Level.ERROR, "waits for a decision")
+    room.scheduler.found("a", reading(watched.standing, fault))
     room.timers.pass_s(3 * 3600)
     assert room.causes() == []
     assert [(c.finding.kind, c.raised) for _, c in room.told] == [("interrupted", True)]
-    room.scheduler.found("a", watched.standing, "", ())
+    room.scheduler.found("a", reading(watched.standing))
     room.timers.pass_s(3600)
     assert room.causes() == ["schedule"]
 
@@ -274,7 +290,7 @@ def test_what_was_missed_waits_for_the_end_of_a_blackout(room: Room) -> None:
     assert room.causes() == ["missed"]
 
 
-def test_a_lag_target_is_planned_anew_after_each_run(room: Room) -> None:
+def test_a_lag_target_is_planned_again_after_each_run(room: Room) -> None:
     room.define(every("lag 10m"))
     room.timers.pass_s(150)
     assert room.causes() == ["lag"]
@@ -308,7 +324,7 @@ def test_another_schedule_takes_the_doubts_about_the_old_along(room: Room) -> No
     for _ in range(3):
         room.timers.pass_s(10)
         room.end(took_s=100, size=1)
-    assert [f.kind for f in watched.alarms.up.values()].count("target") == 1
+    assert [f.kind for f in watched.alarms.up.values()].count(AlarmKind.TARGET) == 1
     room.define(every("every 1h"))
     room.scheduler.check("a")
     assert "target" not in watched.alarms.up
@@ -399,7 +415,7 @@ def test_alarms_of_a_mirror_that_is_no_more_are_over(room: Room, ident: str) -> 
 
 def test_an_alarm_about_the_last_run_survives_a_restart_until_the_next_run(room: Room) -> None:
     room.define(None)
-    left = [Finding(kind, "error", "so") for kind in ("failure", "prune", "stall")]
+    left = [Finding(AlarmKind(kind), Level.ERROR, "so") for kind in ("failure", "prune", "stall")]
     room.scheduler.inherit("a", left)
     room.scheduler.check("a")
     assert [(c.finding.kind, c.raised) for _, c in room.told] == [("stall", False)]
@@ -411,8 +427,8 @@ def test_an_alarm_about_the_last_run_survives_a_restart_until_the_next_run(room:
 
 def test_a_success_clears_the_alarm_of_the_failed_command_before_it(room: Room) -> None:
     watched = room.define(every("every 1h"))
-    failed = Finding("failure", "warning", "the last update failed: no")
-    room.scheduler.found("a", watched.standing, "", (failed,))
+    failed = Finding(AlarmKind.FAILURE, Level.WARNING, "the last update failed: no")
+    room.scheduler.found("a", reading(watched.standing, failed))
     room.scheduler.check("a")
     room.timers.pass_s(3600)
     room.end()
@@ -429,7 +445,7 @@ def test_who_stops_starts_nothing(room: Room) -> None:
     assert not room.scheduler.due("a", "asked", "") and room.causes() == []
 
 
-def test_alarms_are_told_when_they_come_and_when_they_are_over(room: Room) -> None:
+def test_alarms_are_reported_when_raised_and_when_cleared(room: Room) -> None:
     room.define(every("every 1h"), retries=1)
     room.timers.pass_s(3600)
     room.end(error=CUT)

@@ -28,7 +28,7 @@ def test_what_holds_in_a_block_ends_with_it() -> None:
     assert not waiting.one_try
 
 
-def test_a_wish_to_end_ends_each_kind_of_wait() -> None:
+def test_cancelling_ends_each_kind_of_wait() -> None:
     def check() -> None:
         raise Aborted("somebody wishes it")
 
@@ -62,7 +62,7 @@ def test_a_wish_to_end_ends_each_kind_of_wait() -> None:
     waiting.look()
 
 
-def test_another_ones_wish_to_end_is_not_heeded() -> None:
+def test_cancelling_another_operation_has_no_effect() -> None:
     def check() -> None:
         raise Aborted("somebody wishes it")
 

@@ -7,11 +7,13 @@ import pytest
 from mirrord.agent.rules import parse_rules, rights_at
 from mirrord.core.endpoint import is_dataset, parse_endpoint
 from mirrord.core.errors import CheckpointUseless, Refused, Untrusted, UsageError
-from mirrord.core.model import Endpoint, ReceiveRequest, Snapshot, SnapshotKind
-from mirrord.drivers.zfs import listing, marks, names, place
+from mirrord.core.model import Endpoint, ReceiveRequest, Role, Snapshot, SnapshotKind
+from mirrord.drivers.zfs.dataset import marks, names, place
+from mirrord.drivers.zfs.dataset.marks import Mark, SnapshotMark
 from mirrord.drivers.zfs.driver import ZfsDriver
-from mirrord.drivers.zfs.marks import Mark, SnapshotMark
-from mirrord.drivers.zfs.stream import Sending, check_token
+from mirrord.drivers.zfs.snapshots import listing
+from mirrord.drivers.zfs.stream.send import Sending, check_token
+from mirrord.drivers.zfs.volume import place_facts
 from mirrord.wire.methods import Right
 
 SNAPSHOT = Snapshot("123", "mirrord.a b", SnapshotKind.OWN, 7, 1_795_000_000_000_000_001)
@@ -68,6 +70,22 @@ def test_the_mark_of_a_snapshot_is_read_as_it_was_written() -> None:
         assert marks.parse_snapshot(mark.text()) == mark
     for value in ("-", "", "reference", "reference - soon", "something - 12"):
         assert marks.parse_snapshot(value) is None
+
+
+# Places
+
+
+def test_a_missing_parent_or_pool_is_in_the_facts() -> None:
+    pool, parent = (place.Dataset(name, {}) for name in ("tank", "tank/backup"))
+    for above, root, missing in (
+        (None, None, "the pool 'tank' is not imported"),
+        (None, pool, "the dataset tank/backup does not exist"),
+        (parent, pool, ""),
+    ):
+        there = place.Place("tank/backup/home", None, None, above, root, "")
+        facts = place_facts.facts_of(there, None)
+        assert facts.role is Role.ABSENT and facts.parent_missing is bool(missing)
+        assert facts.notes == ((missing,) if missing else ())
 
 
 # Listings

@@ -8,9 +8,10 @@ import random
 import pytest
 
 from mirrord.core.errors import Refused
-from mirrord.drivers.zfs import names, tree_look
-from mirrord.drivers.zfs.tree_moves import Wanted, plan
-from mirrord.drivers.zfs.tree_stream import (
+from mirrord.drivers.zfs.dataset import names
+from mirrord.drivers.zfs.tree import layout
+from mirrord.drivers.zfs.tree.renames import Wanted, plan
+from mirrord.drivers.zfs.tree.stream import (
     MAGIC,
     Manifest,
     Member,
@@ -56,7 +57,7 @@ def test_renames_lead_from_any_tree_to_any_other_and_lose_nothing(seed: int) -> 
         moved = [name for name in now if f"{name}/".startswith(f"{move.old}/")]
         now |= {move.new + name[len(move.old) :]: now.pop(name) for name in moved}
     assert sorted(now.values()) == sorted(here.values()), "all are somewhere"
-    inside = {name: guid for name, guid in now.items() if tree_look.is_inside(ROOT, name)}
+    inside = {name: guid for name, guid in now.items() if layout.is_inside(ROOT, name)}
     assert inside == {full(path): guid for guid, path in after.items()}
     assert plan(ROOT, now, Wanted(after, set(before), str)) == [], "done is done"
 

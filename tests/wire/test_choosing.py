@@ -136,7 +136,7 @@ def test_hardly_compressible_and_a_fast_link_off() -> None:
     ],
     ids=["link slower", "link faster", "noise to text", "data better", "processor slower"],
 )
-def test_it_follows_what_changes_in_mid_stream(
+def test_the_level_adapts_when_link_or_data_change_during_a_stream(
     before: Moment, after: Moment, within: int, good: range
 ) -> None:
     pipeline = Pipeline(Chooser())
@@ -157,7 +157,9 @@ MOMENTS = st.builds(Moment, KINDS, LINKS, st.floats(0, 3.5).map(lambda power: 10
 @given(MOMENTS, st.booleans())
 @example(Moment(TEXT, 20 * MB), True)
 @example(Moment(TEXT, 20 * MB), False)
-def test_it_is_nearly_as_good_as_the_best_level(moment: Moment, together: bool) -> None:
+def test_the_chosen_level_is_nearly_as_fast_as_the_best_fixed_one(
+    moment: Moment, together: bool
+) -> None:
     moments = [moment] * 1500
     chosen = Pipeline(Chooser(), together=together)
     assert chosen.run(moments) <= 1.15 * best_fixed(moments, together) + LEARNING_S
@@ -165,7 +167,9 @@ def test_it_is_nearly_as_good_as_the_best_level(moment: Moment, together: bool) 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(MOMENTS, MOMENTS, st.booleans())
-def test_nor_is_it_worse_when_all_changes(before: Moment, after: Moment, together: bool) -> None:
+def test_the_level_stays_near_the_best_when_link_and_data_change(
+    before: Moment, after: Moment, together: bool
+) -> None:
     parts = [[before] * 600, [after] * 600]
     chosen = Pipeline(Chooser(), together=together)
     for part in parts:

@@ -92,7 +92,7 @@ def bomb(size: int) -> bytes:
     return b"".join([work.compress(zeros) for _ in range(size >> 20)] + [work.flush()])
 
 
-def test_a_bomb_does_not_go_off() -> None:
+def test_a_decompression_bomb_is_refused_within_bounded_memory() -> None:
     big = bomb(512 << 20)
     assert len(big) < 50_000
     # Its size says 512 MiB; then 768 KiB; then nothing.
@@ -121,7 +121,7 @@ def test_a_bomb_does_not_go_off() -> None:
         (b"\x50\x2a\x4d\x18\x04\0\0\0skip", "malformed compressed chunk"),
     ],
 )
-def test_a_lie_is_damage(payload: bytes, says: str) -> None:
+def test_a_chunk_with_a_wrong_size_or_content_is_damaged(payload: bytes, says: str) -> None:
     with pytest.raises(Damaged, match=says):
         unpack(ZSTD, payload, 1 << 20)
 

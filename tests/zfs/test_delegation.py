@@ -11,8 +11,8 @@ import pytest
 from mirrord.core.errors import PermissionMissing
 from mirrord.core.model import Endpoint
 from mirrord.drivers.contract import Driver
-from mirrord.drivers.zfs.delegation import allow_command
-from mirrord.drivers.zfs.permissions import DESTINATION, FAILOVER, SOURCE
+from mirrord.drivers.zfs.commands.permissions import DESTINATION, FAILOVER, SOURCE
+from mirrord.drivers.zfs.dataset.delegation import allow_command
 from mirrord.link.driver import RemoteDriver
 from tests.contract.flows import MIRROR, mirror, stage
 from tests.zfsvm.agents import guest_agents

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from mirrord.core.errors import Busy, MirrordError, PermissionMissing, Unsupported
-from mirrord.drivers.zfs import failures
-from mirrord.drivers.zfs.complaints import RULES
-from mirrord.drivers.zfs.permissions import granted, needed_by
+from mirrord.drivers.zfs.commands import failures
+from mirrord.drivers.zfs.commands.error_messages import RULES
+from mirrord.drivers.zfs.commands.permissions import granted, needed_by
 
 MESSAGES: list[dict[str, Any]] = json.loads(
     Path(__file__).with_name("messages.json").read_text(encoding="utf-8")
@@ -41,7 +41,7 @@ def translated(message: dict[str, Any]) -> MirrordError:
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: str(message["label"]))
-def test_a_complaint_is_said_in_our_words(message: dict[str, Any]) -> None:
+def test_a_zfs_message_becomes_the_error_of_the_table(message: dict[str, Any]) -> None:
     error = translated(message)
     assert (error.code, error.what) == (message["error"], message["what"])
     assert error.where == "zfs:X" and error.why
@@ -51,7 +51,7 @@ def test_a_complaint_is_said_in_our_words(message: dict[str, Any]) -> None:
     assert "usage" not in error.why and "must specify -F" not in error.why
 
 
-def test_every_complaint_that_the_table_knows_was_heard_or_is_in_the_sources() -> None:
+def test_every_message_in_the_table_was_recorded_or_is_in_the_sources_of_openzfs() -> None:
     heard = {translated(message).hint.split(" ")[0] for message in MESSAGES}
     assert len(heard) > 20
     assert len(RULES) > 40

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mirrord.core.errors import Unsupported
-from mirrord.drivers.zfs.features import Version, parse
-from mirrord.drivers.zfs.survey import Survey
+from mirrord.drivers.zfs.commands.features import Version, parse
+from mirrord.drivers.zfs.stream.survey import Survey
 from tests.zfsvm.guest import PYTHON, TREE, Guest
 
 
@@ -36,7 +36,7 @@ def test_an_old_pool_is_refused_with_the_way_out(zfs_guest: Guest) -> None:
     zfs_guest.run("truncate", "-s", "100M", "/var/tmp/features.image")
     zfs_guest.run("zpool", "create", "-f", "-d", "oldpool", "/var/tmp/features.image")
     script = (
-        "from mirrord.drivers.zfs import features; features.require('here', 'zfs:here/x');"
+        "from mirrord.drivers.zfs.commands import features; features.require('here', 'zfs:here/x');"
         "print(features.detect()); features.require('oldpool', 'zfs:oldpool/x')"
     )
     try:

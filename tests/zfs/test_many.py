@@ -24,7 +24,7 @@ def spent_s(work: Callable[[], object]) -> float:
     return clock.monotonic_s() - begun_s
 
 
-def test_thousands_of_snapshots_hinder_nobody(
+def test_thousands_of_snapshots_do_not_slow_an_update(
     trouble: Trouble, record_property: Callable[[str, object], None]
 ) -> None:
     """Reports may take what listing them takes; an update, no more than thrice of before."""

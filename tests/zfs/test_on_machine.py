@@ -11,9 +11,9 @@ import pytest
 
 from mirrord.core.errors import CheckpointUseless
 from mirrord.core.model import Endpoint
-from mirrord.drivers.zfs import failures
-from mirrord.drivers.zfs.records import RECORD_BYTES, RecordType, ZfsScanner
-from mirrord.drivers.zfs.survey import Survey
+from mirrord.drivers.zfs.commands import failures
+from mirrord.drivers.zfs.stream.records import RECORD_BYTES, RecordType, ZfsScanner
+from mirrord.drivers.zfs.stream.survey import Survey
 from mirrord.link.driver import RemoteDriver
 from tests.contract.flows import MIRROR, stage
 from tests.zfsvm.agents import guest_agents

@@ -15,8 +15,8 @@ SYNCOID = 17
 _COMMANDS = """
 import json, os, sys, tempfile
 from pathlib import Path
-from mirrord.control.api import Service
-from mirrord.drivers.zfs import command
+from tests.support.verbs import Service
+from mirrord.drivers.zfs.commands import command
 from mirrord.system.paths import Paths
 
 name, kind = sys.argv[1:]
@@ -48,8 +48,9 @@ print(json.dumps([counts, statuses]))
 _TAKING = """
 import json, subprocess, sys
 from mirrord.core.model import SnapshotKind
-from mirrord.drivers.zfs import counters, listing, place, programs
-from mirrord.drivers.zfs.marks import SnapshotMark
+from mirrord.drivers.zfs.dataset import place
+from mirrord.drivers.zfs.snapshots import counters, listing, programs
+from mirrord.drivers.zfs.dataset.marks import SnapshotMark
 
 dataset = sys.argv[1]
 mark = SnapshotMark(SnapshotKind.REFERENCE, "", 123)

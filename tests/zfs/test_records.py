@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirrord.drivers.zfs.records import RECORD_BYTES, Feature, RecordType, ZfsScanner
+from mirrord.drivers.zfs.stream.records import RECORD_BYTES, Feature, RecordType, ZfsScanner
 from tests.zfs.streams import WRITE, Writer, sample
 
 STREAMS = {order: sample(order) for order in "<>"}
@@ -49,7 +49,7 @@ def test_nothing_of_an_end_record_is_passed_even_byte_by_byte() -> None:
 
 
 @given(length=st.integers(0, len(STREAMS["<"]) - 1))
-def test_a_part_is_never_whole(length: int) -> None:
+def test_a_truncated_stream_is_never_complete(length: int) -> None:
     scanner = ZfsScanner()
     feed(scanner, STREAMS["<"][:length], [])
     assert not scanner.ended and scanner.end_record == b""

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.zfs
 _RESTORING = """
 import json, os, sys, tempfile
 from pathlib import Path
-from mirrord.control.api import Service
+from tests.support.verbs import Service
 from mirrord.core.errors import MirrordError
 from mirrord.system.paths import Paths
 
@@ -32,7 +32,7 @@ service.create("home", f"zfs:here/{name}/home", f"zfs:there/{name}/home")
 service.initialize("home")
 write("second")
 service.update("home")
-[older, newer] = [one["name"] for one in service.snapshots("home")["snapshots"]]
+[older, newer] = [one.name for one in service.snapshots("home").snapshots]
 (home / "etc/hosts").unlink()
 said = {}
 def restore(key, snapshot=None, into=None, overwrite=False):

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrord.core.errors import CheckpointUseless
-from mirrord.drivers.zfs import tokens
-from mirrord.drivers.zfs.stream import Sending, check_token
+from mirrord.drivers.zfs.stream import tokens
+from mirrord.drivers.zfs.stream.send import Sending, check_token
 
 #: As OpenZFS 2.3.9 gave it.
 REAL = (

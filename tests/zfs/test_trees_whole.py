@@ -8,7 +8,7 @@ import pytest
 
 from mirrord.core.errors import MirrordError, Refused
 from mirrord.core.model import Endpoint
-from mirrord.drivers.zfs.delegation import allow_command
+from mirrord.drivers.zfs.dataset.delegation import allow_command
 from mirrord.link.driver import RemoteDriver
 from tests.contract.flows import MIRROR, mirror
 from tests.support.world import NAME
@@ -82,11 +82,11 @@ def test_a_child_that_the_destination_lost_is_sent_whole(trees: Trees) -> None:
     trees.write("a/file", "one more")
     assert trees.update().status == "done"
     trees.the_same()
-    said = [one["text"] for one in trees.service.history(NAME, limit=20)["events"]]
+    said = [one.text for one in trees.service.history(NAME, limit=20).events]
     assert any("destination lost b: a full transfer is needed" in text for text in said), said
 
 
-def test_a_tree_that_is_lost_is_made_anew(trees: Trees) -> None:
+def test_restore_all_creates_a_lost_tree_again(trees: Trees) -> None:
     trees.mirrored()
     wanted = trees.digests(trees.source)
     for child in ("a/deep", "a", "b", "disk", ""):

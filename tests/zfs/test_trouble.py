@@ -224,5 +224,5 @@ def test_a_base_that_somebody_destroyed_at_the_source_is_no_reason_to_send_all(
     trouble.lab.guest.user("destroy_snapshot", f"{trouble.source}@{base.name}")
     trouble.change()
     trouble.goes_on()
-    row = trouble.service.history(NAME, limit=1)["transfers"][0]
-    assert row["base"] and row["stream_bytes"] < 4 << 20
+    row = trouble.service.history(NAME, limit=1).transfers[0]
+    assert row.base and row.stream_bytes < 4 << 20

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import pytest
 
 from mirrord.config.hosts import render
-from mirrord.control.api import Service
 from mirrord.core.errors import MirrordError
 from mirrord.system.paths import Paths
+from tests.support.verbs import Service
 from tests.zfsvm import session
 from tests.zfsvm.agents import new_home, ssh_host
 from tests.zfsvm.guest import Guest

@@ -11,7 +11,9 @@ from tests.zfsvm.guest import Guest
 
 _READING = """
 import json, os, subprocess, sys, time
-from mirrord.drivers.zfs import helper, listing, place
+from mirrord.drivers.zfs.commands import helper
+from mirrord.drivers.zfs.dataset import place
+from mirrord.drivers.zfs.snapshots import listing
 
 root = sys.argv[1]
 def zfs(*words, given=None):
@@ -98,7 +100,7 @@ print(json.dumps({"differ": differ, "none": none, "asked": len(asked)}))
 _CHANGING = """
 import json, os, signal, subprocess, sys, time
 from mirrord.core.errors import IoFailed
-from mirrord.drivers.zfs import command, helper
+from mirrord.drivers.zfs.commands import command, helper
 
 root = sys.argv[1]
 TYPE = ["zfs", "get", "-Hp", "-o", "value", "type", root]

@@ -26,8 +26,11 @@ from typing import Any
 PORT = 7000
 #: What is loaded for all forks: an agent that loads its driver itself takes twice as long.
 PACKAGES = (
-    "mirrord.agent", "mirrord.core", "mirrord.drivers.zfs", "mirrord.link", "mirrord.system",
-    "mirrord.transport", "mirrord.wire", "mirrord.cli",
+    "mirrord.agent", "mirrord.core", "mirrord.link", "mirrord.system", "mirrord.transport",
+    "mirrord.wire", "mirrord.cli", "mirrord.drivers.zfs",
+    *(f"mirrord.drivers.zfs.{name}" for name in (
+        "commands", "dataset", "failover", "receive", "snapshots", "stream", "tree", "volume",
+    )),
 )  # fmt: skip
 #: Of packages that are not loaded as a whole: what `mirrord agent` needs of them.
 MODULES = ("mirrord.cli.commands.agent", "mirrord.daemon.build", "typer._click.decorators")

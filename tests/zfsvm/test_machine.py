@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from mirrord.config.hosts import render
-from mirrord.control.api import Service
 from mirrord.core.errors import LinkLost
 from mirrord.system.paths import Paths
 from tests.contract.zfs import zfs_lab
 from tests.support.service import until
+from tests.support.verbs import Service
 from tests.zfsvm import builder, inside, session
 from tests.zfsvm.agents import guest_agents, new_home, ssh_host
 from tests.zfsvm.guest import ROOT, Guest, GuestError
@@ -91,7 +91,7 @@ def test_the_product_reaches_it_by_its_own_ssh(zfs_guest: Guest, tmp_path: Path)
     try:
         service.create("m", *places)
         service.initialize("m")
-        assert service.status("m")[0]["state"] == "mirrored"
+        assert service.status("m")[0].state == "mirrored"
     finally:
         service.close()
         service.shared.links.close()

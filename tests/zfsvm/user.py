@@ -408,6 +408,6 @@ def hold_for_writing(path: str) -> None:
 
 def unprotect(folder: str) -> None:
     """Undo what keeps people from writing where nothing is mounted: as if it could not be done."""
-    from mirrord.drivers.zfs import below
+    from mirrord.drivers.zfs.dataset import mountpoint
 
-    below.release(folder)
+    mountpoint.release(folder)

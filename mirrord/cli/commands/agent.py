@@ -1,4 +1,14 @@
-"""`mirrord agent`."""
+"""Serve this host's volumes to another host (docs/hosts.md).
+
+Panel: Hosts 2
+
+Is started here over SSH by a mirrord on another host and serves this host's volumes to it. It is
+used in `authorized_keys` as a forced command ([hosts.md](hosts.md)). With `--allow
+receive=/FOLDER` and `--allow send=/FOLDER` the peer may use only these folders
+([security.md](security.md)). With `--listen ADDRESS:PORT` it serves peers over TLS instead, each
+as its file in `peers.d` allows; with `--listen /PATH` it serves them on this unix socket, within
+`--allow`.
+"""
 
 from __future__ import annotations
 

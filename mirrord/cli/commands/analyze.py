@@ -1,4 +1,14 @@
-"""`mirrord analyze`: what a mirror would transfer, cost and risk on a traced workload."""
+"""Report what a mirror would transfer, cost and risk (docs/analysis.md).
+
+Panel: Planning 2
+
+From workload traces, `reduction` computes how much asynchronous mirrors transfer, by update
+interval; `risk` which link they need, how old the copy gets and what a failure loses; `compare`
+what each mode of mirroring costs per year, with a recommendation. The computation is described in
+[analysis.md](analysis.md). A trace is a stored one or in any known format; the options for
+reading are those of `mirrord trace import`. Schedules are a rule or a [name](schedules.md); the
+link may also depend on the hour ([rates](schedules.md#rates)).
+"""
 
 from __future__ import annotations
 

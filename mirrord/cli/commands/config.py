@@ -6,13 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mirrord.cli.output import Json, service, show
-
-
-def check(as_json: Json = False) -> None:
-    """Check all definitions; reports file and line of the first error."""
-    with service(quiet=True) as built:
-        show(built.check(), as_json=as_json)
+from mirrord.cli.output import Json, show
 
 
 def migrate(
@@ -33,6 +27,5 @@ def migrate(
 
 #: The commands of this group.
 COMMANDS = {
-    "check": check,
     "migrate": migrate,
 }

@@ -1,4 +1,18 @@
-"""`mirrord host`."""
+"""Manage other hosts in hosts.d/*.toml (docs/hosts.md).
+
+Panel: Hosts 1
+
+NAME is a host's name here. Each step and each failure is described in [hosts.md](hosts.md).
+
+`mirrord host add NAME` adds another host: a separate key, the expected host key, its
+[settings](config.md#other-hosts), the line for its `authorized_keys`, and a connection test. Run
+it again to continue or to change something. Without a terminal it needs `--fingerprint`.
+
+`mirrord host check NAME` connects to a host and reports what it finds, or what prevents the
+connection. NAME may also be `USER@HOST:PORT`, as in an endpoint. `mirrord host list` lists the
+hosts that have settings. `mirrord host remove NAME` removes the settings of one that no mirror
+and no other host needs; its key stays.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +28,7 @@ from mirrord.core.errors import MirrordError, Refused, Untrusted
 from mirrord.system import paths
 
 if TYPE_CHECKING:
-    from mirrord.control.hosts import Allowed
+    from mirrord.admin.hosts import Allowed
     from mirrord.core.model import RemoteHost
 
 Host = Annotated[str, typer.Argument(metavar="NAME", help="The host's name.")]
@@ -65,7 +79,7 @@ def add(
 
     May be run again, to continue or to change a setting.
     """
-    from mirrord.control.hosts import Allowed
+    from mirrord.admin.hosts import Allowed
 
     wanted = {
         "address": address, "user": user, "port": port, "key": _absolute(key), "jump": jump,
@@ -77,7 +91,7 @@ def add(
 
 def _walk(name: str, wanted: dict[str, Any], allowed: Allowed, *, as_json: bool) -> None:
     """Step by step; what already exists is kept."""
-    from mirrord.control import hosts
+    from mirrord.admin import hosts
 
     found = paths.standard()
     say = (lambda _text: None) if as_json else print
@@ -151,7 +165,7 @@ def _accepted(host: RemoteHost, shown: tuple[str, str], again: list[str]) -> str
 
 def listing(as_json: Json = False) -> None:
     """List the hosts."""
-    from mirrord.control import hosts
+    from mirrord.admin import hosts
 
     found = hosts.listing(paths.standard())
     if as_json:
@@ -169,14 +183,14 @@ def listing(as_json: Json = False) -> None:
 
 def check(name: Host, as_json: Json = False) -> None:
     """Connect to a host and report what it allows, or why that fails."""
-    from mirrord.control import hosts
+    from mirrord.admin import hosts
 
     show(hosts.check(paths.standard(), name), as_json=as_json)
 
 
 def remove(name: Host, as_json: Json = False) -> None:
     """Remove a host's settings; the key file is kept."""
-    from mirrord.control import hosts
+    from mirrord.admin import hosts
 
     found = paths.standard()
     file = hosts.remove(found, name)

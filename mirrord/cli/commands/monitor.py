@@ -1,4 +1,10 @@
-"""`mirrord monitor`: a Nagios-compatible plugin."""
+"""Print one line; the exit status is that of a monitoring plugin.
+
+Panel: Monitoring 8
+
+Is a Nagios-compatible check: one line, and exit status 0 OK, 1 warning, 2 critical, 3 unknown
+([conditions](alarms.md#mirrord-monitor)).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from mirrord.cli.output import Json, print_json, service
+from mirrord.cli.output import Json, print_json, running
 
 
 def monitor(
@@ -15,16 +21,19 @@ def monitor(
     ] = None,
     as_json: Json = False,
 ) -> int:
+    from mirrord.control.commands.alarms import alarms
+    from mirrord.control.commands.status import status
     from mirrord.control.monitor import Verdict, judge
     from mirrord.core.errors import MirrordError
     from mirrord.daemon.build import daemon_runs
 
     try:
         runs = daemon_runs()
-        with service(quiet=True) as built:
+        with running(quiet=True) as runner:
             # What a stopped daemon saw last is not the current state.
-            alarms = built.alarms(up=True) if runs else []
-            verdict = judge(built.status(name), alarms, service_runs=runs)
+            up = runner.run(alarms()).alarms if runs else ()
+            rows = runner.run(status(name))
+            verdict = judge(rows, up, service_runs=runs)
     except MirrordError as error:
         verdict = Verdict(3, f"MIRRORD UNKNOWN - {error}")
     if as_json:

@@ -1,4 +1,15 @@
-"""`mirrord pki`."""
+"""Manage certificates for TLS without SSH (docs/security.md).
+
+Panel: Hosts 3
+
+For hosts that connect over TLS without SSH, see [security.md](security.md#tls-without-ssh).
+
+`mirrord pki init` creates this host's certificate authority, once. `mirrord pki issue NAME`
+creates a key and a certificate for the peer NAME, grants it access, and writes the bundle to copy
+to it: `NAME.pem`, or the new file given by `--output`. `--allow receive=/FOLDER` (it may keep
+copies there) and `--allow send=/FOLDER` (it may read volumes there) set its rights; at least one
+is needed. `mirrord pki list` lists the peers that may connect over TLS, and their rights.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +25,7 @@ Peer = Annotated[str, typer.Argument(metavar="NAME", help="A name for the peer."
 
 def init(as_json: Json = False) -> None:
     """Create this host's certificate authority, once."""
-    from mirrord.config.pki import Authority
+    from mirrord.admin.pki import Authority
     from mirrord.system import paths
 
     authority = Authority(paths.standard().pki)
@@ -53,8 +64,8 @@ def issue(
     as_json: Json = False,
 ) -> None:
     """Issue a certificate for a peer; writes a bundle to copy to it."""
+    from mirrord.admin.pki import Authority
     from mirrord.config.peers import Peers
-    from mirrord.config.pki import Authority
     from mirrord.system import paths
 
     places = paths.standard()

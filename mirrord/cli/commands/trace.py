@@ -1,4 +1,14 @@
-"""`mirrord trace`: traces of a workload (docs/traces.md)."""
+"""Import, record and convert traces of a workload (docs/traces.md).
+
+Panel: Planning 1
+
+For [traces of a workload](traces.md). A TRACE is a stored one (Parquet) or a source of any
+[format](traces.md#formats), a SOURCE is a file or `-`. `import` reports the
+[findings](traces.md#findings) of its sources; `generate` makes a synthetic workload whose [answer
+is known](replay.md#generated-workloads); `record` records a live volume or a block device
+([recording.md](recording.md)). All but `formats`, `generate` and `record` take the options for
+reading.
+"""
 
 from __future__ import annotations
 

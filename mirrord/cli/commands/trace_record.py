@@ -40,7 +40,7 @@ def record(
     every request that the kernel receives (blktrace's events; requires root).
     """
     need_analysis()
-    from mirrord.control import recording
+    from mirrord.admin import recording
 
     wanted = recording.Wanted(
         output,

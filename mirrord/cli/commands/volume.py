@@ -1,4 +1,16 @@
-"""`mirrord volume`: block volumes, which need neither root nor a special file system."""
+"""Manage block volumes: create, read, write, import, export, check.
+
+Panel: Other 2
+
+VOLUME is the directory of a block volume; SIZE is `4096`, `512M` or `10G`. A created volume uses
+space only as it is written. `write` is durable when it returns. `import` makes the content equal
+to a raw image; a folder, or with `--tar` a tar stream, is stored as a tar stream, which `export
+--tar` writes again, unpacked when TARGET is a folder. `trim` makes a range read as zeroes and
+frees its space. `promote` makes the destination of a deleted mirror a live volume again. `check`
+verifies every block and every map and changes nothing; its exit status is 1 on errors.
+
+The destination of a mirror can be read, exported and checked, not written.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +44,7 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Create an empty volume; space is allocated as it is written."""
-    from mirrord.control import volumes
+    from mirrord.admin import volumes
 
     made = volumes.create(volume, parse_size(size))
     if as_json:
@@ -43,7 +55,7 @@ def create(
 
 def info(volume: Volume, as_json: Json = False) -> None:
     """Show information about a volume."""
-    from mirrord.control import volumes
+    from mirrord.admin import volumes
 
     found = volumes.info(volume)
     if as_json:
@@ -68,7 +80,7 @@ def read(
     snapshot: Snapshot = None,
 ) -> None:
     """Write the content to standard output."""
-    from mirrord.control import volumes
+    from mirrord.admin import volumes
 
     wanted = None if length is None else parse_size(length)
     for piece in volumes.read(volume, parse_size(offset), wanted, snapshot):
@@ -84,7 +96,7 @@ def write(
     ] = "-",
 ) -> None:
     """Write standard input, or a file, to the volume; durable on return."""
-    from mirrord.control import volumes
+    from mirrord.admin import volumes
 
     if source == "-":
         length = volumes.write(volume, parse_size(offset), sys.stdin.buffer)
@@ -100,7 +112,7 @@ def trim(
     length: Annotated[str, typer.Option("--length", help="Length.")],
 ) -> None:
     """Discard a range: it reads as zeroes and its space is freed."""
-    from mirrord.control import volumes
+    from mirrord.admin import volumes
 
     volumes.trim(volume, parse_size(offset), parse_size(length))
     print(f"{format_size(parse_size(length))} trimmed in {volume}.")
@@ -112,7 +124,7 @@ def take_snapshot(
     delete: Annotated[bool, typer.Option("--delete", help="Delete this snapshot instead.")] = False,
 ) -> None:
     """Take a user snapshot, or delete one."""
-    from mirrord.control import volumes
+    from mirrord.admin import volumes
 
     if delete:
         volumes.delete_snapshot(volume, name)
@@ -124,7 +136,7 @@ def take_snapshot(
 
 def snapshots(volume: Volume, as_json: Json = False) -> None:
     """List all snapshots of a volume, oldest first."""
-    from mirrord.control import volumes
+    from mirrord.admin import volumes
 
     found = volumes.snapshots(volume)
     if as_json:
@@ -143,7 +155,7 @@ def import_(
     tar: Annotated[bool, typer.Option("--tar", help="SOURCE is a tar stream.")] = False,
 ) -> None:
     """Replace the content with a raw image, or with a tar stream of a folder."""
-    from mirrord.control import volumes
+    from mirrord.admin import volumes
 
     what = sys.stdin.buffer if source == "-" else _existing(source)
     length = volumes.import_(volume, what, tar=tar)
@@ -159,7 +171,7 @@ def export(
     tar: Annotated[bool, typer.Option("--tar", help="Export the imported tar stream.")] = False,
 ) -> None:
     """Write the content as a sparse raw image, or unpack the stored tar stream."""
-    from mirrord.control import volumes
+    from mirrord.admin import volumes
 
     length = volumes.export(volume, target, snapshot=snapshot, tar=tar)
     print(f"{format_size(length)} exported to {target}.")
@@ -167,7 +179,7 @@ def export(
 
 def promote(volume: Volume) -> None:
     """Make the destination of a deleted mirror a writable volume."""
-    from mirrord.control import volumes
+    from mirrord.admin import volumes
 
     volumes.promote(volume)
     print(f"{volume} is a live volume.")
@@ -175,7 +187,7 @@ def promote(volume: Volume) -> None:
 
 def check(volume: Volume, as_json: Json = False) -> None:
     """Verify every block and map, read-only; exit status 1 if damaged."""
-    from mirrord.control import volumes
+    from mirrord.admin import volumes
 
     with ProgressLine(quiet=as_json) as progress:
         found = volumes.check(volume, progress.verifying)

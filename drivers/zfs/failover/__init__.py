@@ -1,0 +1,1 @@
+"""Making a dataset live, and rolling it back without losing anything."""

@@ -1,0 +1,1 @@
+"""Receiving a stream into a dataset, and committing it as one step."""

@@ -1,0 +1,1 @@
+"""The snapshots of a dataset: listing, taking, marking, comparing and deleting them."""

@@ -1,0 +1,1 @@
+"""A dataset and its descendants as one volume: `mirrord create --recursive`."""

@@ -1,0 +1,191 @@
+"""Receiving a tree: each member by a separate `zfs recv`, all held back before their END."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mirrord.core.errors import PartLost, TransferFailed
+from mirrord.core.model import ReceiveRequest, Staging
+from mirrord.core.units import format_few
+from mirrord.drivers import refusals
+from mirrord.drivers.streams import Receiver
+from mirrord.drivers.zfs.receive import held_receive, receiver
+from mirrord.drivers.zfs.receive.receiver import ZfsReceiver
+from mirrord.drivers.zfs.stream.send import TOKEN
+from mirrord.drivers.zfs.tree import layout, operation_record
+from mirrord.drivers.zfs.tree.layout import Tree
+from mirrord.drivers.zfs.tree.operation_record import Transfer
+from mirrord.drivers.zfs.tree.stream import Manifest, Member, TreeParser, parse_manifest
+
+#: In a checkpoint: a member is complete.
+DONE = "done"
+#: A member's base no longer exists: it needs a full stream.
+FULL = "whole"
+
+
+def location_of(tree: Tree, member: Member) -> str | None:
+    """The dataset that a member is received into: the one that has its base, at any path. A new
+    one waits beside the root. None: the base does not exist here.
+    """
+    there = tree.holder(member.guid)
+    if there is not None:
+        return there
+    if member.base is not None:
+        return tree.holder(member.base)
+    return layout.waiting(tree.root, member.guid) if member.path else tree.root
+
+
+def request_of(request: ReceiveRequest, member: Member) -> ReceiveRequest:
+    """The request for a member."""
+    snapshot = request.snapshot._replace(guid=member.guid, name=member.name)
+    return request._replace(base=member.base, snapshot=snapshot)
+
+
+class TreeReceiver(Receiver):
+    """ready: makes the bases the newest snapshots of their datasets, and reads the tree again."""
+
+    def __init__(
+        self, request: ReceiveRequest, root: str, where: str, ready: Callable[[Manifest], Tree]
+    ) -> None:
+        self._request, self._root, self._where, self._ready = request, root, where, ready
+        self._parser = TreeParser()
+        self._tree: Tree | None = None
+        self._left: list[Member] = []
+        self._current: ZfsReceiver | None = None
+        self._complete: list[str] = []
+        self._received_bytes = 0
+        self._staging: Staging | None = None
+        self._closed = False
+
+    def write(self, chunk: bytes | memoryview) -> None:
+        """See `Receiver.write`."""
+        if self._closed or self._staging is not None:
+            raise TransferFailed("the receiver is closed", where=self._where)
+        try:
+            found = self._parser.feed(chunk)
+            if found.manifest is not None:
+                self._begin(parse_manifest(found.manifest, self._root))
+        except ValueError as error:
+            raise refusals.stream_damaged(self._where, str(error)) from error
+        for piece in found.pieces:
+            if piece is None:
+                self._end_member()
+            else:
+                self._member().write(piece)
+                self._received_bytes += len(piece)
+
+    def _begin(self, manifest: Manifest) -> None:
+        request, first = self._request, manifest.members[0]
+        if (first.guid, first.base) != (request.snapshot.guid, request.base):
+            raise ValueError("its snapshot or its base is not the announced one")
+        self._tree = self._ready(manifest)
+        operation_record.begin_transfer(self._root, Transfer(request, manifest))
+        lost = [one.path for one in manifest.members if location_of(self._tree, one) is None]
+        if lost:
+            error = PartLost(
+                f"the destination lost {format_few(lost)}: a full transfer is needed",
+                where=self._where,
+            )
+            error.data["shortened"] = True
+            raise error
+        self._left = [one for one in manifest.members if not one.done]
+
+    def _member(self) -> ZfsReceiver:
+        if self._current is None:
+            if self._tree is None or not self._left:
+                raise refusals.stream_damaged(self._where, "it has more parts than members")
+            self._current = self._open(self._tree, self._left[0])
+            self._current.waiting = self.waiting
+        return self._current
+
+    def _open(self, tree: Tree, member: Member) -> ZfsReceiver:
+        location = location_of(tree, member)
+        if location is None:
+            raise refusals.base_missing(f"{self._where}/{member.path}", str(member.base))
+        request, listed = request_of(self._request, member), tree.listings.get(location)
+        where = f"zfs:{location}"
+        held_receive.drop(location)
+        lock, waited = held_receive.receive_lock(location, where)
+        if waited:  # received data may just have been saved
+            self._tree = tree = layout.load(self._root, self._where, beside=True)
+            listed = tree.listings.get(location)
+        return ZfsReceiver(
+            tree.place(location),
+            request,
+            receiver.target_name(listed, location, request.snapshot, where),
+            where,
+            mirror_id=request.mirror_id,
+            lock=lock,
+            present=listed is not None and listed.find(member.guid) is not None,
+        )
+
+    def _end_member(self) -> None:
+        member = self._member()
+        assert self._tree is not None
+        location = location_of(self._tree, self._left[0])
+        member.finish()
+        member.close()
+        self._complete.append(str(location))
+        self._current = None
+        self._left.pop(0)
+
+    def finish(self) -> Staging:
+        """See `Receiver.finish`."""
+        if self._staging is None:
+            if not self._parser.ended or self._left or self._current is not None:
+                raise refusals.stream_damaged(self._where, "it is incomplete")
+            self._staging = Staging(
+                self._request.transfer_id,
+                self._request.base,
+                self._request.snapshot,
+                complete=True,
+                received_bytes=self._received_bytes,
+            )
+        return self._staging
+
+    def close(self) -> None:
+        """See `Receiver.close`."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._current is not None:
+            self._current.close()
+        if self._staging is None:
+            for location in self._complete:
+                held_receive.drop(location)
+
+
+def staging(tree: Tree, begun: Transfer) -> Staging:
+    """The staging of a transfer, with the checkpoints of its members."""
+    request, checkpoint, received, complete = begun.request, dict[str, int | str](), 0, True
+    for one in begun.manifest.members:
+        location = location_of(tree, one)
+        if location is None:
+            complete, checkpoint[one.guid] = False, FULL
+            continue
+        listed = tree.listings.get(location)
+        if listed is not None and listed.find(one.guid) is not None:
+            checkpoint[one.guid] = DONE
+            continue
+        if held_receive.kept(location, request.transfer_id) is not None:
+            continue
+        complete = False
+        there = tree.datasets.get(location)
+        token = there.token if there else ""
+        found = receiver.decoded(token) if token else None
+        if found is not None and str(found.toguid) == one.guid:
+            checkpoint[one.guid], received = token, received + found.bytes
+    return Staging(
+        request.transfer_id,
+        request.base,
+        request.snapshot,
+        complete,
+        checkpoint=None if complete or not checkpoint else checkpoint,
+        received_bytes=received,
+    )
+
+
+def checkpoint_of(checkpoint: dict[str, int | str] | None, guid: str) -> dict[str, int | str]:
+    """The checkpoint of a member, from that of the tree."""
+    found = (checkpoint or {}).get(guid)
+    return {TOKEN: found} if found not in (None, DONE, FULL) else {}

@@ -1,0 +1,1 @@
+"""A dataset as a volume: facts and snapshots, and the role `Failover` of the contract."""

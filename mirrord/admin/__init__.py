@@ -1,0 +1,1 @@
+"""Administration: hosts, keys and certificates, block volumes, recording traces."""

@@ -1,0 +1,156 @@
+"""The command line of the commands that `mirrord/control/commands` declares."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from mirrord.cli.output import Json, confirm, print_json, running, show
+from mirrord.control.command import Argument, Command, Option, Parameter
+from mirrord.control.methods import declared
+from mirrord.core.errors import UsageError
+from mirrord.core.results import Result
+
+_Commands = list[Command[..., Any]]
+
+
+def functions(module: types.ModuleType) -> dict[str, Callable[..., int]]:
+    """The functions for typer of a module's commands, by the words that call them."""
+    found: dict[str, _Commands] = {}
+    for command in declared(module):
+        found.setdefault(command.words, []).append(command)
+    return {words: _function_of(same) for words, same in found.items()}
+
+
+def _function_of(commands: _Commands) -> Callable[..., int]:
+    """What typer calls for the commands that share their words: one of them is chosen by what is
+    given.
+    """
+    shown = _parameters(commands)
+
+    def called(*, as_json: bool, **given: Any) -> int:
+        given = {name: _checked(shown[name], value) for name, value in given.items()}
+        given = {name: value for name, value in given.items() if value is not None}
+        command = _chosen(commands, shown, given)
+        call = command(
+            **{each.name: given[each.name] for each in command.parameters if each.name in given}
+        )
+        is_verb = command.result is Result
+        with running(quiet=as_json or not is_verb) as runner:
+            found = runner.run(call)
+            if is_verb and found.status == "confirmation-required":
+                confirm(found, command=call.line(), as_json=as_json)
+                found = runner.run(call._replace(arguments={**call.arguments, "yes": True}))
+        if is_verb:
+            show(found, as_json=as_json)
+            return 1 if found.status == "refused" else 0
+        if as_json:
+            print_json(command.document(found))
+        else:
+            assert command.text is not None, command.name
+            defaults = {each.name: each.default for each in command.parameters}
+            for line in command.text(found, {**defaults, **call.arguments}):
+                print(line)
+        return 0
+
+    parameters = [_for_typer(each) for each in shown.values()]
+    json = inspect.Parameter(
+        "as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json
+    )
+    called.__signature__ = inspect.Signature([*parameters, json])  # type: ignore[attr-defined]
+    called.__annotations__ = {each.name: each.annotation for each in [*parameters, json]}
+    called.__doc__ = commands[0].doc
+    return called
+
+
+def _switch(command: Command[..., Any]) -> str:
+    """The name of the parameter whose presence chooses a command, "" for the default one."""
+    if isinstance(command.when, Option):
+        return command.when.flags[0].removeprefix("--").replace("-", "_")
+    return command.when or ""
+
+
+def _parameters(commands: _Commands) -> dict[str, Parameter]:
+    """All parameters of the commands, and the options that choose between them."""
+    found: dict[str, Parameter] = {}
+    for command in commands:
+        if isinstance(command.when, Option):
+            name = _switch(command)
+            found[name] = Parameter(name, bool, False, command.when)
+        for each in command.parameters:
+            default = None if each.name == command.when else each.default
+            found.setdefault(each.name, each._replace(default=default))
+    return found
+
+
+def _chosen(
+    commands: _Commands, shown: Mapping[str, Parameter], given: Mapping[str, Any]
+) -> Command[..., Any]:
+    """The command that the given options choose; `UsageError` when they do not fit together."""
+    used = {name for name, value in given.items() if value not in (shown[name].default, ())}
+    chosen = [command for command in commands if _switch(command) in used]
+    by = [_title(shown[_switch(command)]) for command in commands if command.when]
+    if not chosen:
+        chosen = [command for command in commands if not command.when]
+    if len(chosen) > 1:
+        raise UsageError(f"{' and '.join(by)} cannot be combined")
+    if not chosen:
+        raise UsageError(f"either {' or '.join(by)} is required")
+    [command] = chosen
+    own = {_switch(command), "yes", *(each.name for each in command.parameters)}
+    for name in sorted(used - own):
+        title = _title(shown[name])
+        if command.when:
+            raise UsageError(f"{title} cannot be combined with {_title(shown[_switch(command)])}")
+        needed = [
+            _title(shown[_switch(other)])
+            for other in commands
+            if any(each.name == name for each in other.parameters)
+        ]
+        raise UsageError(f"{title} requires {' or '.join(needed)}", hint="Give both.")
+    return command
+
+
+def _title(parameter: Parameter) -> str:
+    if isinstance(parameter.shown, Argument):
+        return parameter.shown.metavar.strip("[].")
+    return f"'{parameter.flags[0]}'"
+
+
+def _checked(parameter: Parameter, value: Any) -> Any:
+    """A value as the command takes it. An empty option is one of a script's unset variables."""
+    if isinstance(parameter.shown, Option) and isinstance(value, str) and not value.strip():
+        raise UsageError(f"{_title(parameter)} is empty", hint="Omit it, or give a value.")
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _for_typer(parameter: Parameter) -> inspect.Parameter:
+    kind, default, shown = parameter.kind, parameter.default, parameter.shown
+    if typing.get_origin(kind) is types.UnionType:
+        kind = next(one for one in typing.get_args(kind) if one is not type(None))
+    many = typing.get_origin(kind) is tuple
+    if many:
+        kind = list[str]
+    if many or default in ("", None):
+        kind, default = kind | None, None
+    if isinstance(shown, Argument):
+        info: Any = typer.Argument(metavar=shown.metavar, help=shown.help)
+    else:
+        info = typer.Option(
+            *parameter.flags,
+            metavar=shown.metavar,
+            help=shown.help,
+            min=shown.least,
+            max=shown.most,
+        )
+    return inspect.Parameter(
+        parameter.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind, info],
+    )

@@ -1,0 +1,210 @@
+"""How a command is declared: one function in `mirrord/control/commands/NAME.py`.
+
+Its signature is the request, its return type the result. The command line, the socket API,
+completion, the manual page and the documents follow from it. The module's docstring holds what
+they say: a line of help, `Panel: TITLE NUMBER` (its place on the help page), and the text of
+docs/commands.md.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import shlex
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Concatenate,
+    Generic,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+)
+
+from mirrord.core.errors import ProtocolError, UsageError
+from mirrord.wire import values
+
+if TYPE_CHECKING:
+    from mirrord.control.api import Service as Service
+else:
+    Service = object  # to load it would load the engine, which a client does without
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Right(enum.Enum):
+    """What a caller needs: the socket for readers is enough for READ."""
+
+    READ = "read"
+    ACT = "act"
+
+
+class Lock(enum.Enum):
+    """What may go on with the mirror meanwhile, in the daemon."""
+
+    NONE = "none"
+    #: It transfers, so it waits for its turn among the others.
+    QUEUED = "queued"
+    #: It ends what goes on with the mirror, so nothing of that mirror begins meanwhile.
+    ENDS_RUNS = "ends-runs"
+
+
+class Argument(NamedTuple):
+    """A parameter that is a word of the command line."""
+
+    metavar: str
+    help: str
+
+
+class Option(NamedTuple):
+    """A parameter that is an option of the command line. flags: by default `--NAME`."""
+
+    help: str
+    metavar: str | None = None
+    flags: tuple[str, ...] = ()
+    least: int | None = None
+    most: int | None = None
+
+
+MirrorName = Annotated[str, Argument("NAME", "The mirror's name.")]
+Yes = Annotated[bool, Option("Do not ask for confirmation.", flags=("--yes", "-y"))]
+Force = Annotated[
+    bool, Option("Also if files of the volume to be rolled back are open for writing.")
+]
+
+
+class Call(NamedTuple, Generic[R]):
+    """A command with its arguments, to be run by a `Runner`."""
+
+    command: Command[..., R]
+    arguments: Mapping[str, Any]
+
+    @property
+    def mirror(self) -> str:
+        """The mirror that it concerns, or ""."""
+        return str(self.arguments.get("name", ""))
+
+    def line(self) -> str:
+        """The command line of this call."""
+        words = ["mirrord", *self.command.words.split()]
+        if isinstance(self.command.when, Option):
+            words.append(self.command.when.flags[0])
+        for parameter in self.command.parameters:
+            value = self.arguments.get(parameter.name, parameter.default)
+            if value == parameter.default:
+                continue
+            flag = [] if isinstance(parameter.shown, Argument) else [parameter.flags[0]]
+            for one in value if isinstance(value, tuple) else [value]:
+                words += [*flag, *([] if one is True else [str(one)])]
+        return shlex.join(words)
+
+
+class Runner(Protocol):
+    """Who runs commands: the service in this process, or the client of a daemon."""
+
+    def run(self, call: Call[R]) -> R:
+        """Run it; raises `MirrordError`."""
+
+    def close(self) -> None:
+        """Release what it holds."""
+
+
+class Parameter(NamedTuple):
+    """A parameter of a command. kind: its type. default: `inspect.Parameter.empty` for none."""
+
+    name: str
+    kind: Any
+    default: Any
+    shown: Argument | Option
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Of an option."""
+        own = self.shown.flags if isinstance(self.shown, Option) else ()
+        return own or ("--" + self.name.replace("_", "-"),)
+
+
+class Command(Generic[P, R]):
+    """A declared command. It is called with its arguments; the result is a `Call`."""
+
+    def __init__(
+        self, work: Callable[Concatenate[Service, P], R], declared: command, words: str
+    ) -> None:
+        """words: on the command line, after `mirrord`."""
+        self.work: Callable[..., R] = work
+        self.name, self.words = work.__name__, words
+        self.right, self.lock = declared.right, declared.lock
+        self.when, self.text, self.document = declared.when, declared.text, declared.document
+        self.doc = inspect.cleandoc(work.__doc__ or "")
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """The command with these arguments."""
+        bound = inspect.signature(self.work).bind(None, *args, **kwargs).arguments
+        return Call(self, dict(list(bound.items())[1:]))
+
+    @cached_property
+    def _kinds(self) -> dict[str, Any]:
+        return typing.get_type_hints(self.work, include_extras=True)
+
+    @cached_property
+    def result(self) -> Any:
+        """The type of its result."""
+        return self._kinds["return"]
+
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """All but the service."""
+        own = list(inspect.signature(self.work).parameters.values())[1:]
+        return tuple(
+            Parameter(
+                each.name,
+                typing.get_args(self._kinds[each.name])[0],
+                each.default,
+                self._kinds[each.name].__metadata__[0],
+            )
+            for each in own
+        )
+
+    def parsed(self, packed: Mapping[str, Any]) -> Call[R]:
+        """A call from JSON; `UsageError` when the arguments do not fit."""
+        kinds = {each.name: each.kind for each in self.parameters}
+        try:
+            found = {key: values.unpack(kinds[key], value) for key, value in packed.items()}
+            inspect.signature(self.work).bind(None, **found)
+        except (KeyError, TypeError, ProtocolError) as error:
+            why = error.why if isinstance(error, ProtocolError) else str(error)
+            raise UsageError(f"'{self.name}': invalid arguments", why=why) from None
+        return Call(self, found)
+
+
+class command:
+    """Declare a function as a command. Of several with the same words, one is chosen by `when`:
+    an option of its own, or the name of a parameter; the one without is the default.
+    """
+
+    def __init__(
+        self,
+        right: Right,
+        lock: Lock = Lock.NONE,
+        *,
+        words: str = "",
+        when: Option | str | None = None,
+        text: Callable[[Any, Mapping[str, Any]], Iterable[str]] | None = None,
+        document: Callable[[Any], Any] = values.as_json,
+    ) -> None:
+        """words: by default the module's name. text: the lines that show a result which is no
+        `Result`, given that and the arguments. document: its JSON.
+        """
+        self.right, self.lock, self.when, self._words = right, lock, when, words
+        self.text, self.document = text, document
+
+    def __call__(self, work: Callable[Concatenate[Service, P], R]) -> Command[P, R]:
+        """The declared command."""
+        words = work.__module__.rpartition(".")[2].rstrip("_").replace("_", "-")
+        return Command(work, self, self._words or words)

@@ -1,0 +1,1 @@
+"""The commands on mirrors, one module each (`mirrord.control.command`)."""

@@ -1,0 +1,89 @@
+"""Make the destination writable, without the source.
+
+Panel: Failover and failback 1
+
+Makes the destination writable immediately. It starts from the snapshot that the destination shows,
+or from SNAPSHOT (a name, a guid, or a unique part of a name); newer snapshots are kept. It needs
+neither source nor catalogue, and works on a full file system. Running commands on the mirror are
+ended first.
+
+With `--test` it makes a writable copy of what the destination shows, for a failover test or to
+inspect data; the mirror keeps running and can be updated. There is one copy per mirror: a separate
+volume that shares data where possible, on the destination's host, file system or pool: a snapshot
+on btrfs (`current-test` next to the view), a clone on ZFS (`DATASET-test`), a directory for block
+volumes (`PATH-test`; its data is shared on btrfs and XFS, copied elsewhere). `status` shows it.
+`--end-test` removes it with everything written to it, unless it has its own snapshots or volumes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from mirrord.control.command import Lock, MirrorName, Option, Right, Service, command
+from mirrord.core.errors import Damaged, IoFailed, NoSpace
+from mirrord.core.results import Result
+from mirrord.core.states import Verb
+
+if TYPE_CHECKING:
+    from mirrord.engine.mirror import Mirror
+
+_TEST = "break --test"
+_NOT_RECORDED = "the break is recorded at the destination only"
+
+
+@command(Right.ACT, Lock.ENDS_RUNS)
+def break_off(
+    service: Service,
+    name: MirrorName,
+    *,
+    snapshot: Annotated[
+        str | None, Option("Start from this snapshot instead of the newest.", "SNAPSHOT")
+    ] = None,
+) -> Result:
+    # It does not need the catalogue: where that cannot be used, the state is found from the ends,
+    # now and once it can be used again.
+    from mirrord.engine import failover
+    from mirrord.engine.mirror import one_line
+
+    def work(mirror: Mirror) -> Result:
+        return failover.break_off(mirror, snapshot=snapshot)
+
+    try:
+        return service.verb(Verb.BREAK, name, work)
+    except (Damaged, IoFailed, NoSpace) as error:
+        if error.where != str(service.paths.catalogue):
+            raise
+        with service.without_catalogue():
+            result = service.verb(Verb.BREAK, name, work)
+        warning = f"{one_line(error)}; {_NOT_RECORDED}"
+        data = {**result.data, "warnings": [*result.data.get("warnings", []), warning]}
+        return Result(result.status, f"{result.text}\nWarning: {warning}", data)
+
+
+@command(
+    Right.ACT,
+    when=Option("Make a writable copy only; the mirror continues.", flags=("--test",)),
+)
+def begin_test(
+    service: Service,
+    name: MirrorName,
+    *,
+    place: Annotated[
+        str, Option("Location of the copy: a path, or POOL/DATASET.", "PLACE", ("--at",))
+    ] = "",
+) -> Result:
+    from mirrord.engine import failover
+
+    return service.verb(
+        Verb.BREAK, name, lambda mirror: failover.begin_test(mirror, place), kind=_TEST
+    )
+
+
+@command(
+    Right.ACT,
+    when=Option("Delete that copy and what was written to it.", flags=("--end-test",)),
+)
+def end_test(service: Service, name: MirrorName) -> Result:
+    from mirrord.engine import failover
+
+    return service.verb(Verb.BREAK, name, failover.end_test, kind=_TEST)

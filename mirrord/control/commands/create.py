@@ -1,0 +1,128 @@
+"""Define a mirror. No data is transferred.
+
+Panel: Mirrors 1
+
+Checks both ends and writes the [definition](config.md). No data is transferred.
+
+WHEN is a rule (`'every 15m'`, `'*/10 * * * *'`, `'lag 5m'`) or the name of a
+[schedule](schedules.md). [Alarms](alarms.md) are based on the RPO. RATE may also depend on the time
+of day ([rates](schedules.md#rates)). KEEP is a number, or [rules](schedules.md#retention) such as
+`'newest 10, 7 daily'`. The two [sites](config.md#sites) get the names `primary` and `secondary`, or
+those of `--sites`. A mirror of [several volumes](config.md#several-volumes) has a `--member` for
+each, in place of SOURCE and DESTINATION; with `--recursive` it is a dataset
+[and its descendants](operator-guide.md#a-tree-of-datasets).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+from mirrord.control.command import Argument, MirrorName, Option, Right, Service, command
+from mirrord.core.errors import UsageError
+from mirrord.core.model import Definition, Pace, Promise, Timing
+from mirrord.core.results import Result
+from mirrord.core.states import State
+from mirrord.system.explain import explained
+
+_Source = Annotated[str, Argument("SOURCE", "For example btrfs:/data/home or block:/srv/v1.")]
+_Destination = Annotated[
+    str, Argument("DESTINATION", "For example btrfs:/backup/home: new, or an empty folder.")
+]
+_Members = Annotated[
+    tuple[str, ...],
+    Option(
+        "A volume of a mirror of several volumes; may be repeated.",
+        "SOURCE=DESTINATION",
+        ("--member",),
+    ),
+]
+_Schedule = Annotated[
+    str,
+    Option("'every 15m', 'lag 5m', '*/10 * * * *', or a name ('mirrord schedule list').", "WHEN"),
+]
+_Rpo = Annotated[str, Option("Recovery point objective: the maximum lag, such as 30m.", "DURATION")]
+_KeepSource = Annotated[str, Option("Snapshots kept at the source: a number or rules.", "KEEP")]
+_KeepDestination = Annotated[
+    str,
+    Option("Snapshots kept at the destination, such as 'newest 10, 24 hourly, 7 daily'.", "KEEP"),
+]
+_Snapshots = Annotated[
+    tuple[str, ...], Option("Replicated user snapshots, by name; may be repeated.", "PATTERN")
+]
+_Recursive = Annotated[bool, Option("ZFS: the dataset and its descendants, as one volume.")]
+_Sites = Annotated[str, Option("Names of the two sites, such as berlin,dr.", "SOURCE,DESTINATION")]
+
+
+@command(Right.ACT)
+def create(
+    service: Service,
+    name: MirrorName,
+    source: _Source = "",
+    destination: _Destination = "",
+    *,
+    members: _Members = (),
+    schedule: _Schedule = "",
+    rpo: _Rpo = "",
+    throttle: Annotated[str, Option("Maximum transfer rate, such as 20MiB/s.", "RATE")] = "",
+    keep_source: _KeepSource = "2",
+    keep_destination: _KeepDestination = "10",
+    snapshots: _Snapshots = (),
+    recursive: _Recursive = False,
+    sites: _Sites = "primary,secondary",
+) -> Result:
+    from mirrord.config import strict
+    from mirrord.config.reading import as_keep, as_rates, recursive_end
+    from mirrord.control import creating
+    from mirrord.core.names import check_mirror_name
+
+    if not all(snapshots):
+        raise UsageError("a pattern for replicated user snapshots is empty")
+    beside = bool(recursive or snapshots)
+    pairs = creating.pairs(source, destination, members, beside=beside)
+    ends = [pairs[0].source, pairs[0].destination]
+    if recursive:
+        ends = [recursive_end(end, str(end)) for end in ends]
+    first, second = creating.two_sites([site.strip() for site in sites.split(",")])
+    definition = Definition(
+        name=check_mirror_name(name),
+        id=os.urandom(4).hex(),
+        source=ends[0],
+        destination=ends[1],
+        keep_source=as_keep(keep_source),
+        keep_destination=as_keep(keep_destination),
+        snapshots=snapshots,
+        timing=Timing((schedule,) if schedule else ()),
+        promise=Promise(strict.duration(rpo) if rpo else None),
+        pace=Pace(as_rates(throttle) if throttle else ""),
+        site_names=(first, second),
+        source_site=first,
+        members=pairs if members else (),
+    )
+    return _add(service, definition)
+
+
+def _add(service: Service, definition: Definition) -> Result:
+    from mirrord.config.together import check_together
+    from mirrord.control.places import check_places
+    from mirrord.engine import direction
+
+    name = definition.name
+    with explained():
+        service.paths.make()
+        service.definitions.check_free(name)
+        if definition.timing.rules:
+            from mirrord.config.schedules import Schedules
+
+            Schedules(service.paths.schedules, zone=service.host.zone).of(definition)
+        check_together([*service.definitions.all(), definition])
+        mirror = service.opened(definition)
+        notes = check_places(mirror)
+        definition = service.definitions.add(definition)
+        direction.record(mirror.catalogue, definition.id, definition.source_site)
+        mirror.catalogue.add_mirror(definition.id, State.UNINITIALIZED)
+    text = f"'{name}' is defined in {definition.file}."
+    for note in notes:
+        text += f"\nNote: {note}"
+    text += f"\nNext: 'mirrord initialize {name}'."
+    return Result("done", text, {"name": name, "file": definition.file, "notes": list(notes)})

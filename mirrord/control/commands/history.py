@@ -1,0 +1,75 @@
+"""Show the last transfers and events, oldest first.
+
+Panel: Monitoring 2
+
+Shows the last transfers and events, oldest first, and how size, duration and lag of the transfers
+developed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any
+
+from mirrord.control.command import MirrorName, Option, Right, Service, command
+from mirrord.core.records import TransferRecord
+from mirrord.core.reports import History
+from mirrord.core.units import format_duration, format_size
+from mirrord.system.clock import format_moment
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def _shown(found: History, arguments: Mapping[str, Any]) -> Iterator[str]:
+    done = [row for row in reversed(found.transfers) if row.result == "done"]
+    if len(done) > 1:
+        yield f"size      {_spark([row.stream_bytes for row in done], format_size)}"
+        yield f"duration  {_spark([row.duration_ms / 1000 for row in done], format_duration)}"
+        yield f"lag       {_spark([row.lag_ms / 1000 for row in done], format_duration)}"
+    lines = [(row.started_ns, _transfer(row)) for row in found.transfers]
+    lines += [(event.at_ns, f"{event.level:10} {event.text}") for event in found.events]
+    lines += [
+        (each.at_ns, f"{each.verb:10} attempt {each.number} failed ({each.cause}): {each.error}")
+        for each in found.attempts
+    ]
+    if not lines:
+        yield f"No transfers or events of '{found.name}' yet."
+    for at_ns, text in sorted(lines)[-arguments["limit"] :]:
+        yield f"{format_moment(at_ns)}  {text}"
+
+
+@command(Right.READ, text=_shown)
+def history(
+    service: Service,
+    name: MirrorName,
+    *,
+    limit: Annotated[
+        int,
+        Option(
+            "Number of entries, from the newest.", flags=("--limit", "-n"), least=1, most=10_000
+        ),
+    ] = 20,
+) -> History:
+    from mirrord.engine import report
+
+    return service.look(name, lambda mirror: report.history(mirror, limit=limit))
+
+
+def _transfer(row: TransferRecord) -> str:
+    how = "incremental" if row.base else "full"
+    resumed = " resumed" if row.resumed_bytes else ""
+    tail = f"  {row.error}" if row.error else ""
+    if row.spread_ms:
+        tail = f", members {format_duration(row.spread_ms / 1000)} apart{tail}"
+    return (
+        f"{row.verb:10} {row.result:8} {how}{resumed} {format_size(row.stream_bytes)} in "
+        f"{format_duration(row.duration_ms / 1000)}  {row.name}{tail}"
+    )
+
+
+def _spark(values: list[float], as_text: Callable[[float], str]) -> str:
+    """A bar chart in one line, oldest first, with minimum and maximum."""
+    low, high = min(values), max(values)
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0
+    bars = "".join(_BARS[round((value - low) * scale)] for value in values[-60:])
+    return f"{bars}  {as_text(low)} to {as_text(high)}"

@@ -1,0 +1,105 @@
+"""What is recorded of a mirror's past: transfers, failures, alarms, events."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Level(StrEnum):
+    """How serious a fault or an alarm is."""
+
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class AlarmKind(StrEnum):
+    """What an alarm can be about. docs/alarms.md describes each, in this order."""
+
+    LAG = "lag"
+    FAILURE = "failure"
+    VERB = "verb"
+    STALL = "stall"
+    BASE = "base"
+    DESTINATION = "destination"
+    SOURCE = "source"
+    INTERRUPTED = "interrupted"
+    PRUNE = "prune"
+    TARGET = "target"
+    CLOCK = "clock"
+    STATE = "state"
+
+
+class Finding(NamedTuple):
+    """Something that is wrong: a fault of an end, or an alarm."""
+
+    kind: AlarmKind
+    level: Level
+    text: str
+
+
+class TransferRecord(NamedTuple):
+    """One transfer; see the table `transfer`."""
+
+    id: str
+    verb: str
+    base: str | None
+    full_reason: str
+    guid: str
+    name: str
+    result: str
+    started_ns: int
+    duration_ms: int
+    stream_bytes: int
+    resumed_bytes: int
+    added_bytes: int
+    lag_ms: int
+    checksum: str
+    error: str
+    throttled_ms: int
+    phases: str
+    spread_ms: int | None
+
+
+class EventRecord(NamedTuple):
+    """One event; see the table `event`. level: info, warning or error."""
+
+    at_ns: int
+    level: str
+    text: str
+
+
+class AttemptRecord(NamedTuple):
+    """A failed attempt; see the table `attempt`."""
+
+    at_ns: int
+    verb: str
+    cause: str
+    number: int
+    code: str
+    error: str
+
+
+class FailureRecord(NamedTuple):
+    """A failed command that has not succeeded since; see the table `failure`."""
+
+    kind: str
+    verb: str
+    at_ns: int
+    code: str
+    error: str
+
+
+class AlarmRecord(NamedTuple):
+    """An alarm; see the table `alarm`. mirror_id: None for an alarm of the host. mirror: the name
+    of the mirror, "" where it is not known; the table does not have it.
+    """
+
+    id: int
+    mirror_id: str | None
+    kind: AlarmKind
+    level: Level
+    text: str
+    raised_ns: int
+    cleared_ns: int | None
+    mirror: str = ""
