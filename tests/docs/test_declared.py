@@ -105,12 +105,11 @@ def test_the_socket_has_it(tree: Path) -> None:
     )
     try:
         path = tree / "home/run/status.sock"
-        shown = subprocess.run(
-            ["curl", "-s", "--retry", "60", "--retry-all-errors", "--retry-delay", "1",
-             "--unix-socket", str(path), "-d", '{"name": "home", "times": 1}',
-             "http://mirrord/v2/rehearse"],
-            capture_output=True, text=True, timeout=120, check=True,
-        ).stdout  # fmt: skip
+        request = ["--unix-socket", str(path), "-d", '{"name": "home", "times": 1}']
+        patience = ["--retry", "60", "--retry-all-errors", "--retry-delay", "1"]
+        shown = subprocess.check_output(
+            ["curl", "-s", *patience, *request, "http://mirrord/v2/rehearse"], text=True
+        )
         assert json.loads(shown) == {"result": {"name": "home", "numbers": [1]}}
         # And a client knows what it gets.
         assert run(tree, "-m", "mirrord", "rehearse", "x", "--times", "1") == "x: 1\n"
