@@ -451,26 +451,26 @@ class Service(Opener):
             return None
 
     def history(self, name: str, *, limit: int) -> History:
-        """See `mirrord.engine.report.history`."""
-        from mirrord.engine import report
+        """See `mirrord.engine.listings.history`."""
+        from mirrord.engine import listings
 
-        return self._with(name, lambda mirror: report.history(mirror, limit=limit))
+        return self._with(name, lambda mirror: listings.history(mirror, limit=limit))
 
     def snapshots(self, name: str) -> SnapshotTable:
-        """See `mirrord.engine.report.snapshots`."""
-        from mirrord.engine import report
+        """See `mirrord.engine.listings.snapshots`."""
+        from mirrord.engine import listings
 
-        return self._with(name, report.snapshots)
+        return self._with(name, listings.snapshots)
 
     def delta(
         self, name: str, *, base: str | None, incremental: str | None, states: bool, files: bool
     ) -> DeltaReport:
-        """See `mirrord.engine.report.delta`."""
-        from mirrord.engine import report
+        """See `mirrord.engine.delta.delta`."""
+        from mirrord.engine.delta import delta
 
         return self._with(
             name,
-            lambda mirror: report.delta(
+            lambda mirror: delta(
                 mirror, base=base, incremental=incremental, states=states, files=files
             ),
         )
