@@ -1,23 +1,12 @@
-"""State, activity and history of a mirror, for people and machines. Changes nothing (except that
-`delta` takes a temporary snapshot of the source).
-"""
+"""The status of a mirror: what the catalogue and both ends say of it. Changes nothing."""
 
 from __future__ import annotations
 
 from mirrord.catalogue.store import MirrorRow, Operation
-from mirrord.core import names
-from mirrord.core.errors import MirrordError, NotFound
-from mirrord.core.model import Delta, Role, Snapshot, VolumeFacts
+from mirrord.core.errors import MirrordError
+from mirrord.core.model import Role, VolumeFacts
 from mirrord.core.records import AlarmKind, FailureRecord, Finding, Level, TransferRecord
-from mirrord.core.reports import (
-    ChangedFile,
-    DeltaReport,
-    History,
-    SnapshotCopy,
-    SnapshotEntry,
-    SnapshotTable,
-)
-from mirrord.core.states import LIVE_VERBS, Activity, State, Verb
+from mirrord.core.states import LIVE_VERBS, State
 from mirrord.core.status import (
     Checkpoint,
     Interrupted,
@@ -28,9 +17,9 @@ from mirrord.core.status import (
     judge,
 )
 from mirrord.drivers.contract import Driver
-from mirrord.engine import plan, recovery, shown
+from mirrord.engine import plan, shown
 from mirrord.engine.failures import UPDATE
-from mirrord.engine.mirror import Mirror, check_there, live_source, one_line
+from mirrord.engine.mirror import Mirror, one_line
 from mirrord.system import clock, locks
 from mirrord.system.waiting import LOOK_S
 
@@ -186,163 +175,3 @@ def _checkpoint(mirror: Mirror, last: TransferRecord | None) -> Checkpoint:
     since_ns = arguments.kept_ns or (last.started_ns if last else operation.started_ns)
     expected = arguments.estimate_bytes
     return Checkpoint(here, max(expected, here) if expected else None, since_ns)
-
-
-def history(mirror: Mirror, *, limit: int) -> History:
-    """The last transfers and events, newest first."""
-    book = mirror.catalogue
-    return History(
-        mirror.name,
-        tuple(book.transfers(mirror.id, limit=limit)),
-        tuple(book.attempts(mirror.id, limit=limit)),
-        tuple(book.events(mirror.id, limit=limit)),
-    )
-
-
-def snapshots(mirror: Mirror) -> SnapshotTable:
-    """The snapshots of both ends, oldest first, with which end has each."""
-    mine = mirror.catalogue.snapshots(mirror.id)
-    trouble: dict[str, str] = {}
-    here = _listed("source", mirror.source, trouble)
-    there = _listed("destination", mirror.destination, trouble)
-    facts, _ = facts_of(mirror.destination)
-    base = plan.newest_complete_set(here, there)
-    either = {one.guid: one for one in (*there, *here)}
-    at_source, at_destination = ({one.guid: one for one in end} for end in (here, there))
-    entries = tuple(
-        SnapshotEntry(
-            name=either[guid].name,
-            guid=guid,
-            kind=either[guid].kind,
-            taken_ns=either[guid].taken_at_ns,
-            mine=guid in mine,
-            shown=bool(facts and facts.shown == guid),
-            base=base is not None and guid == base.guid,
-            source=_copy(at_source.get(guid)),
-            destination=_copy(at_destination.get(guid)),
-        )
-        for guid in _merged(here, there)
-    )
-    return SnapshotTable(mirror.name, entries, trouble)
-
-
-def _listed(end: str, driver: Driver, trouble: dict[str, str]) -> list[Snapshot]:
-    try:
-        return driver.snapshots()
-    except (MirrordError, OSError) as error:
-        trouble[end] = one_line(error)
-        return []
-
-
-def _copy(snapshot: Snapshot | None) -> SnapshotCopy | None:
-    return SnapshotCopy(snapshot.path, snapshot.intact) if snapshot else None
-
-
-def _merged(source: list[Snapshot], destination: list[Snapshot]) -> list[str]:
-    """The guids of both ends in one order that agrees with the order of each end."""
-    merged = [snapshot.guid for snapshot in destination]
-    at = 0
-    for snapshot in source:
-        if snapshot.guid in merged:
-            at = merged.index(snapshot.guid) + 1
-        else:
-            merged.insert(at, snapshot.guid)
-            at += 1
-    return merged
-
-
-def delta(
-    mirror: Mirror, *, base: str | None, incremental: str | None, states: bool, files: bool
-) -> DeltaReport:
-    """What the next update would send, or the difference between two snapshots of the source.
-
-    base, incremental: names or guids of source snapshots; None: the base of the next update, and
-    the source as it is now (a temporary snapshot).
-    """
-    with mirror.hold(Verb.UPDATE, activity=Activity.SNAPSHOTTING):
-        pending = recovery.recover(mirror).pending
-        if mirror.catalogue.mirror(mirror.id) is None:  # it was lost: rebuild it from the ends
-            check_there(mirror.destination.facts(), mirror)
-            mirror.row()
-        live_source(mirror)
-        here = mirror.source.snapshots()
-        if incremental is None:
-            from mirrord.engine.update import check_descent  # `status` starts without it
-
-            check_descent(mirror, here, {one.guid for one in mirror.destination.snapshots()})
-        first = _named(mirror, here, base) if base else _next_base(mirror, here)
-        if incremental:
-            second = _named(mirror, here, incremental)
-            found = mirror.source.delta(
-                first.guid if first else None, second.guid, states=states, files=files
-            )
-        elif pending is not None:
-            found = mirror.source.delta(
-                first.guid if first else None, pending.snapshot.guid, states=states, files=files
-            )
-        else:
-            found = _delta_to_now(mirror, first, states=states, files=files)
-    return _delta_report(mirror, first, found)
-
-
-def _named(mirror: Mirror, listed: list[Snapshot], wanted: str) -> Snapshot:
-    for snapshot in listed:
-        if wanted in (snapshot.name, snapshot.guid):
-            return snapshot
-    raise NotFound(
-        f"the source has no snapshot '{wanted}'",
-        where=str(mirror.source),
-        hint=f"'mirrord snapshots {mirror.name}' lists them.",
-    )
-
-
-def _next_base(mirror: Mirror, here: list[Snapshot]) -> Snapshot | None:
-    facts = mirror.destination.facts()
-    for snapshot in here:
-        if snapshot.guid == facts.shown:
-            return snapshot
-    return None
-
-
-def _delta_to_now(mirror: Mirror, base: Snapshot | None, *, states: bool, files: bool) -> Delta:
-    moment_ns = clock.now_ns()
-    arguments = mirror.catalogue.begin(
-        mirror.id,
-        "delta",
-        name=lambda sequence: names.snapshot_name(mirror.id, moment_ns, sequence),
-    )
-    try:
-        snapshot = mirror.take_snapshot(arguments.name, alone=True)
-        return mirror.source.delta(
-            base.guid if base else None, snapshot.guid, states=states, files=files
-        )
-    finally:
-        recovery.recover(mirror, RuntimeError("delta is done"))
-
-
-def _delta_report(mirror: Mirror, base: Snapshot | None, found: Delta) -> DeltaReport:
-    changes = None
-    if found.changes is not None:
-        changes = tuple(ChangedFile(*change) for change in found.changes)
-    return DeltaReport(
-        name=mirror.name,
-        base=base.name if base else None,
-        block_size=found.block_size,
-        states=found.states,
-        added_bytes=found.added_bytes,
-        send_bytes=found.send_bytes,
-        exact=found.exact,
-        rate_bytes_s=_usual_rate(mirror),
-        changes=changes,
-    )
-
-
-def _usual_rate(mirror: Mirror) -> float | None:
-    """Bytes per second of this mirror's last transfers, without very short ones."""
-    done = [
-        (row.stream_bytes, row.duration_ms)
-        for row in mirror.catalogue.transfers(mirror.id, limit=20)
-        if row.result == "done" and row.duration_ms >= 5 and row.stream_bytes > 0
-    ]
-    total_ms = sum(duration for _, duration in done)
-    return sum(size for size, _ in done) / (total_ms / 1000) if total_ms else None

@@ -144,6 +144,7 @@ def _name(mirror: Mirror, guid: str, snapshot: Snapshot | None) -> str:
     known = mirror.catalogue.snapshots(mirror.id).get(guid)
     if known:
         return known[0]
+    snapshot = snapshot or _snapshot(mirror, guid)
     return snapshot.name if snapshot else guid
 
 

@@ -239,6 +239,21 @@ def test_a_lost_catalogue_is_found_anew_from_the_ends(world: World) -> None:
     assert world.in_step()
 
 
+@pytest.mark.in_process
+def test_reports_do_not_write_a_lost_catalogue_anew(world: World) -> None:
+    world.initialized()
+    before = world.status()
+    world.service.close()
+    for file in world.paths.state.iterdir():
+        file.unlink()
+    service = world.again()
+    for key in ("state", "confirmed_ns", "shown", "view", "problems"):
+        assert world.status()[key] == before[key], key
+    assert service.explain(NAME).status == "mirrored"
+    assert service.schedule_next(NAME).name == NAME
+    assert service.catalogue.mirror(before["id"]) is None
+
+
 def test_delta_with_a_lost_catalogue(world: World) -> None:
     world.initialized()
     world.lab.change(world.lab.source(), 1)

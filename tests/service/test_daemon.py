@@ -16,6 +16,7 @@ import pytest
 
 from mirrord.config.host import Host
 from mirrord.control import api
+from mirrord.control.commands.prune import prune
 from mirrord.control.commands.quiesce import quiesce
 from mirrord.core.errors import (
     Busy,
@@ -25,6 +26,7 @@ from mirrord.core.errors import (
     Unreachable,
 )
 from mirrord.core.results import Silent
+from mirrord.core.states import Activity
 from mirrord.daemon.daemon import Daemon
 from mirrord.daemon.workers import Workers
 from mirrord.drivers.block.volume import Volume
@@ -363,6 +365,32 @@ def test_what_was_read_before_a_command_does_not_undo_it(
         await daemon.refresh(NAME)
         assert daemon.scheduler.mirrors[NAME].standing.quiesced
         assert daemon.store.rows()[0].reading.quiesced
+        await daemon.end(patience_s=0)
+
+    with open_lab("lab_block", tmp_path) as lab:
+        world = World(lab, tmp_path / "home")
+        world.initialized()
+        asyncio.run(check())
+        world.close()
+
+
+def test_the_status_of_all_shows_a_verb_that_did_not_wait_in_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check() -> None:
+        daemon = Daemon(world.paths)
+        await daemon.begin()
+        crew, shown = daemon.workers.verb, []
+
+        def verb(work: Any, to: Any) -> Any:
+            shown.extend(daemon.store.rows())
+            return crew(work, to)
+
+        monkeypatch.setattr(daemon.workers, "verb", verb)
+        await daemon.call(prune(NAME, dry_run=True), Silent())
+        [during], [after] = shown, daemon.store.rows()
+        assert during.running is not None and during.running.purpose == "prune"
+        assert after.running is None and after.activity is Activity.IDLE
         await daemon.end(patience_s=0)
 
     with open_lab("lab_block", tmp_path) as lab:

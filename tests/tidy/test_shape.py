@@ -16,8 +16,6 @@ from tests.support.unit import ROOT
 FIELDS_MAX = 6
 #: A record without a type: what reads it has to know its keys.
 UNTYPED = re.compile(r"\b(dict|Mapping)\[str, (Any|object)\]")
-#: Where such a record is the edge: the arguments of a call through the socket.
-EDGE = {"daemon/daemon.py"}
 
 
 @pytest.mark.parametrize("kind", [Mirror, Relation, Ends, RunContext])
@@ -44,6 +42,6 @@ def test_records_have_types(room: str) -> None:
         f"{file.relative_to(folder)}:{number}: {line.strip()}"
         for file in files
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
-        if UNTYPED.search(line) and str(file.relative_to(folder)) not in EDGE
+        if UNTYPED.search(line)
     ]
     assert found == []

@@ -59,11 +59,11 @@ def delta(
     quick: Annotated[bool, Option("Only what will be sent, not all four block states.")] = False,
     files: Annotated[bool, Option("List the changed files.")] = False,
 ) -> DeltaReport:
-    from mirrord.engine import report
+    from mirrord.engine import delta as engine
 
     return service.look(
         name,
-        lambda mirror: report.delta(
+        lambda mirror: engine.delta(
             mirror, base=base, incremental=incremental, states=not quick, files=files
         ),
     )

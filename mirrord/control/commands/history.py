@@ -50,9 +50,9 @@ def history(
         ),
     ] = 20,
 ) -> History:
-    from mirrord.engine import report
+    from mirrord.engine import listings
 
-    return service.look(name, lambda mirror: report.history(mirror, limit=limit))
+    return service.look(name, lambda mirror: listings.history(mirror, limit=limit))
 
 
 def _transfer(row: TransferRecord) -> str:

@@ -42,9 +42,9 @@ def _shown(found: SnapshotTable, _arguments: Mapping[str, Any]) -> Iterator[str]
 
 @command(Right.READ, text=_shown, document=of_snapshots)
 def snapshots(service: Service, name: MirrorName) -> SnapshotTable:
-    from mirrord.engine import report
+    from mirrord.engine import listings
 
-    return service.look(name, report.snapshots)
+    return service.look(name, listings.snapshots)
 
 
 @command(Right.ACT, when="snapshot")

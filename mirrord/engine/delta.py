@@ -1,0 +1,108 @@
+"""What an update would send; takes a temporary snapshot of the source for that."""
+
+from __future__ import annotations
+
+from mirrord.core import names
+from mirrord.core.errors import NotFound
+from mirrord.core.model import Delta, Snapshot
+from mirrord.core.reports import ChangedFile, DeltaReport
+from mirrord.core.states import Activity, Verb
+from mirrord.engine import recovery
+from mirrord.engine.mirror import Mirror, check_there, live_source
+from mirrord.engine.update import check_descent
+from mirrord.system import clock
+
+
+def delta(
+    mirror: Mirror, *, base: str | None, incremental: str | None, states: bool, files: bool
+) -> DeltaReport:
+    """What the next update would send, or the difference between two snapshots of the source.
+
+    base, incremental: names or guids of source snapshots; None: the base of the next update, and
+    the source as it is now (a temporary snapshot).
+    """
+    with mirror.hold(Verb.UPDATE, activity=Activity.SNAPSHOTTING):
+        pending = recovery.recover(mirror).pending
+        if mirror.catalogue.mirror(mirror.id) is None:  # it was lost: rebuild it from the ends
+            check_there(mirror.destination.facts(), mirror)
+            mirror.row()
+        live_source(mirror)
+        here = mirror.source.snapshots()
+        if incremental is None:
+            check_descent(mirror, here, {one.guid for one in mirror.destination.snapshots()})
+        first = _named(mirror, here, base) if base else _next_base(mirror, here)
+        if incremental:
+            second = _named(mirror, here, incremental)
+            found = mirror.source.delta(
+                first.guid if first else None, second.guid, states=states, files=files
+            )
+        elif pending is not None:
+            found = mirror.source.delta(
+                first.guid if first else None, pending.snapshot.guid, states=states, files=files
+            )
+        else:
+            found = _delta_to_now(mirror, first, states=states, files=files)
+    return _delta_report(mirror, first, found)
+
+
+def _named(mirror: Mirror, listed: list[Snapshot], wanted: str) -> Snapshot:
+    for snapshot in listed:
+        if wanted in (snapshot.name, snapshot.guid):
+            return snapshot
+    raise NotFound(
+        f"the source has no snapshot '{wanted}'",
+        where=str(mirror.source),
+        hint=f"'mirrord snapshots {mirror.name}' lists them.",
+    )
+
+
+def _next_base(mirror: Mirror, here: list[Snapshot]) -> Snapshot | None:
+    facts = mirror.destination.facts()
+    for snapshot in here:
+        if snapshot.guid == facts.shown:
+            return snapshot
+    return None
+
+
+def _delta_to_now(mirror: Mirror, base: Snapshot | None, *, states: bool, files: bool) -> Delta:
+    moment_ns = clock.now_ns()
+    arguments = mirror.catalogue.begin(
+        mirror.id,
+        "delta",
+        name=lambda sequence: names.snapshot_name(mirror.id, moment_ns, sequence),
+    )
+    try:
+        snapshot = mirror.take_snapshot(arguments.name, alone=True)
+        return mirror.source.delta(
+            base.guid if base else None, snapshot.guid, states=states, files=files
+        )
+    finally:
+        recovery.recover(mirror, RuntimeError("delta is done"))
+
+
+def _delta_report(mirror: Mirror, base: Snapshot | None, found: Delta) -> DeltaReport:
+    changes = None
+    if found.changes is not None:
+        changes = tuple(ChangedFile(*change) for change in found.changes)
+    return DeltaReport(
+        name=mirror.name,
+        base=base.name if base else None,
+        block_size=found.block_size,
+        states=found.states,
+        added_bytes=found.added_bytes,
+        send_bytes=found.send_bytes,
+        exact=found.exact,
+        rate_bytes_s=_usual_rate(mirror),
+        changes=changes,
+    )
+
+
+def _usual_rate(mirror: Mirror) -> float | None:
+    """Bytes per second of this mirror's last transfers, without very short ones."""
+    done = [
+        (row.stream_bytes, row.duration_ms)
+        for row in mirror.catalogue.transfers(mirror.id, limit=20)
+        if row.result == "done" and row.duration_ms >= 5 and row.stream_bytes > 0
+    ]
+    total_ms = sum(duration for _, duration in done)
+    return sum(size for size, _ in done) / (total_ms / 1000) if total_ms else None
