@@ -22,7 +22,7 @@ from mirrord.control.client import VERSION
 from mirrord.control.command import Call, Right
 from mirrord.control.methods import methods
 from mirrord.core.errors import MirrordError, PermissionMissing, UsageError, pack_error
-from mirrord.core.results import Watcher
+from mirrord.core.results import Result, Watcher
 from mirrord.core.states import Activity
 from mirrord.system.native import Panic
 from mirrord.wire import values
@@ -175,7 +175,10 @@ def _seen(work: asyncio.Future[Any]) -> None:
 
 def _end_of(work: asyncio.Future[Any]) -> dict[str, Any]:
     try:
-        return {"result": values.as_json(work.result())}
+        result = values.as_json(work.result())
+        if isinstance(work.result(), Result):
+            del result["update"]  # its numbers are in the data, too
+        return {"result": result}
     except MirrordError as error:
         return {"error": pack_error(error)}
     except asyncio.CancelledError:

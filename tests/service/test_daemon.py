@@ -429,5 +429,5 @@ def test_a_stop_ends_what_is_taken_up_at_the_start(
         assert not daemon.ready.is_set()
 
     paths.make()
-    monkeypatch.setattr(Service, "recover", recover)
+    monkeypatch.setattr(api.Service, "recover", recover)
     asyncio.run(check())
