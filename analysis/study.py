@@ -13,7 +13,8 @@ from mirrord.schedules.rates import Rates
 from mirrord.schedules.schedule import Schedule
 from mirrord.traces.model import BLOCK
 from mirrord.traces.options import ReadOptions
-from mirrord.traces.reading import Trace, open_trace
+from mirrord.traces.reading import open_trace
+from mirrord.traces.store import TraceFile
 
 #: Options that handle an anomaly, and the note that a trace has if they were given.
 _NOTES = {"--align-shift": "align_shift_bytes", "--dedup": "option_dedup_s"}
@@ -79,7 +80,7 @@ def study(
         return replace(made, warnings=(*_warnings(trace), *made.warnings))
 
 
-def grids_of(plan: Plan, trace: Trace) -> list[grids.Grid]:
+def grids_of(plan: Plan, trace: TraceFile) -> list[grids.Grid]:
     """The update intervals of a plan on a trace. `UsageError` for a lag target without a link."""
     wanted = [grids.fixed(seconds) for seconds in plan.intervals_s]
     for words, schedule in plan.schedules:
@@ -110,7 +111,7 @@ def _rate(link: Rates | None, words: str) -> float:
     return min(known)
 
 
-def _warnings(trace: Trace) -> tuple[str, ...]:
+def _warnings(trace: TraceFile) -> tuple[str, ...]:
     """The findings of the import with an option that would handle them, but was not given."""
     handled = {option for option, note in _NOTES.items() if trace.facts.notes.get(note)}
     return tuple(

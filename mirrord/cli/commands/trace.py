@@ -13,6 +13,7 @@ reading.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -80,14 +81,12 @@ def info(traces: Sources, options: ReadOptions, as_json: Json = False) -> None:
 
 def _document(facts: Any, seen: Any, findings: Any) -> dict[str, Any]:
     """Facts, numbers and findings for `--json`."""
-    from dataclasses import asdict
-
     return {
         **asdict(facts),
         "volumes": list(facts.volumes),
-        **seen.as_dict(),
+        **asdict(seen),
         "span_s": seen.span_s,
-        "findings": [each.as_dict() for each in findings],
+        "findings": [asdict(each) for each in findings],
     }
 
 
@@ -211,7 +210,6 @@ def slice_(
 ) -> None:
     """Cut a span of time (or a volume, with --volume) out of a trace; times do not change."""
     from mirrord.traces.reading import filter_trace, is_stored, open_trace
-    from mirrord.traces.store import TraceFile
     from mirrord.traces.writing import check_apart
 
     if not is_stored(trace):  # (a stored trace may be replaced by its slice)
@@ -233,7 +231,7 @@ def slice_(
                 f"{format_duration(last_ns / 1e9)}.",
             )
         made = filter_trace(
-            TraceFile(opened.path),
+            opened,
             output,
             ReadOptions(),
             begin_ns=None if begin_s is None else round(begin_s * 1e9),
