@@ -45,7 +45,7 @@ def study(
     plan: Plan,
     reading: ReadOptions,
     *,
-    progress: Progress | None = None,
+    progress: Progress = lambda name, done, total: None,
     importing: Callable[[str, int, int | None, int], None] | None = None,
 ) -> Workload:
     """Replay one trace, stored or of a foreign format. Errors of opening and replaying; `Refused`
@@ -53,13 +53,6 @@ def study(
     """
     with open_trace(path, options=reading, progress=importing) as trace:
         wanted = grids_of(plan, trace)
-        done = None
-        if progress is not None:
-            name, records, report = trace.facts.name, trace.records, progress
-
-            def done(count: int) -> None:
-                report(name, count, records)
-
         if plan.cluster is not None:
             from mirrord.analysis import cluster
 
@@ -74,7 +67,7 @@ def study(
                 free_space=plan.free_space,
                 block=plan.block,
                 threads=plan.threads,
-                progress=done,
+                progress=lambda done: progress(trace.facts.name, done, trace.records),
             )
         made = from_replay(found, trace.facts)
         return replace(made, warnings=(*_warnings(trace), *made.warnings))
