@@ -17,7 +17,8 @@ import numpy as np
 from mirrord.analysis import risk
 from mirrord.analysis.assess import Assessed, Terms, assess_all
 from mirrord.analysis.grids import NS
-from mirrord.analysis.numbers import Floats, Workload, Writes
+from mirrord.analysis.numbers import Floats, Workload
+from mirrord.analysis.results import Writes
 from mirrord.core.errors import UsageError
 from mirrord.core.units import format_duration
 from mirrord.schedules.rates import split_clauses
@@ -166,7 +167,7 @@ def choices(workload: Workload, terms: Terms, prices: Prices) -> list[Choice]:
     per_gib = prices.lost.of_bins(writes, workload.calendar_ns)
     found = [_live(workload, terms, prices, per_gib, None)]
     found += [_live(workload, terms, prices, per_gib, lag_s) for lag_s in sorted(terms.lags_s)]
-    money = risk.Account(writes, writes.weighted(per_gib))
+    money = risk.Account(writes, writes.bytes * per_gib)
     return found + [
         _async(workload, terms, prices, money, each) for each in assess_all(workload, terms)
     ]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from mirrord.analysis.grids import NS, epoch_of
 from mirrord.analysis.results import VOLUMES as KINDS
-from mirrord.analysis.results import Replay
+from mirrord.analysis.results import Replay, Writes
 from mirrord.core.errors import Refused
 from mirrord.core.units import format_duration
 from mirrord.traces.model import BLOCK, Facts
@@ -61,24 +61,6 @@ class Updates:
         if self.seconds is not None:
             return self.seconds
         return float((self.end_ns - self.start_ns).max(initial=0)) / NS
-
-
-@dataclass(frozen=True)
-class Writes:
-    """Bytes written in each bin of `bin_ns` from `start_ns` on."""
-
-    start_ns: int
-    bin_ns: int
-    bytes: Longs
-
-    @property
-    def end_ns(self) -> int:
-        """The end of the last bin."""
-        return self.start_ns + self.bin_ns * len(self.bytes)
-
-    def weighted(self, weights: Floats) -> Floats:
-        """The series times a weight for each bin (the price of a byte written then)."""
-        return np.asarray(self.bytes * weights, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -153,7 +135,6 @@ def from_replay(replay: Replay, facts: Facts) -> Workload:
     `resolution_s`): shorter update intervals are left out, as their results would be too good.
     """
     resolution_s = float(facts.notes.get("resolution_s", 0))
-    series = replay.writes_series
     odd = [
         each.label
         for each in replay.grids
@@ -187,6 +168,6 @@ def from_replay(replay: Replay, facts: Facts) -> Workload:
         unique_blocks=replay.unique_blocks,
         freed=replay.written_deleted_percent / 100,
         updates=updates,
-        writes=Writes(series.start_ns, series.bin_ns, series.bytes),
+        writes=replay.writes_series,
         warnings=warnings if odd else (),
     )

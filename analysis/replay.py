@@ -18,7 +18,7 @@ from mirrord.analysis.ahead import read_ahead
 from mirrord.analysis.allocator import physical_blocks_written
 from mirrord.analysis.grids import DEFAULT, NS, UPDATES_MAX, Grid
 from mirrord.analysis.lagging import LagRunner
-from mirrord.analysis.results import Column, GridResult, Replay, WriteSeries
+from mirrord.analysis.results import Column, GridResult, Replay, Writes
 from mirrord.core.errors import Damaged, UsageError
 from mirrord.core.units import format_duration
 from mirrord.system.native import Replayer
@@ -291,7 +291,7 @@ def combine(
         # Of the blocks written, those not trimmed since are live.
         written_deleted=written - unique - sum(each.live for each in counts),
         grids=tuple(results),
-        writes_series=WriteSeries(totals.first_ns, totals.bin_ns, totals.bins),
+        writes_series=Writes(totals.first_ns, totals.bin_ns, totals.bins),
     )
 
 

@@ -74,7 +74,7 @@ class GridResult:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteSeries:
+class Writes:
     """Bytes written over time: `bytes[i]` from `start_ns + i * bin_ns` on, for `bin_ns`.
 
     Bins are one second; two, four … in traces that would have more than four million bins.
@@ -83,6 +83,11 @@ class WriteSeries:
     start_ns: int
     bin_ns: int
     bytes: Column
+
+    @property
+    def end_ns(self) -> int:
+        """The end of the last bin."""
+        return self.start_ns + self.bin_ns * len(self.bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,7 @@ class Replay:
     unique_blocks: int
     written_deleted: int
     grids: tuple[GridResult, ...]
-    writes_series: WriteSeries
+    writes_series: Writes
 
     @property
     def written_deleted_percent(self) -> float:

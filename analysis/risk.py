@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirrord.analysis.grids import NS
-from mirrord.analysis.numbers import Floats, Longs, Updates, Workload, Writes
+from mirrord.analysis.numbers import Floats, Longs, Updates, Workload
+from mirrord.analysis.results import Writes
 from mirrord.schedules.rates import Rates
 
 #: Bytes per second that represent "unlimited".

@@ -13,7 +13,8 @@ from mirrord.schedules.rates import Rates
 from mirrord.schedules.schedule import Schedule
 from mirrord.traces.model import BLOCK
 from mirrord.traces.options import ReadOptions
-from mirrord.traces.reading import Trace, open_trace
+from mirrord.traces.reading import open_trace
+from mirrord.traces.store import TraceFile
 
 #: Options that handle an anomaly, and the note that a trace has if they were given.
 _NOTES = {"--align-shift": "align_shift_bytes", "--dedup": "option_dedup_s"}
@@ -44,7 +45,7 @@ def study(
     plan: Plan,
     reading: ReadOptions,
     *,
-    progress: Progress | None = None,
+    progress: Progress = lambda name, done, total: None,
     importing: Callable[[str, int, int | None, int], None] | None = None,
 ) -> Workload:
     """Replay one trace, stored or of a foreign format. Errors of opening and replaying; `Refused`
@@ -52,13 +53,6 @@ def study(
     """
     with open_trace(path, options=reading, progress=importing) as trace:
         wanted = grids_of(plan, trace)
-        done = None
-        if progress is not None:
-            name, records, report = trace.facts.name, trace.records, progress
-
-            def done(count: int) -> None:
-                report(name, count, records)
-
         if plan.cluster is not None:
             from mirrord.analysis import cluster
 
@@ -73,13 +67,13 @@ def study(
                 free_space=plan.free_space,
                 block=plan.block,
                 threads=plan.threads,
-                progress=done,
+                progress=lambda done: progress(trace.facts.name, done, trace.records),
             )
         made = from_replay(found, trace.facts)
         return replace(made, warnings=(*_warnings(trace), *made.warnings))
 
 
-def grids_of(plan: Plan, trace: Trace) -> list[grids.Grid]:
+def grids_of(plan: Plan, trace: TraceFile) -> list[grids.Grid]:
     """The update intervals of a plan on a trace. `UsageError` for a lag target without a link."""
     wanted = [grids.fixed(seconds) for seconds in plan.intervals_s]
     for words, schedule in plan.schedules:
@@ -110,7 +104,7 @@ def _rate(link: Rates | None, words: str) -> float:
     return min(known)
 
 
-def _warnings(trace: Trace) -> tuple[str, ...]:
+def _warnings(trace: TraceFile) -> tuple[str, ...]:
     """The findings of the import with an option that would handle them, but was not given."""
     handled = {option for option, note in _NOTES.items() if trace.facts.notes.get(note)}
     return tuple(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,7 @@ RECORD_BYTES = sum(np.dtype(kind).itemsize for kind in TYPES)
 
 def from_native(columns: Sequence[bytes]) -> Batch:
     """A batch over the columns that native code returns; they are not copied."""
-    time, volume, op, offset, length, latency = columns
-    return Batch(
-        np.frombuffer(time, np.int64),
-        np.frombuffer(volume, np.uint32),
-        np.frombuffer(op, np.uint8),
-        np.frombuffer(offset, np.int64),
-        np.frombuffer(length, np.int64),
-        np.frombuffer(latency, np.int64),
-    )
+    return Batch(*map(np.frombuffer, columns, TYPES))
 
 
 def to_native(batch: Batch) -> list[memoryview]:
@@ -76,12 +69,19 @@ def join(batches: Sequence[Batch]) -> Batch:
     return Batch(*(np.concatenate([getattr(each, name) for each in batches]) for name in COLUMNS))
 
 
+def rows(batches: Iterable[Batch]) -> Iterator[tuple[int, int, int, int, int, int]]:
+    """The records one by one, each as plain numbers in the order of `COLUMNS`."""
+    for batch in batches:
+        for begin in range(0, len(batch), 1 << 16):
+            part = pick(batch, slice(begin, begin + (1 << 16)))
+            yield from zip(*(getattr(part, name).tolist() for name in COLUMNS), strict=True)
+
+
 def shifted(batch: Batch, time_ns: int) -> Batch:
     """The batch with `time_ns` added to each time."""
     if time_ns == 0:
         return batch
-    others = (getattr(batch, name) for name in COLUMNS[1:])
-    return Batch(batch.time_ns + time_ns, *others)
+    return replace(batch, time_ns=batch.time_ns + time_ns)
 
 
 def in_order(batch: Batch) -> bool:

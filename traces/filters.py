@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,7 +27,7 @@ def moved(batches: Iterable[Batch], shift_bytes: int) -> Iterator[Batch]:
             raise UsageError(
                 f"a shift of {shift_bytes} bytes puts records before the start of the volume"
             )
-        yield Batch(batch.time_ns, batch.volume, batch.op, offset, batch.length, batch.latency_ns)
+        yield replace(batch, offset=offset)
 
 
 def deduplicated(batches: Iterable[Batch], window_s: float) -> Iterator[Batch]:
@@ -40,17 +41,18 @@ def deduplicated(batches: Iterable[Batch], window_s: float) -> Iterator[Batch]:
         yield make.from_native(dedup.feed(make.to_native(batch)))
 
 
+def filtered(batches: Iterable[Batch], shift_bytes: int, window_s: float) -> Iterable[Batch]:
+    """The records `moved`, then `deduplicated`; 0: not so."""
+    # The grid first: repetitions are detected by block.
+    if shift_bytes:
+        batches = moved(batches, shift_bytes)
+    return deduplicated(batches, window_s) if window_s else batches
+
+
 def of_volume(batch: Batch, index: int) -> Batch:
     """The records of one volume, renumbered to volume 0."""
     kept = make.pick(batch, batch.volume == index)
-    return Batch(
-        kept.time_ns,
-        np.zeros(len(kept), np.uint32),
-        kept.op,
-        kept.offset,
-        kept.length,
-        kept.latency_ns,
-    )
+    return replace(kept, volume=np.zeros(len(kept), np.uint32))
 
 
 def between(batches: Iterable[Batch], begin_ns: int, end_ns: int) -> Iterator[Batch]:

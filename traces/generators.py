@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mirrord.core.errors import UsageError
+from mirrord.traces.batches import pick
 from mirrord.traces.model import BLOCK, NO_LATENCY, Batch, Facts, Op
 
 NS = 1_000_000_000
@@ -30,24 +31,6 @@ class Share(NamedTuple):
 
     update_in_place: float
     active_map: float
-
-
-class Workload(Protocol):
-    """A source of records."""
-
-    @property
-    def facts(self) -> Facts:
-        """As returned by a reader."""
-
-    @property
-    def records(self) -> int:
-        """Number of records."""
-
-    def batches(self, rows: int = ROWS) -> Iterator[Batch]:
-        """The records ordered by time, at most `rows` in a batch."""
-
-    def share(self, seconds: float) -> Share:
-        """The known result for update intervals of that length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +74,7 @@ class HotSpots:
             ranks = (random.random(count) * top + 1) ** (1 / (1 - self.skew))
             block = np.clip(ranks.astype(np.int64), 1, self.blocks) * factor % self.blocks
             number = np.arange(first, first + count, dtype=np.int64)
-            yield _writes(number * step_ns, block * BLOCK, BLOCK, number % self.volumes)
+            yield _records(number * step_ns, block * BLOCK, BLOCK, number % self.volumes)
 
     def share(self, seconds: float) -> Share:
         """Expected: the sum of each block's probability of being written. Full intervals only."""
@@ -127,7 +110,7 @@ class Sequential:
         step_ns = _step_ns(self.duration_s, self.records)
         for first in range(0, self.records, rows):
             number = np.arange(first, min(first + rows, self.records), dtype=np.int64)
-            yield _writes(number * step_ns, number % self.blocks * BLOCK, BLOCK)
+            yield _records(number * step_ns, number % self.blocks * BLOCK, BLOCK)
 
     def share(self, seconds: float) -> Share:
         """Nothing is saved unless an interval is longer than one pass over the volume."""
@@ -186,7 +169,7 @@ class LogAndDatabase:
             offset[~is_append] = page[order[~is_append] - self.appends] * BLOCK
             time_ns = round(period * self.period_s * NS) + np.arange(count) * step_ns
             length = np.where(is_append, SECTOR, BLOCK)
-            batch = _writes(time_ns, offset, length, (~is_append).astype(np.uint32))
+            batch = _records(time_ns, offset, length, (~is_append).astype(np.uint32))
             yield from _split(batch, rows)
 
     def share(self, seconds: float) -> Share:
@@ -247,6 +230,11 @@ class Files:
         return Share(1.0, left / (self.periods * self.created))
 
 
+#: Each has `facts`, as a reader returns them; `records`, their number; `batches`, ordered by time
+#: and of at most `rows` records; and `share`, the known result for an update interval in seconds.
+Workload = HotSpots | Sequential | LogAndDatabase | Files
+
+
 def _check(*positive: float) -> None:
     if not all(value > 0 for value in positive):
         raise UsageError("records, blocks and duration of a workload must be greater than 0")
@@ -276,21 +264,12 @@ def _whole_periods(seconds: float, period_s: float) -> int:
     return together
 
 
-def _writes(
-    time_ns: npt.NDArray[np.int64],
-    offset: npt.NDArray[np.int64],
-    length: npt.NDArray[np.int64] | int,
-    volume: npt.NDArray[np.integer] | int = 0,
-) -> Batch:
-    return _records(time_ns, offset, length, volume, Op.WRITE)
-
-
 def _records(
     time_ns: npt.NDArray[np.int64],
     offset: npt.NDArray[np.int64],
     length: npt.NDArray[np.int64] | int,
-    volume: npt.NDArray[np.integer] | int,
-    op: npt.NDArray[np.integer] | int,
+    volume: npt.NDArray[np.integer] | int = 0,
+    op: npt.NDArray[np.integer] | int = Op.WRITE,
 ) -> Batch:
     count = len(time_ns)
     return Batch(
@@ -305,5 +284,4 @@ def _records(
 
 def _split(batch: Batch, rows: int) -> Iterator[Batch]:
     for first in range(0, len(batch), rows):
-        part = slice(first, first + rows)
-        yield Batch(*(getattr(batch, name)[part] for name in Batch.__slots__))
+        yield pick(batch, slice(first, first + rows))

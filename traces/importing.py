@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from mirrord.core.errors import IoFailed, NotFound, Refused
 from mirrord.traces import filters
+from mirrord.traces.batches import rows
 from mirrord.traces.model import Batch, Facts, Op
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.ordering import WINDOW_ROWS, Sorter
@@ -53,127 +54,94 @@ def import_trace(
         if not target.parent.is_dir():
             raise NotFound("there is no such folder", where=str(target.parent))
     # (By default a folder next to the target: on the same file system.)
-    scratch = scratch_folder(options.scratch or target.parent, ".mirrord-trace-")
-    try:
-        return _Import(target, options, name, scratch, durable, window_rows).run(sources, progress)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-class _Import:
-    """One import."""
-
-    def __init__(
-        self,
-        target: Path,
-        options: ReadOptions,
-        name: str | None,
-        scratch: Path,
-        durable: bool,
-        window_rows: int,
-    ) -> None:
-        self._target, self._options, self._name = target, options, name
-        self._scratch, self._durable, self._window = scratch, durable, window_rows
-
-    def run(self, sources: Sequence[str | Path], progress: Progress | None) -> Imported:
-        """Parse and sort; then apply the filters that need sorted records, in a second pass."""
-        options = self._options
+    with scratch_folder(options.scratch or target.parent, ".mirrord-trace-") as scratch:
         parsing = Parsing(sources, options, progress)
-        surveyor = Surveyor()
+        # Filters need sorted records: they are applied in a second pass.
         filtered = bool(options.align_shift or options.dedup_s)
-        first = self._scratch / "sorted" if filtered else self._target
         sorter = Sorter(
-            first,
+            Path(scratch, "sorted") if filtered else target,
             Facts("", "", ()),
-            self._scratch,
-            durable=self._durable and not filtered,
-            window_rows=self._window,
+            Path(scratch),
+            durable=durable and not filtered,
+            window_rows=window_rows,
         )
-        try:
-            self._read(parsing, surveyor, sorter)
-            writer = sorter.finish()
-        except BaseException:
-            sorter.discard()
-            raise
-        seen = surveyor.result()
-        if writer is None:
-            raise _no_records(parsing)
-        facts = self._facts(parsing, sorter.first_ns)
-        return self._store(parsing, seen, facts, writer, filtered)
-
-    def _read(self, parsing: Parsing, surveyor: Surveyor, sorter: Sorter) -> None:
-        for batch in parsing.batches():
-            if self._options.volume is not None:
-                batch = self._one_volume(parsing, batch)
-            surveyor.see(batch)
-            sorter.add(batch)
-        if self._options.volume is not None:  # there may be no volume of that name
-            filters.volume_index(parsing.volumes, self._options.volume, str(parsing.paths[0]))
-
-    def _one_volume(self, parsing: Parsing, batch: Batch) -> Batch:
-        names, wanted = parsing.volumes, self._options.volume
-        index = names.index(wanted) if wanted in names else len(names)
-        return filters.of_volume(batch, index)
-
-    def _facts(self, parsing: Parsing, first_ns: int) -> Facts:
-        assert parsing.format is not None
-        volumes = parsing.volumes if self._options.volume is None else [self._options.volume]
-        notes = {
-            "sorted": "yes",
-            "source": ", ".join(str(path) for path in parsing.paths)[:1000],
-            "source_zero_ns": str(parsing.zero_ns + first_ns),
-        }
-        notes |= {f"option_{key}": value for key, value in self._options.given().items()}
-        notes |= {text.replace(" ", "_"): str(count) for text, count in parsing.counts.items()}
-        epoch = parsing.epoch_ns
-        return Facts(
-            name=self._name or parsing.name,
-            source_format=parsing.format.name,
-            volumes=tuple(volumes),
-            epoch_ns=None if epoch is None else epoch + first_ns,
-            notes=notes,
-        )
-
-    def _store(
-        self, parsing: Parsing, seen: Seen, facts: Facts, writer: TraceWriter, filtered: bool
-    ) -> Imported:
-        assert parsing.format is not None
-        odd = findings(
-            seen,
-            parsing.counts,
-            epoch_ns=facts.epoch_ns,
-            format_name=parsing.format.name,
-            unsure=self._guessed(parsing),
-        )
-        wanted = self._options.align_shift
-        shift = best_shift(seen) if wanted == "auto" else wanted
-        more = {"seen": seen.as_dict(), "findings": [each.as_dict() for each in odd]}
+        seen, writer = _read(parsing, sorter)
+        facts, odd = _described(parsing, seen, sorter.first_ns, name)
+        shift = best_shift(seen) if options.align_shift == "auto" else options.align_shift
         if shift:
             facts.notes["align_shift_bytes"] = str(shift)
+        more = {"seen": asdict(seen), "findings": [asdict(each) for each in odd]}
         writer.facts, writer.more = facts, dict(more)
         writer.close()
-        records = writer.records
         if filtered:
-            with TraceWriter(self._target, facts, durable=self._durable) as last:
-                last.more = dict(more)
-                for batch in self._filtered(TraceFile(writer.path).batches(), shift):
-                    last.write(batch)
-            records = last.records
-        return Imported(facts, records, seen, odd, shift)
+            sorted_ones = TraceFile(writer.path).batches()
+            with TraceWriter(target, facts, durable=durable) as writer:
+                writer.more = dict(more)
+                for batch in filters.filtered(sorted_ones, shift, options.dedup_s):
+                    writer.write(batch)
+        return Imported(facts, writer.records, seen, odd, shift)
 
-    def _filtered(self, batches: Iterator[Batch], shift: int) -> Iterator[Batch]:
-        # The grid first: repetitions are detected by block.
-        if shift:
-            batches = filters.moved(batches, shift)
-        if self._options.dedup_s:
-            batches = filters.deduplicated(batches, self._options.dedup_s)
-        return batches
 
-    def _guessed(self, parsing: Parsing) -> bool:
-        """Whether units were guessed, as no option sets them."""
-        options = self._options
-        given = options.format or options.addr_unit or options.time_unit or options.size_unit
-        return parsing.format is not None and parsing.format.unsure and not given
+def _read(parsing: Parsing, sorter: Sorter) -> tuple[Seen, TraceWriter]:
+    """Parse and sort; the writer of the sorted trace is to be closed."""
+    surveyor, volume = Surveyor(), parsing.options.volume
+    try:
+        for batch in parsing.batches():
+            if volume is not None:
+                names = parsing.volumes
+                index = names.index(volume) if volume in names else len(names)
+                batch = filters.of_volume(batch, index)
+            surveyor.see(batch)
+            sorter.add(batch)
+        if volume is not None:  # there may be no volume of that name
+            filters.volume_index(parsing.volumes, volume, str(parsing.paths[0]))
+        writer = sorter.finish()
+    except BaseException:
+        sorter.discard()
+        raise
+    if writer is None:
+        raise _no_records(parsing)
+    return surveyor.result(), writer
+
+
+def _described(
+    parsing: Parsing, seen: Seen, first_ns: int, name: str | None
+) -> tuple[Facts, list[Finding]]:
+    """The facts to be stored, and the findings."""
+    facts, odd = _inspected(parsing, seen, first_ns)
+    options = parsing.options
+    notes = {
+        "sorted": "yes",
+        "source": ", ".join(str(path) for path in parsing.paths)[:1000],
+        "source_zero_ns": str(parsing.zero_ns + first_ns),
+    }
+    notes |= {f"option_{key}": value for key, value in options.given().items()}
+    volumes = facts.volumes if options.volume is None else (options.volume,)
+    name = name or facts.name
+    return replace(facts, name=name, volumes=volumes, notes=notes | facts.notes), odd
+
+
+def _inspected(parsing: Parsing, seen: Seen, first_ns: int) -> tuple[Facts, list[Finding]]:
+    """The facts of a source that was parsed, and the findings."""
+    assert parsing.format is not None
+    options, epoch = parsing.options, parsing.epoch_ns
+    facts = Facts(
+        parsing.name,
+        parsing.format.name,
+        tuple(parsing.volumes),
+        None if epoch is None else epoch + first_ns,
+        {text.replace(" ", "_"): str(count) for text, count in parsing.counts.items()},
+    )
+    # Units are guessed where no option sets them.
+    given = options.format or options.addr_unit or options.time_unit or options.size_unit
+    odd = findings(
+        seen,
+        parsing.counts,
+        epoch_ns=facts.epoch_ns,
+        format_name=facts.source_format,
+        unsure=parsing.format.unsure and not given,
+    )
+    return facts, odd
 
 
 def _no_records(parsing: Parsing) -> Refused | IoFailed:
@@ -211,26 +179,8 @@ def inspect_source(
     seen = survey(parsing.batches())
     if parsing.format is None or not seen.count:
         raise _no_records(parsing)
-    epoch = parsing.epoch_ns
-    facts = Facts(
-        parsing.name,
-        parsing.format.name,
-        tuple(parsing.volumes),
-        None if epoch is None else epoch + seen.first_ns,
-        {text.replace(" ", "_"): str(count) for text, count in parsing.counts.items()},
-    )
-    unsure = parsing.format.unsure and parsing.options.format is None
-    return (
-        facts,
-        seen,
-        findings(
-            seen,
-            parsing.counts,
-            epoch_ns=facts.epoch_ns,
-            format_name=parsing.format.name,
-            unsure=unsure,
-        ),
-    )
+    facts, odd = _inspected(parsing, seen, seen.first_ns)
+    return facts, seen, odd
 
 
 def inspect_stored(
@@ -245,7 +195,7 @@ def inspect_stored(
         seen, facts = survey(trace.batches()), trace.facts
         stored = len(paths) == 1 and is_stored(paths[0])
         # (A filtered trace is a new one, without the findings of its import.)
-        before = TraceFile(paths[0]).stored.get("findings", []) if stored else trace.findings
+        before = TraceFile(paths[0]).findings if stored else trace.findings
     odd = findings(seen, {}, epoch_ns=facts.epoch_ns, format_name=facts.source_format)
     still = {each.name for each in odd}
     return facts, seen, odd, [each for each in before if each["name"] not in still]
@@ -259,31 +209,26 @@ def first_records(
 
     if is_stored(path):
         with open_trace(path, options=options) as trace:
-            rows = _rows(trace.batches(rows=max(count, 1024)), lambda: trace.facts.volumes, count)
-            return trace.facts, rows
+            batches = trace.batches(rows=max(count, 1024))
+            return trace.facts, _rows(batches, lambda: trace.facts.volumes, count)
     parsing = Parsing([path], options)
-    rows = _rows(parsing.batches(), lambda: parsing.volumes, count)
-    if parsing.format is None or not rows:
+    found = _rows(parsing.batches(), lambda: parsing.volumes, count)
+    if parsing.format is None or not found:
         raise _no_records(parsing)
-    return Facts(parsing.name, parsing.format.name, tuple(parsing.volumes)), rows
+    return Facts(parsing.name, parsing.format.name, tuple(parsing.volumes)), found
 
 
 def _rows(
     batches: Iterator[Batch], volumes: Callable[[], Sequence[str]], count: int
 ) -> list[dict[str, int | str]]:
-    rows: list[dict[str, int | str]] = []
-    for batch in batches:
-        for at in range(min(len(batch), count - len(rows))):
-            rows.append(
-                {
-                    "time_ns": int(batch.time_ns[at]),
-                    "volume": volumes()[int(batch.volume[at])],
-                    "op": Op(int(batch.op[at])).name.lower(),
-                    "offset": int(batch.offset[at]),
-                    "length": int(batch.length[at]),
-                    "latency_ns": int(batch.latency_ns[at]),
-                }
-            )
-        if len(rows) >= count:
-            break
-    return rows
+    return [
+        {
+            "time_ns": time,
+            "volume": volumes()[volume],
+            "op": Op(op).name.lower(),
+            "offset": offset,
+            "length": length,
+            "latency_ns": latency,
+        }
+        for time, volume, op, offset, length, latency in islice(rows(batches), count)
+    ]

@@ -24,7 +24,6 @@ import numpy as np
 from mirrord.core.errors import (
     Damaged,
     IoFailed,
-    MirrordError,
     NotFound,
     PermissionMissing,
     Refused,
@@ -149,7 +148,7 @@ class KernelRecorder:
         """Record until the duration is over or `stop` is set."""
         with _translated(self.instance), self._instance() as (pages, fields):
             self._zero_ns, self.seen.began_ns = _now_ns(), clock.now_ns()
-            _set(self.instance / _EVENT / "enable", "1")
+            (self.instance / _EVENT / "enable").write_text("1")
             self.tell(self.seen)
             end_ns = None
             if self.duration_s is not None:
@@ -162,7 +161,7 @@ class KernelRecorder:
                 stop.wait(left_s)
                 self._poll(pages, fields, _now_ns() - _SETTLED_NS)
                 self.tell(self.seen)
-            _set(self.instance / _EVENT / "enable", "0")
+            (self.instance / _EVENT / "enable").write_text("0")
             self._poll(pages, fields, None)
 
     @contextlib.contextmanager
@@ -171,11 +170,11 @@ class KernelRecorder:
         with contextlib.ExitStack() as undo:
             self.instance.mkdir()
             undo.callback(os.rmdir, self.instance)
-            _set(self.instance / "trace_clock", "mono")
+            (self.instance / "trace_clock").write_text("mono")
             processors = len(list((self.instance / "per_cpu").iterdir()))
             size_kib = min(_BUFFER_KIB, _BUFFERS_KIB // processors)
-            _set(self.instance / "buffer_size_kb", str(size_kib))
-            _set(self.instance / _EVENT / "filter", f"dev == {self.device.number}")
+            (self.instance / "buffer_size_kb").write_text(str(size_kib))
+            (self.instance / _EVENT / "filter").write_text(f"dev == {self.device.number}")
             fields = _fields((self.instance / _EVENT / "format").read_text())
             pages: list[int] = []
             for folder in sorted((self.instance / "per_cpu").iterdir()):
@@ -258,21 +257,11 @@ def _now_ns() -> int:
     return round(clock.monotonic_s() * 1e9)
 
 
-def _set(path: Path, value: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, value.encode())
-    finally:
-        os.close(descriptor)
-
-
 @contextlib.contextmanager
 def _translated(where: Path) -> Iterator[None]:
     """Turn errors of the kernel into errors of mirrord."""
     try:
         yield
-    except MirrordError:
-        raise
     except OSError as error:
         what = "the kernel's tracing does not work"
         if error.errno in (errno.EPERM, errno.EACCES):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +12,6 @@ import numpy as np
 from mirrord.core.errors import Refused
 from mirrord.traces.model import Batch, Facts
 from mirrord.traces.ordering import merge
-from mirrord.traces.reading import Trace
 from mirrord.traces.store import TraceFile, TraceWriter
 
 #: Records of each trace that are held in memory at a time.
@@ -19,7 +19,7 @@ _PIECE_ROWS = 1 << 18
 
 
 def merge_traces(
-    traces: Sequence[Trace],
+    traces: Sequence[TraceFile],
     target: str | Path,
     *,
     align: Literal["clock", "start"] = "clock",
@@ -32,36 +32,29 @@ def merge_traces(
     the same name are one volume; otherwise each is named `TRACE/VOLUME`. `Refused` when a trace
     has no date and align is "clock".
     """
-    epochs = [trace.facts.epoch_ns for trace in traces]
-    if align == "clock":
-        for trace, epoch in zip(traces, epochs, strict=True):
-            if epoch is None:
-                raise Refused(
-                    f"the trace {trace.facts.name} has no date",
-                    where=str(trace.path),
-                    hint="To align all traces at their beginnings, use --align start.",
-                )
-    begins = [
-        (epoch or 0) + trace.first_ns if align == "clock" else trace.first_ns
-        for trace, epoch in zip(traces, epochs, strict=True)
+    for trace in traces:
+        if align == "clock" and trace.facts.epoch_ns is None:
+            raise Refused(
+                f"the trace {trace.facts.name} has no date",
+                where=str(trace.path),
+                hint="To align all traces at their beginnings, use --align start.",
+            )
+    # What is added to the times of each, before the first of all is made 0.
+    epochs = [
+        (trace.facts.epoch_ns or 0) if align == "clock" else -trace.first_ns for trace in traces
     ]
-    known = align == "clock"
-    zero = min(begins)
-    shifts = [
-        (epoch or 0) - zero if known else -trace.first_ns
-        for trace, epoch in zip(traces, epochs, strict=True)
-    ]
+    zero = min(epoch + trace.first_ns for trace, epoch in zip(traces, epochs, strict=True))
     volumes, places = _volumes([trace.facts for trace in traces], same_volumes)
     facts = Facts(
         name or "+".join(trace.facts.name for trace in traces)[:100],
         "merged",
         volumes,
-        zero if known else None,
+        zero if align == "clock" else None,
         {"sorted": "yes", "merged": ", ".join(trace.facts.name for trace in traces)[:1000]},
     )
     streams = [
-        _placed(trace, shift, place)
-        for trace, shift, place in zip(traces, shifts, places, strict=True)
+        _placed(trace, epoch - zero, place)
+        for trace, epoch, place in zip(traces, epochs, places, strict=True)
     ]
     with TraceWriter(target, facts) as writer:
         for batch in merge(streams):
@@ -81,13 +74,6 @@ def _volumes(facts: Sequence[Facts], same: bool) -> tuple[tuple[str, ...], list[
     return tuple(names), places
 
 
-def _placed(trace: Trace, shift_ns: int, place: np.ndarray) -> Iterator[Batch]:
+def _placed(trace: TraceFile, shift_ns: int, place: np.ndarray) -> Iterator[Batch]:
     for batch in trace.batches(rows=_PIECE_ROWS):
-        yield Batch(
-            batch.time_ns + shift_ns,
-            place[batch.volume],
-            batch.op,
-            batch.offset,
-            batch.length,
-            batch.latency_ns,
-        )
+        yield replace(batch, time_ns=batch.time_ns + shift_ns, volume=place[batch.volume])

@@ -10,11 +10,11 @@ import errno
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self
 
@@ -50,11 +50,6 @@ _SCHEMA = pa.schema(
         ("offset", pa.int64()), ("length", pa.int64()), ("latency_ns", pa.int64()),
     ]
 )  # fmt: skip
-
-
-def facts_to_json(facts: Facts, **more: object) -> bytes:
-    """The facts, and some numbers, as stored in the metadata."""
-    return json.dumps({"version": VERSION, **asdict(facts), **more}).encode()
 
 
 def facts_from_json(text: bytes, where: str) -> tuple[Facts, dict[str, Any]]:
@@ -112,7 +107,7 @@ def trace_errors(path: str | Path) -> Iterator[None]:
         raise IoFailed("reading or writing failed", where=where, why=why) from None
 
 
-def scratch_folder(where: str | Path, prefix: str) -> Path:
+def scratch_folder(where: str | Path, prefix: str) -> TemporaryDirectory[str]:
     """A new folder for scratch files. `NotFound` when its parent folder does not exist."""
     with trace_errors(where):
         if not Path(where).is_dir():
@@ -121,18 +116,20 @@ def scratch_folder(where: str | Path, prefix: str) -> Path:
                 where=str(where),
                 hint="Create it, or give an existing one with --scratch.",
             )
-        return Path(tempfile.mkdtemp(prefix=prefix, dir=where))
+        return TemporaryDirectory(prefix=prefix, dir=where, ignore_cleanup_errors=True)
 
 
 class TraceFile:
     """A stored trace, opened to read. `NotFound` without a file, `Damaged` when it is not a trace.
 
     facts: as they were stored. records: how many. first_ns, last_ns: the times of the first and the
-    last record, nanoseconds since the trace's zero (0 and 0 without a record).
+    last record, nanoseconds since the trace's zero (0 and 0 without a record). findings: those of
+    the import: each a name, a text, and the option that handles it. scratch: the temporary folder
+    that it is in, if any: removed by `close`, or at the end of a `with`.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, scratch: TemporaryDirectory[str] | None = None) -> None:
+        self.path, self._scratch = Path(path), scratch
         with trace_errors(path):
             metadata = pq.read_metadata(self.path)
         kept = (metadata.metadata or {}).get(METADATA_KEY)
@@ -142,9 +139,21 @@ class TraceFile:
                 where=str(path),
                 hint="Import a trace with 'mirrord trace import' (formats: docs/traces.md).",
             )
-        self.facts, self.stored = facts_from_json(kept, str(path))
+        self.facts, stored = facts_from_json(kept, str(path))
+        self.findings: list[dict[str, str]] = stored.get("findings", [])
         self.records: int = metadata.num_rows
         self.first_ns, self.last_ns = _span(metadata)
+
+    def close(self) -> None:
+        """Remove the temporary folder."""
+        if self._scratch is not None:
+            self._scratch.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
 
     def batches(
         self, columns: Sequence[str] | None = None, rows: int = READ_ROWS
@@ -285,8 +294,8 @@ class TraceWriter:
         if self._waiting:
             self._flush()
         with self._cleaning():
-            kept = facts_to_json(self.facts, **self.more)
-            self._writer.add_key_value_metadata({METADATA_KEY: kept})
+            kept = {"version": VERSION, **asdict(self.facts), **self.more}
+            self._writer.add_key_value_metadata({METADATA_KEY: json.dumps(kept).encode()})
             writer, self._writer = self._writer, None
             writer.close()
             if not self._durable:

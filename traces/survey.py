@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from mirrord.system.native import TraceSurvey
 from mirrord.traces import batches as make
@@ -60,10 +59,6 @@ class Seen:
     def span_s(self) -> float:
         """Seconds from the first to the last record."""
         return max(0, self.last_ns - self.first_ns) / 1e9
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 class Surveyor:

@@ -18,10 +18,6 @@ class Finding:
     text: str
     option: str = ""
 
-    def as_dict(self) -> dict[str, str]:
-        """For JSON and the metadata of a stored trace."""
-        return {"name": self.name, "text": self.text, "option": self.option}
-
 
 #: A rate above that of any device, and a span beyond that of any recording.
 _RATE_MAX = 20 << 30

@@ -16,6 +16,7 @@ import zstandard
 
 from mirrord.core.errors import UsageError
 from mirrord.system import files
+from mirrord.traces.batches import rows
 from mirrord.traces.formats.base import FILETIME_EPOCH_NS
 from mirrord.traces.model import Batch, Facts, Op
 from mirrord.traces.store import trace_errors
@@ -139,26 +140,11 @@ def _compressing(raw: IO[bytes], suffix: str) -> Iterator[IO[bytes]]:
         yield cast(io.BufferedWriter, raw)
 
 
-def _rows(batches: Iterable[Batch]) -> Iterator[tuple[int, int, int, int, int, int]]:
-    for batch in batches:
-        for begin in range(0, len(batch), 1 << 16):
-            part = slice(begin, begin + (1 << 16))
-            yield from zip(
-                batch.time_ns[part].tolist(),
-                batch.volume[part].tolist(),
-                batch.op[part].tolist(),
-                batch.offset[part].tolist(),
-                batch.length[part].tolist(),
-                batch.latency_ns[part].tolist(),
-                strict=True,
-            )
-
-
 def _csv(batches: Iterable[Batch], facts: Facts, written: Written) -> Iterator[str]:
     """mirrord's own CSV: all columns, exact. Times count from the trace's zero."""
     names = [re.sub(r'[,"\n]', "_", name) for name in facts.volumes]
     yield "time_ns,volume,op,offset,length,latency_ns\n"
-    for time, volume, op, offset, length, latency in _rows(batches):
+    for time, volume, op, offset, length, latency in rows(batches):
         written.records += 1
         yield f"{time},{names[volume]},{_NAMES[op]},{offset},{length},{latency}\n"
 
@@ -173,7 +159,7 @@ def _blkparse(batches: Iterable[Batch], facts: Facts, written: Written) -> Itera
         name if re.fullmatch(r"\d+,\d+", name) else f"8,{16 * index}"
         for index, name in enumerate(facts.volumes)
     ]
-    for number, (time, volume, op, offset, length, _) in enumerate(_rows(batches), 1):
+    for number, (time, volume, op, offset, length, _) in enumerate(rows(batches), 1):
         seconds, nanoseconds = divmod(time, 10**9)
         first, last = offset // 512, -(-(offset + length) // 512)
         span = "" if op == Op.FLUSH else f" {first} + {last - first}"
@@ -194,7 +180,7 @@ def _fio(batches: Iterable[Batch], facts: Facts, written: Written) -> Iterator[s
     for name in names:
         yield f"0 {name} add\n0 {name} open\n"
     last = 0
-    for time, volume, op, offset, length, _ in _rows(batches):
+    for time, volume, op, offset, length, _ in rows(batches):
         last = time // 1000
         written.records += 1
         if op == Op.FLUSH:
@@ -213,7 +199,7 @@ def _msr(batches: Iterable[Batch], facts: Facts, written: Written) -> Iterator[s
         names.append(f"{split[1]},{split[2]}" if split else f"{name.replace(',', '_')},0")
     start = (facts.epoch_ns or 0) - FILETIME_EPOCH_NS
     kinds = {int(Op.WRITE): "Write", int(Op.READ): "Read"}
-    for time, volume, op, offset, length, latency in _rows(batches):
+    for time, volume, op, offset, length, latency in rows(batches):
         if op not in kinds:
             written.leave(op)
             continue

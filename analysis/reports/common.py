@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from mirrord.analysis.grids import NS
 from mirrord.analysis.numbers import Longs, Updates, Workload
 from mirrord.analysis.reports.plots import Axis
-from mirrord.core.units import format_duration, format_size
+from mirrord.core.units import format_duration
 
 _TICKS = (
     (1, "1 s"), (5, "5 s"), (15, "15 s"), (60, "1 min"), (300, "5 min"), (900, "15 min"),
@@ -131,11 +131,6 @@ def rate_words(bytes_per_s: float) -> str:
 def share_words(percent: float) -> str:
     """`60 %`, with one decimal where it is small."""
     return f"{percent:.0f} %" if percent >= 9.95 else f"{percent:.1f} %"
-
-
-def size_words(size_bytes: float) -> str:
-    """`1.5 GiB`."""
-    return format_size(size_bytes)
 
 
 def by_seconds(workload: Workload) -> dict[float, Updates]:

@@ -15,7 +15,6 @@ from mirrord.analysis.reports.common import (
     interval_words,
     listed,
     rate_words,
-    size_words,
     slug,
     warnings,
 )
@@ -33,6 +32,7 @@ from mirrord.analysis.reports.plots import (
 )
 from mirrord.analysis.reports.risk import method as risk_method
 from mirrord.analysis.reports.tables import grouped
+from mirrord.core.units import format_size
 
 _PARTS = ("link", "bytes sent", "snapshots", "expected loss")
 _SIDES: tuple[Side, ...] = ("top right", "bottom left", "bottom right", "top left")
@@ -92,7 +92,7 @@ def _sentence(workload: Workload, advice: Advice, prices: Prices) -> str:
         f"{workload.name}: {_lead(workload, advice)} It costs {money_words(best.total, money)} a "
         f"year: {money_words(best.running_cost, money)} to run (link of {rate_words(best.link)}) "
         f"and {money_words(best.loss_cost, money)} of expected loss "
-        f"({size_words(best.expected)} on average, {size_words(best.worst)} at worst)"
+        f"({format_size(best.expected)} on average, {format_size(best.worst)} at worst)"
     )
     others = [e for e in advice.choices if e.fits and e.sure and e is not best]
     if others and best.fits:
@@ -109,8 +109,8 @@ def _sentence(workload: Workload, advice: Advice, prices: Prices) -> str:
             if usable is None
             else (
                 f": until then use '{usable.name}', at {money_words(usable.total, money)} and "
-                f"with {size_words(usable.expected)} lost on average, "
-                f"{size_words(usable.worst)} at worst."
+                f"with {format_size(usable.expected)} lost on average, "
+                f"{format_size(usable.worst)} at worst."
             )
         )
     misfits = [each.name for each in advice.choices if not each.fits]

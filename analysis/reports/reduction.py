@@ -15,7 +15,6 @@ from mirrord.analysis.reports.common import (
     never_runs,
     runs,
     share_words,
-    size_words,
     warnings,
 )
 from mirrord.analysis.reports.plots import (
@@ -32,6 +31,7 @@ from mirrord.analysis.reports.plots import (
     Table,
 )
 from mirrord.analysis.results import VOLUMES as KINDS
+from mirrord.core.units import format_size
 from mirrord.traces.model import BLOCK
 
 _PERCENT = Axis("transferred (% of the blocks written)", low=0, high=104)
@@ -424,10 +424,10 @@ def _freed(workloads: Sequence[Workload]) -> Plot:
         Column("file system"), Column("what it is"), Column("blocks written", "4 KiB"),
         Column("different blocks"), Column("written", "B"), Column("written, then deleted", "%"),
     )  # fmt: skip
-    written = ", ".join(f"{each.name} {size_words(each.bytes_written)}" for each in workloads)
+    written = ", ".join(f"{each.name} {format_size(each.bytes_written)}" for each in workloads)
     if len(workloads) > _NAMED_MAX:
         total = sum(each.bytes_written for each in workloads)
-        written = f"{size_words(total)} by {len(workloads)} traces"
+        written = f"{format_size(total)} by {len(workloads)} traces"
     return Plot(
         "written-deleted",
         "Blocks that were overwritten or deleted before the trace ended",

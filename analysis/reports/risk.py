@@ -24,7 +24,6 @@ from mirrord.analysis.reports.common import (
     nice_seconds,
     rate_words,
     runs,
-    size_words,
     slug,
     warnings,
 )
@@ -39,6 +38,7 @@ from mirrord.analysis.reports.plots import (
     Section,
     Table,
 )
+from mirrord.core.units import format_size
 
 #: Number of points of a plot over time; its table has every tenth.
 _POINTS = 480
@@ -79,9 +79,9 @@ def report(workloads: Sequence[Workload], terms: Terms) -> Report:
 def method(terms: Terms) -> tuple[str, ...]:
     """How it was computed, in words."""
     link = (
-        f"Each interval gets the slowest link, at least {size_words(RATE_MIN)}/s, on which all its "
-        "updates end before the next one begins; on a faster link the copy is more recent. (Set "
-        "the available link with --link.)"
+        f"Each interval gets the slowest link, at least {format_size(RATE_MIN)}/s, on which all "
+        "its updates end before the next one begins; on a faster link the copy is more recent. "
+        "(Set the available link with --link.)"
         if terms.link is None
         else f"The link carries {terms.link}; each update takes {terms.overhead_s:g} s in addition."
     )
@@ -138,7 +138,7 @@ def _by(each: Assessed) -> str:
 def _outcome(each: Assessed, axis: TimeAxis) -> str:
     return (
         f"the copy is at most {interval_words(round(each.lag.worst_s))} old, and a failure "
-        f"loses {size_words(each.loss.expected)} on average, {size_words(each.loss.worst)} at "
+        f"loses {format_size(each.loss.expected)} on average, {format_size(each.loss.worst)} at "
         f"worst ({axis.words(each.loss.worst_at_ns)})"
     )
 
@@ -315,7 +315,7 @@ def _space(workloads: Sequence[Workload], found: dict[str, list[Assessed]], term
 def _section(workload: Workload, found: list[Assessed], terms: Terms) -> Section:
     span = interval_words(round(workload.span_s))
     text = (
-        f"{size_words(workload.bytes_written)} were written in {span}: "
+        f"{format_size(workload.bytes_written)} were written in {span}: "
         f"{rate_words(workload.written_rate)} on average, "
         f"{rate_words(risk.peak_rate(workload.writes, 1.0))} in the busiest second.",
     )
@@ -438,7 +438,7 @@ def _over_time(workload: Workload, found: Sequence[Assessed], terms: Terms) -> P
         f"{slug(workload.name)}-at-risk",
         f"{workload.name}: data lost at a failure, over time",
         f"Written since the snapshot that the copy shows. The maximum is "
-        f"{size_words(worst.loss.worst)}, {axis.words(worst.loss.worst_at_ns)}, with updates "
+        f"{format_size(worst.loss.worst)}, {axis.words(worst.loss.worst_at_ns)}, with updates "
         f"{_by(worst)}.",
         axis.axis,
         Axis("lost at a failure (MiB)"),

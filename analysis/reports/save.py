@@ -27,8 +27,9 @@ def check(folder: Path) -> None:
     """
     for package in ("plotly", "matplotlib", "PIL"):
         importlib.import_module(package)
-    # (`exists` is False below a file, too: the nearest existing parent decides.)
-    there = next(each for each in (folder, *folder.absolute().parents) if _is_there(each))
+    # (`exists` is False below a file, too, and where it cannot be told: the nearest existing
+    # parent decides.)
+    there = next(each for each in (folder, *folder.absolute().parents) if os.path.exists(each))
     code = 0
     if not there.is_dir():
         code = errno.ENOTDIR
@@ -36,12 +37,6 @@ def check(folder: Path) -> None:
         code = errno.EROFS if os.statvfs(there).f_flag & os.ST_RDONLY else errno.EACCES
     if code:
         raise _failed(OSError(code, os.strerror(code), str(there)), folder)
-
-
-def _is_there(path: Path) -> bool:
-    with suppress(OSError):
-        return path.exists()
-    return False
 
 
 def save(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,13 +17,6 @@ if TYPE_CHECKING:
     from mirrord.core.results import Result
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON (docs/cli-json.md).")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-Force = Annotated[
-    bool,
-    typer.Option(
-        "--force", help="Also if files of the volume to be rolled back are open for writing."
-    ),
-]
 
 
 @contextmanager
@@ -44,10 +37,16 @@ def running(*, quiet: bool = False) -> Iterator[Runner]:
 
 def show(result: Result, *, as_json: bool) -> None:
     """Print the result of a verb."""
+    answer({"status": result.status, **result.data}, [result.text], as_json=as_json)
+
+
+def answer(document: Any, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print what a command found: the document as JSON, or else the lines."""
     if as_json:
-        print_json({"status": result.status, **result.data})
+        print_json(document)
     else:
-        print(result.text)
+        for line in lines:
+            print(line)
 
 
 def print_json(value: Any) -> None:

@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -46,62 +46,62 @@ def need_analysis() -> None:
         )
 
 
-class _Option(NamedTuple):
-    """An option for reading a trace; its flag is derived from its name."""
-
-    name: str
-    help: str
-    metavar: str | None = None
-    kind: Any = str | None
-    default: Any = None
-    panel: str = _PANEL
+def _foreign(help: str, metavar: str | None = None, *flags: str) -> Any:
+    return typer.Option(*flags, metavar=metavar, help=help, rich_help_panel=_PANEL)
 
 
-_OPTIONS = (
-    _Option("format", "Format of the source; default: detected from its content.", "FORMAT"),
-    _Option("time_unit", "Unit of times: s, ms, us, 100ns or ns."),
-    _Option("addr_unit", "Unit of offsets: byte, sector, 4k or a number of bytes."),
-    _Option("size_unit", "Unit of lengths: as for --addr-unit."),
-    _Option("write_flag", "The value that marks writes; 'all': each record of a CSV is a write."),
-    _Option("columns", "Columns of a CSV: time=0,op=3,offset=4,length=5,volume=1+2.", "MAP"),
-    _Option("only", "blktrace events: Q queued (default), C completed, D issued.", "ACTION"),
-    _Option("partial", "Accept a source that is truncated within a record.", None, bool, False),
-    _Option("skip_bad", "Skip malformed records.", None, bool, False),
-    _Option("scratch", "Folder for temporary files.", "FOLDER"),
-    _Option(
-        "align_shift",
-        "Added to each offset; 'auto': the best 4 KiB alignment.",
-        "BYTES",
-        str,
-        "0",
-        _FILTERS,
-    ),
-    _Option(
-        "dedup", "Drop block writes repeated within this time, e.g. 1s.", "TIME", panel=_FILTERS
-    ),
-    _Option("volume", "Read only this volume.", "NAME", panel=_FILTERS),
-)
+def _filter(help: str, metavar: str) -> Any:
+    return typer.Option(metavar=metavar, help=help, rich_help_panel=_FILTERS)
 
 
-def _parameter(option: _Option) -> inspect.Parameter:
-    flag = "--" + option.name.replace("_", "-")
-    info = typer.Option(
-        flag, metavar=option.metavar, help=option.help, rich_help_panel=option.panel
-    )
-    return inspect.Parameter(
-        option.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=option.default,
-        annotation=Annotated[option.kind, info],
-    )
-
-
-def _options(align_shift: str, dedup: str | None, **given: Any) -> ReadOptions:
-    """The given options, checked. `UsageError`."""
+def _options(
+    *,
+    format: Annotated[
+        str | None, _foreign("Format of the source; default: detected from its content.", "FORMAT")
+    ] = None,
+    time_unit: Annotated[str | None, _foreign("Unit of times: s, ms, us, 100ns or ns.")] = None,
+    addr_unit: Annotated[
+        str | None, _foreign("Unit of offsets: byte, sector, 4k or a number of bytes.")
+    ] = None,
+    size_unit: Annotated[str | None, _foreign("Unit of lengths: as for --addr-unit.")] = None,
+    write_flag: Annotated[
+        str | None, _foreign("The value that marks writes; 'all': each record of a CSV is a write.")
+    ] = None,
+    columns: Annotated[
+        str | None, _foreign("Columns of a CSV: time=0,op=3,offset=4,length=5,volume=1+2.", "MAP")
+    ] = None,
+    only: Annotated[
+        str | None,
+        _foreign("blktrace events: Q queued (default), C completed, D issued.", "ACTION"),
+    ] = None,
+    partial: Annotated[
+        bool, _foreign("Accept a source that is truncated within a record.", None, "--partial")
+    ] = False,
+    skip_bad: Annotated[bool, _foreign("Skip malformed records.", None, "--skip-bad")] = False,
+    scratch: Annotated[str | None, _foreign("Folder for temporary files.", "FOLDER")] = None,
+    align_shift: Annotated[
+        str, _filter("Added to each offset; 'auto': the best 4 KiB alignment.", "BYTES")
+    ] = "0",
+    dedup: Annotated[
+        str | None, _filter("Drop block writes repeated within this time, e.g. 1s.", "TIME")
+    ] = None,
+    volume: Annotated[str | None, _filter("Read only this volume.", "NAME")] = None,
+) -> ReadOptions:
+    """The options for reading a trace, as they are given. `UsageError`."""
     return ReadOptions(
+        format=format,
+        time_unit=time_unit,
+        addr_unit=addr_unit,
+        size_unit=size_unit,
+        write_flag=write_flag,
+        columns=columns,
+        only=only,
         align_shift="auto" if align_shift == "auto" else _shift(align_shift),
         dedup_s=0.0 if dedup is None else parse_duration(dedup),
-        **given,
+        volume=volume,
+        partial=partial,
+        skip_bad=skip_bad,
+        scratch=scratch,
     )
 
 
@@ -116,7 +116,7 @@ def _shift(text: str) -> int:
 def reads_traces(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options for reading to a command, which gets them as `options: ReadOptions`."""
     own = inspect.signature(command, eval_str=True).parameters
-    added = [_parameter(option) for option in _OPTIONS]
+    added = [*inspect.signature(_options, eval_str=True).parameters.values()]
     kept = [each for each in own.values() if each.name != "options"]
 
     @functools.wraps(command)

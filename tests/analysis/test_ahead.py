@@ -11,7 +11,7 @@ from mirrord.analysis.ahead import read_ahead
 
 
 def readers() -> int:
-    return sum(thread.name == "read-ahead" for thread in threading.enumerate())
+    return sum(thread.name.startswith("read-ahead") for thread in threading.enumerate())
 
 
 def test_same_items_in_order() -> None:

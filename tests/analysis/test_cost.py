@@ -13,8 +13,9 @@ from mirrord.analysis import cost
 from mirrord.analysis.assess import Terms
 from mirrord.analysis.cost import Choice, LossPrice, Prices, advise, pareto, parse_loss_price
 from mirrord.analysis.grids import NS, fixed
-from mirrord.analysis.numbers import Workload, Writes, from_replay
+from mirrord.analysis.numbers import Workload, from_replay
 from mirrord.analysis.replay import replay
+from mirrord.analysis.results import Writes
 from mirrord.core.errors import Refused, UsageError
 from mirrord.schedules.rates import parse_rates
 from mirrord.traces.generators import Sequential

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from mirrord.analysis import risk
 from mirrord.analysis.grids import NS
-from mirrord.analysis.numbers import Updates, Workload, Writes
+from mirrord.analysis.numbers import Updates, Workload
+from mirrord.analysis.results import Writes
 from mirrord.schedules.rates import parse_rates
 
 KIND = "active_map"

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import re
 
-from mirrord.system.native import TraceParser
 from mirrord.traces.formats.base import Format, Sample
 from mirrord.traces.formats.delimited import Layout, parser_of
 from mirrord.traces.model import Op
-from mirrord.traces.options import ReadOptions
 
 _LINE = re.compile(r"(\d+(?:\.\d*)?)[ \t]+\d+[ \t]+(\d+)[ \t]+(\d+)[ \t]+([0-9a-fA-F]+)")
 _ZERO_WRITES = (("0", Op.WRITE), ("1", Op.READ))
@@ -40,11 +38,13 @@ def _guess(sample: Sample) -> str | None:
 
 
 def _format(name: str, description: str, layout: Layout) -> Format:
-    def parser(_sample: Sample, options: ReadOptions) -> TraceParser:
-        return parser_of(layout, options)
-
     return Format(
-        name, description, lambda sample: _guess(sample) == name, parser, takes=_TAKES, unsure=True
+        name,
+        description,
+        lambda sample: _guess(sample) == name,
+        lambda _sample, options: parser_of(layout, options),
+        takes=_TAKES,
+        unsure=True,
     )
 
 

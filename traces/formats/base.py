@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
 
 from mirrord.system.native import TraceParser
 from mirrord.traces.options import ReadOptions
@@ -60,16 +59,3 @@ class Format:
     #: Whether a recording consists of several files next to each other.
     siblings: bool = False
     unsure: bool = False
-
-
-Epoch = Literal["unix", "windows"]
-
-
-def counted_from(epoch: Epoch) -> Callable[[Sample, TraceParser], int | None]:
-    """The rule for formats with absolute times."""
-    start = 0 if epoch == "unix" else FILETIME_EPOCH_NS
-
-    def rule(_sample: Sample, _parser: TraceParser) -> int | None:
-        return start
-
-    return rule

@@ -34,15 +34,13 @@ def _vscsi(version: int, record: int, at: int) -> Format:
         versions = [struct.unpack_from("<H", data, at + record * i)[0] >> 8 for i in range(count)]
         return set(versions) == {version}
 
-    def parser(_sample: Sample, options: ReadOptions) -> TraceParser:
-        return TraceParser.vscsi(version, options.skip_bad)
-
     what = "with response times" if version == 2 else "32 bytes per record"
-    return Format(f"vscsi{version}", f"VMware vscsiStats v{version} ({what})", matches, parser)
-
-
-def _blktrace_matches(sample: Sample) -> bool:
-    return len(sample.data) >= 48 and sample.data[:4] == b"\x07\x74\x61\x65"
+    return Format(
+        f"vscsi{version}",
+        f"VMware vscsiStats v{version} ({what})",
+        matches,
+        lambda _sample, options: TraceParser.vscsi(version, options.skip_bad),
+    )
 
 
 def _blktrace(_sample: Sample, options: ReadOptions) -> TraceParser:
@@ -52,14 +50,6 @@ def _blktrace(_sample: Sample, options: ReadOptions) -> TraceParser:
             "action A cannot be selected from blktrace files", hint="Use --only Q, C or D."
         )
     return TraceParser.blktrace(ACTIONS[letter])
-
-
-def _srt_matches(sample: Sample) -> bool:
-    return sample.data.startswith(b"$$TR_IOREC-1.3")
-
-
-def _srt(_sample: Sample, options: ReadOptions) -> TraceParser:
-    return TraceParser.srt(options.skip_bad)
 
 
 def _srt_epoch(sample: Sample, _parser: TraceParser) -> int | None:
@@ -77,10 +67,15 @@ def _srt_epoch(sample: Sample, _parser: TraceParser) -> int | None:
 FORMATS = (
     Format(
         "blktrace", "blktrace's binary files, one for each processor (Linux)",
-        _blktrace_matches, _blktrace, lambda _sample, parser: parser.epoch,
+        lambda sample: sample.data[:4] == b"\x07\x74\x61\x65" and len(sample.data) >= 48,
+        _blktrace, lambda _sample, parser: parser.epoch,
         takes=("only",), siblings=True,
     ),
-    Format("srt", "HP's SRT 1.3 (DiskSim: hpl)", _srt_matches, _srt, _srt_epoch),
+    Format(
+        "srt", "HP's SRT 1.3 (DiskSim: hpl)",
+        lambda sample: sample.data.startswith(b"$$TR_IOREC-1.3"),
+        lambda _sample, options: TraceParser.srt(options.skip_bad), _srt_epoch,
+    ),
     _vscsi(1, 32, 14),
     _vscsi(2, 40, 2),
 )  # fmt: skip

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from mirrord.core.errors import UsageError
 from mirrord.system.native import TraceParser
-from mirrord.traces.formats.base import Format, Sample, counted_from
+from mirrord.traces.formats.base import FILETIME_EPOCH_NS, Format, Sample
 from mirrord.traces.model import Op
 from mirrord.traces.options import ReadOptions, time_unit_ns, unit_bytes
 
@@ -79,12 +80,8 @@ def _flags(write: str) -> dict[str, Op]:
     return found
 
 
-def _like(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE)
-
-
 def _matcher(pattern: str, header: str | None = None) -> Callable[[Sample], bool]:
-    compiled = _like(pattern)
+    compiled = re.compile(pattern, re.IGNORECASE)
 
     def matches(sample: Sample) -> bool:
         if header is not None and any(line.startswith(header) for line in sample.lines):
@@ -103,16 +100,18 @@ def _format(
     layout: Layout,
     *,
     header: str | None = None,
-    absolute: str | None = None,
+    absolute: Literal["unix", "windows"] | None = None,
     takes: tuple[str, ...] = ("time_unit", "addr_unit", "size_unit"),
 ) -> Format:
-    def parser(_sample: Sample, options: ReadOptions) -> TraceParser:
-        return parser_of(layout, options)
-
-    made = Format(name, description, _matcher(pattern, header), parser, takes=takes)
-    if absolute is not None:
-        made = replace(made, epoch_ns=counted_from("windows" if absolute == "windows" else "unix"))
-    return made
+    start_ns = {"unix": 0, "windows": FILETIME_EPOCH_NS, None: None}[absolute]
+    return Format(
+        name,
+        description,
+        _matcher(pattern, header),
+        lambda _sample, options: parser_of(layout, options),
+        lambda _sample, _parser: start_ns,
+        takes,
+    )
 
 
 _ONE_WRITES = (("0", Op.READ), ("1", Op.WRITE))

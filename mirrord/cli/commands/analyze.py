@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mirrord.cli.output import Json, print_json
+from mirrord.cli.output import Json, answer
 from mirrord.cli.progress import ProgressLine
 from mirrord.cli.reading import reads_traces
 from mirrord.core.errors import Unsupported, UsageError
@@ -93,7 +93,24 @@ Currency = Annotated[str, typer.Option(help="Currency of the prices.", rich_help
 _INTERVALS = "1m,5m,15m,30m,1h,6h,12h,24h"
 
 
+@contextmanager
+def _extras() -> Iterator[None]:
+    """Report a missing package of an extra as an error."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("mirrord"):
+            raise
+        extra = "cluster" if (error.name or "").startswith(("dask", "distributed")) else "analysis"
+        raise Unsupported(
+            f"the package '{error.name}' is not installed",
+            why="the analysis needs it",
+            hint=f"Install the extra: pip install 'mirrord[{extra}]'.",
+        ) from None
+
+
 @reads_traces
+@_extras()
 def reduction(
     traces: Traces,
     options: ReadOptions,
@@ -111,16 +128,13 @@ def reduction(
 ) -> None:
     """Show what asynchronous mirrors transfer, by update interval (the paper's Figures 2, 3)."""
     given = locals()
+    from mirrord.analysis.reports.reduction import report
 
-    def made(workloads: list[Workload], terms: Terms) -> Report:
-        from mirrord.analysis.reports.reduction import report
-
-        return report(workloads)
-
-    _run(given, made)
+    _run(given, lambda workloads, _terms: report(workloads))
 
 
 @reads_traces
+@_extras()
 def risk(
     traces: Traces,
     options: ReadOptions,
@@ -143,16 +157,13 @@ def risk(
 ) -> None:
     """Show the link that mirrors need, the age of the copy, and the data lost at a failure."""
     given = locals()
+    from mirrord.analysis.reports.risk import report
 
-    def made(workloads: list[Workload], terms: Terms) -> Report:
-        from mirrord.analysis.reports.risk import report
-
-        return report(workloads, terms)
-
-    _run(given, made)
+    _run(given, report)
 
 
 @reads_traces
+@_extras()
 def compare(
     traces: Traces,
     options: ReadOptions,
@@ -182,55 +193,44 @@ def compare(
     """Compare synchronous, semi-synchronous and asynchronous mirrors by cost; recommend one."""
     given = locals()
     from mirrord.analysis.cost import Prices, parse_loss_price
+    from mirrord.analysis.reports.compare import report
 
     _finite(given, "price_link", "price_transfer", "price_space", "failures")
     if not currency.strip():
         raise UsageError("--currency is empty", hint="Give a name, for example --currency USD.")
     per_gib = parse_loss_price(price_lost, zone=zone)
     prices = Prices(price_link, price_transfer, price_space, per_gib, failures, currency)
-
-    def made(workloads: list[Workload], terms: Terms) -> Report:
-        from mirrord.analysis.reports.compare import report
-
-        return report(workloads, terms, prices)
-
-    _run(given, made)
+    _run(given, lambda workloads, terms: report(workloads, terms, prices))
 
 
 def _run(given: dict[str, Any], made: Callable[[list[Workload], Terms], Report]) -> None:
     """Replay the traces, make and write the report, print the conclusions."""
     out: Path | None = given["out"]
-    with _extras():
-        # Options and the output folder are checked before the work, which may take hours.
-        terms = _terms(given)
-        plan = _plan(given, terms)
-        if out is not None:
-            from mirrord.analysis.reports.save import check
-
-            check(out)
-        report = made(_workloads(given, plan), terms)
-        files: list[str] = []
-        if out is not None:
-            from mirrord import __version__
-            from mirrord.analysis.reports.save import save
-
-            files = save(report, out, version=__version__)
-    if given["as_json"]:
-        where = None if out is None else str(out)
-        summary = {
-            "status": "done",
-            "out": where,
-            "files": files,
-            "warnings": list(report.warnings),
-        }
-        print_json({**summary, "conclusions": list(report.conclusions), **report.data})
-        return
-    for line in report.conclusions:
-        print(line)
-    for line in report.warnings:
-        print(f"warning: {line}")
+    # Options and the output folder are checked before the work, which may take hours.
+    terms = _terms(given)
+    plan = _plan(given, terms)
     if out is not None:
-        print(f"Report: {out / report.kind}.html, and {len(files) - 1} files beside it")
+        from mirrord.analysis.reports.save import check
+
+        check(out)
+    report = made(_workloads(given, plan), terms)
+    files: list[str] = []
+    if out is not None:
+        from mirrord import __version__
+        from mirrord.analysis.reports.save import save
+
+        files = save(report, out, version=__version__)
+    summary = {
+        "status": "done",
+        "out": None if out is None else str(out),
+        "files": files,
+        "warnings": list(report.warnings),
+    }
+    lines = [*report.conclusions, *(f"warning: {line}" for line in report.warnings)]
+    if out is not None:
+        lines.append(f"Report: {out / report.kind}.html, and {len(files) - 1} files beside it")
+    document = {**summary, "conclusions": list(report.conclusions), **report.data}
+    answer(document, lines, as_json=given["as_json"])
 
 
 def _plan(given: dict[str, Any], terms: Terms) -> Plan:
@@ -333,22 +333,6 @@ def _schedules(given: dict[str, Any]) -> Iterator[tuple[str, Schedule]]:
         else:
             words = f"{rule} ({', '.join(windows)})" if windows else rule
             yield words, parse_schedule(rule, zone=given["zone"], windows=windows)
-
-
-@contextmanager
-def _extras() -> Iterator[None]:
-    """Report a missing package of an extra as an error."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("mirrord"):
-            raise
-        extra = "cluster" if (error.name or "").startswith(("dask", "distributed")) else "analysis"
-        raise Unsupported(
-            f"the package '{error.name}' is not installed",
-            why="the analysis needs it",
-            hint=f"Install the extra: pip install 'mirrord[{extra}]'.",
-        ) from None
 
 
 #: The commands of this group.

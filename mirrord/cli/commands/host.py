@@ -19,17 +19,16 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from mirrord.cli.output import Json, print_json, show
+from mirrord.admin import hosts
+from mirrord.admin.hosts import Allowed
+from mirrord.cli.output import Json, answer, show
 from mirrord.core.errors import MirrordError, Refused, Untrusted
+from mirrord.core.model import RemoteHost
 from mirrord.system import paths
-
-if TYPE_CHECKING:
-    from mirrord.admin.hosts import Allowed
-    from mirrord.core.model import RemoteHost
 
 Host = Annotated[str, typer.Argument(metavar="NAME", help="The host's name.")]
 Folders = list[str] | None
@@ -79,8 +78,6 @@ def add(
 
     May be run again, to continue or to change a setting.
     """
-    from mirrord.admin.hosts import Allowed
-
     wanted = {
         "address": address, "user": user, "port": port, "key": _absolute(key), "jump": jump,
         "transport": transport, "fingerprint": fingerprint,
@@ -91,8 +88,6 @@ def add(
 
 def _walk(name: str, wanted: dict[str, Any], allowed: Allowed, *, as_json: bool) -> None:
     """Step by step; what already exists is kept."""
-    from mirrord.admin import hosts
-
     found = paths.standard()
     say = (lambda _text: None) if as_json else print
     host = hosts.plan(found, name, wanted)
@@ -123,10 +118,8 @@ def _walk(name: str, wanted: dict[str, Any], allowed: Allowed, *, as_json: bool)
         error.add_note(f"once that is fixed: mirrord host check {name}")
         sys.stdout.flush()
         raise
-    if as_json:
-        print_json({"status": result.status, **facts, **result.data})
-    else:
-        print(f"5. {result.text}")
+    document = {"status": result.status, **facts, **result.data}
+    answer(document, [f"5. {result.text}"], as_json=as_json)
 
 
 def _again(name: str, wanted: dict[str, Any], allowed: Allowed) -> list[str]:
@@ -165,44 +158,40 @@ def _accepted(host: RemoteHost, shown: tuple[str, str], again: list[str]) -> str
 
 def listing(as_json: Json = False) -> None:
     """List the hosts."""
-    from mirrord.admin import hosts
-
     found = hosts.listing(paths.standard())
-    if as_json:
-        print_json({"hosts": [host._asdict() for host in found]})
-        return
-    if not found:
-        print("No hosts. Add one with 'mirrord host add NAME'.")
     width = max((len(host.name) for host in found), default=0)
-    for host in found:
-        login = f"{host.user}@{host.address}" if host.user else host.address
-        port = f" port {host.port}" if host.port else ""
-        jump = f" through {host.jump}" if host.jump else ""
-        print(f"{host.name:{width}}  {host.transport:7}  {login}{port}{jump}")
+    lines = [f"{host.name:{width}}  {host.transport:7}  {_reached(host)}" for host in found]
+    answer(
+        {"hosts": [host._asdict() for host in found]},
+        lines or ["No hosts. Add one with 'mirrord host add NAME'."],
+        as_json=as_json,
+    )
+
+
+def _reached(host: RemoteHost) -> str:
+    """`USER@ADDRESS port PORT through JUMP`."""
+    login = f"{host.user}@{host.address}" if host.user else host.address
+    port = f" port {host.port}" if host.port else ""
+    jump = f" through {host.jump}" if host.jump else ""
+    return f"{login}{port}{jump}"
 
 
 def check(name: Host, as_json: Json = False) -> None:
     """Connect to a host and report what it allows, or why that fails."""
-    from mirrord.admin import hosts
-
     show(hosts.check(paths.standard(), name), as_json=as_json)
 
 
 def remove(name: Host, as_json: Json = False) -> None:
     """Remove a host's settings; the key file is kept."""
-    from mirrord.admin import hosts
-
     found = paths.standard()
     file = hosts.remove(found, name)
-    if as_json:
-        print_json({"status": "done", "removed": str(file)})
-        return
-    print(f"The settings of '{name}' are removed.")
+    lines = [f"The settings of '{name}' are removed."]
     if (found.keys / name).exists():
-        print(
+        lines.append(
             f"The key is kept: {found.keys / name}. To revoke access, remove its line from "
             "authorized_keys there."
         )
+    answer({"status": "done", "removed": str(file)}, lines, as_json=as_json)
 
 
 #: The commands of this group.

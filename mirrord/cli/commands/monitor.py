@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from mirrord.cli.output import Json, print_json, running
+from mirrord.cli.output import Json, answer, running
 
 
 def monitor(
@@ -36,8 +36,5 @@ def monitor(
             verdict = judge(rows, up, service_runs=runs)
     except MirrordError as error:
         verdict = Verdict(3, f"MIRRORD UNKNOWN - {error}")
-    if as_json:
-        print_json(verdict._asdict())
-    else:
-        print(verdict.line)
+    answer(verdict._asdict(), [verdict.line], as_json=as_json)
     return verdict.status

@@ -18,26 +18,24 @@ from typing import Annotated, Any
 
 import typer
 
-from mirrord.cli.output import Json, print_json
+from mirrord.admin.pki import Authority
+from mirrord.cli.output import Json, answer
+from mirrord.config.peers import Peers
+from mirrord.system import paths
 
 Peer = Annotated[str, typer.Argument(metavar="NAME", help="A name for the peer.")]
 
 
 def init(as_json: Json = False) -> None:
     """Create this host's certificate authority, once."""
-    from mirrord.admin.pki import Authority
-    from mirrord.system import paths
-
     authority = Authority(paths.standard().pki)
     authority.init()
-    if as_json:
-        print_json({"folder": str(authority.folder)})
-        return
-    print(
+    lines = [
         f"The certificate authority of this host is in {authority.folder}. Keep ca.key there "
-        "secret: it can issue certificates for any peer."
-    )
-    print("Next: mirrord pki issue NAME --allow receive=/FOLDER")
+        "secret: it can issue certificates for any peer.",
+        "Next: mirrord pki issue NAME --allow receive=/FOLDER",
+    ]
+    answer({"folder": str(authority.folder)}, lines, as_json=as_json)
 
 
 def issue(
@@ -64,10 +62,6 @@ def issue(
     as_json: Json = False,
 ) -> None:
     """Issue a certificate for a peer; writes a bundle to copy to it."""
-    from mirrord.admin.pki import Authority
-    from mirrord.config.peers import Peers
-    from mirrord.system import paths
-
     places = paths.standard()
     made = Authority(places.pki).issue(
         name,
@@ -76,28 +70,26 @@ def issue(
         Peers(places.peers),
         append_only=append_only,
     )
-    if as_json:
-        print_json(_shown(made.peer) | {"file": str(made.file), "bundle": str(made.bundle)})
-        return
-    print(f"Carry {made.bundle} to the peer '{name}', over a secure channel, then delete it here.")
-    print(f'There, in hosts.d: transport = "tls", key = "/PATH/TO/{made.bundle.name}".')
-    print(f"To revoke access, delete {made.file}.")
+    lines = [
+        f"Carry {made.bundle} to the peer '{name}', over a secure channel, then delete it here.",
+        f'There, in hosts.d: transport = "tls", key = "/PATH/TO/{made.bundle.name}".',
+        f"To revoke access, delete {made.file}.",
+    ]
+    document = {**_shown(made.peer), "file": str(made.file), "bundle": str(made.bundle)}
+    answer(document, lines, as_json=as_json)
 
 
 def listing(as_json: Json = False) -> None:
     """List the peers that may connect over TLS, and their rights."""
-    from mirrord.config.peers import Peers
-    from mirrord.system import paths
-
     peers = Peers(paths.standard().peers)
     found = [peers.load(name) for name in peers.names()]
-    if as_json:
-        print_json({"peers": [_shown(peer) for peer in found]})
-        return
     width = max((len(peer.name) for peer in found), default=0)
-    for peer in found:
-        more = ", append-only" if peer.append_only else ""
-        print(f"{peer.name:{width}}  {', '.join(peer.allow)}{more}  {peer.fingerprint[:16]}")
+    lines = (
+        f"{peer.name:{width}}  {', '.join(peer.allow)}{', append-only' if peer.append_only else ''}"
+        f"  {peer.fingerprint[:16]}"
+        for peer in found
+    )
+    answer({"peers": [_shown(peer) for peer in found]}, lines, as_json=as_json)
 
 
 def _shown(peer: Any) -> dict[str, Any]:

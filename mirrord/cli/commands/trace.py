@@ -13,6 +13,7 @@ reading.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,7 +21,7 @@ import typer
 
 from mirrord.cli.commands.trace_generate import generate
 from mirrord.cli.commands.trace_record import record
-from mirrord.cli.output import Json, print_json
+from mirrord.cli.output import Json, answer
 from mirrord.cli.progress import ProgressLine
 from mirrord.cli.reading import Output, need_analysis, reads_traces
 from mirrord.cli.tracetext import described, row_text
@@ -52,11 +53,11 @@ def import_(
         "status": "done", "file": str(output), "stored_records": made.records,
         "align_shift_bytes": made.shift_bytes, **_document(made.facts, made.seen, made.findings),
     }  # fmt: skip
-    if as_json:
-        print_json(found)
-        return
-    print(described(made.facts, made.seen, made.findings))
-    print(f"{made.records:,} records are stored in {output}.")
+    lines = [
+        described(made.facts, made.seen, made.findings),
+        f"{made.records:,} records are stored in {output}.",
+    ]
+    answer(found, lines, as_json=as_json)
 
 
 @reads_traces
@@ -72,22 +73,18 @@ def info(traces: Sources, options: ReadOptions, as_json: Json = False) -> None:
             facts, seen, findings, handled = inspect_stored(traces, options, line.reading)
         else:
             facts, seen, findings = inspect_source(traces, options, line.reading)
-    if as_json:
-        print_json({**_document(facts, seen, findings), "source_findings": handled})
-        return
-    print(described(facts, seen, findings, handled))
+    document = {**_document(facts, seen, findings), "source_findings": handled}
+    answer(document, [described(facts, seen, findings, handled)], as_json=as_json)
 
 
 def _document(facts: Any, seen: Any, findings: Any) -> dict[str, Any]:
     """Facts, numbers and findings for `--json`."""
-    from dataclasses import asdict
-
     return {
         **asdict(facts),
         "volumes": list(facts.volumes),
-        **seen.as_dict(),
+        **asdict(seen),
         "span_s": seen.span_s,
-        "findings": [each.as_dict() for each in findings],
+        "findings": [asdict(each) for each in findings],
     }
 
 
@@ -102,11 +99,8 @@ def head(
     from mirrord.traces.importing import first_records
 
     facts, rows = first_records(trace, options, count)
-    if as_json:
-        print_json({"name": facts.name, "format": facts.source_format, "records": rows})
-        return
-    for row in rows:
-        print(row_text(row))
+    document = {"name": facts.name, "format": facts.source_format, "records": rows}
+    answer(document, map(row_text, rows), as_json=as_json)
 
 
 @reads_traces
@@ -140,22 +134,18 @@ def convert(
         else:
             made = import_trace([source], target, options, progress=line.reading)
             written = Written(made.records)
-    left = sum(written.left_out.values())
-    if as_json:
-        print_json(
-            {
-                "status": "done",
-                "file": str(target),
-                "format": kind,
-                "records": written.records,
-                "left_out": written.left_out,
-            }
-        )
-        return
-    print(f"{written.records:,} records written to {target} as {kind}.")
-    if left:
+    lines = [f"{written.records:,} records written to {target} as {kind}."]
+    if left := sum(written.left_out.values()):
         each = ", ".join(f"{count:,} {name}" for name, count in written.left_out.items())
-        print(f"{left:,} records left out, which {kind} cannot represent: {each}.")
+        lines.append(f"{left:,} records left out, which {kind} cannot represent: {each}.")
+    document = {
+        "status": "done",
+        "file": str(target),
+        "format": kind,
+        "records": written.records,
+        "left_out": written.left_out,
+    }
+    answer(document, lines, as_json=as_json)
 
 
 @reads_traces
@@ -187,17 +177,14 @@ def merge(
             for each in traces
         ]
         made = merge_traces(opened, output, align=align, same_volumes=same_volumes, name=name)
-    if as_json:
-        print_json(
-            {
-                "status": "done",
-                "file": str(output),
-                "records": made.records,
-                "volumes": list(made.facts.volumes),
-            }
-        )
-    else:
-        print(f"{made.records:,} records of {len(traces)} traces are stored in {output}.")
+    document = {
+        "status": "done",
+        "file": str(output),
+        "records": made.records,
+        "volumes": list(made.facts.volumes),
+    }
+    text = f"{made.records:,} records of {len(traces)} traces are stored in {output}."
+    answer(document, [text], as_json=as_json)
 
 
 @reads_traces
@@ -214,7 +201,6 @@ def slice_(
 ) -> None:
     """Write a part of a trace to a new one: a span of time, or one volume (--volume)."""
     from mirrord.traces.reading import filter_trace, is_stored, open_trace
-    from mirrord.traces.store import TraceFile
     from mirrord.traces.writing import check_apart
 
     if not is_stored(trace):  # (a stored trace may be replaced by its slice)
@@ -236,24 +222,20 @@ def slice_(
                 f"{format_duration(last_ns / 1e9)}.",
             )
         made = filter_trace(
-            TraceFile(opened.path),
+            opened,
             output,
             ReadOptions(),
             begin_ns=None if begin_s is None else round(begin_s * 1e9),
             end_ns=None if end_s is None else round(end_s * 1e9),
         )
-    if as_json:
-        print_json(
-            {
-                "status": "done",
-                "file": str(output),
-                "records": made.records,
-                "first_ns": made.first_ns,
-                "last_ns": made.last_ns,
-            }
-        )
-    else:
-        print(f"{made.records:,} records are stored in {output}.")
+    document = {
+        "status": "done",
+        "file": str(output),
+        "records": made.records,
+        "first_ns": made.first_ns,
+        "last_ns": made.last_ns,
+    }
+    answer(document, [f"{made.records:,} records are stored in {output}."], as_json=as_json)
 
 
 def formats(as_json: Json = False) -> None:
@@ -261,23 +243,13 @@ def formats(as_json: Json = False) -> None:
     need_analysis()
     from mirrord.traces.formats import FORMATS
 
-    if as_json:
-        print_json(
-            {
-                "formats": [
-                    {
-                        "name": each.name,
-                        "description": each.description,
-                        "options": list(each.takes),
-                    }
-                    for each in FORMATS.values()
-                ]
-            }
-        )
-        return
+    found = [
+        {"name": each.name, "description": each.description, "options": list(each.takes)}
+        for each in FORMATS.values()
+    ]
     width = max(map(len, FORMATS))
-    for each in FORMATS.values():
-        print(f"{each.name:{width}}  {each.description}")
+    lines = (f"{each.name:{width}}  {each.description}" for each in FORMATS.values())
+    answer({"formats": found}, lines, as_json=as_json)
 
 
 #: The commands of this group.

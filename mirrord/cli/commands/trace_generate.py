@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mirrord.cli.output import Json, print_json
+from mirrord.cli.output import Json, answer
 from mirrord.cli.progress import ProgressLine
 from mirrord.cli.reading import Output, need_analysis
 from mirrord.core.errors import UsageError
@@ -54,31 +54,31 @@ def generate(
             done, all_of_it = writer.records * BLOCK, workload.records * BLOCK
             line.reading(facts.name, done, all_of_it, writer.records)
     shares = {s: workload.share(s) for s in _answered(kind, duration_s)}
-    if as_json:
-        print_json(
-            {
-                "status": "done",
-                "file": str(output),
-                "records": workload.records,
-                "volumes": list(facts.volumes),
-                "known": [
-                    {
-                        "seconds": seconds,
-                        "percent": {
-                            "update_in_place": 100 * share.update_in_place,
-                            "active_map": 100 * share.active_map,
-                        },
-                    }
-                    for seconds, share in shares.items()
-                ],
-            }
-        )
-        return
-    print(f"{workload.records:,} records are stored in {output}.")
-    for seconds, share in shares.items():
-        print(
+    known = [
+        {
+            "seconds": seconds,
+            "percent": {
+                "update_in_place": 100 * share.update_in_place,
+                "active_map": 100 * share.active_map,
+            },
+        }
+        for seconds, share in shares.items()
+    ]
+    document = {
+        "status": "done",
+        "file": str(output),
+        "records": workload.records,
+        "volumes": list(facts.volumes),
+        "known": known,
+    }
+    lines = [
+        f"{workload.records:,} records are stored in {output}.",
+        *(
             f"every {format_duration(seconds)}: {100 * share.active_map:.1f} % of all block writes"
-        )
+            for seconds, share in shares.items()
+        ),
+    ]
+    answer(document, lines, as_json=as_json)
 
 
 def _workload(

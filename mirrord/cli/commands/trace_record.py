@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mirrord.cli.output import Json, print_json
+from mirrord.cli.output import Json, answer
 from mirrord.cli.progress import ProgressLine
 from mirrord.cli.reading import Output, need_analysis
 from mirrord.core.units import format_size, parse_duration
@@ -54,11 +54,7 @@ def record(
         found = recording.record(what, wanted, progress.numbers, _note)
     finally:
         progress.end()
-    if as_json:
-        print_json(found)
-        return
-    for line in _lines(found):
-        print(line)
+    answer(found, _lines(found), as_json=as_json)
 
 
 def _note(sentence: str) -> None:

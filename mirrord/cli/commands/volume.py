@@ -21,7 +21,8 @@ from typing import Annotated
 
 import typer
 
-from mirrord.cli.output import Json, print_json
+from mirrord.admin import volumes
+from mirrord.cli.output import Json, answer
 from mirrord.cli.progress import ProgressLine
 from mirrord.core.errors import NotFound
 from mirrord.core.units import format_size, parse_size
@@ -44,31 +45,25 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Create an empty volume; space is allocated as it is written."""
-    from mirrord.admin import volumes
-
     made = volumes.create(volume, parse_size(size))
-    if as_json:
-        print_json(made)
-    else:
-        print(f"The volume {volume} ({format_size(made['size_bytes'])}) was created.")
+    line = f"The volume {volume} ({format_size(made['size_bytes'])}) was created."
+    answer(made, [line], as_json=as_json)
 
 
 def info(volume: Volume, as_json: Json = False) -> None:
     """Show information about a volume."""
-    from mirrord.admin import volumes
-
     found = volumes.info(volume)
-    if as_json:
-        print_json(found)
-        return
-    print(f"{found['path']}: {found['role']}")
-    print(f"  size         {format_size(found['size_bytes'])}")
-    print(f"  in use       {format_size(found['allocated_bytes'])}")
-    print(f"  on disk      {format_size(found['disk_bytes'])}")
-    print(f"  snapshots    {found['snapshots']}")
-    print(f"  identity     {found['identity']}")
+    lines = [
+        f"{found['path']}: {found['role']}",
+        f"  size         {format_size(found['size_bytes'])}",
+        f"  in use       {format_size(found['allocated_bytes'])}",
+        f"  on disk      {format_size(found['disk_bytes'])}",
+        f"  snapshots    {found['snapshots']}",
+        f"  identity     {found['identity']}",
+    ]
     if found["mirror_id"]:
-        print(f"  mirror       {found['mirror_id']}")
+        lines.append(f"  mirror       {found['mirror_id']}")
+    answer(found, lines, as_json=as_json)
 
 
 def read(
@@ -80,8 +75,6 @@ def read(
     snapshot: Snapshot = None,
 ) -> None:
     """Write the content to standard output."""
-    from mirrord.admin import volumes
-
     wanted = None if length is None else parse_size(length)
     for piece in volumes.read(volume, parse_size(offset), wanted, snapshot):
         sys.stdout.buffer.write(piece)
@@ -96,8 +89,6 @@ def write(
     ] = "-",
 ) -> None:
     """Write standard input, or a file, to the volume; durable on return."""
-    from mirrord.admin import volumes
-
     if source == "-":
         length = volumes.write(volume, parse_size(offset), sys.stdin.buffer)
     else:
@@ -112,8 +103,6 @@ def trim(
     length: Annotated[str, typer.Option("--length", help="Length.")],
 ) -> None:
     """Discard a range: it reads as zeroes and its space is freed."""
-    from mirrord.admin import volumes
-
     volumes.trim(volume, parse_size(offset), parse_size(length))
     print(f"{format_size(parse_size(length))} trimmed in {volume}.")
 
@@ -124,8 +113,6 @@ def take_snapshot(
     delete: Annotated[bool, typer.Option("--delete", help="Delete this snapshot instead.")] = False,
 ) -> None:
     """Take a user snapshot, or delete one."""
-    from mirrord.admin import volumes
-
     if delete:
         volumes.delete_snapshot(volume, name)
         print(f"The snapshot {name} of {volume} is deleted.")
@@ -136,15 +123,13 @@ def take_snapshot(
 
 def snapshots(volume: Volume, as_json: Json = False) -> None:
     """List all snapshots of a volume, oldest first."""
-    from mirrord.admin import volumes
-
     found = volumes.snapshots(volume)
-    if as_json:
-        print_json({"snapshots": found})
-        return
-    for entry in found:
-        taken = datetime.fromtimestamp(entry["taken_ns"] / 1e9, UTC).astimezone()
-        print(f"{taken:%Y-%m-%d %H:%M:%S}  {entry['kind']:9}  {entry['name']}")
+    lines = (
+        f"{datetime.fromtimestamp(entry['taken_ns'] / 1e9, UTC).astimezone():%Y-%m-%d %H:%M:%S}  "
+        f"{entry['kind']:9}  {entry['name']}"
+        for entry in found
+    )
+    answer({"snapshots": found}, lines, as_json=as_json)
 
 
 def import_(
@@ -155,8 +140,6 @@ def import_(
     tar: Annotated[bool, typer.Option("--tar", help="SOURCE is a tar stream.")] = False,
 ) -> None:
     """Replace the content with a raw image, or with a tar stream of a folder."""
-    from mirrord.admin import volumes
-
     what = sys.stdin.buffer if source == "-" else _existing(source)
     length = volumes.import_(volume, what, tar=tar)
     print(f"{format_size(length)} imported into {volume}.")
@@ -171,33 +154,24 @@ def export(
     tar: Annotated[bool, typer.Option("--tar", help="Export the imported tar stream.")] = False,
 ) -> None:
     """Write the content as a sparse raw image, or unpack the stored tar stream."""
-    from mirrord.admin import volumes
-
     length = volumes.export(volume, target, snapshot=snapshot, tar=tar)
     print(f"{format_size(length)} exported to {target}.")
 
 
 def promote(volume: Volume) -> None:
     """Make the destination of a deleted mirror a writable volume."""
-    from mirrord.admin import volumes
-
     volumes.promote(volume)
     print(f"{volume} is a live volume.")
 
 
 def check(volume: Volume, as_json: Json = False) -> None:
     """Verify every block and map, read-only; exit status 1 if damaged."""
-    from mirrord.admin import volumes
-
     with ProgressLine(quiet=as_json) as progress:
         found = volumes.check(volume, progress.verifying)
-    if as_json:
-        print_json(found)
-    else:
-        for finding in found["findings"]:
-            print(finding)
-        verdict = f"{len(found['findings'])} findings" if found["findings"] else "no errors"
-        print(f"{volume}: {found['images']} images, {found['blocks']} blocks verified: {verdict}.")
+    verdict = f"{len(found['findings'])} findings" if found["findings"] else "no errors"
+    verified = f"{found['images']} images, {found['blocks']} blocks verified"
+    lines = [*found["findings"], f"{volume}: {verified}: {verdict}."]
+    answer(found, lines, as_json=as_json)
     if found["findings"]:
         raise typer.Exit(1)
 

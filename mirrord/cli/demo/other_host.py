@@ -77,10 +77,9 @@ class OtherHost:
         self.address = self._there
 
     def _start(self, sshd: str) -> None:
-        if not self.port:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                self.port = free.getsockname()[1]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
         config = self._folder / "sshd_config"
         config.write_text(
             f"ListenAddress {self.address}:{self.port}\nHostKey {self._folder}/host_key\n"

@@ -10,7 +10,6 @@ import shutil
 import sys
 import tarfile
 from pathlib import Path
-from typing import Protocol
 
 from mirrord.core.errors import IoFailed, MirrordError
 from mirrord.system import command
@@ -19,32 +18,6 @@ FILES = 3000
 _IMAGE_BYTES = 3 << 30
 _BIG_BYTES = 512 << 20
 _TIMEOUT_S = 120.0
-
-
-class Place(Protocol):
-    """A source with files in it and room for a destination."""
-
-    story: str
-    source: str
-    destination: str
-
-    def fill(self) -> str:
-        """Give the source its first content; says what it is."""
-
-    def change(self, number: int) -> str:
-        """A round of changes at the source; says what they are."""
-
-    def change_much(self) -> str:
-        """So many changes that a transfer takes a while."""
-
-    def write_at_destination(self) -> str:
-        """After a break: work at the destination."""
-
-    def view(self) -> str:
-        """A digest of what the destination shows."""
-
-    def close(self) -> None:
-        """Remove everything."""
 
 
 def open_place(folder: Path) -> Place:
@@ -216,3 +189,7 @@ class BlockPlace:
     @staticmethod
     def _volume(*words: str) -> str:
         return must(sys.executable, "-m", "mirrord", "volume", *words)
+
+
+#: A source with files in it and room for a destination. What changes one says what it did.
+Place = BtrfsPlace | BlockPlace

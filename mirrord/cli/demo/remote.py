@@ -88,17 +88,12 @@ class RemoteStory(Story):
     def cut(self) -> None:
         """A transfer goes on by itself after its connection was cut."""
         say(f"A large change ({self.place.change_much()}); its transfer loses the connection.")
-        running = self.start("update", "home")
-        try:
+        with self.background("update", "home") as running:
             self.wait_for_progress()
             self.host.cut()
             print("\n# (cut: the agent on the other host was killed)", flush=True)
             if running.wait(timeout=TIMEOUT_S) != 0:
                 raise IoFailed("the demo's update did not continue after the connection was cut")
-        finally:
-            if running.poll() is None:
-                running.terminate()
-                running.wait(timeout=TIMEOUT_S)
         say("It reconnected and resumed from the data already stored there, without a command:")
         self.run("history", "home")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from mirrord.cli.demo.places import Place, open_place
@@ -64,16 +65,11 @@ class Story:
         """A transfer that is ended in its middle shows nothing."""
         say(f"A large change ({self.place.change_much()}), and an abort during the transfer.")
         before = self.place.view()
-        running = self.start("update", "home")
-        try:
+        with self.background("update", "home") as running:
             self.wait_for_progress()
             self.run("status")
             self.run("abort", "home")
             running.wait(timeout=TIMEOUT_S)
-        finally:
-            if running.poll() is None:
-                running.terminate()
-                running.wait(timeout=TIMEOUT_S)
         unchanged(before, self.place.view())
         say("The destination shows what it showed before. The next update completes the transfer:")
         self.run("update", "home")
@@ -88,8 +84,7 @@ class Story:
         top, table, rest = text.partition("[site.")
         definition.write_text(top + lines + table + rest, encoding="utf-8")
         print('\n$ grep -E \'schedule|rpo\' home.toml\n  schedule = "every 1s"\n  rpo = "10s"')
-        serving = self.start("daemon")
-        try:
+        with self.background("daemon"):
             self.wait_until(lambda: (self.folder / "mirrord/run/control.sock").exists())
             self.run("schedule", "next", "home", "--count", "3")
             before = self.shown()
@@ -97,9 +92,6 @@ class Story:
             self.wait_until(lambda: self.shown() != before)
             self.run("status", "home")
             self.run("monitor")
-        finally:
-            serving.terminate()
-            serving.wait(timeout=TIMEOUT_S)
 
     def shown(self) -> str:
         """The name of the snapshot that the destination shows."""
@@ -155,15 +147,22 @@ class Story:
                 pass
             clock.sleep_s(0.01)
 
-    def start(self, *words: str) -> command.Process:
-        """Start a command that goes on while the story does."""
+    @contextmanager
+    def background(self, *words: str) -> Iterator[command.Process]:
+        """A command that goes on while the story does, and is ended after that."""
         print(f"\n$ mirrord {' '.join(words)} &", flush=True)
-        return command.start(
+        running = command.start(
             [sys.executable, "-m", "mirrord", *words],
             stdin=command.NO_INPUT,
             stderr=command.NO_INPUT,
             environment=self.environment,
         )
+        try:
+            yield running
+        finally:
+            if running.poll() is None:
+                running.terminate()
+                running.wait(timeout=TIMEOUT_S)
 
 
 def say(text: str) -> None:
