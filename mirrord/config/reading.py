@@ -13,7 +13,7 @@ from mirrord.config import members, strict
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import ConfigError, MirrordError, UsageError
 from mirrord.core.model import Definition, Endpoint, HookCommands, Pace, Promise, Timing
-from mirrord.core.names import check_mirror_name, check_site_name, nearest
+from mirrord.core.names import check_mirror_name, check_site_name, did_you_mean
 
 KEEP_MAX = 10_000
 #: The kind of a ZFS endpoint with its descendants.
@@ -58,12 +58,6 @@ def _policy(value: Any) -> str:
     if value != "async":
         raise ValueError('the only supported policy is "async"')
     return str(value)
-
-
-def _boolean(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("expected true or false")
-    return value
 
 
 def _patterns(value: Any) -> tuple[str, ...]:
@@ -124,7 +118,7 @@ _SITE: strict.Keys = {
 }
 _KEYS: strict.Keys = {
     "id": _identity,
-    "recursive": _boolean,
+    "recursive": strict.boolean,
     "policy": _policy,
     **_SETTINGS,
     "site": {"*": _SITE},
@@ -144,7 +138,7 @@ _OLD_KEYS: strict.Keys = {
 }
 OLD_FORM: strict.Keys = {
     "id": _identity,
-    "recursive": _boolean,
+    "recursive": strict.boolean,
     "policy": _policy,
     **_SETTINGS,
     **_OLD_KEYS,
@@ -249,11 +243,10 @@ class _Reader:
     def _check_known(self, name: str, table: str) -> None:
         if name in self._sites:
             return
-        near = nearest(name, self._sites)
         raise ConfigError(
             f"'{table}.{name}' is not a site",
             where=self._where(name, table),
-            hint=f"Did you mean '{near[0]}'?" if near else f"Sites: {', '.join(self._sites)}.",
+            hint=did_you_mean(name, self._sites, f"Sites: {', '.join(self._sites)}."),
         )
 
     def _directed(self, source: str) -> Definition:

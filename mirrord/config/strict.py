@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mirrord.core.errors import ConfigError, MirrordError, UsageError
-from mirrord.core.names import nearest
+from mirrord.core.names import did_you_mean
 
 #: key -> a function that converts its value (raises ValueError with what is expected, or a
 #: MirrordError), or the keys of a table.
@@ -43,6 +43,13 @@ def program(value: Any) -> tuple[str, ...]:
             "the absolute path first, no shell"
         )
     return tuple(value)
+
+
+def boolean(value: Any) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise ValueError("expected true or false")
+    return value
 
 
 def integer(low: int, high: int) -> Callable[[Any], int]:
@@ -156,8 +163,7 @@ def _table(
         check = keys.get(key) or keys.get("*")
         shown = f"{table}.{key}" if table else key
         if check is None:
-            near = nearest(key, keys)
-            hint = f"Did you mean '{near[0]}'?" if near else f"Known keys: {', '.join(keys)}."
+            hint = did_you_mean(key, keys, f"Known keys: {', '.join(keys)}.")
             if key in top:
                 hint = f"'{key}' belongs at the top of the file, above the first table."
             raise ConfigError(f"unknown key '{shown}'", where=where_of(key, table), hint=hint)

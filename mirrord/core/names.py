@@ -38,6 +38,12 @@ def nearest(word: str, known: Iterable[str]) -> list[str]:
     return get_close_matches(word, list(known), n=1)
 
 
+def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
+    """The hint for an unknown word: the known one that was probably meant, else `otherwise`."""
+    near = nearest(word, known)
+    return f"Did you mean '{near[0]}'?" if near else otherwise
+
+
 def snapshot_name(mirror_id: str, taken_at_ns: int, sequence: int) -> str:
     """`mirrord.<mirror id>.<UTC time>Z.<sequence>`: for people; no decision depends on it."""
     moment = datetime.fromtimestamp(taken_at_ns // 1_000_000_000, UTC)

@@ -10,7 +10,6 @@ from mirrord.core.errors import MirrordError, NotFound
 from mirrord.core.model import Delta, Role, Snapshot, VolumeFacts
 from mirrord.core.records import AlarmKind, FailureRecord, Finding, Level, TransferRecord
 from mirrord.core.reports import (
-    ChangedFile,
     DeltaReport,
     History,
     SnapshotCopy,
@@ -321,9 +320,6 @@ def _delta_to_now(mirror: Mirror, base: Snapshot | None, *, states: bool, files:
 
 
 def _delta_report(mirror: Mirror, base: Snapshot | None, found: Delta) -> DeltaReport:
-    changes = None
-    if found.changes is not None:
-        changes = tuple(ChangedFile(*change) for change in found.changes)
     return DeltaReport(
         name=mirror.name,
         base=base.name if base else None,
@@ -333,7 +329,7 @@ def _delta_report(mirror: Mirror, base: Snapshot | None, found: Delta) -> DeltaR
         send_bytes=found.send_bytes,
         exact=found.exact,
         rate_bytes_s=_usual_rate(mirror),
-        changes=changes,
+        changes=found.changes,
     )
 
 

@@ -8,7 +8,6 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,8 +30,8 @@ class Holder(NamedTuple):
     shared: bool = False
 
     def __str__(self) -> str:
-        since = datetime.fromtimestamp(self.since_ns / 1e9, UTC).astimezone()
-        return f"process {self.pid} ({self.purpose}) since {since:%Y-%m-%d %H:%M:%S}"
+        since = clock.format_moment(self.since_ns)
+        return f"process {self.pid} ({self.purpose}) since {since}"
 
 
 _shared = False

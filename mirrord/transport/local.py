@@ -99,42 +99,22 @@ class ProcessStream(SocketStream):
 
 def open_unix(path: str | Path, *, timeout_s: float = 10.0) -> SocketStream:
     """A connection to the unix socket at `path`; `Unreachable`, `PermissionMissing`."""
-    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connected.settimeout(timeout_s)
-        with sockets.address(Path(path)) as address:
-            connected.connect(address)
-        connected.settimeout(None)
+        connected = sockets.connected(Path(path), timeout_s=timeout_s)
+    except PermissionError as error:
+        raise PermissionMissing(
+            f"no permission to use the socket {path}",
+            why=error.strerror or str(error),
+            hint="Run it as root, or as the user of the program that listens there.",
+        ) from None
     except OSError as error:
-        connected.close()
-        if isinstance(error, PermissionError):
-            raise PermissionMissing(
-                f"no permission to use the socket {path}",
-                why=error.strerror or str(error),
-                hint="Run it as root, or as the user of the program that listens there.",
-            ) from None
         raise Unreachable(
             f"nothing listens on the socket {path}",
             why=error.strerror or str(error),
             hint="Start the program that listens there, or correct the address in hosts.d.",
         ) from None
+    connected.settimeout(None)
     return SocketStream(connected, str(path))
-
-
-def open_process(
-    arguments: Sequence[str],
-    *,
-    peer: str = "",
-    environment: Mapping[str, str] | None = None,
-    hint: str = "Install it, or correct its path.",
-) -> ProcessStream:
-    """Start a program and communicate with it; closing the stream kills it and its session.
-
-    peer: the name of the other end, "" for the program's. environment: variables set in addition
-    to those of this process. `Unsupported` with `hint` when there is no such program.
-    """
-    ours, process = spawn(arguments, environment=environment, hint=hint)
-    return ProcessStream(ours, process, peer or os.path.basename(arguments[0]))
 
 
 def spawn(
