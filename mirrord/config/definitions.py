@@ -17,14 +17,12 @@ from mirrord.core.names import check_mirror_name, did_you_mean
 from mirrord.system import files
 
 
-def _not_recorded(_mirror_id: str) -> str:
-    return ""
-
-
 class Definitions:
     """The folder of definitions."""
 
-    def __init__(self, folder: Path, source_of: Callable[[str], str] = _not_recorded) -> None:
+    def __init__(
+        self, folder: Path, source_of: Callable[[str], str] = lambda _mirror_id: ""
+    ) -> None:
         """source_of: the source site of the mirror with that id; "" when none is recorded, which
         means the first site in the file.
         """

@@ -22,32 +22,12 @@ TRANSPORTS = ("ssh", "openssh", "tls", "unix")
 SOCKETS_MAX = 64
 
 
-def fingerprint(value: Any) -> str:
-    """A host key's fingerprint, as `ssh-keygen -l` shows it."""
-    if not re.fullmatch(r"SHA256:[A-Za-z0-9+/]{43}", strict.text(value)):
-        raise ValueError("expected a fingerprint as 'ssh-keygen -l' shows it: SHA256:…")
-    return str(value)
-
-
 def address(value: Any) -> str:
     """A host's name or IP address, or the path of a socket."""
     found = strict.text(value).strip("[]")
     if re.search(r"[\s\0@]", found) or found.startswith("-"):
         raise ValueError("expected the name or the IP address of a host, and nothing else")
     return found
-
-
-def user(value: Any) -> str:
-    """A user's name."""
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+@-]*", strict.text(value)):
-        raise ValueError("expected the name of a user")
-    return str(value)
-
-
-def _key(value: Any) -> str:
-    if not strict.text(value).startswith(("/", "~")):
-        raise ValueError("expected the absolute path of a private key file")
-    return str(value)
 
 
 def _command(value: Any) -> tuple[str, ...]:
@@ -70,10 +50,13 @@ def _compress(value: Any) -> str:
 _KEYS: strict.Keys = {
     "address": address,
     "port": strict.integer(1, 65535),
-    "user": user,
+    "user": strict.matching(r"[A-Za-z0-9_][A-Za-z0-9_.+@-]*", "expected the name of a user"),
     "transport": strict.one_of(*TRANSPORTS),
-    "key": _key,
-    "fingerprint": fingerprint,
+    "key": strict.matching(r"(?s)[/~].*", "expected the absolute path of a private key file"),
+    "fingerprint": strict.matching(
+        r"SHA256:[A-Za-z0-9+/]{43}",
+        "expected a fingerprint as 'ssh-keygen -l' shows it: SHA256:…",
+    ),
     "jump": strict.text,
     "command": _command,
     "data": strict.one_of("auto", "ssh"),

@@ -51,10 +51,6 @@ def check_allowed(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _allow(value: Any) -> tuple[str, ...]:
-    return check_allowed(strict.texts(value))
-
-
 def _fingerprint(value: Any) -> str:
     found = strict.text(value).lower()
     if len(found) != 64 or set(found) - set("0123456789abcdef"):
@@ -62,7 +58,11 @@ def _fingerprint(value: Any) -> str:
     return found
 
 
-_KEYS: strict.Keys = {"fingerprint": _fingerprint, "allow": _allow, "append_only": strict.boolean}
+_KEYS: strict.Keys = {
+    "fingerprint": _fingerprint,
+    "allow": lambda value: check_allowed(strict.texts(value)),
+    "append_only": strict.boolean,
+}
 
 
 class Peers:

@@ -12,7 +12,7 @@ from typing import Any
 from mirrord.config import members, strict
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import ConfigError, MirrordError, UsageError
-from mirrord.core.model import Definition, Endpoint, HookCommands, Pace, Promise, Timing
+from mirrord.core.model import Definition, Endpoint, HookCommands, Member, Pace, Promise, Timing
 from mirrord.core.names import check_mirror_name, check_site_name, did_you_mean
 
 KEEP_MAX = 10_000
@@ -23,10 +23,7 @@ KEEP_AS_SOURCE = 2
 KEEP_AS_DESTINATION = 10
 
 
-def _identity(value: Any) -> str:
-    if not re.fullmatch(r"[0-9a-z]{1,32}", strict.text(value)):
-        raise ValueError("an id is 1 to 32 digits and lower-case letters")
-    return str(value)
+_identity = strict.matching(r"[0-9a-z]{1,32}", "an id is 1 to 32 digits and lower-case letters")
 
 
 def keep(value: Any) -> int | str:
@@ -260,7 +257,9 @@ class _Reader:
             **{name: site["keep"] for name, site in self._sites.items() if "keep" in site},
             **override.get("keep", {}),
         }
-        found = members.directed(values.get("member", ()), source, destination)
+        found = tuple(
+            Member(name, ends[source], ends[destination]) for name, ends in values.get("member", ())
+        )
         ends = (
             (found[0].source, found[0].destination)
             if found

@@ -87,6 +87,17 @@ def duration(value: Any) -> float:
     return seconds
 
 
+def matching(pattern: str, otherwise: str) -> Callable[[Any], str]:
+    """A string that all of the pattern matches; `otherwise` says what is expected."""
+
+    def check(value: Any) -> str:
+        if not re.fullmatch(pattern, text(value)):
+            raise ValueError(otherwise)
+        return str(value)
+
+    return check
+
+
 def one_of(*words: str) -> Callable[[Any], str]:
     """One of these words."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -115,7 +114,7 @@ class Daemon:
             if self.scheduler.stopping:
                 return
             known = await self.workers.probe(read_all)
-        await self._watch.begin()
+        await self._guard.begin(*await self.ledger.begin())
         self.timers.start()
         self._define(known)
         self._watch.start()
@@ -350,7 +349,7 @@ class Daemon:
             return False
         schedule = watched.schedule
         objective_s = watched.definition.promise.rpo_s or (schedule.lag_s if schedule else None)
-        left_s = running.verb(os.getpid()).progress.left_s
+        left_s = running.verb().progress.left_s
         return judge_lag(watched.lag_s(), objective_s, left_s=left_s).at_risk
 
     # The API (mirrord.control.server.Backend)

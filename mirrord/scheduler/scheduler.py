@@ -403,23 +403,18 @@ class Scheduler:
     def view(self, name: str) -> View:
         """What alarms are judged by."""
         watched = self.mirrors[name]
-        promise, standing = watched.definition.promise, watched.standing
-        quiet_s = None
-        if watched.moved_s is not None:
-            quiet_s = clock.monotonic_s() - watched.moved_s
+        standing = watched.standing
+        moved_s = watched.moved_s
         return View(
             mirrored=standing.mirrored,
             quiesced=standing.quiesced,
             lag_s=watched.lag_s(),
             expected_s=self._expected_s(watched),
-            rpo_s=promise.rpo_s,
-            warn=promise.warn,
-            error_at=promise.error,
+            promise=watched.definition.promise,
             error=watched.error,
             number=watched.number,
             gives_up=watched.gives_up,
-            quiet_s=quiet_s,
-            stall_s=promise.stall_s,
+            quiet_s=None if moved_s is None else clock.monotonic_s() - moved_s,
             base_risk=watched.base_risk,
             prune_refused=watched.prune_refused,
             target=watched.target,

@@ -92,6 +92,7 @@ def add(
 def _walk(name: str, wanted: dict[str, Any], allowed: Allowed, *, as_json: bool) -> None:
     """Step by step; what already exists is kept."""
     from mirrord.admin import hosts
+    from mirrord.config.hosts import Hosts
 
     found = paths.standard()
     say = (lambda _text: None) if as_json else print
@@ -103,7 +104,7 @@ def _walk(name: str, wanted: dict[str, Any], allowed: Allowed, *, as_json: bool)
         shown = hosts.shown_key(found, host)
         host = host._replace(fingerprint=_accepted(host, shown, _again(name, wanted, allowed)))
     say(f"2. Its host key, the only one accepted from now on: {host.fingerprint}.")
-    file = hosts.write(found, host)
+    file = Hosts(found.hosts).add(host)
     say(f"3. Its settings: {file}.")
     login, at = hosts.login_of(host)
     say(f"4. Add this line to ~{login}/.ssh/authorized_keys on {at}:\n\n{line}\n")
@@ -165,9 +166,9 @@ def _accepted(host: RemoteHost, shown: tuple[str, str], again: list[str]) -> str
 
 def listing(as_json: Json = False) -> None:
     """List the hosts."""
-    from mirrord.admin import hosts
+    from mirrord.config.hosts import Hosts
 
-    found = hosts.listing(paths.standard())
+    found = Hosts(paths.standard().hosts).all()
     if as_json:
         print_json({"hosts": [host._asdict() for host in found]})
         return
