@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.harness import Row, folder, need, run
-from mirrord.transport.tls import Listener, OneTime, TlsStream, connect
+from mirrord.transport.tls import Listener, OneTime, connect
+from mirrord.transport.tlsstream import TlsStream
 from mirrord.wire.compress import Packer, unpack
 
 CHUNK = 512 << 10

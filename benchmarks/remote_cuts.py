@@ -104,7 +104,7 @@ def _ours(kind: str, peers: list[tuple[int, float]]) -> list[Row]:
 
 
 def _agent(at: Stage) -> int:
-    [pid] = [link.peer.pid for link in at.shared.links.all()]
+    [pid] = [link.peer.pid for link in at.shared.links._links.values()]
     return pid
 
 

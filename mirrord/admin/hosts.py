@@ -100,16 +100,6 @@ def login_of(host: RemoteHost) -> tuple[str, str]:
     return target.user, target.address
 
 
-def write(paths: Paths, host: RemoteHost) -> Path:
-    """Write the host's file."""
-    return Hosts(paths.hosts).add(host)
-
-
-def listing(paths: Paths) -> list[RemoteHost]:
-    """All hosts that have a file."""
-    return Hosts(paths.hosts).all()
-
-
 def check(paths: Paths, authority: str) -> Result:
     """Connect to a host as mirrors do and report what it allows; raises why that fails."""
     from mirrord.link.connect import Link

@@ -54,10 +54,12 @@ class Authority:
         server_key, server = _new_certificate("mirrord", (key, made), server=True)
         try:
             files.make_directory("PKI:FOLDER", self.folder, mode=0o700)
-            _write("PKI:KEY", self.key, _pem(key))
-            _write("PKI:SERVER", self.server, _pem(server_key) + _pem(server))
+            files.write_atomic("PKI:KEY", self.key, _pem(key), mode=0o600)
+            files.write_atomic(
+                "PKI:SERVER", self.server, _pem(server_key) + _pem(server), mode=0o600
+            )
             # Written last: anything found without it is left from an interrupted attempt.
-            _write("PKI:AUTHORITY", self.certificate, _pem(made))
+            files.write_atomic("PKI:AUTHORITY", self.certificate, _pem(made), mode=0o600)
         except OSError as error:
             raise _failed(self.folder, error) from error
 
@@ -114,10 +116,6 @@ class Authority:
 def _failed(path: Path, error: OSError | ValueError) -> IoFailed:
     why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return IoFailed("the keys cannot be read or written", where=str(path), why=why)
-
-
-def _write(op: str, path: Path, data: bytes) -> None:
-    files.write_atomic(op, path, data, mode=0o600)
 
 
 def _new_certificate(

@@ -102,7 +102,7 @@ def _record_volume(
         kept.left.volume = str(volume)
         kept.save()
         recorder = Recorder(
-            volume, pace, kept, writer.write, lambda so_far: tell(_numbers(so_far)), wanted.files
+            volume, pace, kept, writer.write, lambda so_far: tell(asdict(so_far)), wanted.files
         )
         came = recorder.found
 
@@ -142,7 +142,7 @@ def _record_device(what: str, wanted: Wanted, state: Path, tell: Tell) -> dict[s
             device,
             instance,
             writer.write,
-            lambda so_far: tell(_numbers(so_far)),
+            lambda so_far: tell(asdict(so_far)),
             wanted.duration_s,
         )
         came = recorder.seen
@@ -224,8 +224,4 @@ def _finished(facts: Facts, began_ns: int, numbers: dict[str, int]) -> Facts:
 
 def _document(what: str, wanted: Wanted, stopped: bool, came: Recorded | Seen) -> dict[str, Any]:
     told = {"status": "done", "what": what, "file": str(wanted.out), "stopped": stopped}
-    return {**told, **_numbers(came)}
-
-
-def _numbers(came: Recorded | Seen) -> dict[str, Any]:
-    return asdict(came)
+    return {**told, **asdict(came)}

@@ -58,10 +58,8 @@ def _serve_one(stream: FdStream, settings: Settings, serving: Serving) -> None:
 @contextmanager
 def _bound(path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
-        before = os.umask(0o177)
         try:
-            with sockets.address(path) as where:
-                made.bind(where)
+            sockets.bind(made, path)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise IoFailed(
@@ -72,8 +70,6 @@ def _bound(path: Path) -> Iterator[socket.socket]:
                 where=str(path),
                 hint="If no agent listens there (it was left by a crash), remove the file.",
             ) from error
-        finally:
-            os.umask(before)
         made.listen(64)
         try:
             yield made

@@ -6,8 +6,8 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import NamedTuple
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, NamedTuple
 
 import mirrord
 from mirrord.agent.rules import Rules
@@ -24,6 +24,9 @@ from mirrord.system import clock
 from mirrord.system.explain import explained
 from mirrord.system.paths import Paths
 from mirrord.transport.base import ByteStream
+
+if TYPE_CHECKING:
+    from mirrord.transport.tls import Listener
 
 _GREETING_S = 30.0
 #: How long a data port waits for each connection.
@@ -66,11 +69,8 @@ def serve_stdio(settings: Settings, paths: Paths) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    serve(FdStream(reading, writing, _client_name()), settings, Serving(paths))
-
-
-def _client_name() -> str:
-    return os.environ.get("SSH_CONNECTION", "").partition(" ")[0] or "the client"
+    client = os.environ.get("SSH_CONNECTION", "").partition(" ")[0] or "the client"
+    serve(FdStream(reading, writing, client), settings, Serving(paths))
 
 
 class Serving:
@@ -120,34 +120,22 @@ def _ours(settings: Settings, theirs: Hello) -> Hello:
     return Hello(mirrord.__version__, VERSIONS, theirs.token, theirs.lane, os.getpid(), about)
 
 
-def _admitted(
-    lane: Lane, theirs: Hello, settings: Settings, serving: Serving
-) -> AbstractContextManager[None]:
+@contextmanager
+def _admitted(lane: Lane, theirs: Hello, settings: Settings, serving: Serving) -> Iterator[None]:
     """The right to serve the session; an error is sent to the other end, and then raised."""
     if not set(VERSIONS) & set(theirs.versions):
         # It reports the mismatch itself, with both versions: it only needs ours.
         greeting.say(lane, Hello(mirrord.__version__, VERSIONS))
         greeting.agree(VERSIONS, theirs, lane.stream.peer)
     serving.end((settings.principal, theirs.token))
-    return _ReportingErrors(lane, only_agent(serving.paths, theirs.token, settings.principal))
-
-
-class _ReportingErrors(AbstractContextManager[None]):
-    """Wraps a context manager, and sends an error on entering it to the other end."""
-
-    def __init__(self, lane: Lane, inner: AbstractContextManager[None]) -> None:
-        self._lane, self._inner = lane, inner
-
-    def __enter__(self) -> None:
+    with ExitStack() as stack:
         try:
             with explained():
-                self._inner.__enter__()
+                stack.enter_context(only_agent(serving.paths, theirs.token, settings.principal))
         except MirrordError as error:
-            greeting.refuse(self._lane, error)
+            greeting.refuse(lane, error)
             raise
-
-    def __exit__(self, *what: object) -> None:
-        self._inner.__exit__(*what)  # type: ignore[arg-type]
+        yield
 
 
 def _serve_session(
@@ -180,7 +168,7 @@ class DataChannel:
         self._session = session
         self._settings = settings
         self._token = token
-        self._listener: object | None = None
+        self._listener: Listener | None = None
         self._attached = threading.Semaphore(0)
 
     def open(self, _exchange: Exchange, certificate: object) -> list[object]:
@@ -197,10 +185,7 @@ class DataChannel:
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
         return [listener.port, own.certificate]
 
-    def _accept(self, listener: object) -> None:
-        from mirrord.transport import tls
-
-        assert isinstance(listener, tls.Listener)
+    def _accept(self, listener: Listener) -> None:
         try:
             for number in range(1, _LANES_MAX + 1):
                 stream = listener.accept(_DATA_PORT_S)
@@ -238,7 +223,5 @@ class DataChannel:
 
     def close(self) -> None:
         """Stop listening."""
-        from mirrord.transport import tls
-
-        if isinstance(self._listener, tls.Listener):
+        if self._listener is not None:
             self._listener.close()

@@ -187,18 +187,14 @@ class Agent:
         """The volume of that number, if the peer may use it in that way. Checked at each call: a
         folder may have been replaced by a link.
         """
-        opened = self._find(number)
+        with self._guard:
+            opened = self._opened.get(number)
+        if opened is None:
+            raise NotFound("no such volume is open in this session")
         kind, location = opened.driver.kind, opened.driver.location
         opened.rights = rights_at(self._rules, location, kind=kind)
         demand(self._rules, opened.rights, method.rights, method.what, str(opened.driver))
         return opened
-
-    def _find(self, number: int) -> _Opened:
-        with self._guard:
-            one = self._opened.get(number)
-        if one is None:
-            raise NotFound("no such volume is open in this session")
-        return one
 
 
 def _together(first: Driver, others: Collection[Driver]) -> list[Pool]:

@@ -11,7 +11,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 from mirrord.core.errors import Busy, ProtocolError
 from mirrord.system import clock, locks
@@ -38,25 +38,21 @@ def only_agent(paths: Paths, token: str, principal: str) -> Iterator[None]:
     path = folder / token
     purpose = f"agent {hashlib.sha256(principal.encode()).hexdigest()[:16]}"
     began_s, signalled = clock.monotonic_s(), 0
-    while True:
-        held = locks.exclusive(path, purpose, what="this client's session")
-        try:
-            held.__enter__()
-        except Busy:
-            waited_s = clock.monotonic_s() - began_s
-            holder = locks.holder_of(path)
-            if holder is not None and holder.pid and holder.purpose != purpose:
-                raise
-            signalled = _end_holder(holder, waited_s, signalled)
-            if waited_s > _PATIENCE_S + _KILLED_S:
-                raise
-            continue
-        break
-    try:
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(locks.exclusive(path, purpose, what="this client's session"))
+                break
+            except Busy:
+                waited_s = clock.monotonic_s() - began_s
+                holder = locks.holder_of(path)
+                if holder is not None and holder.pid and holder.purpose != purpose:
+                    raise
+                signalled = _end_holder(holder, waited_s, signalled)
+                if waited_s > _PATIENCE_S + _KILLED_S:
+                    raise
+        stack.callback(path.unlink, missing_ok=True)
         yield
-    finally:
-        path.unlink(missing_ok=True)
-        held.__exit__(None, None, None)
 
 
 def _end_holder(holder: locks.Holder | None, waited_s: float, signalled: int) -> int:
@@ -64,10 +60,8 @@ def _end_holder(holder: locks.Holder | None, waited_s: float, signalled: int) ->
     wanted = signal.SIGKILL if waited_s > _PATIENCE_S else signal.SIGTERM
     alone = holder is not None and not holder.shared and holder.pid != os.getpid()
     if holder and alone and holder.pid > 1 and signalled != wanted:
-        try:
+        with suppress(ProcessLookupError, PermissionError):
             os.kill(holder.pid, wanted)
-        except (ProcessLookupError, PermissionError):
-            pass
         signalled = wanted
     clock.sleep_s(0.02)
     return signalled

@@ -130,6 +130,15 @@ class Store:
                     self._db.execute("ROLLBACK")
                 raise
 
+    def _change(self, label: str, sql: str, *values: Any) -> None:
+        """A transaction of one statement."""
+        with self._transaction(label) as db:
+            db.execute(sql, values)
+
+    def _row(self, sql: str, *values: Any) -> tuple[Any, ...] | None:
+        """The first row, if there is one."""
+        return next(iter(self._rows(sql, *values)), None)
+
     def _rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         with self._explained():
             return self._db.execute(sql, values).fetchall()

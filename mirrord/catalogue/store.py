@@ -92,22 +92,22 @@ class Catalogue(Watchbook):
 
     def mirror(self, mirror_id: str) -> MirrorRow | None:
         """The state of a mirror, or None when it is not in the catalogue."""
-        for row in self._rows(
+        row = self._row(
             "SELECT id, state, quiesced, sequence, confirmed_ns, accepted, confirmed_guid "
             "FROM mirror WHERE id = ?",
             mirror_id,
-        ):
-            return MirrorRow(row[0], State(row[1]), bool(row[2]), *row[3:])
-        return None
+        )
+        return MirrorRow(row[0], State(row[1]), bool(row[2]), *row[3:]) if row else None
 
     def add_mirror(self, mirror_id: str, state: State) -> MirrorRow:
         """Add a mirror; an existing one is left as it is."""
-        with self._transaction("MIRROR:ADD") as db:
-            db.execute(
-                "INSERT INTO mirror (id, state, created_ns) VALUES (?, ?, ?) "
-                "ON CONFLICT DO NOTHING",
-                (mirror_id, state.value, clock.now_ns()),
-            )
+        self._change(
+            "MIRROR:ADD",
+            "INSERT INTO mirror (id, state, created_ns) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+            mirror_id,
+            state.value,
+            clock.now_ns(),
+        )
         row = self.mirror(mirror_id)
         assert row is not None
         return row
@@ -142,8 +142,8 @@ class Catalogue(Watchbook):
 
     def set_quiesced(self, mirror_id: str, quiesced: bool) -> None:
         """Record whether the mirror is quiesced: no transfer may begin."""
-        with self._transaction("MIRROR:QUIESCE") as db:
-            db.execute("UPDATE mirror SET quiesced = ? WHERE id = ?", (int(quiesced), mirror_id))
+        sql = "UPDATE mirror SET quiesced = ? WHERE id = ?"
+        self._change("MIRROR:QUIESCE", sql, int(quiesced), mirror_id)
 
     def set_confirmed(self, mirror_id: str, confirmed: Confirmed) -> None:
         """Record when the destination equalled the source, and what it showed then."""
@@ -152,8 +152,8 @@ class Catalogue(Watchbook):
 
     def accept(self, mirror_id: str, sequence: int) -> None:
         """Record that doubts about pruning were accepted, up to that sequence."""
-        with self._transaction("MIRROR:ACCEPT") as db:
-            db.execute("UPDATE mirror SET accepted = ? WHERE id = ?", (sequence, mirror_id))
+        sql = "UPDATE mirror SET accepted = ? WHERE id = ?"
+        self._change("MIRROR:ACCEPT", sql, sequence, mirror_id)
 
     def remove_mirror(self, mirror_id: str) -> None:
         """Delete a mirror and all its history."""
@@ -164,29 +164,22 @@ class Catalogue(Watchbook):
 
     def set_place(self, mirror_id: str, endpoint: str, mount: str, filesystem: str) -> None:
         """Record the mount point and the file system of an end."""
-        with self._transaction("MIRROR:PLACE") as db:
-            db.execute(
-                "INSERT OR REPLACE INTO place VALUES (?, ?, ?, ?)",
-                (mirror_id, endpoint, mount, filesystem),
-            )
+        sql = "INSERT OR REPLACE INTO place VALUES (?, ?, ?, ?)"
+        self._change("MIRROR:PLACE", sql, mirror_id, endpoint, mount, filesystem)
 
     def place(self, mirror_id: str, endpoint: str) -> tuple[str, str] | None:
         """The recorded mount point and file system of an end."""
-        for mount, filesystem in self._rows(
+        row = self._row(
             "SELECT mount, filesystem FROM place WHERE mirror_id = ? AND endpoint = ?",
             mirror_id,
             endpoint,
-        ):
-            return str(mount), str(filesystem)
-        return None
+        )
+        return (str(row[0]), str(row[1])) if row else None
 
     def relationship(self, mirror_id: str) -> Relationship | None:
         """The relationship record that both ends had when they were last read."""
-        for (record,) in self._rows(
-            "SELECT record FROM relationship WHERE mirror_id = ?", mirror_id
-        ):
-            return decode(record)
-        return None
+        row = self._row("SELECT record FROM relationship WHERE mirror_id = ?", mirror_id)
+        return decode(row[0]) if row else None
 
     def set_relationship(self, mirror_id: str, record: Relationship | None) -> None:
         """Store the record that both ends have; None: it must be read from them again."""
@@ -203,32 +196,32 @@ class Catalogue(Watchbook):
 
     def direction(self, mirror_id: str) -> Direction | None:
         """The source site of a mirror; None when that is not recorded."""
-        for row in self._rows(
+        row = self._row(
             "SELECT source_site, since_ns FROM direction WHERE mirror_id = ?", mirror_id
-        ):
-            return Direction(*row)
-        return None
+        )
+        return Direction(*row) if row else None
 
     def set_direction(self, mirror_id: str, source_site: str, *, since_ns: int) -> None:
         """Record the source site, and since when; no change when it is already recorded."""
-        with self._transaction("DIRECTION:SET") as db:
-            db.execute(
-                "INSERT INTO direction VALUES (?, ?, ?) ON CONFLICT (mirror_id) DO UPDATE "
-                "SET source_site = excluded.source_site, since_ns = excluded.since_ns "
-                "WHERE source_site <> excluded.source_site",
-                (mirror_id, source_site, since_ns),
-            )
+        self._change(
+            "DIRECTION:SET",
+            "INSERT INTO direction VALUES (?, ?, ?) ON CONFLICT (mirror_id) DO UPDATE "
+            "SET source_site = excluded.source_site, since_ns = excluded.since_ns "
+            "WHERE source_site <> excluded.source_site",
+            mirror_id,
+            source_site,
+            since_ns,
+        )
 
     # Operations
 
     def operation(self, mirror_id: str) -> Operation | None:
         """The running operation, or the one that was running when the process ended."""
-        for verb, phase, arguments, pid, started_ns in self._rows(
+        row = self._row(
             "SELECT verb, phase, arguments, pid, started_ns FROM operation WHERE mirror_id = ?",
             mirror_id,
-        ):
-            return Operation(verb, phase, decode_arguments(arguments), pid, started_ns)
-        return None
+        )
+        return Operation(row[0], row[1], decode_arguments(row[2]), *row[3:]) if row else None
 
     def begin(
         self,
@@ -258,12 +251,14 @@ class Catalogue(Watchbook):
 
     def advance(self, mirror_id: str, phase: str, **arguments: Any) -> None:
         """Record a phase as done, with the arguments that later phases and recovery need."""
-        with self._transaction(f"OPERATION:{phase.upper()}") as db:
-            db.execute(
-                "UPDATE operation SET phase = ?, arguments = json_patch(arguments, ?) "
-                "WHERE mirror_id = ?",
-                (phase, json.dumps(arguments), mirror_id),
-            )
+        self._change(
+            f"OPERATION:{phase.upper()}",
+            "UPDATE operation SET phase = ?, arguments = json_patch(arguments, ?) "
+            "WHERE mirror_id = ?",
+            phase,
+            json.dumps(arguments),
+            mirror_id,
+        )
 
     def end(
         self,

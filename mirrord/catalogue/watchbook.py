@@ -47,23 +47,24 @@ class Watchbook(Store):
 
     def add_failure(self, mirror_id: str, failure: FailureRecord) -> None:
         """Record a failed command, replacing the previous one of that kind."""
-        with self._transaction("FAILURE:ADD") as db:
-            db.execute(
-                "INSERT OR REPLACE INTO failure (mirror_id, kind, verb, at_ns, code, error) "
-                "VALUES (?, ?, ?, ?, ?, ?)",
-                (mirror_id, *failure),
-            )
+        self._change(
+            "FAILURE:ADD",
+            "INSERT OR REPLACE INTO failure (mirror_id, kind, verb, at_ns, code, error) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
+            mirror_id,
+            *failure,
+        )
 
     def clear_failures(self, mirror_id: str, kinds: Iterable[str]) -> None:
         """Delete the failures of these kinds."""
         if {failure.kind for failure in self.failures(mirror_id)}.isdisjoint(kinds):
             return  # the usual case: nothing to write
-        with self._transaction("FAILURE:CLEAR") as db:
-            db.execute(
-                "DELETE FROM failure WHERE mirror_id = ? "
-                "AND kind IN (SELECT value FROM json_each(?))",
-                (mirror_id, json.dumps(list(kinds))),
-            )
+        self._change(
+            "FAILURE:CLEAR",
+            "DELETE FROM failure WHERE mirror_id = ? AND kind IN (SELECT value FROM json_each(?))",
+            mirror_id,
+            json.dumps(list(kinds)),
+        )
 
     def failures(self, mirror_id: str) -> list[FailureRecord]:
         """The recorded failures, oldest first."""
@@ -98,12 +99,14 @@ class Watchbook(Store):
 
     def clear_alarm(self, mirror_id: str | None, kind: str) -> None:
         """Record that an alarm is cleared."""
-        with self._transaction("ALARM:CLEAR") as db:
-            db.execute(
-                "UPDATE alarm SET cleared_ns = ? "
-                "WHERE mirror_id IS ? AND kind = ? AND cleared_ns IS NULL",
-                (clock.now_ns(), mirror_id, kind),
-            )
+        self._change(
+            "ALARM:CLEAR",
+            "UPDATE alarm SET cleared_ns = ? "
+            "WHERE mirror_id IS ? AND kind = ? AND cleared_ns IS NULL",
+            clock.now_ns(),
+            mirror_id,
+            kind,
+        )
 
     def alarms(self, *, up: bool, limit: int = 1000) -> list[AlarmRecord]:
         """Alarms, newest first: the active ones, or all."""
@@ -119,17 +122,13 @@ class Watchbook(Store):
 
     def fact(self, key: str) -> Any:
         """The fact about the host under that key, or None."""
-        for (value,) in self._rows("SELECT value FROM host WHERE key = ?", key):
-            return json.loads(value)
-        return None
+        row = self._row("SELECT value FROM host WHERE key = ?", key)
+        return json.loads(row[0]) if row else None
 
     def set_fact(self, key: str, value: Any) -> None:
         """Record a fact about the host; None: delete it."""
-        with self._transaction("HOST:SET") as db:
-            if value is None:
-                db.execute("DELETE FROM host WHERE key = ?", (key,))
-            else:
-                db.execute(
-                    "INSERT INTO host VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = ?2",
-                    (key, json.dumps(value)),
-                )
+        if value is None:
+            self._change("HOST:SET", "DELETE FROM host WHERE key = ?", key)
+            return
+        sql = "INSERT INTO host VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = ?2"
+        self._change("HOST:SET", sql, key, json.dumps(value))

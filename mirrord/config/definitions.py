@@ -13,18 +13,16 @@ from mirrord.config.together import check_together
 from mirrord.config.writing import render, with_endpoint, with_throttle
 from mirrord.core.errors import ConfigError, NotFound, Refused, UsageError
 from mirrord.core.model import Definition, Endpoint
-from mirrord.core.names import check_mirror_name, nearest
+from mirrord.core.names import check_mirror_name, did_you_mean
 from mirrord.system import files
-
-
-def _not_recorded(_mirror_id: str) -> str:
-    return ""
 
 
 class Definitions:
     """The folder of definitions."""
 
-    def __init__(self, folder: Path, source_of: Callable[[str], str] = _not_recorded) -> None:
+    def __init__(
+        self, folder: Path, source_of: Callable[[str], str] = lambda _mirror_id: ""
+    ) -> None:
         """source_of: the source site of the mirror with that id; "" when none is recorded, which
         means the first site in the file.
         """
@@ -38,8 +36,7 @@ class Definitions:
     def names(self) -> list[str]:
         """The names of all definitions, valid or not."""
         # Not the files that editors create next to an edited file, such as '.#home.toml'.
-        found = self.folder.glob("*.toml")
-        return sorted(path.stem for path in found if not path.name.startswith("."))
+        return sorted(path.stem for path in self.folder.glob("[!.]*.toml"))
 
     def read(self, name: str) -> str:
         """The text of a definition by name; `NotFound` with the closest name otherwise."""
@@ -53,15 +50,13 @@ class Definitions:
                     where=str(path),
                     why=f"it is a link to {path.readlink()}, which does not exist",
                 ) from None
-            near = nearest(name, self.names())
-            known = ", ".join(self.names()[:8])
-            if near:
-                hint = f"Did you mean '{near[0]}'?"
-            elif known:
-                hint = f"Known mirrors: {known}."
-            else:
+            known = self.names()
+            hint = f"Known mirrors: {', '.join(known[:8])}."
+            if not known:
                 hint = f"Create one with 'mirrord create {name} SOURCE DESTINATION'."
-            raise NotFound(f"no mirror is called '{name}'", hint=hint) from None
+            raise NotFound(
+                f"no mirror is called '{name}'", hint=did_you_mean(name, known, hint)
+            ) from None
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(
                 "the definition cannot be read", where=str(path), why=str(error)
@@ -128,22 +123,21 @@ class Definitions:
 
     def set_endpoint(self, name: str, site: str, endpoint: Endpoint) -> Definition:
         """Set the endpoint of a site, preserving every other line and comment."""
-        path = self.file(name)
-        known = self.load(name)
         text = with_endpoint(self.read(name), site, endpoint)
-        definition = parse(name, text, str(path), known.source_site)
-        files.write_atomic("CHANGE-SOURCE:DEFINITION", path, text.encode())
-        return definition
+        return self._rewrite("CHANGE-SOURCE:DEFINITION", self.load(name), text)
 
     def set_throttle(self, name: str, rates: str) -> Definition:
         """Set or (with "") remove the rates for the current direction, preserving every other line
         and comment.
         """
-        path = self.file(name)
         known = self.load(name)
         text = with_throttle(self.read(name), known.source_site, rates)
-        definition = parse(name, text, str(path), known.source_site)
-        files.write_atomic("THROTTLE:DEFINITION", path, text.encode())
+        return self._rewrite("THROTTLE:DEFINITION", known, text)
+
+    def _rewrite(self, op: str, known: Definition, text: str) -> Definition:
+        """Replace the text of a definition, if it is valid for the current direction."""
+        definition = parse(known.name, text, known.file, known.source_site)
+        files.write_atomic(op, known.file, text.encode())
         return definition
 
     def remove(self, name: str) -> None:

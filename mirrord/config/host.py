@@ -10,7 +10,7 @@ from mirrord.config import strict
 from mirrord.config.reading import rates
 from mirrord.core.errors import ConfigError
 from mirrord.core.model import Definition
-from mirrord.core.names import nearest
+from mirrord.core.names import did_you_mean
 
 
 class Limits(NamedTuple):
@@ -51,6 +51,12 @@ class Host(NamedTuple):
     clock_jump_s: float = 60.0
 
 
+def _zone(value: Any) -> str:
+    from mirrord.schedules.zones import check_zone
+
+    return check_zone(strict.text(value))
+
+
 def _webhook(value: Any) -> str:
     address = strict.text(value)
     if not address.startswith(("https://", "http://")):
@@ -66,14 +72,8 @@ def _listen(value: Any) -> str:
     return address
 
 
-def _boolean(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("expected true or false")
-    return value
-
-
 _KEYS: strict.Keys = {
-    "zone": strict.text,
+    "zone": _zone,
     "limits": {
         "transfers": strict.integer(1, 1000),
         "per_host": strict.integer(1, 1000),
@@ -88,7 +88,7 @@ _KEYS: strict.Keys = {
         "metrics": _listen,
         "clock_jump": strict.duration,
     },
-    "log": {"json": _boolean},
+    "log": {"json": strict.boolean},
 }
 
 
@@ -104,8 +104,6 @@ def load(file: Path, *, zone: Callable[[], str] = lambda: "UTC") -> Host:
     daemon, alarms = values.get("daemon", {}), values.get("alarms", {})
     throttle = values.get("throttle", {})
     usual = Host()
-    if "zone" in values:
-        _check_zone(values["zone"], f"{file}:{strict.line_of(source, 'zone')}")
     return Host(
         zone=values["zone"] if "zone" in values else zone(),
         limits=Limits(**values.get("limits", {})),
@@ -128,25 +126,10 @@ def check_links(definitions: Iterable[Definition], host: Host, file: str) -> Non
     for definition in definitions:
         link = definition.pace.link
         if link and link not in host.links:
-            near = nearest(link, host.links)
             raise ConfigError(
                 f"no link is called '{link}'",
                 where=definition.file,
-                hint=f"Did you mean '{near[0]}'?"
-                if near
-                else f'Add it to {file}: [links], {link} = "20MiB/s".',
+                hint=did_you_mean(
+                    link, host.links, f'Add it to {file}: [links], {link} = "20MiB/s".'
+                ),
             )
-
-
-def _check_zone(zone: str, where: str) -> None:
-    from zoneinfo import ZoneInfo, available_timezones
-
-    try:
-        ZoneInfo(zone)
-    except (KeyError, ValueError, OSError):
-        near = nearest(zone, available_timezones())
-        raise ConfigError(
-            f"unknown time zone '{zone}'",
-            where=where,
-            hint=f"Did you mean '{near[0]}'?" if near else "Write it as Europe/Berlin or UTC.",
-        ) from None

@@ -6,6 +6,7 @@ A host without a file is reached by its name with the default settings.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,11 @@ from mirrord.config.writing import quoted
 from mirrord.core.endpoint import split_host
 from mirrord.core.errors import ConfigError, MirrordError, NotFound, UsageError
 from mirrord.core.model import RemoteHost
-from mirrord.core.names import MIRROR_NAME, check_name, nearest
+from mirrord.core.names import MIRROR_NAME, check_name, did_you_mean
 from mirrord.system import files
 
 TRANSPORTS = ("ssh", "openssh", "tls", "unix")
 SOCKETS_MAX = 64
-
-
-def fingerprint(value: Any) -> str:
-    """A host key's fingerprint, as `ssh-keygen -l` shows it."""
-    if not re.fullmatch(r"SHA256:[A-Za-z0-9+/]{43}", strict.text(value)):
-        raise ValueError("expected a fingerprint as 'ssh-keygen -l' shows it: SHA256:…")
-    return str(value)
 
 
 def address(value: Any) -> str:
@@ -34,19 +28,6 @@ def address(value: Any) -> str:
     if re.search(r"[\s\0@]", found) or found.startswith("-"):
         raise ValueError("expected the name or the IP address of a host, and nothing else")
     return found
-
-
-def user(value: Any) -> str:
-    """A user's name."""
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+@-]*", strict.text(value)):
-        raise ValueError("expected the name of a user")
-    return str(value)
-
-
-def _key(value: Any) -> str:
-    if not strict.text(value).startswith(("/", "~")):
-        raise ValueError("expected the absolute path of a private key file")
-    return str(value)
 
 
 def _command(value: Any) -> tuple[str, ...]:
@@ -61,22 +42,21 @@ def _command(value: Any) -> tuple[str, ...]:
 
 def _compress(value: Any) -> str:
     text = str(value)
-    if isinstance(value, bool) or (text not in ("auto", "off") and not _is_level(text)):
+    if isinstance(value, bool) or not re.fullmatch(r"auto|off|[1-9]|1[0-9]", text):
         raise ValueError('expected "auto", "off", or a zstd level from 1 to 19')
     return text
-
-
-def _is_level(text: str) -> bool:
-    return re.fullmatch(r"[1-9]|1[0-9]", text) is not None
 
 
 _KEYS: strict.Keys = {
     "address": address,
     "port": strict.integer(1, 65535),
-    "user": user,
+    "user": strict.matching(r"[A-Za-z0-9_][A-Za-z0-9_.+@-]*", "expected the name of a user"),
     "transport": strict.one_of(*TRANSPORTS),
-    "key": _key,
-    "fingerprint": fingerprint,
+    "key": strict.matching(r"(?s)[/~].*", "expected the absolute path of a private key file"),
+    "fingerprint": strict.matching(
+        r"SHA256:[A-Za-z0-9+/]{43}",
+        "expected a fingerprint as 'ssh-keygen -l' shows it: SHA256:…",
+    ),
     "jump": strict.text,
     "command": _command,
     "data": strict.one_of("auto", "ssh"),
@@ -147,8 +127,7 @@ class Hosts:
 
     def names(self) -> list[str]:
         """The names of all hosts that have a file, valid or not."""
-        found = self.folder.glob("*.toml")
-        return sorted(path.stem for path in found if not path.name.startswith("."))
+        return sorted(path.stem for path in self.folder.glob("[!.]*.toml"))
 
     def has(self, name: str) -> bool:
         """Whether there is a file for that name."""
@@ -160,13 +139,11 @@ class Hosts:
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            near = nearest(name, self.names())
+            hint = f"Create it with 'mirrord host add {name} --address …'."
             raise NotFound(
                 f"no host is called '{name}'",
                 where=str(path),
-                hint=f"Did you mean '{near[0]}'?"
-                if near
-                else f"Create it with 'mirrord host add {name} --address …'.",
+                hint=did_you_mean(name, self.names(), hint),
             ) from None
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(
@@ -188,36 +165,29 @@ class Hosts:
         found: list[RemoteHost] = []
         seen = [host.name]
         while host.jump:
+            file = self.folder / f"{seen[-1]}.toml"
             try:
                 host = self.find(host.jump)
             except UsageError as error:
-                file = self.folder / f"{seen[-1]}.toml"
                 raise ConfigError(
                     f"'jump' is invalid: {error.what}", where=str(file), hint=error.hint
                 ) from None
             if host.name in seen:
-                file = self.folder / f"{seen[-1]}.toml"
                 raise ConfigError(
                     "the jump hosts form a loop",
-                    where=self._place(file, "jump"),
+                    where=_place_of_jump(file),
                     why=" → ".join([*seen, host.name]),
                     hint="Remove one 'jump'.",
                 )
             if host.transport not in ("ssh", "openssh"):
                 raise ConfigError(
                     f"'{host.name}' cannot be a jump host",
-                    where=self._place(self.folder / f"{seen[-1]}.toml", "jump"),
+                    where=_place_of_jump(file),
                     why=f"it is reached by {host.transport}, not by SSH",
                 )
             seen.append(host.name)
             found.insert(0, host)
         return tuple(found)
-
-    def _place(self, file: Path, key: str) -> str:
-        try:
-            return f"{file}:{strict.line_of(file.read_text(encoding='utf-8'), key)}"
-        except OSError:
-            return str(file)
 
     def all(self) -> list[RemoteHost]:
         """All hosts, checked with their jump hosts; `ConfigError` at the first invalid one."""
@@ -234,11 +204,9 @@ class Hosts:
     def add(self, host: RemoteHost) -> Path:
         """Write a host's file, replacing an existing one unless the settings are the same."""
         path, text = self.file(host.name), render(host)
-        try:
+        with suppress(MirrordError):  # there was none, or an invalid one
             if self.load(host.name) == host:
                 return path
-        except MirrordError:
-            pass  # there was none, or an invalid one
         parse(host.name, text, str(path))  # never write what cannot be read back
         files.make_directory("HOST:FOLDER", self.folder, mode=0o700)
         files.write_atomic("HOST:ADD", path, text.encode())
@@ -249,3 +217,10 @@ class Hosts:
         if not self.has(name):
             self.load(name)
         files.remove_file("HOST:REMOVE", self.file(name))
+
+
+def _place_of_jump(file: Path) -> str:
+    try:
+        return f"{file}:{strict.line_of(file.read_text(encoding='utf-8'), 'jump')}"
+    except OSError:
+        return str(file)

@@ -34,11 +34,6 @@ def _endpoint(site: str, value: Any) -> Endpoint:
     return parse_endpoint(strict.text(value), what=f"endpoint at {site}")
 
 
-def directed(found: Sequence[Table], source: str, destination: str) -> tuple[Member, ...]:
-    """The members while one site is the source."""
-    return tuple(Member(name, ends[source], ends[destination]) for name, ends in found)
-
-
 #: Separates the ends of a member; a path may also contain "=".
 _BETWEEN = re.compile(rf"=(?=(?:{'|'.join(KINDS)}):)")
 

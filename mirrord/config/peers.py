@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mirrord.config import strict
+from mirrord.config.writing import quoted
 from mirrord.core.endpoint import is_dataset
 from mirrord.core.errors import ConfigError, UsageError
 from mirrord.core.names import check_name
@@ -50,10 +51,6 @@ def check_allowed(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _allow(value: Any) -> tuple[str, ...]:
-    return check_allowed(strict.texts(value))
-
-
 def _fingerprint(value: Any) -> str:
     found = strict.text(value).lower()
     if len(found) != 64 or set(found) - set("0123456789abcdef"):
@@ -61,13 +58,11 @@ def _fingerprint(value: Any) -> str:
     return found
 
 
-def _boolean(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("expected true or false")
-    return value
-
-
-_KEYS: strict.Keys = {"fingerprint": _fingerprint, "allow": _allow, "append_only": _boolean}
+_KEYS: strict.Keys = {
+    "fingerprint": _fingerprint,
+    "allow": lambda value: check_allowed(strict.texts(value)),
+    "append_only": strict.boolean,
+}
 
 
 class Peers:
@@ -82,8 +77,6 @@ class Peers:
 
     def names(self) -> list[str]:
         """The names of all files, valid or not."""
-        if not self._folder.is_dir():
-            return []
         return sorted(each.stem for each in self._folder.glob("[!.]*.toml"))
 
     def load(self, name: str) -> Peer:
@@ -115,7 +108,7 @@ class Peers:
 
     def write(self, peer: Peer) -> Path:
         """Create the file of a new peer; returns its path."""
-        allowed = "\n".join(f"    {_quoted(word)}," for word in peer.allow)
+        allowed = "\n".join(f"    {quoted(word)}," for word in peer.allow)
         text = (
             f"# The peer '{peer.name}'. Delete this file to revoke its access; its sessions end\n"
             "# as well. Keys: docs/config.md.\n"
@@ -127,7 +120,3 @@ class Peers:
         files.make_directory("PKI:PEERS", self._folder, mode=0o700)
         files.write_atomic("PKI:PEER", file, text.encode(), mode=0o600)
         return file
-
-
-def _quoted(word: str) -> str:
-    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -12,8 +12,8 @@ from typing import Any
 from mirrord.config import members, strict
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import ConfigError, MirrordError, UsageError
-from mirrord.core.model import Definition, Endpoint, HookCommands, Pace, Promise, Timing
-from mirrord.core.names import check_mirror_name, check_site_name, nearest
+from mirrord.core.model import Definition, Endpoint, HookCommands, Member, Pace, Promise, Timing
+from mirrord.core.names import check_mirror_name, check_site_name, did_you_mean
 
 KEEP_MAX = 10_000
 #: The kind of a ZFS endpoint with its descendants.
@@ -23,10 +23,7 @@ KEEP_AS_SOURCE = 2
 KEEP_AS_DESTINATION = 10
 
 
-def _identity(value: Any) -> str:
-    if not re.fullmatch(r"[0-9a-z]{1,32}", strict.text(value)):
-        raise ValueError("an id is 1 to 32 digits and lower-case letters")
-    return str(value)
+_identity = strict.matching(r"[0-9a-z]{1,32}", "an id is 1 to 32 digits and lower-case letters")
 
 
 def keep(value: Any) -> int | str:
@@ -58,12 +55,6 @@ def _policy(value: Any) -> str:
     if value != "async":
         raise ValueError('the only supported policy is "async"')
     return str(value)
-
-
-def _boolean(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("expected true or false")
-    return value
 
 
 def _patterns(value: Any) -> tuple[str, ...]:
@@ -124,7 +115,7 @@ _SITE: strict.Keys = {
 }
 _KEYS: strict.Keys = {
     "id": _identity,
-    "recursive": _boolean,
+    "recursive": strict.boolean,
     "policy": _policy,
     **_SETTINGS,
     "site": {"*": _SITE},
@@ -144,7 +135,7 @@ _OLD_KEYS: strict.Keys = {
 }
 OLD_FORM: strict.Keys = {
     "id": _identity,
-    "recursive": _boolean,
+    "recursive": strict.boolean,
     "policy": _policy,
     **_SETTINGS,
     **_OLD_KEYS,
@@ -249,11 +240,10 @@ class _Reader:
     def _check_known(self, name: str, table: str) -> None:
         if name in self._sites:
             return
-        near = nearest(name, self._sites)
         raise ConfigError(
             f"'{table}.{name}' is not a site",
             where=self._where(name, table),
-            hint=f"Did you mean '{near[0]}'?" if near else f"Sites: {', '.join(self._sites)}.",
+            hint=did_you_mean(name, self._sites, f"Sites: {', '.join(self._sites)}."),
         )
 
     def _directed(self, source: str) -> Definition:
@@ -267,7 +257,9 @@ class _Reader:
             **{name: site["keep"] for name, site in self._sites.items() if "keep" in site},
             **override.get("keep", {}),
         }
-        found = members.directed(values.get("member", ()), source, destination)
+        found = tuple(
+            Member(name, ends[source], ends[destination]) for name, ends in values.get("member", ())
+        )
         ends = (
             (found[0].source, found[0].destination)
             if found

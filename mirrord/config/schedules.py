@@ -15,7 +15,7 @@ from mirrord.config import strict
 from mirrord.config.reading import is_name
 from mirrord.core.errors import ConfigError, MirrordError
 from mirrord.core.model import Definition, Timing
-from mirrord.core.names import nearest
+from mirrord.core.names import did_you_mean
 from mirrord.schedules.named import NamedSchedule, parse_named
 from mirrord.schedules.schedule import Schedule, parse_schedule
 
@@ -45,10 +45,10 @@ class Schedules:
         found = presets().get(name)
         if found is not None:
             return found
-        near = nearest(name, self.names())
+        known = self.names()
         raise ConfigError(
             f"no schedule is called '{name}'",
-            hint=f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(self.names())}.",
+            hint=did_you_mean(name, known, f"Known: {', '.join(known)}."),
         )
 
     def of(self, definition: Definition) -> Schedule | None:

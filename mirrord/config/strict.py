@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mirrord.core.errors import ConfigError, MirrordError, UsageError
-from mirrord.core.names import nearest
+from mirrord.core.names import did_you_mean
 
 #: key -> a function that converts its value (raises ValueError with what is expected, or a
 #: MirrordError), or the keys of a table.
@@ -45,6 +45,13 @@ def program(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def boolean(value: Any) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise ValueError("expected true or false")
+    return value
+
+
 def integer(low: int, high: int) -> Callable[[Any], int]:
     """An integer from low to high."""
 
@@ -78,6 +85,17 @@ def duration(value: Any) -> float:
             f"'{value}' is not longer than 0 s", hint="Write for example 90s or 15 min."
         )
     return seconds
+
+
+def matching(pattern: str, otherwise: str) -> Callable[[Any], str]:
+    """A string that all of the pattern matches; `otherwise` says what is expected."""
+
+    def check(value: Any) -> str:
+        if not re.fullmatch(pattern, text(value)):
+            raise ValueError(otherwise)
+        return str(value)
+
+    return check
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
@@ -156,8 +174,7 @@ def _table(
         check = keys.get(key) or keys.get("*")
         shown = f"{table}.{key}" if table else key
         if check is None:
-            near = nearest(key, keys)
-            hint = f"Did you mean '{near[0]}'?" if near else f"Known keys: {', '.join(keys)}."
+            hint = did_you_mean(key, keys, f"Known keys: {', '.join(keys)}.")
             if key in top:
                 hint = f"'{key}' belongs at the top of the file, above the first table."
             raise ConfigError(f"unknown key '{shown}'", where=where_of(key, table), hint=hint)

@@ -62,10 +62,11 @@ def render(definition: Definition) -> str:
     for site in definition.sites:
         is_source = site.name == definition.source_site
         keep = definition.keep_source if is_source else definition.keep_destination
+        end = as_written(site.endpoints[0], recursive=recursive)
         lines += [
             f"[site.{site.name}]"
             + ("  # the source, until 'mirrord reverse' changes the roles" if is_source else ""),
-            *_endpoint(definition, site.endpoints[0], recursive=recursive),
+            *([] if definition.members else [f"endpoint = {quoted(end)}"]),
             "# The reference snapshots to keep here (the base is always kept).",
             f"keep = {_value(keep)}",
         ]
@@ -77,12 +78,6 @@ def render(definition: Definition) -> str:
         lines.append("")
     lines += members.rendered(definition, quoted)
     return "\n".join(lines)
-
-
-def _endpoint(definition: Definition, endpoint: Endpoint, *, recursive: bool) -> list[str]:
-    """The line of a site's endpoint; none when each member has its own."""
-    line = f"endpoint = {quoted(as_written(endpoint, recursive=recursive))}"
-    return [] if definition.members else [line]
 
 
 def with_throttle(text: str, source_site: str, rates: str) -> str:

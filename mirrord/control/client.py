@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +24,7 @@ from mirrord.core.errors import (
 )
 from mirrord.core.results import Silent, Watcher
 from mirrord.core.states import Activity
-from mirrord.system.sockets import address
+from mirrord.system.sockets import connected
 from mirrord.wire import values
 
 R = TypeVar("R")
@@ -44,17 +43,9 @@ class _Connection(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            made.settimeout(_CONNECT_S)
-            with address(self._path) as where:
-                made.connect(where)
-            # A transfer may take days; the daemon sends a line at least every ten seconds.
-            made.settimeout(60.0)
-        except BaseException:
-            made.close()
-            raise
-        self.sock = made
+        self.sock = connected(self._path, timeout_s=_CONNECT_S)
+        # A transfer may take days; the daemon sends a line at least every ten seconds.
+        self.sock.settimeout(60.0)
 
 
 class Client:
@@ -90,7 +81,7 @@ class Client:
                     where=str(self._act),
                     hint="Restart the daemon: 'systemctl restart mirrord'.",
                 )
-            for line in _lines(response):
+            while line := response.readline(_LINE_BYTES_MAX):
                 told = json.loads(line)
                 if "error" in told:
                     return unpack_error(told["error"])
@@ -142,20 +133,12 @@ class Client:
             self._watcher.moved(int(told["moved"]))
 
 
-def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    while line := response.readline(_LINE_BYTES_MAX):
-        yield line
-
-
 def answers(path: Path) -> bool:
     """Whether a process listens at a socket, also one that we may not use."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(_CONNECT_S)
-        try:
-            with address(path) as where:
-                probe.connect(where)
-        except PermissionError:
-            return True
-        except OSError:
-            return False
+    try:
+        connected(path, timeout_s=_CONNECT_S).close()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
     return True

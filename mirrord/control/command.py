@@ -36,6 +36,8 @@ else:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+#: Shows a result as lines, given that and the arguments.
+Text = Callable[[Any, Mapping[str, Any]], Iterable[str]]
 
 
 class Right(enum.Enum):
@@ -134,13 +136,20 @@ class Command(Generic[P, R]):
     """A declared command. It is called with its arguments; the result is a `Call`."""
 
     def __init__(
-        self, work: Callable[Concatenate[Service, P], R], declared: command, words: str
+        self,
+        work: Callable[Concatenate[Service, P], R],
+        right: Right,
+        lock: Lock,
+        words: str,
+        when: Option | str | None,
+        text: Text | None,
+        document: Callable[[Any], Any],
     ) -> None:
-        """words: on the command line, after `mirrord`."""
+        """words: on the command line, after `mirrord`. The others: see `command`."""
         self.work: Callable[..., R] = work
         self.name, self.words = work.__name__, words
-        self.right, self.lock = declared.right, declared.lock
-        self.when, self.text, self.document = declared.when, declared.text, declared.document
+        self.right, self.lock = right, lock
+        self.when, self.text, self.document = when, text, document
         self.doc = inspect.cleandoc(work.__doc__ or "")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
@@ -183,28 +192,24 @@ class Command(Generic[P, R]):
         return Call(self, found)
 
 
-class command:
+def command(
+    right: Right,
+    lock: Lock = Lock.NONE,
+    *,
+    words: str = "",
+    when: Option | str | None = None,
+    text: Text | None = None,
+    document: Callable[[Any], Any] = values.as_json,
+) -> Callable[[Callable[Concatenate[Service, P], R]], Command[P, R]]:
     """Declare a function as a command. Of several with the same words, one is chosen by `when`:
     an option of its own, or the name of a parameter; the one without is the default.
+
+    words: by default the module's name. text: the lines that show a result which is no `Result`,
+    given that and the arguments. document: its JSON.
     """
 
-    def __init__(
-        self,
-        right: Right,
-        lock: Lock = Lock.NONE,
-        *,
-        words: str = "",
-        when: Option | str | None = None,
-        text: Callable[[Any, Mapping[str, Any]], Iterable[str]] | None = None,
-        document: Callable[[Any], Any] = values.as_json,
-    ) -> None:
-        """words: by default the module's name. text: the lines that show a result which is no
-        `Result`, given that and the arguments. document: its JSON.
-        """
-        self.right, self.lock, self.when, self._words = right, lock, when, words
-        self.text, self.document = text, document
+    def declare(work: Callable[Concatenate[Service, P], R]) -> Command[P, R]:
+        usual = work.__module__.rpartition(".")[2].rstrip("_").replace("_", "-")
+        return Command(work, right, lock, words or usual, when, text, document)
 
-    def __call__(self, work: Callable[Concatenate[Service, P], R]) -> Command[P, R]:
-        """The declared command."""
-        words = work.__module__.rpartition(".")[2].rstrip("_").replace("_", "-")
-        return Command(work, self, self._words or words)
+    return declare

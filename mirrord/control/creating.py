@@ -26,26 +26,19 @@ def pairs(
     """The members of a new mirror: those that are given, or its source and destination as the only
     one. beside: there are options that are not possible with members.
     """
-    _check_ends(source, destination, beside=beside, members=members)
-    if members:
-        return parse_pairs(members)
-    ends = parse_endpoint(source, what="source"), parse_endpoint(destination, what="destination")
-    return (Member("", *ends),)
-
-
-def _check_ends(source: str, destination: str, *, beside: bool, members: tuple[str, ...]) -> None:
-    """A mirror has either a source and a destination, or members. beside: there are options that
-    are not possible with members.
-    """
     way = "mirrord create NAME SOURCE DESTINATION"
     if members and (source or destination or beside):
         raise UsageError(
             "--member cannot be combined with SOURCE, DESTINATION, --recursive or --snapshots",
             hint=f"Either '{way}', or '--member SOURCE=DESTINATION' for each volume.",
         )
+    if members:
+        return parse_pairs(members)
     for name, value in (("SOURCE", source), ("DESTINATION", destination)):
-        if not members and not value:
+        if not value:
             raise UsageError(
                 f"missing argument '{name}'",
                 hint=f"Write '{way}', or give --member SOURCE=DESTINATION for each volume.",
             )
+    ends = parse_endpoint(source, what="source"), parse_endpoint(destination, what="destination")
+    return (Member("", *ends),)

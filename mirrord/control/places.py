@@ -39,12 +39,10 @@ def _check_pair(source: VolumeFacts, sender: Driver, receiver: Driver) -> tuple[
         raise not_empty(where, "it is a live volume")
     if destination.role is Role.FOREIGN:
         raise not_empty(where, destination.notes[0])
-    if sender.remote or receiver.remote:
-        return _notes(source, destination)
-    if not receiver.location.startswith("/"):
-        return _notes(source, destination)  # a dataset's name: definitions look at those
+    # (Names of datasets are not paths: definitions look at those.)
+    local = not sender.remote and not receiver.remote and receiver.location.startswith("/")
     real = os.path.realpath(receiver.location) + "/"
-    if real.startswith(os.path.realpath(source.view).rstrip("/") + "/"):
+    if local and real.startswith(os.path.realpath(source.view).rstrip("/") + "/"):
         raise Refused(
             "the destination lies inside the source",
             where=where,

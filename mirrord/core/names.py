@@ -38,22 +38,28 @@ def nearest(word: str, known: Iterable[str]) -> list[str]:
     return get_close_matches(word, list(known), n=1)
 
 
-def snapshot_name(mirror_id: str, taken_at_ns: int, sequence: int) -> str:
-    """`mirrord.<mirror id>.<UTC time>Z.<sequence>`: for people; no decision depends on it."""
+def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
+    """The hint for an unknown word: the known one that was probably meant, else `otherwise`."""
+    near = nearest(word, known)
+    return f"Did you mean '{near[0]}'?" if near else otherwise
+
+
+def snapshot_name(
+    mirror_id: str, taken_at_ns: int, sequence: int, *, diverged: bool = False
+) -> str:
+    """`mirrord.<mirror id>.<UTC time>Z.<sequence>`: for people; no decision depends on it.
+
+    diverged: the name under which a resync keeps the losing side; begins with that word.
+    """
     moment = datetime.fromtimestamp(taken_at_ns // 1_000_000_000, UTC)
-    return f"mirrord.{mirror_id}.{moment:%Y%m%dT%H%M%S}Z.{sequence}"
+    first = "diverged" if diverged else "mirrord"
+    return f"{first}.{mirror_id}.{moment:%Y%m%dT%H%M%S}Z.{sequence}"
 
 
 def sequence_of(name: str, mirror_id: str) -> int:
     """The number in the name of a snapshot that mirrord made for a mirror; 0: any other name."""
     found = _MADE.fullmatch(name)
     return int(found["sequence"]) if found and found["mirror"] == mirror_id else 0
-
-
-def diverged_name(mirror_id: str, taken_at_ns: int, sequence: int) -> str:
-    """The name under which a resync keeps the losing side."""
-    moment = datetime.fromtimestamp(taken_at_ns // 1_000_000_000, UTC)
-    return f"diverged.{mirror_id}.{moment:%Y%m%dT%H%M%S}Z.{sequence}"
 
 
 _SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from mirrord.core.model import BlockStates, SnapshotKind
+from mirrord.core.model import BlockStates, FileChange, SnapshotKind
 from mirrord.core.records import AlarmRecord, AttemptRecord, EventRecord, TransferRecord
 
 
@@ -49,14 +49,6 @@ class SnapshotTable(NamedTuple):
     unreachable: Mapping[str, str]
 
 
-class ChangedFile(NamedTuple):
-    """A changed file, and the bytes of it that will be sent."""
-
-    path: str
-    change: str
-    data_bytes: int
-
-
 class DeltaReport(NamedTuple):
     """What an update would send. base: name of the base, None: the whole volume. states: None when
     they were not counted. exact: `send_bytes` is no estimate. rate_bytes_s: of the last transfers,
@@ -71,7 +63,7 @@ class DeltaReport(NamedTuple):
     send_bytes: int
     exact: bool
     rate_bytes_s: float | None
-    changes: tuple[ChangedFile, ...] | None
+    changes: tuple[FileChange, ...] | None
 
     @property
     def estimated_s(self) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -74,7 +73,7 @@ class Daemon:
         self.scheduler = Scheduler(
             self.timers,
             self._start,
-            caps=_caps(self.host),
+            caps=Caps(*self.host.limits),
             told=lambda name, change: self.ledger.tell(name, change),
         )
         self.store = StatusStore(self.scheduler)
@@ -106,7 +105,7 @@ class Daemon:
 
     async def begin(self) -> None:
         """Recover interrupted operations, read all definitions, start the timers."""
-        known = await self._learn()
+        known = await self.workers.probe(read_all)
         broken = [each for each in known if each.operation]
         if broken:
             say("info", f"recovering the interrupted operation of {len(broken)} mirrors")
@@ -114,8 +113,8 @@ class Daemon:
             await asyncio.gather(*(self._recover(each) for each in broken))
             if self.scheduler.stopping:
                 return
-            known = await self._learn()
-        await self._watch.begin()
+            known = await self.workers.probe(read_all)
+        await self._guard.begin(*await self.ledger.begin())
         self.timers.start()
         self._define(known)
         self._watch.start()
@@ -141,10 +140,6 @@ class Daemon:
             )
         finally:
             self._recovering.discard(name)
-
-    async def _learn(self) -> list[Known]:
-        """Read everything; `MirrordError` when a definition is wrong."""
-        return await self.workers.probe(read_all)
 
     def _define(self, known: Iterable[Known]) -> None:
         found = {each.definition.name: each for each in known}
@@ -179,7 +174,7 @@ class Daemon:
         try:
             host = load_host(self.paths.host, zone=local_zone)
             before = self._changes.copy()
-            known = await self._learn()
+            known = await self.workers.probe(read_all)
         except MirrordError as error:
             say("error", f"the definitions were not reloaded, the old ones remain: {error}")
             error.add_note("the daemon continues with the old definitions")
@@ -187,7 +182,7 @@ class Daemon:
         self.host = host
         self.limits.configure(host)
         self.workers.configure(host)
-        self.scheduler.queue.caps = _caps(host)
+        self.scheduler.queue.caps = Caps(*host.limits)
         self._define(known)
         for each in known:
             name = each.definition.name
@@ -354,7 +349,7 @@ class Daemon:
             return False
         schedule = watched.schedule
         objective_s = watched.definition.promise.rpo_s or (schedule.lag_s if schedule else None)
-        left_s = running.verb(os.getpid()).progress.left_s
+        left_s = running.verb().progress.left_s
         return judge_lag(watched.lag_s(), objective_s, left_s=left_s).at_risk
 
     # The API (mirrord.control.server.Backend)
@@ -471,7 +466,8 @@ class Daemon:
         held = self.scheduler.mirrors[name].held > 0
         if held or name in self.scheduler.queue.running or name in self._asked:
             return await self._dispatched(self.workers.verb, call, to)
-        self.scheduler.queue.drop(name)  # a scheduled run that waits is done by this one
+        # A scheduled run that waits is done by this one.
+        self.scheduler.queue.waiting.pop(name, None)
         asked = self._asked[name] = _Asked(call, to)
         to.activity(Activity.IDLE, "queued")
         self.scheduler.due(name, "asked", "asked for", verb=call.command.name)
@@ -480,7 +476,3 @@ class Daemon:
     def metrics(self) -> tuple[bytes, str]:
         """What Prometheus reads."""
         return self.numbers.text()
-
-
-def _caps(host: Host) -> Caps:
-    return Caps(*host.limits)

@@ -31,7 +31,7 @@ class Known(NamedTuple):
     reading: Reading
     runs: list[Run]
     operation: str
-    operation_ns: int = 0
+    operation_ns: int
 
 
 def read_all(service: Service) -> list[Known]:
@@ -58,9 +58,8 @@ def _known(service: Service, definition: Definition, schedules: Schedules) -> Kn
     if schedule is not None and schedule.lag_s is not None:
         runs = service.look(definition.name, timing.past_runs)
     operation = service.catalogue.operation(definition.id)
-    if operation is None:
-        return Known(definition, schedule, found.reading, runs, "")
-    return Known(definition, schedule, found.reading, runs, operation.verb, operation.started_ns)
+    left = (operation.verb, operation.started_ns) if operation else ("", 0)
+    return Known(definition, schedule, found.reading, runs, *left)
 
 
 def last_transfer(service: Service, name: str) -> TransferRecord | None:
@@ -76,9 +75,12 @@ def well(reading: Reading) -> Reading:
 
 def updated(reading: Reading, last: TransferRecord | None) -> Reading:
     """The same after one that has transferred something."""
-    shown = last.name if last else ""
-    found = well(reading)._replace(last_transfer=last, shown=shown, base_risk="")
-    return found._replace(checkpoint=Checkpoint())
+    return well(reading)._replace(
+        last_transfer=last,
+        shown=last.name if last else "",
+        base_risk="",
+        checkpoint=Checkpoint(),
+    )
 
 
 def host_of(definition: Definition) -> str:

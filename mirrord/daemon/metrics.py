@@ -19,6 +19,17 @@ from mirrord.scheduler.scheduler import Scheduler
 
 _DURATIONS_S = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000)
 
+#: By name: the text and the labels of a counter.
+_COUNTERS = {
+    "runs": ("Runs that ended.", ("mirror", "verb", "cause", "result")),
+    "retries": ("Runs that were a retry.", ("mirror",)),
+    "transfer_bytes": ("Bytes of completely received streams.", ("mirror",)),
+    "added_bytes": ("Bytes of blocks in the state added.", ("mirror",)),
+    "resumed_bytes": ("Bytes that a checkpoint saved.", ("mirror",)),
+    "throttle_wait_seconds": ("Time that transfers waited because of rate limits.", ("mirror",)),
+    "phase_seconds": ("Time spent by phase.", ("mirror", "phase")),
+    "failed_commands": ("Failed commands other than queued runs.", ("mirror", "verb", "result")),
+}
 _GAUGES = {
     "lag_seconds": "Age of what the destination shows.",
     "rpo_seconds": "Recovery point objective.",
@@ -44,84 +55,50 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         self.registry.register(_Now(scheduler, store, host_alarms))
-        registry = self.registry
-        self._runs = Counter(
-            "mirrord_runs",
-            "Runs that ended.",
-            ["mirror", "verb", "cause", "result"],
-            registry=registry,
-        )
-        self._retries = Counter(
-            "mirrord_retries", "Runs that were a retry.", ["mirror"], registry=registry
-        )
-        self._bytes = Counter(
-            "mirrord_transfer_bytes",
-            "Bytes of completely received streams.",
-            ["mirror"],
-            registry=registry,
-        )
-        self._added = Counter(
-            "mirrord_added_bytes",
-            "Bytes of blocks in the state added.",
-            ["mirror"],
-            registry=registry,
-        )
-        self._resumed = Counter(
-            "mirrord_resumed_bytes", "Bytes that a checkpoint saved.", ["mirror"], registry=registry
-        )
-        self._throttled = Counter(
-            "mirrord_throttle_wait_seconds",
-            "Time that transfers waited because of rate limits.",
-            ["mirror"],
-            registry=registry,
-        )
+        self._counters = {
+            name: Counter(f"mirrord_{name}", text, labels, registry=self.registry)
+            for name, (text, labels) in _COUNTERS.items()
+        }
         self._blocks = Gauge(
             "mirrord_blocks",
             "Blocks by state in the last delta.",
             ["mirror", "state"],
-            registry=registry,
+            registry=self.registry,
         )
         self._duration = Histogram(
             "mirrord_run_seconds",
             "Duration of runs that moved data.",
             ["mirror"],
             buckets=_DURATIONS_S,
-            registry=registry,
+            registry=self.registry,
         )
-        self._phases = Counter(
-            "mirrord_phase_seconds", "Time spent by phase.", ["mirror", "phase"], registry=registry
+        self.jumps = Counter(
+            "mirrord_clock_jumps", "Jumps of the wall clock.", registry=self.registry
         )
-        self._failed = Counter(
-            "mirrord_failed_commands",
-            "Failed commands other than queued runs.",
-            ["mirror", "verb", "result"],
-            registry=registry,
-        )
-        self.jumps = Counter("mirrord_clock_jumps", "Jumps of the wall clock.", registry=registry)
 
     def count(self, job: Job, outcome: Outcome) -> None:
         """A job ended."""
         name, update = job.name, outcome.update
         result = outcome.status if outcome.error is None else outcome.error.code
-        self._runs.labels(name, job.verb, job.cause, result).inc()
+        self._counters["runs"].labels(name, job.verb, job.cause, result).inc()
         if job.number > 1:
-            self._retries.labels(name).inc()
+            self._counters["retries"].labels(name).inc()
         if update is None or not update.snapshot:
             return
-        self._bytes.labels(name).inc(update.stream_bytes)
-        self._added.labels(name).inc(update.added_bytes)
-        self._resumed.labels(name).inc(update.resumed_bytes)
-        self._throttled.labels(name).inc(update.throttled_s)
+        self._counters["transfer_bytes"].labels(name).inc(update.stream_bytes)
+        self._counters["added_bytes"].labels(name).inc(update.added_bytes)
+        self._counters["resumed_bytes"].labels(name).inc(update.resumed_bytes)
+        self._counters["throttle_wait_seconds"].labels(name).inc(update.throttled_s)
         self._duration.labels(name).observe(outcome.duration_s)
         for phase, spent_s in update.phases.items():
-            self._phases.labels(name, phase).inc(spent_s)
+            self._counters["phase_seconds"].labels(name, phase).inc(spent_s)
         if update.block_states is not None:
             for state, blocks in update.block_states._asdict().items():
                 self._blocks.labels(name, state).set(blocks)
 
     def failed(self, name: str, verb: str, code: str) -> None:
         """A command that did not wait in the queue failed."""
-        self._failed.labels(name, verb, code).inc()
+        self._counters["failed_commands"].labels(name, verb, code).inc()
 
     def text(self) -> tuple[bytes, str]:
         """The metrics in Prometheus format, and their content type."""

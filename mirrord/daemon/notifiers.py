@@ -33,7 +33,6 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, *_: Any) -> None:
         """Not at all: it is an error like any other."""
-        return
 
 
 _OPENER = urllib.request.build_opener(_NoRedirect)

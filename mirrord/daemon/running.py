@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from mirrord.core.results import Silent, Watcher
 from mirrord.core.states import Activity
 from mirrord.core.status import RunningVerb, VerbProgress
@@ -46,18 +48,14 @@ class Running:
             self._watched.moved_s = clock.monotonic_s()
         self._also.moved(stream_bytes)
 
-    def rate_bytes_s(self) -> float:
-        """The mean rate of the running transfer."""
-        passed_s = clock.monotonic_s() - self._begun_s
-        return (self.done_bytes - self._begun_bytes) / passed_s if passed_s > 0 else 0.0
-
-    def verb(self, pid: int) -> RunningVerb:
+    def verb(self) -> RunningVerb:
         """As `status` shows it."""
         if not self.snapshot:
-            return RunningVerb(pid, self.purpose, VerbProgress(self.now))
-        rate = round(self.rate_bytes_s())
+            return RunningVerb(os.getpid(), self.purpose, VerbProgress(self.now))
+        passed_s = clock.monotonic_s() - self._begun_s
+        rate = round((self.done_bytes - self._begun_bytes) / passed_s) if passed_s > 0 else 0
         return RunningVerb(
-            pid,
+            os.getpid(),
             self.purpose,
             VerbProgress(self.now, self.snapshot, self.estimate_bytes, self.done_bytes, rate),
         )

@@ -25,7 +25,7 @@ from mirrord.daemon.journal import say
 from mirrord.system import locks, notify
 from mirrord.system.explain import explained
 from mirrord.system.paths import Paths, local_zone
-from mirrord.system.sockets import address
+from mirrord.system.sockets import bind
 
 _BACKLOG = 128
 #: At each socket; who may only look must not use up the files that transfers need.
@@ -164,10 +164,8 @@ def _unix(path: Path, mode: int, group: int | None) -> Iterator[socket.socket]:
     path.unlink(missing_ok=True)
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        before = os.umask(0o177)
         try:
-            with address(path) as where:
-                made.bind(where)
+            bind(made, path)
         except OSError as error:
             raise IoFailed(
                 "the socket cannot be created",
@@ -175,8 +173,6 @@ def _unix(path: Path, mode: int, group: int | None) -> Iterator[socket.socket]:
                 why=error.strerror or str(error),
                 hint="Check that the folder is there and writable.",
             ) from error
-        finally:
-            os.umask(before)
         if group is not None:
             os.chown(path, -1, group)
         path.chmod(mode)
@@ -187,20 +183,15 @@ def _unix(path: Path, mode: int, group: int | None) -> Iterator[socket.socket]:
         path.unlink(missing_ok=True)
 
 
-@contextmanager
-def _tcp(address: str) -> Iterator[socket.socket]:
+def _tcp(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as made:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            made.bind((host.strip("[]"), int(port)))
-        except OSError as error:
-            raise IoFailed(
-                "cannot listen on the metrics address",
-                where=address,
-                why=error.strerror or str(error),
-                hint="daemon.metrics in mirrord.toml sets it; another program may be using it.",
-            ) from error
-        made.listen(_BACKLOG)
-        yield made
+    try:
+        return socket.create_server((host.strip("[]"), int(port)), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise IoFailed(
+            "cannot listen on the metrics address",
+            where=address,
+            why=error.strerror or str(error),
+            hint="daemon.metrics in mirrord.toml sets it; another program may be using it.",
+        ) from error

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from mirrord.core.status import MirrorStatus, Reading, RunningVerb, Supervision, judge
 from mirrord.daemon.running import Running
 from mirrord.scheduler.scheduler import Scheduler
@@ -27,7 +25,7 @@ class StatusStore:
         """The status now. other: a process that was found at work on the mirror."""
         name, now_ns = reading.name, clock.now_ns()
         watched, ours = self._scheduler.mirrors.get(name), self.running.get(name)
-        running = ours.verb(os.getpid()) if ours is not None else other
+        running = ours.verb() if ours is not None else other
         if watched is None:
             return judge(reading, now_ns=now_ns, running=running)
         supervision = Supervision(

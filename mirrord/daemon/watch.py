@@ -33,10 +33,6 @@ class Watch:
         self._poller, self._background = poller, background
         self._task: asyncio.Task[None] | None = None
 
-    async def begin(self) -> None:
-        """Start from what the previous daemon recorded."""
-        await self._guard.begin(*await self._ledger.begin())
-
     def start(self) -> None:
         """Start."""
         self._task = asyncio.get_running_loop().create_task(self._beat())

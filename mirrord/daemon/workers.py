@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 from mirrord.config.host import Host
@@ -31,6 +31,26 @@ RECORDS = 2
 NOTIFIERS = 1
 
 
+class Crew:
+    """A pool of threads. Called with work, it does that with a service that is not in use."""
+
+    def __init__(
+        self, size: int, name: str, service: Callable[[], AbstractContextManager[Service]]
+    ) -> None:
+        self.pool, self._service = ThreadPoolExecutor(size, name), service
+
+    def __call__(
+        self, work: Callable[[Service], T], watcher: Watcher | None = None
+    ) -> asyncio.Future[T]:
+        """Do the work in a thread; its progress is reported to the watcher."""
+
+        def call() -> T:
+            with self._service() as service, service.watched_by(watcher or Silent()):
+                return work(service)
+
+        return asyncio.get_running_loop().run_in_executor(self.pool, call)
+
+
 class Workers:
     """Pools: transfers (as many as may run at once), verbs, reports, probes, records, notifiers."""
 
@@ -43,61 +63,26 @@ class Workers:
         self._services: list[Service] = []
         self._idle: list[Service] = []
         self._lock = threading.Lock()
-        self._transfers = ThreadPoolExecutor(host.limits.transfers, "transfer")
-        self._verbs = ThreadPoolExecutor(VERBS, "verb")
-        self._reports = ThreadPoolExecutor(REPORTS, "report")
-        self._probes = ThreadPoolExecutor(PROBES, "probe")
-        self._records = ThreadPoolExecutor(RECORDS, "record")
+        self.transfer = Crew(host.limits.transfers, "transfer", self._service)
+        self.verb = Crew(VERBS, "verb", self._service)
+        self.report = Crew(REPORTS, "report", self._service)
+        self.probe = Crew(PROBES, "probe", self._service)
+        self.record = Crew(RECORDS, "record", self._service)
         self._notifiers = ThreadPoolExecutor(NOTIFIERS, "notifier")
 
     def configure(self, host: Host) -> None:
         """Apply new settings."""
         with self._lock:
             if host.limits.transfers != self._host.limits.transfers:
-                self._transfers.shutdown(wait=False)  # its running transfers finish
-                self._transfers = ThreadPoolExecutor(host.limits.transfers, "transfer")
+                self.transfer.pool.shutdown(wait=False)  # its running transfers finish
+                self.transfer = Crew(host.limits.transfers, "transfer", self._service)
             self._host = host
             for service in self._services:
                 service.share(host, self._limits)
 
-    def transfer(
-        self, work: Callable[[Service], T], watcher: Watcher | None = None
-    ) -> asyncio.Future[T]:
-        """Run it in the pool for transfers."""
-        return self._run(self._transfers, work, watcher)
-
-    def verb(
-        self, work: Callable[[Service], T], watcher: Watcher | None = None
-    ) -> asyncio.Future[T]:
-        """Run it in the pool for verbs."""
-        return self._run(self._verbs, work, watcher)
-
-    def report(
-        self, work: Callable[[Service], T], watcher: Watcher | None = None
-    ) -> asyncio.Future[T]:
-        """Run it in the pool for reports."""
-        return self._run(self._reports, work, watcher)
-
-    def probe(self, work: Callable[[Service], T]) -> asyncio.Future[T]:
-        """Run it in the pool for probes of the ends."""
-        return self._run(self._probes, work, None)
-
-    def record(self, work: Callable[[Service], T]) -> asyncio.Future[T]:
-        """Run it in the pool for records: it is short and touches no volume."""
-        return self._run(self._records, work, None)
-
     def notify(self, work: Callable[[], None]) -> None:
         """Run it in the pool for notifiers."""
         self._notifiers.submit(work)
-
-    def _run(
-        self, pool: ThreadPoolExecutor, work: Callable[[Service], T], watcher: Watcher | None
-    ) -> asyncio.Future[T]:
-        def call() -> T:
-            with self._service() as service, service.watched_by(watcher or Silent()):
-                return work(service)
-
-        return asyncio.get_running_loop().run_in_executor(pool, call)
 
     @contextmanager
     def _service(self) -> Iterator[Service]:
@@ -119,8 +104,8 @@ class Workers:
 
     def close(self) -> None:
         """Wait for what runs, then close the catalogues."""
-        for pool in (self._transfers, self._verbs, self._reports, self._probes, self._records):
-            pool.shutdown(wait=True)
+        for crew in (self.transfer, self.verb, self.report, self.probe, self.record):
+            crew.pool.shutdown(wait=True)
         self._notifiers.shutdown(wait=False, cancel_futures=True)
         for service in self._services:
             service.close()

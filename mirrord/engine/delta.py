@@ -5,7 +5,7 @@ from __future__ import annotations
 from mirrord.core import names
 from mirrord.core.errors import NotFound
 from mirrord.core.model import Delta, Snapshot
-from mirrord.core.reports import ChangedFile, DeltaReport
+from mirrord.core.reports import DeltaReport
 from mirrord.core.states import Activity, Verb
 from mirrord.engine import recovery
 from mirrord.engine.mirror import Mirror, check_there, live_source
@@ -81,9 +81,6 @@ def _delta_to_now(mirror: Mirror, base: Snapshot | None, *, states: bool, files:
 
 
 def _delta_report(mirror: Mirror, base: Snapshot | None, found: Delta) -> DeltaReport:
-    changes = None
-    if found.changes is not None:
-        changes = tuple(ChangedFile(*change) for change in found.changes)
     return DeltaReport(
         name=mirror.name,
         base=base.name if base else None,
@@ -93,7 +90,7 @@ def _delta_report(mirror: Mirror, base: Snapshot | None, found: Delta) -> DeltaR
         send_bytes=found.send_bytes,
         exact=found.exact,
         rate_bytes_s=_usual_rate(mirror),
-        changes=changes,
+        changes=found.changes,
     )
 
 

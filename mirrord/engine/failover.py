@@ -258,7 +258,7 @@ def begin_failback(
         mirror.id,
         failback.verb.value,
         arguments,
-        name=lambda sequence: names.diverged_name(mirror.id, moment_ns, sequence),
+        name=lambda sequence: names.snapshot_name(mirror.id, moment_ns, sequence, diverged=True),
     )
 
 

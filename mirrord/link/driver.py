@@ -6,7 +6,7 @@ import abc
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol, Self, TypeVar, cast
 
 from mirrord.core.endpoint import split_host
@@ -207,11 +207,9 @@ class RemoteDriver(Driver, Clones, Pool):
         with self._guard:
             session, self._session = self._session, None
         if session is not None and session.alive:
-            try:
+            with suppress(MirrordError):  # the session ends, and closes all that it had open
                 number = self._opened.number
                 session.forget(session.begin("close", number, waiting=self.waiting))
-            except MirrordError:
-                return  # the session ends, and closes all that it had open
 
     @contextmanager
     def _exclusive(self, purpose: str) -> Iterator[bool]:
@@ -228,11 +226,9 @@ class RemoteDriver(Driver, Clones, Pool):
             self._purpose = None
             session = self._session
             if session is not None and session.alive:
-                try:
+                with suppress(LinkLost):  # a session that has ended holds no locks
                     number = self._opened.number
                     session.call("unlock", number, timeout_s=_QUICK_S, waiting=self.waiting)
-                except LinkLost:
-                    pass  # a session that has ended holds no locks
 
     # The contract, where it is more than a call
 
@@ -343,11 +339,9 @@ class _RemoteReceiver(_RemoteStream, Receiver):
         """Wait until the other end has saved its checkpoint."""
         # Do not wait for a host that does not respond: it detects the loss by itself.
         told = self._exchange.cancel()
-        try:
+        with suppress(MirrordError):  # why it ended is known, or does not matter
             if self._session.probe(
                 HURRY_S if told else 0.0, quiet_s=_STALLED_S if told else _UNTOLD_S
             ):
                 self._exchange.waiting = deadline(_CLOSE_S)
                 self._exchange.result()
-        except MirrordError:
-            pass  # why it ended is known, or does not matter

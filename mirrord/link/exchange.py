@@ -253,10 +253,7 @@ class Exchange:
             self._await(self._readable)
             body = self._pieces.pop(self._next, None)
             if body is None:
-                if self._error is not None:
-                    raise copy_of(self._error)
-                if self._cancelled:
-                    raise Cancelled
+                self.check()
                 self._check_end()
                 return b""
             self._next += 1
@@ -316,9 +313,8 @@ class Exchange:
         with self._changed:
             while not self._await(lambda: self._may_send(weight), Pace.PATIENCE_S):
                 self._pace.waited()
-            if self._error is not None:
-                raise copy_of(self._error)
-            if self._cancelled or self._answer is not None:
+            self.check()
+            if self._answer is not None:
                 raise Cancelled
             self._credit -= weight
             self._pace.sent(weight, clock.monotonic_s())

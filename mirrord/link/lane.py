@@ -131,14 +131,11 @@ class Lane:
             if not data:
                 raise lost(self.stream, "closed by the other end")
             frames = self.reader.feed(data)
-            self._alive(len(data), bool(frames))
+            self._trickle += len(data)
+            if frames or self._trickle >= _TRICKLE_BYTES:
+                self._lived_s, self._trickle = clock.monotonic_s(), 0
             if frames:
                 return frames
-
-    def _alive(self, count: int, complete: bool) -> None:
-        self._trickle += count
-        if complete or self._trickle >= _TRICKLE_BYTES:
-            self._lived_s, self._trickle = clock.monotonic_s(), 0
 
     def start(
         self, deliver: Callable[[Frame], None], failed: Callable[[MirrordError], None], name: str
@@ -161,7 +158,8 @@ class Lane:
         def beat() -> None:
             try:
                 while not self._closed.wait(_TICK_S):
-                    self._beat()
+                    if clock.monotonic_s() - self._wrote_s >= BEAT_S:
+                        self.write(Type.BEAT, 0, b"")
             except MirrordError as error:
                 failed(error)
 
@@ -169,11 +167,6 @@ class Lane:
         threading.Thread(target=run, name=f"lane-{name}", daemon=True).start()
         # In a separate thread: it may block while the other end does not read.
         threading.Thread(target=beat, name=f"beat-{name}", daemon=True).start()
-
-    def _beat(self) -> None:
-        """Send a BEAT if nothing else was sent for `BEAT_S`."""
-        if clock.monotonic_s() - self._wrote_s >= BEAT_S:
-            self.write(Type.BEAT, 0, b"")
 
     def check_life(self) -> None:
         """Check whether the peer is alive; called every second, never blocks. `LinkLost`."""

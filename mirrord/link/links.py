@@ -30,11 +30,6 @@ class Links:
                 found = self._links[host] = Link(host, jumps)
             return found
 
-    def all(self) -> list[Link]:
-        """All links made so far."""
-        with self._guard:
-            return list(self._links.values())
-
     def close(self) -> None:
         """Close all connections; new ones may be made."""
         with self._guard:

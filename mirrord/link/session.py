@@ -62,14 +62,12 @@ class Session:
         handler: Handler | None = None,
         compress: str = "auto",
         version: int = VERSIONS[0],
-        on_end: Callable[[], None] | None = None,
     ) -> None:
         self.budget = Budget(SESSION_BYTES_MAX)
         self._lanes = [lane]
         self._fast: list[Lane] = []
         self._handler = handler
         self._compress = compress
-        self._on_end = on_end
         self._lock = threading.Lock()
         #: Calls are sent in the order of their numbers.
         self._calling = threading.Lock()
@@ -153,8 +151,6 @@ class Session:
             lane.close()
         if self._workers is not None:
             self._workers.shutdown(wait=False, cancel_futures=True)
-        if self._on_end is not None:
-            self._on_end()
         self._over.set()
 
     def drain(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from mirrord.core.model import Promise
 from mirrord.core.records import AlarmKind, Finding, Level
 from mirrord.core.status import judge_lag
 from mirrord.core.units import format_duration
@@ -14,7 +15,7 @@ class View(NamedTuple):
     """What is known of a mirror at one moment; durations in seconds.
 
     lag_s: None when it was never up to date. expected_s: the longest gap that its schedule allows,
-    None without one. rpo_s: what is promised, or None. error, number, gives_up: of the last
+    None without one. error, number, gives_up: of the last
     run, when it failed. quiet_s: how long the running transfer has moved nothing, None when none
     runs. base_risk: why its next update may not be incremental, or "". target: why its lag target
     cannot be held, or "". faults: what else was found by the last look at its ends.
@@ -24,14 +25,11 @@ class View(NamedTuple):
     quiesced: bool = False
     lag_s: float | None = None
     expected_s: float | None = None
-    rpo_s: float | None = None
-    warn: int = 150
-    error_at: int = 250
+    promise: Promise = Promise()
     error: str = ""
     number: int = 0
     gives_up: bool = False
     quiet_s: float | None = None
-    stall_s: float = 30.0
     base_risk: str = ""
     prune_refused: str = ""
     target: str = ""
@@ -47,7 +45,7 @@ def assess(view: View) -> list[Finding]:
         level = Level.ERROR if view.gives_up else Level.WARNING
         tail = "" if view.gives_up else f" (attempt {view.number}; will be retried)"
         found.append(Finding(AlarmKind.FAILURE, level, f"the last run failed: {view.error}{tail}"))
-    if view.quiet_s is not None and view.quiet_s >= view.stall_s:
+    if view.quiet_s is not None and view.quiet_s >= view.promise.stall_s:
         found.append(
             Finding(
                 AlarmKind.STALL,
@@ -73,15 +71,15 @@ def assess(view: View) -> list[Finding]:
 
 
 def _lag(view: View) -> Finding | None:
-    if view.rpo_s is not None:
-        promised_s, name = view.rpo_s, "the RPO"
+    if view.promise.rpo_s is not None:
+        promised_s, name = view.promise.rpo_s, "the RPO"
     elif view.expected_s is not None:
         promised_s, name = view.expected_s, "the lag that its schedule allows"
     else:
         return None
     if view.lag_s is None:
         return None
-    judged = judge_lag(view.lag_s, promised_s, warn=view.warn, error=view.error_at)
+    judged = judge_lag(view.lag_s, promised_s, warn=view.promise.warn, error=view.promise.error)
     if judged.level is None or judged.used is None:
         return None
     why = " while it is quiesced" if view.quiesced else ""

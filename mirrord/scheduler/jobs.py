@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 from mirrord.core.errors import MirrordError
@@ -77,31 +78,20 @@ class Queue:
         if not self.waiting or len(self.running) >= self.caps.transfers:
             return []
         started: list[Job] = []
-        hosts: dict[str, int] = {}
-        filesystems: dict[str, int] = {}
-        for job in self.running.values():
-            hosts[job.host] = hosts.get(job.host, 0) + 1
-            filesystems[job.filesystem] = filesystems.get(job.filesystem, 0) + 1
+        hosts = Counter(job.host for job in self.running.values())
+        filesystems = Counter(job.filesystem for job in self.running.values())
         for job in list(self.waiting.values()):
             if len(self.running) >= self.caps.transfers:
                 break
             if job.name in self.running:
                 continue
-            if job.host and hosts.get(job.host, 0) >= self.caps.per_host:
+            if job.host and hosts[job.host] >= self.caps.per_host:
                 continue
-            if job.filesystem and filesystems.get(job.filesystem, 0) >= self.caps.per_filesystem:
+            if job.filesystem and filesystems[job.filesystem] >= self.caps.per_filesystem:
                 continue
             del self.waiting[job.name]
             self.running[job.name] = job
-            hosts[job.host] = hosts.get(job.host, 0) + 1
-            filesystems[job.filesystem] = filesystems.get(job.filesystem, 0) + 1
+            hosts[job.host] += 1
+            filesystems[job.filesystem] += 1
             started.append(job)
         return started
-
-    def finished(self, name: str) -> Job | None:
-        """A job ended; returns it."""
-        return self.running.pop(name, None)
-
-    def drop(self, name: str) -> Job | None:
-        """Remove a queued job."""
-        return self.waiting.pop(name, None)

@@ -90,7 +90,7 @@ class Scheduler:
         fresh = watched is None or watched.definition.id != definition.id
         if watched is None or fresh:
             self._forget_alarms(name)
-            self.queue.drop(name)
+            self.queue.waiting.pop(name, None)
             self.timers.cancel(_retry(name))
             watched = self.mirrors[name] = Watched(definition, schedule)
             watched.runs.extend(runs)
@@ -108,7 +108,7 @@ class Scheduler:
         """Remove a mirror; its running job is not disturbed."""
         self._forget_alarms(name)
         self.mirrors.pop(name, None)
-        self.queue.drop(name)
+        self.queue.waiting.pop(name, None)
         self.timers.cancel(name)
         self.timers.cancel(_retry(name))
         self.timers.cancel(_missed(name))
@@ -138,7 +138,7 @@ class Scheduler:
             self._no_retry(watched)
         waits = self.queue.waiting.get(name)
         if waits and waits.cause != "asked" and (standing.quiesced or not standing.mirrored):
-            self.queue.drop(name)  # it would be refused
+            self.queue.waiting.pop(name, None)  # it would be refused
             self._plan_lag_later(watched)
         if begins and watched.schedule is not None and watched.schedule.lag_s is not None:
             self._set_timer(watched, first=False)
@@ -162,7 +162,7 @@ class Scheduler:
         if watched.retry_pending:
             watched.held_back = "retry"
         self._no_retry(watched)
-        dropped = self.queue.drop(name)
+        dropped = self.queue.waiting.pop(name, None)
         if dropped is not None and dropped.cause != "asked":
             watched.held_back = dropped.cause
         return dropped
@@ -328,7 +328,7 @@ class Scheduler:
 
     def finished(self, name: str, outcome: Outcome) -> None:
         """A job ended."""
-        job = self.queue.finished(name)
+        job = self.queue.running.pop(name, None)
         watched = self.mirrors.get(name)
         if watched is not None and job is not None and watched.definition.id == job.mirror_id:
             watched.moved_s = None
@@ -403,23 +403,18 @@ class Scheduler:
     def view(self, name: str) -> View:
         """What alarms are judged by."""
         watched = self.mirrors[name]
-        promise, standing = watched.definition.promise, watched.standing
-        quiet_s = None
-        if watched.moved_s is not None:
-            quiet_s = clock.monotonic_s() - watched.moved_s
+        standing = watched.standing
+        moved_s = watched.moved_s
         return View(
             mirrored=standing.mirrored,
             quiesced=standing.quiesced,
             lag_s=watched.lag_s(),
             expected_s=self._expected_s(watched),
-            rpo_s=promise.rpo_s,
-            warn=promise.warn,
-            error_at=promise.error,
+            promise=watched.definition.promise,
             error=watched.error,
             number=watched.number,
             gives_up=watched.gives_up,
-            quiet_s=quiet_s,
-            stall_s=promise.stall_s,
+            quiet_s=None if moved_s is None else clock.monotonic_s() - moved_s,
             base_risk=watched.base_risk,
             prune_refused=watched.prune_refused,
             target=watched.target,

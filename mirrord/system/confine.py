@@ -17,7 +17,6 @@ import errno
 import os
 import re
 import struct
-import threading
 from collections.abc import Callable
 
 from mirrord.core.errors import Unsupported
@@ -48,23 +47,15 @@ def start_confined(
     mount: the mount point above `writable`. program: what is started. `Unsupported`: Linux before
     5.14, or a container that does not allow it.
     """
-    done: list[Process] = []
-    failed: list[BaseException] = []
+    from concurrent.futures import ThreadPoolExecutor
 
-    def work() -> None:
-        try:
-            _confine(writable, mount, program)
-            done.append(start())
-        except BaseException as error:
-            failed.append(error)
+    def work() -> Process:
+        _confine(writable, mount, program)
+        return start()
 
     # A separate thread: it cannot leave the namespace again, and then ends.
-    thread = threading.Thread(target=work, name="confined")
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-    return done[0]
+    with ThreadPoolExecutor(1, "confined") as thread:
+        return thread.submit(work).result()
 
 
 def _confine(writable: str, mount: str, program: str) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from mirrord.system import steps
@@ -16,35 +18,35 @@ _AT_FDCWD = -100
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def sync_directory(path: str | Path) -> None:
-    """Make the entries of a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+@contextmanager
+def _opened(path: str | Path, flags: int, mode: int = 0o777) -> Iterator[int]:
+    descriptor = os.open(path, flags | os.O_CLOEXEC, mode)
     try:
-        os.fsync(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def sync_directory(path: str | Path) -> None:
+    """Make the entries of a directory durable."""
+    with _opened(path, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+        os.fsync(descriptor)
 
 
 def sync_filesystem(op: str, path: str | Path) -> None:
     """Make everything written to the file system of `path` durable (syncfs)."""
     steps.reached(op)
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
+    with _opened(path, os.O_RDONLY) as descriptor:
         if _libc.syncfs(descriptor) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), str(path))
-    finally:
-        os.close(descriptor)
 
 
 def sync_device(op: str, path: str | Path) -> None:
     """Make everything written to a block device through the page cache durable."""
     steps.reached(op)
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with _opened(path, os.O_RDONLY) as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_atomic(
@@ -57,17 +59,13 @@ def write_atomic(
     path = Path(path)
     beside = path.with_name(f".{path.name}.new")
     steps.reached(f"{op}:WRITE")
-    descriptor = os.open(
-        beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode
-    )
-    try:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    with _opened(beside, flags, mode) as descriptor:
         view = memoryview(data)
         while view:
             view = view[os.write(descriptor, view) :]
         if durable:
             os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
     if durable:
         rename(f"{op}:RENAME", beside, path)
     else:

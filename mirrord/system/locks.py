@@ -8,7 +8,6 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,8 +30,8 @@ class Holder(NamedTuple):
     shared: bool = False
 
     def __str__(self) -> str:
-        since = datetime.fromtimestamp(self.since_ns / 1e9, UTC).astimezone()
-        return f"process {self.pid} ({self.purpose}) since {since:%Y-%m-%d %H:%M:%S}"
+        since = clock.format_moment(self.since_ns)
+        return f"process {self.pid} ({self.purpose}) since {since}"
 
 
 _shared = False
@@ -75,7 +74,9 @@ def exclusive(path: str | Path, purpose: str, *, what: str) -> Iterator[None]:
                 hint="Wait for it to end; "
                 f"'mirrord abort {MIRROR}' ends the operation of a mirror.",
             )
-        _record_holder(descriptor, purpose)
+        # Without space for the record others only learn that the lock is held.
+        holder = Holder(os.getpid(), purpose, clock.now_ns(), _shared)
+        _record(descriptor, json.dumps(holder._asdict()).encode())
         yield
         _record(descriptor, b"")
 
@@ -104,14 +105,6 @@ def _record(descriptor: int, text: bytes) -> None:
     with suppress(OSError):  # a full file system, or a folder: the lock is held anyway
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text, 0)
-
-
-def _record_holder(descriptor: int, purpose: str) -> None:
-    """Record the holder of the lock. The lock is valid without the record: on a full file system
-    other processes only learn that it is held.
-    """
-    record = Holder(os.getpid(), purpose, clock.now_ns(), _shared)._asdict()
-    _record(descriptor, json.dumps(record).encode())
 
 
 def _take(descriptor: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,3 +25,26 @@ def address(path: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{folder}/{path.name}"
     finally:
         os.close(folder)
+
+
+def connected(path: Path, *, timeout_s: float) -> socket.socket:
+    """A connection to the socket at `path`; the timeout applies to its use, too."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.settimeout(timeout_s)
+        with address(path) as where:
+            made.connect(where)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def bind(made: socket.socket, path: Path) -> None:
+    """Make the socket's file at `path`, at first for its owner only."""
+    before = os.umask(0o177)
+    try:
+        with address(path) as where:
+            made.bind(where)
+    finally:
+        os.umask(before)

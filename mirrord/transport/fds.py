@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from mirrord.transport.base import ByteStream
 
@@ -19,12 +20,9 @@ class FdStream(ByteStream):
     closing a descriptor alone would not wake a thread that waits for it.
     """
 
-    def __init__(
-        self, reading: int, writing: int, peer: str, *, on_close: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, reading: int, writing: int, peer: str) -> None:
         self.peer = peer
         self._reading, self._writing = reading, writing
-        self._on_close = on_close
         self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._guard = threading.Lock()
         self._writing_lock = threading.Lock()
@@ -35,34 +33,30 @@ class FdStream(ByteStream):
 
     def read(self, most: int) -> bytes:
         """See `ByteStream.read`."""
-        self._enter()
         try:
-            while True:
-                try:
-                    return os.read(self._reading, most)
-                except BlockingIOError:
-                    self._await(self._reading, select.POLLIN)
-        finally:
-            self._leave()
+            with self._use():
+                while True:
+                    try:
+                        return os.read(self._reading, most)
+                    except BlockingIOError:
+                        self._await(self._reading, select.POLLIN)
+        except BrokenPipeError:
+            return b""  # closed by this end
 
     def write(self, *parts: bytes | memoryview) -> None:
         """See `ByteStream.write`."""
         left = [memoryview(part) for part in parts if len(part)]
-        self._enter()
-        try:
-            with self._writing_lock:
-                while left:
-                    try:
-                        done = os.writev(self._writing, left[:_PARTS_MAX])
-                    except BlockingIOError:
-                        self._await(self._writing, select.POLLOUT)
-                        continue
-                    while left and done >= len(left[0]):
-                        done -= len(left.pop(0))
-                    if left:
-                        left[0] = left[0][done:]
-        finally:
-            self._leave()
+        with self._use(), self._writing_lock:
+            while left:
+                try:
+                    done = os.writev(self._writing, left[:_PARTS_MAX])
+                except BlockingIOError:
+                    self._await(self._writing, select.POLLOUT)
+                    continue
+                while left and done >= len(left[0]):
+                    done -= len(left.pop(0))
+                if left:
+                    left[0] = left[0][done:]
 
     def _await(self, descriptor: int, what: int) -> None:
         poll = select.poll()
@@ -72,16 +66,18 @@ class FdStream(ByteStream):
         if self._closed:
             raise BrokenPipeError("closed by this end")
 
-    def _enter(self) -> None:
+    @contextmanager
+    def _use(self) -> Iterator[None]:
         with self._guard:
             if self._closed:
                 raise BrokenPipeError("closed by this end")
             self._users += 1
-
-    def _leave(self) -> None:
-        with self._guard:
-            self._users -= 1
-            self._release()
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._users -= 1
+                self._release()
 
     def close(self) -> None:
         """See `ByteStream.close`. The descriptors are closed once no thread uses them."""
@@ -91,8 +87,6 @@ class FdStream(ByteStream):
             self._closed = True
             os.eventfd_write(self._wakeup, 1)
             self._release()
-        if self._on_close is not None:
-            self._on_close()
 
     def _release(self) -> None:
         if self._closed and not self._users and self._wakeup >= 0:

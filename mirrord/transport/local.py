@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mirrord.core.errors import PermissionMissing, Unreachable
 from mirrord.system import command, sockets
-from mirrord.transport.base import ByteStream
+from mirrord.transport.fds import FdStream
 
 #: How much of the remote program's standard error is kept: the end of it.
 STDERR_BYTES_MAX = 8 << 10
@@ -19,51 +19,12 @@ STDERR_BYTES_MAX = 8 << 10
 _STDERR_WAIT_S = 0.5
 
 
-class SocketStream(ByteStream):
-    """A connected stream socket."""
-
-    def __init__(self, connected: socket.socket, peer: str) -> None:
-        self.peer = peer
-        self.socket = connected
-        self._reading, self._writing = threading.Lock(), threading.Lock()
-        self._closed = False
-
-    def read(self, most: int) -> bytes:
-        """See `ByteStream.read`."""
-        with self._reading:
-            return b"" if self._closed else self.socket.recv(most)
-
-    def write(self, *parts: bytes | memoryview) -> None:
-        """Write all of the parts, in one system call if the socket accepts them."""
-        with self._writing:
-            left = [memoryview(part).cast("B") for part in parts if len(part)]
-            while left:
-                sent = self.socket.sendmsg(left)
-                while left and sent >= len(left[0]):
-                    sent -= len(left.pop(0))
-                if sent:
-                    left[0] = left[0][sent:]
-
-    def close(self) -> None:
-        """See `ByteStream.close`."""
-        if self._closed:
-            return
-        self._closed = True
-        try:
-            # Wakes the threads that wait for it. The descriptor is closed after they have left,
-            # so that its number is not reused by another file while they still use it.
-            self.socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
-        with self._reading, self._writing:
-            self.socket.close()
-
-
-class ProcessStream(SocketStream):
+class ProcessStream(FdStream):
     """Standard input and output of a program; its standard error is kept for `stderr_tail`."""
 
     def __init__(self, ours: socket.socket, process: command.Process, peer: str) -> None:
-        super().__init__(ours, peer)
+        descriptor = ours.detach()
+        super().__init__(descriptor, descriptor, peer)
         self._process = process
         self._closing = threading.Lock()
         self._kept = bytearray()
@@ -97,44 +58,24 @@ class ProcessStream(SocketStream):
         self._listener.join(_STDERR_WAIT_S)
 
 
-def open_unix(path: str | Path, *, timeout_s: float = 10.0) -> SocketStream:
+def open_unix(path: str | Path, *, timeout_s: float = 10.0) -> FdStream:
     """A connection to the unix socket at `path`; `Unreachable`, `PermissionMissing`."""
-    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connected.settimeout(timeout_s)
-        with sockets.address(Path(path)) as address:
-            connected.connect(address)
-        connected.settimeout(None)
+        connected = sockets.connected(Path(path), timeout_s=timeout_s)
+    except PermissionError as error:
+        raise PermissionMissing(
+            f"no permission to use the socket {path}",
+            why=error.strerror or str(error),
+            hint="Run it as root, or as the user of the program that listens there.",
+        ) from None
     except OSError as error:
-        connected.close()
-        if isinstance(error, PermissionError):
-            raise PermissionMissing(
-                f"no permission to use the socket {path}",
-                why=error.strerror or str(error),
-                hint="Run it as root, or as the user of the program that listens there.",
-            ) from None
         raise Unreachable(
             f"nothing listens on the socket {path}",
             why=error.strerror or str(error),
             hint="Start the program that listens there, or correct the address in hosts.d.",
         ) from None
-    return SocketStream(connected, str(path))
-
-
-def open_process(
-    arguments: Sequence[str],
-    *,
-    peer: str = "",
-    environment: Mapping[str, str] | None = None,
-    hint: str = "Install it, or correct its path.",
-) -> ProcessStream:
-    """Start a program and communicate with it; closing the stream kills it and its session.
-
-    peer: the name of the other end, "" for the program's. environment: variables set in addition
-    to those of this process. `Unsupported` with `hint` when there is no such program.
-    """
-    ours, process = spawn(arguments, environment=environment, hint=hint)
-    return ProcessStream(ours, process, peer or os.path.basename(arguments[0]))
+    descriptor = connected.detach()
+    return FdStream(descriptor, descriptor, str(path))
 
 
 def spawn(

@@ -82,10 +82,8 @@ class Route:
     def close(self) -> None:
         """Close all connections immediately."""
         if self.hops:
-            try:
+            with contextlib.suppress(OSError):
                 self.hops[0].carrier.shutdown(socket.SHUT_RDWR)  # wakes Paramiko's threads
-            except OSError:
-                pass
         while self.hops:
             # In order: the connections above it then send no close message.
             self._end(self.hops.pop(0))
@@ -97,10 +95,9 @@ class Route:
     @staticmethod
     def _end(hop: Hop) -> None:
         for part in (hop.transport, hop.carrier):
-            try:
+            # The close message may go to a peer that is gone.
+            with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
                 part.close()
-            except (paramiko.SSHException, EOFError, OSError):
-                pass  # the close message, to a peer that may be gone
 
     def carrier(self, target: Target, deadline_s: float) -> Any:
         """What carries the next hop: a socket, or a channel through the last hop."""
@@ -132,8 +129,7 @@ def connect(
     route = Route(target)
     try:
         for hop in [*_jump_targets(jumps or target.jumps, 0), target]:
-            last = hop is target
-            _join(route, hop, meet if last else None)
+            _join(route, hop, meet if hop is target else None)
     except BaseException:
         route.close()
         raise

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import getpass
 import glob
-import os
 import re
+from os.path import expanduser
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,11 +38,6 @@ class Target(NamedTuple):
     connect_s: float
     jumps: tuple[RemoteHost, ...] = ()
 
-    @property
-    def login(self) -> str:
-        """`user@address`, with the port if it is not 22."""
-        return f"{self.user}@{self.address}" + (f" port {self.port}" if self.port != 22 else "")
-
 
 def resolve(host: RemoteHost) -> Target:
     """The target of `host`; `ConfigError` for an ssh configuration that cannot be parsed."""
@@ -58,23 +53,23 @@ def resolve(host: RemoteHost) -> Target:
             where=host.name,
             hint=f'Use ProxyJump there, or set transport = "openssh" in hosts.d/{host.name}.toml.',
         )
-    files = [_expanded(word) for word in str(found.get("userknownhostsfile", "")).split()]
-    shared = [_expanded(word) for word in str(found.get("globalknownhostsfile", "")).split()]
-    named = tuple(_expanded(name) for name in found.get("identityfile", ()) if name != "none")
+    files = [expanduser(word) for word in str(found.get("userknownhostsfile", "")).split()]
+    shared = [expanduser(word) for word in str(found.get("globalknownhostsfile", "")).split()]
+    named = tuple(expanduser(name) for name in found.get("identityfile", ()) if name != "none")
     return Target(
         name=host.name,
         address=address,
         port=host.port or _port(found, host),
         user=host.user or found.get("user") or getpass.getuser(),
-        key=_expanded(host.key) if host.key else "",
-        keys=named or tuple(_expanded(name) for name in _DEFAULT_KEYS),
+        key=expanduser(host.key) if host.key else "",
+        keys=named or tuple(expanduser(name) for name in _DEFAULT_KEYS),
         only=str(found.get("identitiesonly", "no")).lower() == "yes",
         fingerprint=host.fingerprint,
         alias=str(found.get("hostkeyalias", "")).lower(),
         known_hosts=tuple(
             Path(name)
             for name in (
-                *(files or [_expanded("~/.ssh/known_hosts"), _expanded("~/.ssh/known_hosts2")]),
+                *(files or [expanduser("~/.ssh/known_hosts"), expanduser("~/.ssh/known_hosts2")]),
                 *(shared or ["/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2"]),
             )
         ),
@@ -106,14 +101,9 @@ def _jumps(text: str) -> tuple[RemoteHost, ...]:
     return tuple(jumps)
 
 
-def _expanded(name: str) -> str:
-    """A path with `~` replaced by HOME, as for all other settings."""
-    return os.path.expanduser(name)
-
-
 def _configured(address: str) -> Any:
     """The settings of ~/.ssh/config, then ssh_config, for an address (keys in lower case)."""
-    own = Path(_expanded("~/.ssh/config"))
+    own = Path(expanduser("~/.ssh/config"))
     text = _read(own, own.parent, 0) + "\nHost *\n" + _read(_SYSTEM_CONFIG, Path("/etc/ssh"), 0)
     if not re.search(r"(?im)^\s*[a-z]", text.replace("Host *", "")):
         return {}
@@ -149,7 +139,7 @@ def _read(file: Path, folder: Path, depth: int) -> str:
             lines.append(line)
             continue
         for pattern in words[1:]:
-            path = folder / _expanded(pattern.strip('"'))
+            path = folder / expanduser(pattern.strip('"'))
             for name in sorted(glob.glob(str(path))):
                 included = _read(Path(name), folder, depth + 1)
                 if block != "Host *" and re.search(r"(?im)^\s*(host|match)\b", included):

@@ -19,8 +19,6 @@ from mirrord.system import clock
 from mirrord.system.native import TlsAlert, TlsConfig, TlsError, TlsSession, TlsUntrusted
 from mirrord.transport.tlsstream import TlsStream
 
-__all__ = ["Listener", "OneTime", "TlsStream", "connect", "fingerprint_of_pem"]
-
 #: Sent first by the accepting end, so that the client knows that it was accepted: in TLS 1.3 the
 #: client's handshake is complete before the server has verified the client's certificate.
 GREETING = b"mirrord\n"

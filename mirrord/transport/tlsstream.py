@@ -69,16 +69,13 @@ class TlsStream(ByteStream):
             self._users += 1
         if self._writing.acquire(blocking=False):
             try:
-                self._send_close_notify()
+                with contextlib.suppress(OSError):
+                    self._socket.send(self._tls.goodbye(), socket.MSG_DONTWAIT)
             finally:
                 self._writing.release()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes threads that wait for it
         self._leave()
-
-    def _send_close_notify(self) -> None:
-        with contextlib.suppress(OSError):
-            self._socket.send(self._tls.goodbye(), socket.MSG_DONTWAIT)
 
     @contextlib.contextmanager
     def _use(self) -> Iterator[None]:

@@ -55,11 +55,9 @@ class Compressor:
         self._made: dict[int, zstandard.ZstdCompressor] = {}
 
     def _at(self, level: int) -> zstandard.ZstdCompressor:
-        found = self._made.get(level)
-        if found is None:
-            found = zstandard.ZstdCompressor(level=level, write_content_size=True)
-            self._made[level] = found
-        return found
+        if level not in self._made:
+            self._made[level] = zstandard.ZstdCompressor(level=level, write_content_size=True)
+        return self._made[level]
 
     def worth(self, chunk: bytes | memoryview) -> bool:
         """Whether a sample of it is compressible; takes microseconds, also for a large chunk."""

@@ -87,30 +87,18 @@ class Budget:
         self._left = self._max = bytes_max
         self._lock = threading.Lock()
 
-    def try_take(self, count: int) -> bool:
-        """Take `count` bytes if that many are left."""
+    def take(self, count: int) -> None:
+        """Take `count` bytes; `ProtocolError` when there are not enough left."""
         with self._lock:
             if count > self._left:
-                return False
+                raise ProtocolError("the other end sent more than a session may hold")
             self._left -= count
-            return True
-
-    def take(self, count: int) -> None:
-        """As `try_take`; `ProtocolError` when there are not enough left."""
-        if not self.try_take(count):
-            raise ProtocolError("the other end sent more than a session may hold")
 
     def give(self, count: int) -> None:
         """Release `count` bytes."""
         with self._lock:
             self._left += count
             assert self._left <= self._max, (self._left, self._max)
-
-    @property
-    def held(self) -> int:
-        """Bytes currently taken."""
-        with self._lock:
-            return self._max - self._left
 
 
 class Frame(NamedTuple):

@@ -18,8 +18,6 @@ Reader = Callable[[Any], Any]
 
 def pack(value: Any) -> Any:
     """A model value (NamedTuples, enumerations, tuples, mappings) as plain lists and maps."""
-    if isinstance(value, enum.Flag):
-        return value.value
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, FileChange | OpenWriter):
@@ -93,7 +91,7 @@ def _reader(kind: Any) -> Reader:
     if kind is Path:
         return _path
     if kind is Any:
-        return _anything
+        return lambda packed: packed
     if kind == FileName:
         return _file_name
     if origin is Annotated:
@@ -125,10 +123,6 @@ def _exactly(kind: type, packed: Any) -> Any:
 
 def _path(packed: Any) -> Path:
     return Path(_exactly(str, packed))
-
-
-def _anything(packed: Any) -> Any:
-    return packed
 
 
 def _file_name(packed: Any) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from mirrord.link.exchange import WINDOW_BYTES
-from mirrord.transport import tls
+from mirrord.transport import tls, tlsstream
 from tests.support import btrfs
 from tests.support.proxy import Proxy
 from tests.support.remote import MIB, Remote, content, one_error
@@ -100,7 +100,7 @@ def data_proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Proxy]]:
     made: list[Proxy] = []
     straight = tls.connect
 
-    def through(address: str, port: int, *words: object, **more: object) -> tls.TlsStream:
+    def through(address: str, port: int, *words: object, **more: object) -> tlsstream.TlsStream:
         made.append(Proxy((address, port)))
         return straight(address, made[-1].port, *words, **more)  # type: ignore[arg-type]
 

@@ -36,7 +36,6 @@ from mirrord.system.paths import Paths
 from tests.service.conftest import Served
 from tests.support.labs import open_lab
 from tests.support.service import ServiceProcess, until
-from tests.support.verbs import Service
 from tests.support.world import NAME, World
 
 
@@ -406,7 +405,7 @@ def test_a_stop_ends_what_is_taken_up_at_the_start(
     paths = Paths(tmp_path / "etc", tmp_path / "state", tmp_path / "run")
     begun = threading.Event()
 
-    def recover(_service: Service, name: str) -> str:
+    def recover(_service: api.Service, name: str) -> str:
         begun.set()
         while True:
             RunFiles(paths.run, name).check_abort()
@@ -418,10 +417,7 @@ def test_a_stop_ends_what_is_taken_up_at_the_start(
             definition=SimpleNamespace(name="home"), operation="restore", operation_ns=1
         )
 
-        async def learn() -> list[Any]:
-            return [known]
-
-        monkeypatch.setattr(daemon, "_learn", learn)
+        monkeypatch.setattr("mirrord.daemon.daemon.read_all", lambda _service: [known])
         beginning = asyncio.ensure_future(daemon.begin())
         await asyncio.to_thread(begun.wait, 60)
         await asyncio.wait_for(daemon.end(patience_s=0.1), 60)

@@ -217,7 +217,7 @@ class Service:
             return
         waits = self.queue.waiting.get(name)
         if waits is None or waits.cause != "asked":
-            self.queue.drop(name)
+            self.queue.waiting.pop(name, None)
             self.scheduler.due(name, "asked", "asked for", verb=verb)
 
     def prune(self, name: str) -> None:

@@ -5,18 +5,26 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from mirrord.core.errors import Unreachable, Unsupported
-from mirrord.transport.local import STDERR_BYTES_MAX, open_process, open_unix
+from mirrord.transport.local import STDERR_BYTES_MAX, ProcessStream, open_unix, spawn
 from tests.support.service import until
 from tests.transport.echo import ends_for_both, lives, read_all, round_trip
 
 
+def open_process(
+    arguments: list[str], *, environment: Mapping[str, str] | None = None
+) -> ProcessStream:
+    ours, process = spawn(arguments, environment=environment, hint="Install it.")
+    return ProcessStream(ours, process, "here")
+
+
 def test_a_process_gives_back_what_it_got() -> None:
-    stream = open_process(["cat"], peer="here")
+    stream = open_process(["cat"])
     assert stream.peer == "here"
     round_trip(stream, 8 << 20)
     stream.close()

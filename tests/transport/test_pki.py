@@ -20,7 +20,8 @@ from mirrord.core.errors import ConfigError, NotFound, Refused, Unreachable, Unt
 from mirrord.core.model import RemoteHost
 from mirrord.transport import pki
 from mirrord.transport.pki import TlsServer, connect_tls
-from mirrord.transport.tls import OneTime, TlsStream, connect, context, open_stream
+from mirrord.transport.tls import OneTime, connect, context, open_stream
+from mirrord.transport.tlsstream import TlsStream
 from tests.support.service import PATIENCE_S, until
 
 

@@ -19,7 +19,8 @@ import pytest
 from mirrord.core.errors import IoFailed, Unreachable, Untrusted
 from mirrord.system.native import TlsError
 from mirrord.transport import tls
-from mirrord.transport.tls import Listener, OneTime, TlsStream, connect, context
+from mirrord.transport.tls import Listener, OneTime, connect, context
+from mirrord.transport.tlsstream import TlsStream
 from tests.support import openssl_peer
 from tests.support.service import PATIENCE_S
 

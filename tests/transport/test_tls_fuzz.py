@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirrord.core.errors import Unreachable
-from mirrord.transport.tls import Listener, OneTime, TlsStream, connect
+from mirrord.transport.tls import Listener, OneTime, connect
+from mirrord.transport.tlsstream import TlsStream
 from tests.support.openssl_peer import Session, advance, context, session
 from tests.support.service import PATIENCE_S
 

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from mirrord.core.model import Promise
 from mirrord.core.records import AlarmKind, Finding, Level
 from mirrord.scheduler.clockwatch import ClockWatch, WallTimes
 from mirrord.scheduler.health import Alarms, View, assess
@@ -24,15 +25,19 @@ def test_nothing_is_wrong_with_a_mirror_in_step() -> None:
     [(149, []), (150, ["warning"]), (249, ["warning"]), (250, ["error"])],
 )
 def test_lag_is_judged_by_the_promise_else_by_the_schedule(lag_s: float, levels: list[str]) -> None:
-    for view in (View(expected_s=100), View(expected_s=7, rpo_s=100), View(rpo_s=100)):
+    for view in (
+        View(expected_s=100),
+        View(expected_s=7, promise=Promise(100)),
+        View(promise=Promise(100)),
+    ):
         assert [level for _, level in found(view._replace(lag_s=lag_s))] == levels
     assert found(View(lag_s=lag_s)) == [], "nobody promised anything"
-    assert found(View(lag_s=lag_s, rpo_s=100, mirrored=False)) == []
-    assert found(View(rpo_s=100)) == [], "it never was in step"
+    assert found(View(lag_s=lag_s, promise=Promise(100), mirrored=False)) == []
+    assert found(View(promise=Promise(100))) == [], "it never was in step"
 
 
 def test_a_quiesced_mirror_falls_behind_and_the_text_says_why() -> None:
-    [finding] = assess(View(lag_s=300, rpo_s=100, quiesced=True))
+    [finding] = assess(View(lag_s=300, promise=Promise(100), quiesced=True))
     assert "quiesced" in finding.text and "300 %" in finding.text
 
 

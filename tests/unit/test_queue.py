@@ -26,7 +26,7 @@ def test_no_more_run_than_may_and_who_came_first_goes_first() -> None:
         assert queue.add(job(name))
     assert names(queue.ready()) == ["a", "b"]
     assert queue.ready() == []
-    queue.finished("a")
+    queue.running.pop("a")
     assert names(queue.ready()) == ["c"]
 
 
@@ -36,7 +36,7 @@ def test_one_waits_for_each_mirror_however_often_it_is_due() -> None:
     assert names(queue.ready()) == ["a"]
     assert queue.add(job("a")) and not queue.add(job("a"))
     assert queue.ready() == [], "it runs already"
-    queue.finished("a")
+    queue.running.pop("a")
     assert names(queue.ready()) == ["a"] and not queue.waiting
 
 
@@ -51,9 +51,9 @@ def test_who_cannot_run_yet_holds_up_nobody_else() -> None:
     ):
         queue.add(job(name, host=host, filesystem=filesystem))
     assert names(queue.ready()) == ["a", "d", "e"]
-    queue.finished("a")
+    queue.running.pop("a")
     assert names(queue.ready()) == [], "b waits for d's file system, c for its host"
-    queue.finished("d")
+    queue.running.pop("d")
     assert names(queue.ready()) == ["b", "c"]
 
 

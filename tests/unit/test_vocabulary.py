@@ -111,8 +111,9 @@ def test_endpoints_are_read_as_they_are_written(text: str) -> None:
 @pytest.mark.parametrize("ident", ["ab12cd34", "zebra7", "0", "z" * 32])
 def test_snapshots_of_any_valid_id_are_recognized(ident: str) -> None:
     """An owner may choose the id: 1 to 32 digits and lower-case letters (docs/config.md)."""
-    for made in (names.snapshot_name, names.diverged_name):
-        name = made(ident, 1_700_000_000 * 10**9, 5)
+    for diverged in (False, True):
+        name = names.snapshot_name(ident, 1_700_000_000 * 10**9, 5, diverged=diverged)
+        assert name.startswith("diverged." if diverged else "mirrord.")
         assert names.sequence_of(name, ident) == 5
         assert names.sequence_of(name, "other") == 0
 

@@ -26,6 +26,7 @@ import typer
 from mirrord.admin import hosts
 from mirrord.admin.hosts import Allowed
 from mirrord.cli.output import Json, answer, show
+from mirrord.config.hosts import Hosts
 from mirrord.core.errors import MirrordError, Refused, Untrusted
 from mirrord.core.model import RemoteHost
 from mirrord.system import paths
@@ -98,7 +99,7 @@ def _walk(name: str, wanted: dict[str, Any], allowed: Allowed, *, as_json: bool)
         shown = hosts.shown_key(found, host)
         host = host._replace(fingerprint=_accepted(host, shown, _again(name, wanted, allowed)))
     say(f"2. Its host key, the only one accepted from now on: {host.fingerprint}.")
-    file = hosts.write(found, host)
+    file = Hosts(found.hosts).add(host)
     say(f"3. Its settings: {file}.")
     login, at = hosts.login_of(host)
     say(f"4. Add this line to ~{login}/.ssh/authorized_keys on {at}:\n\n{line}\n")
@@ -158,7 +159,7 @@ def _accepted(host: RemoteHost, shown: tuple[str, str], again: list[str]) -> str
 
 def listing(as_json: Json = False) -> None:
     """List the hosts."""
-    found = hosts.listing(paths.standard())
+    found = Hosts(paths.standard().hosts).all()
     width = max((len(host.name) for host in found), default=0)
     lines = [f"{host.name:{width}}  {host.transport:7}  {_reached(host)}" for host in found]
     answer(
