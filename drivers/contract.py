@@ -48,7 +48,6 @@ from mirrord.core.model import (
     VolumeFacts,
 )
 from mirrord.core.relationship import Fence, Relationship, check_fence, replaces
-from mirrord.drivers.refusals import no_clones
 from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.system.waiting import Waiting
 
@@ -488,5 +487,5 @@ class Driver(Source, Destination, Failover):
 def clones_of(driver: Driver) -> Clones:
     """The driver as one that supports writable copies; raises `Unsupported` otherwise."""
     if not isinstance(driver, Clones):
-        raise no_clones(str(driver))
+        raise Unsupported("volumes of this kind do not support writable copies", where=str(driver))
     return driver

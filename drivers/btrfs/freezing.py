@@ -12,8 +12,7 @@ import fcntl
 import os
 import sys
 
-from mirrord.core.errors import Refused
-from mirrord.drivers import refusals
+from mirrord.core.errors import Busy, Refused
 from mirrord.drivers.btrfs import layout, subvolume
 from mirrord.drivers.btrfs.layout import Layout
 from mirrord.system import files
@@ -89,4 +88,9 @@ def _claim(held: int, where: str) -> None:
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise refusals.frozen_elsewhere(where) from None
+        raise Busy(
+            "the volume is frozen by another mirrord process",
+            where=where,
+            why="it is about to switch the volume",
+            hint="Wait until that process has ended, then run the same command again.",
+        ) from None
