@@ -1,5 +1,5 @@
-"""State, activity and history of a mirror, for people and machines. Changes nothing (except that
-`delta` takes a temporary snapshot of the source).
+"""State, activity and history of a mirror, and why it is as it is, for people and machines. Changes
+nothing (except that `delta` takes a temporary snapshot of the source).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from mirrord.core.reports import (
     SnapshotEntry,
     SnapshotTable,
 )
+from mirrord.core.results import Result
 from mirrord.core.states import LIVE_VERBS, Activity, State, Verb
 from mirrord.core.status import (
     Checkpoint,
@@ -27,10 +28,11 @@ from mirrord.core.status import (
     RunningVerb,
     judge,
 )
+from mirrord.core.units import format_size
 from mirrord.drivers.contract import Driver
 from mirrord.engine import plan, recovery, shown
 from mirrord.engine.failures import UPDATE
-from mirrord.engine.mirror import Mirror, check_there, live_source, one_line
+from mirrord.engine.mirror import Mirror, check_source, check_there, one_line
 from mirrord.system import clock, locks
 from mirrord.system.waiting import LOOK_S
 
@@ -158,17 +160,12 @@ def _base_risk(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None) -> str
         return ""
     if facts.mirror_id != mirror.id or not facts.shown:
         return ""
-    return _blocked(mirror, facts.shown)
-
-
-def _blocked(mirror: Mirror, guid: str) -> str:
-    """Why the next update is not possible, or ""."""
     try:
         with mirror.waiting.hurried(LOOK_S):
             here, there = mirror.source.snapshots(), mirror.destination.snapshots()
     except (MirrordError, OSError) as error:
         return f"the source cannot be reached: {one_line(error)}"
-    base = plan.find_base(mirror.name, here, there, guid)
+    base = plan.find_base(mirror.name, here, there, facts.shown)
     return f"no update is possible: {base.why}" if isinstance(base, plan.Conflict) else ""
 
 
@@ -264,7 +261,7 @@ def delta(
         if mirror.catalogue.mirror(mirror.id) is None:  # it was lost: rebuild it from the ends
             check_there(mirror.destination.facts(), mirror)
             mirror.row()
-        live_source(mirror)
+        check_source(mirror.source.facts(), str(mirror.source), mirror.id)
         here = mirror.source.snapshots()
         if incremental is None:
             from mirrord.engine.update import check_descent  # `status` starts without it
@@ -346,3 +343,85 @@ def _usual_rate(mirror: Mirror) -> float | None:
     ]
     total_ms = sum(duration for _, duration in done)
     return sum(size for size, _ in done) / (total_ms / 1000) if total_ms else None
+
+
+def explain(mirror: Mirror) -> Result:
+    """Why things are as they are, and which command changes it: one finding a line."""
+    found = status(mirror)
+    findings = [
+        f"State: {found.state}; activity: {found.activity.value}.",
+        *_explain_base(mirror, found),
+        *_explain_last(mirror),
+    ]
+    if found.reading.quiesced:
+        findings.append(f"It is quiesced: no transfer starts until 'mirrord resume {mirror.name}'.")
+    if running := found.running:
+        findings.append(
+            f"Process {running.pid} holds it ({running.purpose}). "
+            f"'mirrord abort {mirror.name}' stops that."
+        )
+    if saved_bytes := found.reading.checkpoint.size_bytes:
+        findings.append(
+            f"An interrupted transfer left a checkpoint of {format_size(saved_bytes)}: the next "
+            "transfer resumes from there."
+        )
+    operation = mirror.catalogue.operation(mirror.id)
+    if operation and operation.verb not in LIVE_VERBS and not found.running:
+        findings.append(
+            f"An interrupted {operation.verb} (phase {operation.phase}) will be recovered by the "
+            "next command that changes this mirror."
+        )
+    findings.extend(f"Problem: {problem}." for problem in found.problems)
+    findings.extend(found.reading.notes)
+    source_facts, trouble = facts_of(mirror.source)
+    if trouble:
+        findings.append(f"The source cannot be reached: {trouble}.")
+    elif source_facts:
+        findings.extend(f"Source: {sentence(note)}" for note in source_facts.notes)
+    return Result(found.state, "\n".join(findings), {"findings": findings})
+
+
+def _explain_base(mirror: Mirror, found: MirrorStatus) -> list[str]:
+    if found.reading.state is State.UNINITIALIZED:
+        return [f"Nothing has been transferred yet: run 'mirrord initialize {mirror.name}'."]
+    try:
+        with mirror.waiting.hurried(LOOK_S):
+            here, there = mirror.source.snapshots(), mirror.destination.snapshots()
+    except (MirrordError, OSError) as error:
+        return [f"The base cannot be checked: {one_line(error)}."]
+    common = plan.newest_complete_set(here, there)
+    newest = common.name if common else "none"
+    count = len({s.guid for s in here if s.intact} & {s.guid for s in there if s.intact})
+    lines = [f"Common snapshots: {count}; the newest is {newest}."]
+    if found.reading.state is State.BROKEN_OFF:
+        lines.append(
+            f"It is broken off: 'mirrord resync {mirror.name}' (source wins) or 'mirrord reverse "
+            f"{mirror.name}' (destination becomes the source) continues from there."
+        )
+        return lines
+    facts, _ = facts_of(mirror.destination)
+    if facts and facts.shown:
+        base = plan.find_base(mirror.name, here, there, facts.shown)
+        if isinstance(base, plan.Conflict):
+            lines.append(f"The next update is blocked: {base.why}. {base.hint}")
+        else:
+            lines.append(f"The next update is incremental, from {base.name}.")
+    return lines
+
+
+def _explain_last(mirror: Mirror) -> list[str]:
+    transfers = mirror.catalogue.transfers(mirror.id, limit=50)
+    lines = []
+    if transfers:
+        last = transfers[0]
+        how = f"incremental ({format_size(last.stream_bytes)})"
+        if last.base is None:
+            how = f"full ({format_size(last.stream_bytes)}): {last.full_reason or 'no base'}"
+        tail = f": {last.error}" if last.error else ""
+        lines.append(f"The last transfer, {last.name}, was {how}; result: {last.result}{tail}.")
+    full = [row for row in transfers[1:] if row.base is None and row.result == "done"]
+    if full and transfers[0].base is not None:
+        lines.append(
+            f"The last full transfer was {full[0].name}: {full[0].full_reason or 'no base'}."
+        )
+    return lines

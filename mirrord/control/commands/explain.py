@@ -13,6 +13,6 @@ from mirrord.core.results import Result
 
 @command(Right.READ)
 def explain(service: Service, name: MirrorName) -> Result:
-    from mirrord.engine import explain as engine
+    from mirrord.engine import report
 
-    return service.look(name, engine.explain)
+    return service.look(name, report.explain)
