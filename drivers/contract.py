@@ -48,7 +48,6 @@ from mirrord.core.model import (
     VolumeFacts,
 )
 from mirrord.core.relationship import Fence, Relationship, check_fence, replaces
-from mirrord.drivers.refusals import no_clones
 from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.system.waiting import Waiting
 
@@ -115,7 +114,8 @@ class Volume(abc.ABC):
 
     def __init__(self, location: str) -> None:
         self.location = location
-        self._locked = False
+        #: Whether this object holds the volume's lock.
+        self.locked = False
         #: The mirror for which the volume is changed, and the epoch of that decision; None: for
         #: none. Once the volume is in a later epoch, nothing is changed any more.
         self.fence: Fence | None = None
@@ -153,11 +153,6 @@ class Volume(abc.ABC):
         ext4), `PermissionMissing`, `Damaged`.
         """
 
-    @property
-    def locked(self) -> bool:
-        """Whether this object holds the volume's lock."""
-        return self._locked
-
     @contextmanager
     def lock(self, purpose: str) -> Iterator[None]:
         """Lock the volume for one mirror operation; `Busy` names the holder. Ends with the
@@ -165,15 +160,15 @@ class Volume(abc.ABC):
         methods work under it. Works on every role (an absent place can have a lock only after
         `prepare`: before that this locks nothing).
         """
-        if self._locked:
+        if self.locked:
             yield
             return
         with self._exclusive(purpose) as held:
-            self._locked = held
+            self.locked = held
             try:
                 yield
             finally:
-                self._locked = False
+                self.locked = False
 
     @abc.abstractmethod
     def _exclusive(self, purpose: str) -> AbstractContextManager[bool]:
@@ -488,5 +483,5 @@ class Driver(Source, Destination, Failover):
 def clones_of(driver: Driver) -> Clones:
     """The driver as one that supports writable copies; raises `Unsupported` otherwise."""
     if not isinstance(driver, Clones):
-        raise no_clones(str(driver))
+        raise Unsupported("volumes of this kind do not support writable copies", where=str(driver))
     return driver

@@ -1,15 +1,22 @@
-"""The pins and relationship records of a volume, for drivers that store them in files."""
+"""The pins and relationship records of a volume, for drivers that store them in files: one for each
+mirror, in a folder of the volume.
+"""
 
 from __future__ import annotations
 
 import abc
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from mirrord.core import relationship
 from mirrord.core.relationship import Relationship
-from mirrord.drivers import pinfiles, pins, relationfiles
+from mirrord.drivers import pinfiles, pins
 from mirrord.drivers.contract import Volume
 from mirrord.drivers.refusals import not_a_mirror
+from mirrord.system import files
+
+_RELATIONSHIPS = "relationships"
 
 
 class FileRecords(Volume):
@@ -36,25 +43,38 @@ class FileRecords(Volume):
 
     def relationships(self) -> dict[str, Relationship | None]:
         """See `Volume.relationships`."""
-        folder = self._records()
-        return relationfiles.read(folder / relationfiles.NAME) if folder is not None else {}
+        records = self._records()
+        if records is None or not (records / _RELATIONSHIPS).is_dir():
+            return {}
+        folder = records / _RELATIONSHIPS
+        names = sorted(name for name in os.listdir(folder) if name[0] != ".")
+        return {name: relationship.decode((folder / name).read_bytes()) for name in names}
 
     def _relate(self, record: Relationship) -> None:
-        folder = self._records()
-        if folder is None:
+        records = self._records()
+        if records is None:
             raise not_a_mirror(str(self))
-        self._keep(
-            lambda: relationfiles.write(folder / relationfiles.NAME, self._op("RELATE"), record)
-        )
+        op, folder = self._op("RELATE"), records / _RELATIONSHIPS
+
+        def write() -> None:
+            files.make_directory(f"{op}:FOLDER", folder, mode=0o700)
+            data = relationship.encode(record) + b"\n"
+            files.write_atomic(f"{op}:RECORD", folder / record.mirror_id, data, mode=0o600)
+
+        self._keep(write)
 
     def _unrelate(self, mirror_id: str) -> None:
-        folder = self._records()
-        if folder is not None:
-            self._keep(
-                lambda: relationfiles.remove(
-                    folder / relationfiles.NAME, self._op("UNRELATE"), mirror_id
-                )
-            )
+        records = self._records()
+        if records is None:
+            return
+        op, folder = self._op("UNRELATE"), records / _RELATIONSHIPS
+
+        def remove() -> None:
+            files.remove_file(f"{op}:RECORD", folder / mirror_id)
+            if not os.listdir(folder):
+                files.remove_directory(f"{op}:FOLDER", folder)
+
+        self._keep(remove)
 
     def _op(self, what: str) -> str:
         return f"{self.kind.upper()}:{what}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from mirrord.core.errors import (
     MIRROR,
-    Busy,
     Damaged,
     Diverged,
     MirrordError,
@@ -12,7 +11,6 @@ from mirrord.core.errors import (
     NotFound,
     PermissionMissing,
     Refused,
-    Unsupported,
 )
 
 
@@ -25,16 +23,6 @@ def replaced(where: str, why: str) -> MirrordError:
         hint="Nothing was transferred, and all copies are kept. Move the mirrored volume back; or "
         f"run 'mirrord change-source {MIRROR} ENDPOINT' if it was moved on purpose; or, to mirror "
         f"the volume that is there now, 'mirrord resync {MIRROR}'.",
-    )
-
-
-def frozen_elsewhere(where: str) -> MirrordError:
-    """Another mirrord process is about to switch the volume."""
-    return Busy(
-        "the volume is frozen by another mirrord process",
-        where=where,
-        why="it is about to switch the volume",
-        hint="Wait until that process has ended, then run the same command again.",
     )
 
 
@@ -106,11 +94,6 @@ def other_copy(where: str, there: str) -> MirrordError:
         why=f"it is {there}",
         hint=f"Remove it first: 'mirrord break {MIRROR} --end-test'.",
     )
-
-
-def no_clones(where: str) -> MirrordError:
-    """A writable copy of a volume whose kind does not support them."""
-    return Unsupported("volumes of this kind do not support writable copies", where=where)
 
 
 def other_mirror(where: str, mirror_id: str) -> MirrordError:

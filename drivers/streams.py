@@ -13,12 +13,31 @@ from mirrord.system.waiting import Waiting
 CHUNK_BYTES_MAX = 4 << 20
 
 
-class SendStream(abc.ABC):
-    """The bytes that turn base into incremental. A context manager; not thread-safe."""
+class _Stream(abc.ABC):
+    """A context manager that closes itself; not thread-safe."""
 
     def __init__(self) -> None:
         #: How its methods wait for others; the caller that opened it may set another.
         self.waiting = Waiting()
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """End the stream at once."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class SendStream(_Stream):
+    """The bytes that turn base into incremental. A context manager; not thread-safe."""
 
     @abc.abstractmethod
     def read(self) -> bytes | memoryview:
@@ -40,26 +59,9 @@ class SendStream(abc.ABC):
     def close(self) -> None:
         """End the stream at once, complete or not. May be called twice."""
 
-    def __enter__(self) -> Self:
-        """The stream itself."""
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()
-
-
-class Receiver(abc.ABC):
+class Receiver(_Stream):
     """Receives a stream into the staging place. A context manager; not thread-safe."""
-
-    def __init__(self) -> None:
-        #: How its methods wait for others; the caller that opened it may set another.
-        self.waiting = Waiting()
 
     @abc.abstractmethod
     def write(self, chunk: bytes | memoryview) -> None:
@@ -87,16 +89,3 @@ class Receiver(abc.ABC):
         that was written is kept (when `resumable`; otherwise perhaps less, or none). May be called
         twice, and after `finish`.
         """
-
-    def __enter__(self) -> Self:
-        """The receiver itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()

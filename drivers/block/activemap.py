@@ -49,6 +49,17 @@ class MapView:
         return int.from_bytes(block, "little") if block is not None else 0
 
 
+def held_bits(views: Iterable[MapView], segment: int, chunk: int) -> int:
+    """The summary of some frozen roots for one map block."""
+    bits, seen = 0, {0}
+    for view in views:
+        address, _ = view.pointer(segment, chunk)
+        if address not in seen:
+            seen.add(address)
+            bits |= view.bits(segment, chunk)
+    return bits
+
+
 class LiveMap:
     """The active map of the live image, with its changes in memory."""
 

@@ -12,7 +12,7 @@ that is needed.
 
 from __future__ import annotations
 
-from mirrord.drivers.block.activemap import LiveMap, MapView, Run, runs_of
+from mirrord.drivers.block.activemap import LiveMap, MapView, Run, held_bits, runs_of
 from mirrord.drivers.block.format import CHUNK_BITS
 
 #: A map block with fewer free blocks than this is skipped in a sweep.
@@ -40,7 +40,8 @@ class Allocator:
         given: list[Run] = []
         while count:
             if self._runs is None:
-                self._runs = self._free_runs(self.chunk)[::-1]
+                free = runs_of(self.segment, self.chunk, self._free(self.chunk))
+                self._runs = free[::-1]
             if not self._runs:
                 self._advance()
                 continue
@@ -55,21 +56,12 @@ class Allocator:
 
     def held_bits(self, segment: int, chunk: int) -> int:
         """The summary of the frozen roots for one map block."""
-        bits, seen = 0, {0}
-        for view in self.views.values():
-            address, _ = view.pointer(segment, chunk)
-            if address not in seen:
-                seen.add(address)
-                bits |= view.bits(segment, chunk)
-        return bits
+        return held_bits(self.views.values(), segment, chunk)
 
     def _free(self, chunk: int) -> int:
         used = self.live.bits(self.segment, chunk) | self.held_bits(self.segment, chunk)
         # Number 0 of a segment means "no block".
         return ~(used | (chunk == 0)) & _ALL
-
-    def _free_runs(self, chunk: int) -> list[Run]:
-        return runs_of(self.segment, chunk, self._free(chunk))
 
     def _advance(self) -> None:
         high = max(

@@ -21,7 +21,7 @@ from mirrord.drivers import refusals
 from mirrord.drivers.block import rootrecord
 from mirrord.drivers.block.place import foreign_content, is_volume
 from mirrord.drivers.block.rootrecord import RootRecord
-from mirrord.drivers.block.store import io_errors
+from mirrord.drivers.block.store import data_extents, io_errors
 from mirrord.system import files, steps
 
 NAME = "copy"
@@ -90,18 +90,11 @@ def _copy(source: Path, target: Path, where: str) -> None:
 
 def _copy_blocks(old: int, new: int, size: int) -> None:
     os.ftruncate(new, size)
-    offset = 0
-    while offset < size:
-        try:
-            start = os.lseek(old, offset, os.SEEK_DATA)
-        except OSError:
-            return  # a hole up to the end
-        end = os.lseek(old, start, os.SEEK_HOLE)
+    for start, end in data_extents(old, size):
         while start < end:
             piece = os.pread(old, min(_PIECE_BYTES, end - start), start)
             os.pwrite(new, piece, start)
             start += len(piece)
-        offset = end
 
 
 def end(path: Path) -> bool:

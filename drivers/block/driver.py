@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from mirrord.core.errors import MIRROR, Damaged, MirrordError, NotFound, Refused
+from mirrord.core.errors import MIRROR, Damaged, NotFound, Refused
 from mirrord.core.model import (
     Changes,
     Delta,
@@ -191,21 +191,15 @@ class BlockDriver(FileRecords, Driver, Clones):
     ) -> Delta:
         """Always counts all four states: they need no additional reads."""
         record, one, other = self._pair(base, incremental)
-        store = BlockStore(self._path, writable=False)
-        try:
+        with closing(BlockStore(self._path, writable=False)) as store:
             return delta_of(store, record.identity, one, other)
-        finally:
-            store.close()
 
     def changes(self, base: str, incremental: str) -> Changes:
         """The differences of the two active maps: of content, nodes and the maps themselves."""
         _record, one, other = self._pair(base, incremental)
         assert one is not None
-        store = BlockStore(self._path, writable=False)
-        try:
+        with closing(BlockStore(self._path, writable=False)) as store:
             return changes_of(store, one, other)
-        finally:
-            store.close()
 
     def send(
         self,
@@ -471,7 +465,12 @@ class BlockDriver(FileRecords, Driver, Clones):
         record = self._record()
         entry = self._entry(record, incremental)
         if not entry.intact:
-            raise _not_intact(str(self), entry)
+            raise Damaged(
+                f"the snapshot '{entry.name}' is not intact",
+                where=str(self),
+                why="its root does not match its identity",
+                hint=f"Take a new one: 'mirrord update {MIRROR}'.",
+            )
         return record, self._intact_base(record, base) if base is not None else None, entry
 
     def _staged(self, volume: Volume, state: StagingRecord | None) -> Entry:
@@ -489,12 +488,3 @@ class BlockDriver(FileRecords, Driver, Clones):
 
         volume.commit("BLOCK:COMMIT:ROOT", switch)
         return volume.entry(entry.guid)
-
-
-def _not_intact(where: str, entry: Entry) -> MirrordError:
-    return Damaged(
-        f"the snapshot '{entry.name}' is not intact",
-        where=where,
-        why="its root does not match its identity",
-        hint=f"Take a new one: 'mirrord update {MIRROR}'.",
-    )

@@ -47,11 +47,6 @@ class LiveImage:
         self.tree = RadixTree(store, root.data, root.height)
         self.changed = False
 
-    @property
-    def changed_nodes(self) -> int:
-        """The number of changed tree nodes in memory."""
-        return len(self.tree.changed)
-
     def write_blocks(self, first: int, data: memoryview) -> None:
         """Replace complete blocks of content. Blocks of zeroes become holes."""
         sums = block_checksums(data, BLOCK_BYTES)

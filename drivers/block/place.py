@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from mirrord.core.errors import PermissionMissing
 from mirrord.drivers.block import rootrecord
 from mirrord.drivers.refusals import permission_missing
 
@@ -25,7 +24,7 @@ def foreign_content(path: Path) -> str | None:
     except NotADirectoryError:
         return "a file"
     except PermissionError as error:
-        raise _no_access(path) from error
+        raise permission_missing(str(path), f"'{path}' cannot be read") from error
     if not names:
         return None
     if rootrecord.NAME in names and is_volume(path):
@@ -44,7 +43,7 @@ def is_volume(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return False
     except PermissionError as error:
-        raise _no_access(path) from error
+        raise permission_missing(str(path), f"'{path}' cannot be read") from error
     return begin == rootrecord.MAGIC.encode() or bool(others & _OURS)
 
 
@@ -61,9 +60,3 @@ def mount_point(path: Path) -> Path:
     while not path.is_mount():
         path = path.parent
     return path
-
-
-def _no_access(path: Path) -> PermissionMissing:
-    error = permission_missing(str(path), f"'{path}' cannot be read")
-    assert isinstance(error, PermissionMissing)
-    return error

@@ -15,7 +15,8 @@ from mirrord.core.errors import Damaged, Refused, TransferFailed
 from mirrord.core.model import SnapshotKind, Staging
 from mirrord.drivers import pinfiles
 from mirrord.drivers.block import staging
-from mirrord.drivers.block.activemap import MapView, Run
+from mirrord.drivers.block.activemap import MapView, Run, held_bits
+from mirrord.drivers.block.content import verify_added
 from mirrord.drivers.block.format import (
     BLOCK_BYTES,
     CHUNK_BITS,
@@ -38,7 +39,6 @@ from mirrord.drivers.block.stream import (
     parse_head,
     parse_text,
 )
-from mirrord.drivers.block.verify import verify_added
 from mirrord.drivers.block.volume import Volume
 from mirrord.drivers.pins import of_snapshot
 from mirrord.drivers.refusals import stream_damaged
@@ -277,13 +277,8 @@ class Collisions:
 
     def _held(self, segment: int, chunk: int) -> int:
         if self._at != (segment, chunk):
-            self._at, self._bits = (segment, chunk), 0
-            seen = {0}
-            for view in self._views.values():
-                place, _ = view.pointer(segment, chunk)
-                if place not in seen:
-                    seen.add(place)
-                    self._bits |= view.bits(segment, chunk)
+            self._at = segment, chunk
+            self._bits = held_bits(self._views.values(), segment, chunk)
         return self._bits
 
     def _drop(self, run: Run, segment: int, chunk: int, mask: int) -> None:

@@ -58,6 +58,18 @@ def io_error(where: str, doing: str, error: OSError) -> MirrordError:
     )
 
 
+def data_extents(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
+    """Ranges (begin, end) of a sparse file of `size` bytes that are not holes, ascending."""
+    at = 0
+    while at < size:
+        try:
+            begin = os.lseek(descriptor, at, os.SEEK_DATA)
+        except OSError:
+            return  # only a hole is left
+        at = os.lseek(descriptor, begin, os.SEEK_HOLE)
+        yield begin, at
+
+
 def block_damaged(where: str, address: int, why: str = "its checksum does not match") -> Damaged:
     """A block that does not match its pointer."""
     return Damaged(

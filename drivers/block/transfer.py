@@ -6,13 +6,15 @@ import contextlib
 import os
 import struct
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from mirrord.core.errors import Damaged, IoFailed, UsageError
 from mirrord.drivers.block.content import data_ranges
 from mirrord.drivers.block.format import BLOCK_BYTES, ZERO_BLOCK, Root
+from mirrord.drivers.block.store import data_extents
 from mirrord.drivers.block.volume import Volume
 from mirrord.system import command
 
@@ -49,7 +51,7 @@ def import_image(volume: Volume, path: Path) -> int:
                 hint="Create a larger volume with 'mirrord volume create'.",
             )
         end = 0
-        for begin, stop in _data_extents(file.fileno(), size):
+        for begin, stop in data_extents(file.fileno(), size):
             volume.trim(end, begin - end)
             file.seek(begin)
             at = begin
@@ -60,17 +62,6 @@ def import_image(volume: Volume, path: Path) -> int:
             end = stop
         volume.trim(end, volume.size_bytes - end)
     return size
-
-
-def _data_extents(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
-    at = 0
-    while at < size:
-        try:
-            begin = os.lseek(descriptor, at, os.SEEK_DATA)
-        except OSError:
-            return  # only a hole is left
-        at = os.lseek(descriptor, begin, os.SEEK_HOLE)
-        yield begin, at
 
 
 def export_image(volume: Volume, guid: str | None, path: Path) -> int:
@@ -103,13 +94,15 @@ def _atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 def pieces(volume: Volume, guid: str | None, root: Root) -> Iterator[tuple[int, bytes]]:
     """The content of an image without holes: (offset, bytes), ascending."""
+    read = _reader(volume, guid)
     for first, count in data_ranges(volume.store, root):
         offset = first * BLOCK_BYTES
-        length = min(count * BLOCK_BYTES, root.size_bytes - offset)
-        if guid is None:
-            yield offset, volume.read(offset, length)
-        else:
-            yield offset, volume.read_snapshot(guid, offset, length)
+        yield offset, read(offset, min(count * BLOCK_BYTES, root.size_bytes - offset))
+
+
+def _reader(volume: Volume, guid: str | None) -> Callable[[int, int], bytes]:
+    """Reads bytes at an offset: of the live image, or of a snapshot."""
+    return volume.read if guid is None else partial(volume.read_snapshot, guid)
 
 
 def import_tar(volume: Volume, stream: BinaryIO) -> int:
@@ -123,53 +116,49 @@ def import_tar(volume: Volume, stream: BinaryIO) -> int:
 
 def import_folder(volume: Volume, folder: Path) -> int:
     """Store a folder as a tar stream; returns the stream's length in bytes."""
+    from concurrent.futures import ThreadPoolExecutor  # slow to import and rarely needed
+
     reading, writing = os.pipe()
-    child = _TarWriter(folder, writing)
-    child.start()
-    with open(reading, "rb") as stream:  # noqa: PTH123 - a descriptor, not a path
+    with (
+        ThreadPoolExecutor(1) as pool,
+        open(reading, "rb") as stream,  # noqa: PTH123 - a descriptor, not a path
+    ):
+        packed = pool.submit(_pack, folder, writing)
         length = import_tar(volume, stream)
-    child.join()
-    if child.error is not None:
-        raise child.error
+    packed.result()
     return length
 
 
-class _TarWriter:
-    """Packs a folder into a pipe, in a separate thread."""
-
-    def __init__(self, folder: Path, descriptor: int) -> None:
-        import threading
-
-        self.error: OSError | None = None
-        self._folder = folder
-        self._descriptor = descriptor
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.start, self.join = self._thread.start, self._thread.join
-
-    def _run(self) -> None:
-        try:
-            with (
-                open(self._descriptor, "wb") as pipe,  # noqa: PTH123 - a descriptor, not a path
-                tarfile.open(fileobj=pipe, mode="w|", format=tarfile.PAX_FORMAT) as tar,
-            ):
-                tar.add(self._folder, arcname=".")
-        except OSError as error:
-            self.error = error
+def _pack(folder: Path, descriptor: int) -> None:
+    """Pack a folder into a pipe."""
+    with (
+        open(descriptor, "wb") as pipe,
+        tarfile.open(fileobj=pipe, mode="w|", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        tar.add(folder, arcname=".")
 
 
 def export_tar(volume: Volume, guid: str | None, target: Path) -> int:
     """The stored tar stream: unpacked into `target` when that is a folder, else as a file."""
-    stream = _TarReader(volume, guid)
+    read = _reader(volume, guid)
+    magic, length = _TAR_HEADER.unpack(read(0, _TAR_HEADER.size))
+    if magic != _TAR_MAGIC or length > volume.size_bytes:
+        raise Damaged(
+            "no tar stream is stored in this volume",
+            where=str(volume.path),
+            hint="'mirrord volume import VOLUME FOLDER' stores one; without --tar the raw "
+            "content is exported.",
+        )
+    stream = (read(BLOCK_BYTES + at, min(_PIECE, length - at)) for at in range(0, length, _PIECE))
     if target.is_dir():
         _unpack(stream, target)
     else:
         with _atomic_file(target) as file:
-            while piece := stream.read(_PIECE):
-                file.write(piece)
-    return stream.length
+            file.writelines(stream)
+    return int(length)
 
 
-def _unpack(stream: _TarReader, target: Path) -> None:
+def _unpack(stream: Iterator[bytes], target: Path) -> None:
     """Unpack with GNU tar, which lets no member escape from the folder, not even by a link.
 
     (Python's tarfile can refuse such members only since 3.11.4.)
@@ -185,8 +174,7 @@ def _unpack(stream: _TarReader, target: Path) -> None:
         finally:
             os.close(reading)
         with contextlib.suppress(BrokenPipeError), os.fdopen(writing, "wb") as pipe:
-            while piece := stream.read(_PIECE):
-                pipe.write(piece)
+            pipe.writelines(stream)
         if child.wait() != 0:
             errors.seek(0)
             messages = errors.read().decode(errors="replace").strip().splitlines()
@@ -195,33 +183,6 @@ def _unpack(stream: _TarReader, target: Path) -> None:
                 where=str(target),
                 why=messages[0] if messages else f"tar exited with status {child.returncode}",
             )
-
-
-class _TarReader:
-    """Reads the stored tar stream."""
-
-    def __init__(self, volume: Volume, guid: str | None) -> None:
-        self._read_at = (
-            volume.read if guid is None else lambda o, n: volume.read_snapshot(guid, o, n)
-        )
-        self.length: int
-        magic, self.length = _TAR_HEADER.unpack(self._read_at(0, _TAR_HEADER.size))
-        if magic != _TAR_MAGIC or self.length > volume.size_bytes:
-            raise Damaged(
-                "no tar stream is stored in this volume",
-                where=str(volume.path),
-                hint="'mirrord volume import VOLUME FOLDER' stores one; without --tar the raw "
-                "content is exported.",
-            )
-        self._at = 0
-
-    def read(self, size: int) -> bytes:
-        """The next bytes; empty at the end."""
-        left = self.length - self._at
-        size = min(size, left)
-        piece = self._read_at(BLOCK_BYTES + self._at, size) if size else b""
-        self._at += len(piece)
-        return piece
 
 
 def _read_full(stream: BinaryIO, size: int) -> bytes:

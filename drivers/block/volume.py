@@ -41,7 +41,6 @@ from mirrord.system import clock, files, locks
 _BLOCKS_PER_STEP = 1024
 #: How long to wait for another writer of the volume.
 _PATIENCE_S = 5.0
-#: The purpose recorded in the lock, which `writers` and `frozen` check.
 
 Change = Callable[[RootRecord], RootRecord]
 
@@ -243,7 +242,9 @@ class Volume:
                     skip = offset % BLOCK_BYTES
                     if skip or len(view) < BLOCK_BYTES:
                         taken = min(BLOCK_BYTES - skip, len(view))
-                        block = bytearray(self._block_at(offset - skip))
+                        block = bytearray(
+                            read_bytes(self.store, self.image.tree, offset - skip, BLOCK_BYTES)
+                        )
                         block[skip : skip + taken] = view[:taken]
                         self.image.write_blocks(offset // BLOCK_BYTES, memoryview(block))
                     else:
@@ -388,15 +389,10 @@ class Volume:
             )
             punch_runs(self.store, self.image.returnable(before.live, live, chunks))
 
-    def drop_snapshots(self, guids: set[str], change: Change | None = None) -> None:
+    def drop_snapshots(self, guids: set[str]) -> None:
         """Delete snapshots, durably, and return the space that only they used."""
         dropped = [one for one in self.record.snapshots if one.guid in guids]
-
-        def drop(record: RootRecord) -> RootRecord:
-            record = record.without(guids)
-            return change(record) if change is not None else record
-
-        self.commit("BLOCK:DELETE:ROOT", drop)
+        self.commit("BLOCK:DELETE:ROOT", lambda record: record.without(guids))
         reclaim_snapshots(self.store, self.image, self.record, dropped)
 
     def _start(self, record: RootRecord) -> None:
@@ -438,11 +434,8 @@ class Volume:
             raise
 
     def _bound_memory(self) -> None:
-        if self.image.changed_nodes > CHANGED_NODES_MAX:
+        if len(self.image.tree.changed) > CHANGED_NODES_MAX:
             self.commit("BLOCK:FLUSH:ROOT")
-
-    def _block_at(self, offset: int) -> bytes:
-        return read_bytes(self.store, self.image.tree, offset, BLOCK_BYTES)
 
     def _check_writable(self) -> None:
         if self.record.role is not Role.LIVE:

@@ -100,12 +100,12 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
         if os.geteuid() != 0:
             raise refusals.permission_missing(str(self), "btrfs snapshots and streams need root")
         path = Path(self.location)
-        if not layout.on_btrfs(path):
-            kind = layout.filesystem_kind(path)
+        there = layout.nearest_existing(path)
+        if not ioctl.is_btrfs(there):
             raise Unsupported(
                 "this is not on a btrfs file system",
                 where=str(self),
-                why=f"{layout.nearest_existing(path)} is on {kind}",
+                why=f"{there} is on {layout.filesystem_kind(path)}",
                 hint="Check that its file system is mounted, or give a path on btrfs.",
             )
         return layout.resolve(self.location, self._known)
@@ -434,9 +434,7 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
     @guarded
     def begin_test(self, place: str = "") -> VolumeFacts:
         """See `Driver.begin_test`: a writable snapshot."""
-        here = self._place()
-        if standing.role(here)[0] is not Role.MIRROR:
-            raise refusals.not_a_mirror(str(self))
+        here = self._mirror_place()
         return BtrfsDriver(str(copies.begin(here, place, str(self))), self._known).facts()
 
     @guarded

@@ -167,7 +167,6 @@ def _keep_set_aside(place: Layout, target: SnapshotEntry | None, keep_as: str) -
     """Freeze what was set aside, and keep it as a DIVERGED snapshot; delete it when its content is
     certainly that of `target`. Returns the name under which the volume of `keep_as` is kept.
     """
-    ours = None
     _move_to_swap(place, layout.component(keep_as, str(place.location)))
     for wrapper in _set_aside_folders(place):
         volume = wrapper / wrapper.name
@@ -182,10 +181,8 @@ def _keep_set_aside(place: Layout, target: SnapshotEntry | None, keep_as: str) -
             continue
         # A read-only subvolume cannot be renamed into another folder; a folder with one can.
         files.rename("BTRFS:ROLLBACK:KEEP", wrapper, place.diverged / wrapper.name)
-    if place.diverged.is_dir():
-        kept = [name for name in os.listdir(place.diverged) if _has_name(name, keep_as)]
-        ours = max(kept, default=None)
-    return ours
+    kept = os.listdir(place.diverged) if place.diverged.is_dir() else []
+    return max((name for name in kept if _has_name(name, keep_as)), default=None)
 
 
 def tidy(place: Layout) -> None:
@@ -250,7 +247,8 @@ def _freeze(place: Layout, wrapper: Path) -> None:
         guid=info.guid,
         name=wrapper.name,
         kind=SnapshotKind.DIVERGED,
-        order=store.filesystem_generation(place),
+        # The current transaction: whatever is created later has a greater one.
+        order=ioctl.filesystem_facts(place.store)[1],
         taken_at_ns=clock.now_ns(),
     )
     record = Record("", None, snapshot, complete=True, ctransid=info.ctransid)

@@ -12,9 +12,9 @@ import fcntl
 import os
 import sys
 
-from mirrord.core.errors import Refused
-from mirrord.drivers import refusals
+from mirrord.core.errors import Busy, Refused
 from mirrord.drivers.btrfs import layout, subvolume
+from mirrord.drivers.btrfs.ioctl import opened
 from mirrord.drivers.btrfs.layout import Layout
 from mirrord.system import files
 from mirrord.system.deadman import Deadman
@@ -47,13 +47,10 @@ class Freeze:
             held = os.open(place.frozen_file, os.O_RDONLY | os.O_CLOEXEC)
             stack.callback(os.close, held)
             _claim(held, where)
-            volume = os.open(place.view, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
+            with opened(place.view, os.O_DIRECTORY) as volume:
                 self._deadman = Deadman(
                     [sys.executable, "-I", "-S", "-c", _THAW, str(volume)], keep=[volume]
                 )
-            finally:
-                os.close(volume)
             stack.callback(self._deadman.release)
             subvolume.set_read_only("BTRFS:FREEZE:SET", place.view, True)
             files.sync_filesystem("BTRFS:FREEZE:SYNC", place.view)
@@ -68,13 +65,10 @@ def thaw(place: Layout, where: str) -> None:
     """Make a volume that mirrord froze writable again; `Busy` while another process holds it."""
     if not is_frozen(place):
         return
-    held = os.open(place.frozen_file, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with opened(place.frozen_file) as held:
         _claim(held, where)
         subvolume.set_read_only("BTRFS:THAW:SET", place.view, False)
         files.remove_file("BTRFS:THAW:RECORD", place.frozen_file)
-    finally:
-        os.close(held)
 
 
 def is_frozen(place: Layout) -> bool:
@@ -89,4 +83,9 @@ def _claim(held: int, where: str) -> None:
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise refusals.frozen_elsewhere(where) from None
+        raise Busy(
+            "the volume is frozen by another mirrord process",
+            where=where,
+            why="it is about to switch the volume",
+            hint="Wait until that process has ended, then run the same command again.",
+        ) from None

@@ -11,7 +11,8 @@ import errno
 import functools
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -55,7 +56,6 @@ _QUICK_BUFFER_BYTES = 256 << 10
 _AT_FDCWD = -100
 _AT_SYMLINK_NOFOLLOW = 0x100
 _STATX_MOUNT_ID = 0x1000
-_libc = ctypes.CDLL(None, use_errno=True)
 _SEND_VERSION_FILE = Path("/sys/fs/btrfs/features/send_stream_version")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -90,13 +90,20 @@ def _ioctl(
         raise OSError(number, os.strerror(number))
 
 
-def _ioctl_at(path: str | Path, request: int, argument: ctypes.Array[ctypes.c_char]) -> None:
-    """`_ioctl` on a path."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+@contextmanager
+def opened(path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o777) -> Iterator[int]:
+    """A descriptor of a file or directory, which is closed again."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, mode)
     try:
-        _ioctl(descriptor, request, argument)
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _ioctl_at(path: str | Path, request: int, argument: ctypes.Array[ctypes.c_char]) -> None:
+    """`_ioctl` on a path."""
+    with opened(path) as descriptor:
+        _ioctl(descriptor, request, argument)
 
 
 def snapshot(source: str | Path, path: str | Path, *, read_only: bool) -> None:
@@ -104,13 +111,10 @@ def snapshot(source: str | Path, path: str | Path, *, read_only: bool) -> None:
     during its call.)
     """
     folder, name = os.path.split(os.fsencode(path))
-    descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with opened(source) as descriptor:
         flags = _SNAPSHOT_READ_ONLY if read_only else 0
         words = _SNAPSHOT.pack(descriptor, flags, name)
         _ioctl_at(os.fsdecode(folder), _IOC_SNAP_CREATE_V2, ctypes.create_string_buffer(words))
-    finally:
-        os.close(descriptor)
 
 
 def send(
@@ -233,11 +237,8 @@ def newest_inode(path: str | Path, tree: int, *, newer_than: int) -> int:
     after a generation; 0 when there is none. tree: the subvolume's id.
     """
     found = _NewestInode()
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(path, os.O_DIRECTORY) as descriptor:
         _search(descriptor, tree, newer_than, found)
-    finally:
-        os.close(descriptor)
     return found.transaction
 
 

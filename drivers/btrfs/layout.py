@@ -13,7 +13,7 @@
         pins/<mirror id>.json             the snapshots that a mirror needs (pinfiles.py)
         reserve                           space for when the file system is full (reserve.py)
         frozen.json                       record of a frozen live volume (freezing.py)
-        relationships/<mirror id>         the relationship record of a mirror (relationfiles.py)
+        relationships/<mirror id>         the relationship record of a mirror (filerecords.py)
         lock
 
 A read-only subvolume cannot be renamed into another folder, but a folder that contains one can.
@@ -428,12 +428,5 @@ def filesystem_kind(path: Path) -> str:
     """The type of the file system that holds `path`, for messages."""
     mounts = mount_points()
     here = Path(os.path.realpath(path))
-    for folder in (here, *here.parents):
-        if folder in mounts:
-            return mounts[folder][1]
-    return "unknown"
-
-
-def on_btrfs(path: Path) -> bool:
-    """Whether `path`, or its nearest parent folder that exists, is on btrfs."""
-    return ioctl.is_btrfs(nearest_existing(path))
+    kinds = (mounts[folder][1] for folder in (here, *here.parents) if folder in mounts)
+    return next(kinds, "unknown")

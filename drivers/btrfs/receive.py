@@ -12,24 +12,25 @@ also kept in a spool (spool.py), and applied again from there.
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import functools
 import os
 import threading
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING
 
-from mirrord.core.errors import Damaged, MirrordError, TransferFailed, Unsupported
+from mirrord.core.errors import Busy, Damaged, MirrordError, TransferFailed, Unsupported
 from mirrord.core.model import ReceiveRequest, Staging
 from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import layout, spool, staging, store, subvolume
-from mirrord.drivers.btrfs.alone import receive_lock
 from mirrord.drivers.btrfs.ioctl import guarded
 from mirrord.drivers.btrfs.layout import Layout, Record
 from mirrord.drivers.btrfs.spool import Spool
 from mirrord.drivers.btrfs.store import SnapshotEntry
 from mirrord.drivers.btrfs.stream import make_pipe
 from mirrord.drivers.streams import Receiver
-from mirrord.system import command, files, steps
+from mirrord.system import clock, command, files, steps
 from mirrord.system.confine import start_confined
 from mirrord.system.native import BtrfsStreamScanner, btrfs_rewrite_beginning
 from mirrord.system.waiting import Waiting
@@ -41,6 +42,9 @@ _ERROR_BYTES_MAX = 4096
 #: PATH_MAX of Linux, without the terminating zero.
 _PATH_BYTES_MAX = 4095
 _CATCH_UP_S = 0.2
+#: How long to wait for a 'btrfs receive' that a killed mirrord process left running.
+_LOCK_WAIT_S = 20.0
+_LOCK_POLL_S = 0.02
 _PROGS_HINT = "Install the package btrfs-progs (Debian: apt-get install btrfs-progs)."
 
 
@@ -84,7 +88,7 @@ class BtrfsReceiver(Receiver):
             raise
 
     def _begin(self) -> None:
-        self._receive_lock = receive_lock(self._place, self._where)
+        self._receive_lock = _receive_lock(self._place, self._where)
         staging.remove_staging(self._folder)
         steps.reached("BTRFS:RECEIVE:STAGE")
         self._folder.mkdir(mode=0o700)
@@ -205,7 +209,10 @@ class BtrfsReceiver(Receiver):
             self._scanner.feed(chunk)
         except ValueError as error:
             raise refusals.stream_damaged(self._where, str(error)) from error
-        self._pass_on(chunk, waiting)
+        try:
+            waiting.write_all(self._writing, chunk)
+        except BrokenPipeError as error:
+            raise self._failure() from error
 
     def _changed_beginning(self, data: bytes) -> bytes | None:
         """The beginning of the stream with its first command changed: the snapshot gets its local
@@ -237,12 +244,6 @@ class BtrfsReceiver(Receiver):
         if (parent is None) != (self._base is None):
             kind = "a full snapshot" if parent is None else "changes to another snapshot"
             raise refusals.stream_damaged(self._where, f"it holds {kind}, which was not announced")
-
-    def _pass_on(self, chunk: bytes | memoryview, waiting: Waiting) -> None:
-        try:
-            waiting.write_all(self._writing, chunk)
-        except BrokenPipeError as error:
-            raise self._failure() from error
 
     def _failure(self) -> MirrordError:
         """The reason why the program ended, in one line."""
@@ -353,6 +354,32 @@ class BtrfsReceiver(Receiver):
         if self._errors is not None:
             self._errors.close()
             self._errors = None
+
+
+def _receive_lock(place: Layout, where: str) -> int:
+    """A locked descriptor, which 'btrfs receive' inherits and so keeps locked until it exits.
+
+    A 'btrfs receive' whose parent was killed may still write to what a new one creates under the
+    same name; `Busy` when it does not exit in time.
+    """
+    descriptor = os.open(place.staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    until_s = clock.monotonic_s() + _LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except OSError as error:
+            if error.errno != errno.EWOULDBLOCK or clock.monotonic_s() > until_s:
+                os.close(descriptor)
+                if error.errno != errno.EWOULDBLOCK:
+                    raise
+                raise Busy(
+                    "the 'btrfs receive' process of an earlier transfer is still running",
+                    where=where,
+                    why="its mirrord process was killed, and the disk is slow or hangs",
+                    hint="Run the same command again when it has ended ('pgrep -af btrfs').",
+                ) from None
+            clock.sleep_s(_LOCK_POLL_S)
 
 
 def _ending(status: int) -> str:

@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
+from mirrord.drivers.btrfs.ioctl import opened
 from mirrord.drivers.btrfs.layout import Layout
 from mirrord.system import files, steps
 
@@ -36,14 +37,12 @@ def keep(place: Layout) -> None:
     if found.f_bavail * found.f_frsize < _FREE_BYTES_LEAST:
         return
     steps.reached("BTRFS:RESERVE:MAKE")
-    with contextlib.suppress(OSError):  # everything works without it
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            for number in range(_BYTES // _ATTRIBUTE_BYTES):
-                os.setxattr(descriptor, b"user.%d" % number, bytes(_ATTRIBUTE_BYTES))
-            os.posix_fallocate(descriptor, 0, _DATA_BYTES)
-        finally:
-            os.close(descriptor)
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+    # (Everything works without it.)
+    with contextlib.suppress(OSError), opened(path, flags, 0o600) as descriptor:
+        for number in range(_BYTES // _ATTRIBUTE_BYTES):
+            os.setxattr(descriptor, b"user.%d" % number, bytes(_ATTRIBUTE_BYTES))
+        os.posix_fallocate(descriptor, 0, _DATA_BYTES)
 
 
 def use(place: Layout, work: Callable[[], T]) -> T:

@@ -28,6 +28,7 @@ from typing import NamedTuple
 from mirrord.core.errors import CheckpointUseless
 from mirrord.core.model import ReceiveRequest, Snapshot, SnapshotKind
 from mirrord.drivers.btrfs import layout
+from mirrord.drivers.btrfs.ioctl import opened
 from mirrord.drivers.btrfs.known import stamp
 from mirrord.drivers.btrfs.layout import Layout
 from mirrord.drivers.btrfs.spool_format import (
@@ -111,11 +112,7 @@ def look(place: Layout, path: Path) -> Spooled | None:
     Reads the last slots only: all earlier ones were durable before these were written, and are
     verified when they are replayed.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
+    with contextlib.suppress(FileNotFoundError), opened(path) as descriptor:
         now = os.fstat(descriptor)
         known = place.known.spools.get(path)
         if known is not None and known[0] == stamp(now):
@@ -127,8 +124,7 @@ def look(place: Layout, path: Path) -> Spooled | None:
         found = Spooled(path, *head, count * PAYLOAD_BYTES + length, digest)
         place.known.spools[path] = stamp(now), found
         return found
-    finally:
-        os.close(descriptor)
+    return None
 
 
 class Spool:

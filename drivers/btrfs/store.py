@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -167,13 +168,8 @@ def sweep(place: Layout) -> None:
 
 def nested_names(path: Path, *, limit: int) -> list[str]:
     """Paths of at most `limit` subvolumes inside the one at `path`, without our own store."""
-    found: list[str] = []
-    for name, _number in subvolume.below(path):
-        if len(found) >= limit:
-            break
-        if layout.STORE not in name.split("/"):
-            found.append(name)
-    return found
+    theirs = (name for name, _ in subvolume.below(path) if layout.STORE not in name.split("/"))
+    return list(itertools.islice(theirs, limit))
 
 
 def owned(place: Layout, live: subvolume.Info) -> Iterator[SnapshotEntry]:
@@ -274,8 +270,3 @@ def _unsound(copy: str, where: str) -> Diverged:
         "data, although it may have been changed since",
         hint=f"Delete it (btrfs subvolume delete) if it is not needed: {copy}",
     )
-
-
-def filesystem_generation(place: Layout) -> int:
-    """The current transaction of the file system; whatever is created later has a greater one."""
-    return ioctl.filesystem_facts(place.store)[1]

@@ -11,14 +11,16 @@ import contextlib
 import errno
 import functools
 import os
+import re
 import stat
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from mirrord.core.errors import Unsupported
-from mirrord.drivers.btrfs import ioctl, swapfiles
+from mirrord.core.errors import Refused, Unsupported
+from mirrord.core.text import escaped
+from mirrord.drivers.btrfs import ioctl
 from mirrord.system import steps
 
 try:
@@ -153,7 +155,7 @@ def snapshots(op: str, wanted: Mapping[Path, Path], *, read_only: bool) -> None:
             ioctl.snapshot(source, path, read_only=read_only)
         except OSError as error:
             if error.errno == errno.ETXTBSY:
-                raise swapfiles.refused(source, f"btrfs:{source}") from error
+                raise _swap_file_active(source) from error
             raise
 
     if len(wanted) < 2:  # a single one needs no thread
@@ -170,6 +172,34 @@ def snapshots(op: str, wanted: Mapping[Path, Path], *, read_only: bool) -> None:
             begun.append(pool.submit(take, path, source))
     for one in begun:
         one.result()
+
+
+def _swap_file_active(volume: Path) -> Refused:
+    """The error for ETXTBSY when a snapshot of `volume` is taken."""
+    named = " ".join(escaped(path) for path in _active_swap_files(volume)) or "a swap file"
+    return Refused(
+        "no snapshot can be taken while a swap file in the volume is active",
+        where=f"btrfs:{volume}",
+        why=f"btrfs cannot snapshot a subvolume with an active swap file: {named}",
+        hint=f"Run 'swapoff {named}', and create the swap file in a separate subvolume that is "
+        "not mirrored. Then run the same command again.",
+    )
+
+
+def _active_swap_files(volume: Path) -> list[str]:
+    """The active swap files in the subvolume."""
+    device = os.stat(volume).st_dev
+    found = []
+    for line in Path("/proc/swaps").read_bytes().splitlines()[1:]:
+        # White space is escaped as a backslash with three octal digits.
+        octal = line.split()[0]
+        path = re.sub(rb"\\([0-7]{3})", lambda digits: bytes([int(digits[1], 8)]), octal)
+        try:
+            if os.stat(path).st_dev == device:
+                found.append(os.fsdecode(path))
+        except OSError:
+            continue  # in another mount namespace
+    return found
 
 
 def delete(op: str, path: str | Path) -> None:
@@ -215,23 +245,20 @@ def set_read_only(op: str, path: str | Path, read_only: bool = True) -> None:
 
 def below(path: str | Path) -> Iterator[tuple[str, int]]:
     """(relative path, id) of all subvolumes below the subvolume at `path`; needs root."""
-    with _opened(path) as folder, btrfsutil.SubvolumeIterator(folder) as found:
+    # A descriptor: an iterator created from a path never closes it (btrfsutil 6.12).
+    with (
+        ioctl.opened(path, os.O_DIRECTORY) as folder,
+        btrfsutil.SubvolumeIterator(folder) as found,
+    ):
         for name, number in found:
             yield os.fsdecode(name), number
 
 
 def below_with_info(path: str | Path) -> Iterator[tuple[str, Info]]:
     """(relative path, facts) of all subvolumes below the subvolume at `path`; needs root."""
-    with _opened(path) as folder, btrfsutil.SubvolumeIterator(folder, info=True) as found:
+    with (
+        ioctl.opened(path, os.O_DIRECTORY) as folder,  # see `below`
+        btrfsutil.SubvolumeIterator(folder, info=True) as found,
+    ):
         for name, facts in found:
             yield os.fsdecode(name), _info(facts)
-
-
-@contextlib.contextmanager
-def _opened(path: str | Path) -> Iterator[int]:
-    """A descriptor: an iterator created from a path never closes it (btrfsutil 6.12)."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)

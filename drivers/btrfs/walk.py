@@ -41,8 +41,7 @@ def delta(
     sent compressed. changes: the files, when they were requested.
     """
     lineal = base is not None and _lineal(live, base, incremental)
-    descriptor = os.open(incremental.path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with ioctl.opened(incremental.path) as descriptor:
         full = base is not None and (states or not lineal)
         newer_than = base.info.newest_generation if base and not full else 0
         new = _Tree(descriptor, incremental.info.id, newer_than, encoded)
@@ -57,8 +56,6 @@ def delta(
         else:
             added, send_bytes = new.blocks(), new.send_bytes()
             counts = (0, 0, added)
-    finally:
-        os.close(descriptor)
     return Delta(
         base=base.snapshot.guid if base else None,
         incremental=incremental.snapshot.guid,
@@ -122,15 +119,12 @@ def changes(
     `known` when it is the base. Addresses are btrfs logical addresses, from which the data of a
     send stream is read; object 1 has the content inside the tree itself, 4 KiB per file.
     """
-    descriptor = os.open(incremental.path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with ioctl.opened(incremental.path) as descriptor:
         if known is not None and known.guid == base.snapshot.guid:
             old = known.blocks
         else:
             old = ioctl.search_blocks(descriptor, base.info.id)
         new = ioctl.search_blocks(descriptor, incremental.info.id)
-    finally:
-        os.close(descriptor)
     return Changes(*old.changes(new)), NamedBlocks(incremental.snapshot.guid, new)
 
 

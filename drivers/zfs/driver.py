@@ -224,15 +224,13 @@ class ZfsDriver(ZfsFailover):
     def forget(self) -> None:
         """See `Driver.forget`."""
         with self._changing():
-            self._forget()
-
-    def _forget(self) -> None:
-        where, place = str(self), self._recover(self._look(fresh=True))
-        request = receiver.begun(place)
-        held_receive.drop(self.location)
-        if request is not None and not self._list(place).find(request.snapshot.guid):
-            receiver.discard(place, where)
-            place = self._look(fresh=True)
-        if place.here is not None:
-            proof.remove([place.here.name], "", where)
-        deleting.forget(place, self._list(place), where, live=self._role(place)[0] is Role.LIVE)
+            where, place = str(self), self._recover(self._look(fresh=True))
+            request = receiver.begun(place)
+            held_receive.drop(self.location)
+            if request is not None and not self._list(place).find(request.snapshot.guid):
+                receiver.discard(place, where)
+                place = self._look(fresh=True)
+            if place.here is not None:
+                proof.remove([place.here.name], "", where)
+            live = self._role(place)[0] is Role.LIVE
+            deleting.forget(place, self._list(place), where, live=live)

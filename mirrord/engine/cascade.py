@@ -92,25 +92,23 @@ def change_source(mirror: Mirror, endpoint: Endpoint, driver: Driver) -> Result:
         mirror.relation.definitions.set_endpoint(mirror.name, site, endpoint)
         mirror.catalogue.add_event(mirror.id, "info", f"source changed from {before} to {endpoint}")
         # The previous source is often lost: do not wait for it long.
+        trouble: list[str] = []
         with mirror.waiting.hurried(LOOK_S):
-            trouble = _release_source(mirror, mirror.source) if before != endpoint else []
+            if before != endpoint:
+                removals = pinning.give_up, relation.give_up
+                trouble = [give_up(mirror, mirror.source) for give_up in removals]
         return Result(
             "done",
             "\n".join(
                 [
                     f"The source of '{mirror.name}' is now {endpoint}; it has the base "
                     f"{base.name}.",
-                    *trouble,
+                    *filter(None, trouble),
                     f"Next: 'mirrord update {mirror.name}'.",
                 ]
             ),
             {"source": str(endpoint), "before": str(before), "base": base.name},
         )
-
-
-def _release_source(mirror: Mirror, source: Members) -> list[str]:
-    warnings = pinning.give_up(mirror, source), relation.give_up(mirror, source)
-    return [text for text in warnings if text]
 
 
 def _conflict_hint(here: list[Snapshot], there: list[Snapshot], hint: str) -> str:

@@ -8,7 +8,7 @@ from mirrord.core.model import Delta, Snapshot
 from mirrord.core.reports import DeltaReport
 from mirrord.core.states import Activity, Verb
 from mirrord.engine import recovery
-from mirrord.engine.mirror import Mirror, check_there, live_source
+from mirrord.engine.mirror import Mirror, check_source, check_there
 from mirrord.engine.update import check_descent
 from mirrord.system import clock
 
@@ -26,7 +26,7 @@ def delta(
         if mirror.catalogue.mirror(mirror.id) is None:  # it was lost: rebuild it from the ends
             check_there(mirror.destination.facts(), mirror)
             mirror.row()
-        live_source(mirror)
+        check_source(mirror.source.facts(), str(mirror.source), mirror.id)
         here = mirror.source.snapshots()
         if incremental is None:
             check_descent(mirror, here, {one.guid for one in mirror.destination.snapshots()})

@@ -32,8 +32,8 @@ from mirrord.engine.mirror import (
     check_source,
     check_there,
     one_line,
+    pick_snapshot,
 )
-from mirrord.engine.picking import pick_snapshot
 from mirrord.engine.recovery import Recovered
 from mirrord.engine.update import unrelated_reason, update_held
 from mirrord.system import clock, steps
@@ -432,11 +432,10 @@ def loss_lines(lost: Divergence | None) -> list[str]:
     word, end = ("block", ".") if lost.changes is None else ("change", ":")
     count = f"{lost.total_changes} {word}{'' if lost.total_changes == 1 else 's'}"
     lines = [f"   It loses {count} of its own ({format_size(lost.changed_bytes)}){end}"]
-    for change in (lost.changes or ())[:_FILES_SHOWN]:
-        lines.append(f"     {change.change:9} {escaped(change.path)}")
-    shown = min(len(lost.changes or ()), _FILES_SHOWN)
-    if lost.changes is not None and lost.total_changes > shown:
-        lines.append(f"     … and {lost.total_changes - shown} more")
+    shown = (lost.changes or ())[:_FILES_SHOWN]
+    lines += [f"     {change.change:9} {escaped(change.path)}" for change in shown]
+    if lost.changes is not None and lost.total_changes > len(shown):
+        lines.append(f"     … and {lost.total_changes - len(shown)} more")
     lines.append("   This is kept as a `diverged` snapshot.")
     return lines
 

@@ -5,8 +5,7 @@ recovery after a crash run the same code. `mirrord.engine.recovery` has the tabl
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -52,13 +51,11 @@ def finish(mirror: Mirror, operation: Operation) -> Finished:
         return _FINISH[Verb(operation.verb)](mirror, operation)
 
 
-@contextmanager
-def held(mirror: Mirror, operation: Operation) -> Iterator[None]:
+def held(mirror: Mirror, operation: Operation) -> AbstractContextManager[None]:
     """Hold the source too, where the verb changes that end."""
-    with ExitStack() as stack:
-        if operation.verb in (Verb.REVERSE.value, Verb.RESTORE.value):
-            stack.enter_context(mirror.source_locked())
-        yield
+    if operation.verb in (Verb.REVERSE.value, Verb.RESTORE.value):
+        return mirror.source_locked()
+    return nullcontext()
 
 
 def _begin_epoch(
@@ -219,36 +216,32 @@ def _event(what: str, kept: str | None, where: str) -> str:
 def _restore(mirror: Mirror, operation: Operation) -> Finished:
     """A full restore: the source is brought back to a snapshot of the destination."""
     with ExitStack() as stack:
-        return _restore_held(mirror, operation, stack)
-
-
-def _restore_held(mirror: Mirror, operation: Operation, stack: ExitStack) -> Finished:
-    arguments, phase = operation.arguments, operation.phase
-    guid, base = arguments.guid, arguments.base
-    kept = arguments.kept
-    mirror.watcher.activity(Activity.RESYNCING, str(mirror.source))
-    _begin_epoch(mirror, operation, Intent.MIRRORED)
-    if phase == "begun":
-        if base is None:
-            mirror.source.prepare(mirror.id, in_place=True)
-            stack.enter_context(mirror.source_locked())  # nothing could be locked before
-        else:
-            kept = mirror.source.rollback(base, mirror_id=mirror.id, keep_as=arguments.name)
-        mirror.catalogue.advance(mirror.id, "prepared", kept=kept)
-        phase = "prepared"
-    if phase == "prepared":
-        if base != guid:
-            _transfer_back(mirror, guid, base, arguments.name)
-        mirror.catalogue.advance(mirror.id, "transferred")
-    if mirror.source.facts().role is Role.MIRROR:
-        mirror.source.promote(guid)
-    mirror.catalogue.end(
-        mirror.id,
-        event=("info", _event(f"restored the source to {arguments.chosen}", kept, "source")),
-    )
-    relation.ensure(mirror)
-    lines = still_written(mirror.source, kept)
-    return Finished(mirror, arguments.chosen, kept, lines)
+        arguments, phase = operation.arguments, operation.phase
+        guid, base = arguments.guid, arguments.base
+        kept = arguments.kept
+        mirror.watcher.activity(Activity.RESYNCING, str(mirror.source))
+        _begin_epoch(mirror, operation, Intent.MIRRORED)
+        if phase == "begun":
+            if base is None:
+                mirror.source.prepare(mirror.id, in_place=True)
+                stack.enter_context(mirror.source_locked())  # nothing could be locked before
+            else:
+                kept = mirror.source.rollback(base, mirror_id=mirror.id, keep_as=arguments.name)
+            mirror.catalogue.advance(mirror.id, "prepared", kept=kept)
+            phase = "prepared"
+        if phase == "prepared":
+            if base != guid:
+                _transfer_back(mirror, guid, base, arguments.name)
+            mirror.catalogue.advance(mirror.id, "transferred")
+        if mirror.source.facts().role is Role.MIRROR:
+            mirror.source.promote(guid)
+        mirror.catalogue.end(
+            mirror.id,
+            event=("info", _event(f"restored the source to {arguments.chosen}", kept, "source")),
+        )
+        relation.ensure(mirror)
+        lines = still_written(mirror.source, kept)
+        return Finished(mirror, arguments.chosen, kept, lines)
 
 
 def _transfer_back(mirror: Mirror, guid: str, base: str | None, name: str) -> None:

@@ -143,14 +143,9 @@ class Members(Joint, Clones):
 
     # Source
 
-    @property
-    def one_moment(self) -> bool:
-        """Whether user snapshots of the same name are certainly of one moment at all members."""
-        return not self._others
-
     def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
         """See `Source.own_snapshots`: none where it is not known which of them form a set."""
-        return self.drivers[0].own_snapshots(patterns) if self.one_moment else []
+        return [] if self._others else self.drivers[0].own_snapshots(patterns)
 
     def take_snapshot(self, name: str) -> Snapshot:
         """See `Source.take_snapshot`: atomically for members next to each other, one after another

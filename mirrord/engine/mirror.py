@@ -10,14 +10,14 @@ from functools import partial
 from mirrord.catalogue.store import Catalogue, Confirmed, MirrorRow
 from mirrord.config.definitions import Definitions
 from mirrord.core import names
-from mirrord.core.errors import MIRROR, Busy, Damaged, MirrordError, Refused
+from mirrord.core.errors import MIRROR, Damaged, MirrordError, NotFound, Refused
 from mirrord.core.model import Definition, Endpoint, Role, Snapshot, VolumeFacts
 from mirrord.core.relationship import Relationship
 from mirrord.core.results import Watcher
 from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
 from mirrord.drivers.contract import Driver
 from mirrord.drivers.refusals import other_mirror
-from mirrord.engine import direction, preempt, relation
+from mirrord.engine import direction, plan, preempt, relation
 from mirrord.engine.fanout import Fanout
 from mirrord.engine.members import Members
 from mirrord.engine.progress import RunFiles
@@ -27,7 +27,6 @@ from mirrord.system import clock, locks
 from mirrord.system.waiting import Waiting
 
 _LOCK_WAIT_S = 20.0
-_POLL_S = 0.05
 #: Verbs whose permission depends on whether the destination is a mirror or live.
 _BY_STATE = frozenset({Verb.UPDATE, Verb.BREAK, Verb.RESYNC, Verb.REVERSE, Verb.RESTORE})
 
@@ -350,34 +349,23 @@ class Mirror:
             together.offer(self.source, taken, began_s)
             return taken
 
-    @contextmanager
-    def source_locked(self) -> Iterator[None]:
+    def source_locked(self) -> AbstractContextManager[None]:
         """Hold the source's volume for a moment; waits up to 20 s for another holder.
 
         Only the wait can be aborted: nothing is transferred in that moment.
         """
-        with self.locked(self.source):
-            yield
+        return self.locked(self.source)
 
     def locked(self, driver: Driver) -> AbstractContextManager[None]:
         """Hold any volume for a moment, in the same way."""
         return self._locked(driver, f"mirrord {self.name}", patience_s=_LOCK_WAIT_S)
 
-    @contextmanager
-    def _locked(self, driver: Driver, purpose: str, *, patience_s: float) -> Iterator[None]:
-        deadline_s = clock.monotonic_s() + patience_s
-        while True:
-            with ExitStack() as stack:
-                try:
-                    stack.enter_context(driver.lock(purpose))
-                except Busy:
-                    if clock.monotonic_s() >= deadline_s:
-                        raise
-                    self.run.check_abort()
-                    clock.sleep_s(_POLL_S)
-                    continue
-                yield
-                return
+    def _locked(
+        self, driver: Driver, purpose: str, *, patience_s: float
+    ) -> AbstractContextManager[None]:
+        return locks.waited_for(
+            lambda: driver.lock(purpose), patience_s, check=self.run.check_abort
+        )
 
 
 def ends_of(definition: Definition, opener: Callable[[Endpoint], Driver]) -> Ends:
@@ -388,13 +376,6 @@ def ends_of(definition: Definition, opener: Callable[[Endpoint], Driver]) -> End
         Members([opener(pair.source) for pair in pairs], names),
         Members([opener(pair.destination) for pair in pairs], names),
     )
-
-
-def live_source(mirror: Mirror) -> VolumeFacts:
-    """The facts of the source when it can be mirrored; `Refused` otherwise."""
-    facts = mirror.source.facts()
-    check_source(facts, str(mirror.source), mirror.id)
-    return facts
 
 
 def check_source(facts: VolumeFacts, where: str, mirror_id: str) -> None:
@@ -474,6 +455,34 @@ def check_there(facts: VolumeFacts, mirror: Mirror) -> None:
         )
     if facts.role is Role.MIRROR and facts.mirror_id not in ("", mirror.id):
         raise other_mirror(where, facts.mirror_id)
+
+
+def pick_snapshot(mirror: Mirror, wanted: str | None) -> Snapshot:
+    """The destination's snapshot of that name or guid; None: the one it shows or began as, or
+    the newest intact one when that is gone.
+    """
+    listed = mirror.destination.snapshots()
+    if wanted is None:
+        facts = mirror.destination.facts()
+        chosen = facts.shown or facts.origin
+        for snapshot in listed:
+            if snapshot.guid == chosen:
+                return snapshot
+        left = [snapshot for snapshot in listed if plan.usable(snapshot)]
+        if left:
+            return left[-1]
+        raise NotFound("the destination has no snapshot to restore from", where=mirror.name)
+    found = [s for s in listed if wanted in (s.name, s.guid)]
+    if not found:
+        found = [s for s in listed if wanted in s.name]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(s.name for s in listed[-5:]) or "none"
+    raise NotFound(
+        f"'{wanted}' matches {'no snapshot' if not found else 'several snapshots'}",
+        where=str(mirror.destination),
+        hint=f"'mirrord snapshots {mirror.name}' lists them; the newest: {known}.",
+    )
 
 
 def one_line(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from mirrord.core.errors import Busy
@@ -43,14 +43,11 @@ def first(mirror: Mirror, verb: Verb) -> Iterator[bool]:
             mirror.run.goes_first = False
 
 
-@contextmanager
-def passing(mirror: Mirror) -> Iterator[None]:
+def passing(mirror: Mirror) -> AbstractContextManager[None]:
     """Take the mirror's lock in this block; `Busy` while another process has priority."""
     if mirror.run.goes_first:
-        yield
-        return
-    with locks.passing(mirror.run.gate, what=f"mirror '{mirror.name}'"):
-        yield
+        return nullcontext()
+    return locks.passing(mirror.run.gate, what=f"mirror '{mirror.name}'")
 
 
 def _stop(mirror: Mirror, verb: Verb) -> bool:
@@ -74,9 +71,7 @@ def _stop(mirror: Mirror, verb: Verb) -> bool:
         can_signal = holder.pid > 1 and not holder.shared and holder.pid != os.getpid()
         if waited_s > _SIGNAL_S and not signalled and can_signal:
             signalled = True
-            try:
+            with suppress(ProcessLookupError, PermissionError):
                 os.kill(holder.pid, signal.SIGTERM)
-            except (ProcessLookupError, PermissionError):
-                pass
         clock.sleep_s(_POLL_S)
     return stopped

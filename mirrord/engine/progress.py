@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -130,9 +131,6 @@ class RunFiles:
         known = {"activity": self._state.activity.value}
         known |= {key: one for key, one in self._state._asdict().items() if type(one) in (int, str)}
         new_file = self._progress.with_suffix(".progress.new")
-        try:
+        with suppress(OSError):  # a full /run must not end a transfer; only `status` reports less
             new_file.write_text(json.dumps(known))
             new_file.replace(self._progress)
-        except OSError:
-            # A full /run must not end a transfer; only `status` reports less.
-            return

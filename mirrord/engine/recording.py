@@ -37,11 +37,6 @@ class Pace(NamedTuple):
     interval_s: float
     duration_s: float | None = None
 
-    @property
-    def interval_ns(self) -> int:
-        """The same in nanoseconds."""
-        return round(self.interval_s * _SECOND_NS)
-
 
 @dataclass(slots=True)
 class Recorded:
@@ -143,7 +138,7 @@ class Recorder:
     def _interval(self, slot: int, due: int, base: Snapshot) -> Snapshot:
         incremental = self._take()
         changes = self.volume.changes(base.guid, incremental.guid)
-        span_ns = self.pace.interval_ns
+        span_ns = round(self.pace.interval_s * _SECOND_NS)
         batch = records_of(changes, self._book, slot * span_ns, (due - slot) * span_ns)
         self.write(batch)
         written = batch.op == Op.WRITE

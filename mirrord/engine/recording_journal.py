@@ -19,11 +19,10 @@ from pathlib import Path
 from mirrord.core.errors import Busy, MirrordError
 from mirrord.core.model import SnapshotKind
 from mirrord.drivers.contract import Driver
-from mirrord.system import clock, files, locks
+from mirrord.system import files, locks
 
 FOLDER = "recordings"
 _LOCK_WAIT_S = 20.0
-_POLL_S = 0.05
 
 
 @dataclass(slots=True)
@@ -44,16 +43,12 @@ class Journal:
     def __init__(self, folder: Path, number: str) -> None:
         self.number = number
         self._path = folder / f"{number}.json"
-        self._left = Leavings()
-
-    @property
-    def left(self) -> Leavings:
-        """What may exist; call `save` after a change, before creating anything that it lists."""
-        return self._left
+        #: What may exist; call `save` after a change, before creating anything that it lists.
+        self.left = Leavings()
 
     def save(self) -> None:
         """Durable on return."""
-        text = json.dumps(asdict(self._left), sort_keys=True)
+        text = json.dumps(asdict(self.left), sort_keys=True)
         files.write_atomic("RECORD:JOURNAL", self._path, text.encode(), mode=0o600)
 
 
@@ -79,17 +74,14 @@ def journal(state: Path) -> Iterator[Journal]:
                 files.remove_file("RECORD:JOURNAL:REMOVE", folder / f"{number}.json")
 
 
-@contextmanager
-def _others_waiting(state: Path) -> Iterator[None]:
+def _others_waiting(state: Path) -> AbstractContextManager[None]:
     """No other process begins a recording or cleans up meanwhile: a new lock must be held before it
     can be mistaken for one that was left behind.
     """
-    with waited_for(
-        lambda: locks.exclusive(
-            state / f"{FOLDER}.lock", "beginning a recording", what="the list of recordings"
-        )
-    ):
-        yield
+    path, what = state / f"{FOLDER}.lock", "the list of recordings"
+    return locks.waited_for(
+        lambda: locks.exclusive(path, "beginning a recording", what=what), _LOCK_WAIT_S
+    )
 
 
 def clean_up(state: Path, opener: Callable[[str], Driver], tell: Callable[[str], None]) -> None:
@@ -138,25 +130,6 @@ def delete_named(volume: Driver, names: list[str]) -> None:
                 volume.delete_snapshot(one.guid)
 
 
-@contextmanager
-def volume_locked(volume: Driver) -> Iterator[None]:
+def volume_locked(volume: Driver) -> AbstractContextManager[None]:
     """Hold the volume for a moment; waits up to 20 s for a mirror that holds it. `Busy`."""
-    with waited_for(lambda: volume.lock("mirrord trace record")):
-        yield
-
-
-@contextmanager
-def waited_for(lock: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Hold a lock; waits up to 20 s for another holder. `Busy`."""
-    deadline_s = clock.monotonic_s() + _LOCK_WAIT_S
-    while True:
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(lock())
-            except Busy:
-                if clock.monotonic_s() > deadline_s:
-                    raise
-                clock.sleep_s(_POLL_S)
-                continue
-            yield
-            return
+    return locks.waited_for(lambda: volume.lock("mirrord trace record"), _LOCK_WAIT_S)

@@ -24,8 +24,7 @@ from mirrord.engine.failover import (
     nested_lines,
     writer_lines,
 )
-from mirrord.engine.mirror import Mirror
-from mirrord.engine.picking import pick_snapshot
+from mirrord.engine.mirror import Mirror, pick_snapshot
 from mirrord.system import command, steps
 
 _NAME_BYTES_MAX = 255

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import nullcontext, suppress
 
 from mirrord.catalogue.store import Operation
 from mirrord.core.errors import (
@@ -362,9 +362,7 @@ def delete_diverged(mirror: Mirror, wanted: str) -> Result:
                         why="the mirror manages the others according to its definition",
                         hint="'keep' of its site in the definition sets how many are kept.",
                     )
-                with ExitStack() as stack:
-                    if driver is mirror.source:
-                        stack.enter_context(mirror.source_locked())
+                with mirror.source_locked() if driver is mirror.source else nullcontext():
                     driver.delete_snapshot(snapshot.guid)
                 mirror.catalogue.add_event(mirror.id, "info", f"deleted {snapshot.name}")
                 return Result("done", f"{snapshot.name} was deleted at {driver}.")

@@ -66,14 +66,6 @@ class Outcome(NamedTuple):
         }
 
 
-def _no_room(_need_bytes: int) -> None:
-    """Nothing can be pruned."""
-
-
-def _ignore(_text: str) -> None:
-    """Discard the message."""
-
-
 class Route(NamedTuple):
     """The two volumes of a transfer, its watcher, and how both volumes wait.
 
@@ -88,9 +80,9 @@ class Route(NamedTuple):
     watcher: Watcher
     throttle: Throttle
     waiting: Waiting
-    make_room: Callable[[int], None] = _no_room
-    tell: Callable[[str], None] = _ignore
-    together: Fanout | None = None
+    make_room: Callable[[int], None]
+    tell: Callable[[str], None]
+    together: Fanout | None
 
     def send(
         self, base: str | None, guid: str, checkpoint: dict[str, int | str] | None

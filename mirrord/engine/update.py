@@ -21,7 +21,7 @@ from mirrord.core.errors import (
     TransferFailed,
     Unreachable,
 )
-from mirrord.core.model import Role, Snapshot, SnapshotKind, VolumeFacts
+from mirrord.core.model import Role, Snapshot, SnapshotKind
 from mirrord.core.results import Result, UpdateNumbers
 from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_duration, format_size
@@ -47,7 +47,7 @@ def initialize(mirror: Mirror) -> Result:
             )
         mirror.permit(Verb.INITIALIZE)
         mirror.catalogue.add_mirror(mirror.id, State.UNINITIALIZED)
-        _live_source(mirror)
+        _check_source(mirror)
         prepared = mirror.destination.facts().role is Role.MIRROR
         mirror.destination.prepare(mirror.id)
         if not prepared:
@@ -158,13 +158,12 @@ def unrelated_reason(mirror: Mirror, here: list[Snapshot], common: set[str]) -> 
     return f"it is not the volume from which {ours[-1].name} was taken"
 
 
-def _live_source(mirror: Mirror) -> VolumeFacts:
-    """The facts of the live source; the best explanation when there is none."""
+def _check_source(mirror: Mirror) -> None:
+    """Refuse a source that cannot be mirrored, with the best explanation."""
     facts = mirror.source.facts()
     if facts.role is not Role.MIRROR:
         places.check_mounted(mirror)
     check_source(facts, str(mirror.source), mirror.id)
-    return facts
 
 
 def _finish_cleanup(
@@ -272,7 +271,7 @@ def _base(
         left = mirror.source.base_left(shown) if intact else None
         if left is not None:
             return left
-        _live_source(mirror)  # a missing source is the better explanation
+        _check_source(mirror)  # a missing source is the better explanation
         raise Diverged(
             "no update is possible",
             where=f"mirror '{mirror.name}'",
@@ -292,7 +291,7 @@ def _has_changes(mirror: Mirror, base: Snapshot, own: list[Snapshot], there: set
         upstream = cascade.passed_on(mirror)
         if upstream is not None:
             return upstream.guid != base.guid
-        _live_source(mirror)
+        _check_source(mirror)
         raise
 
 
@@ -321,7 +320,7 @@ def _taken(mirror: Mirror, name: str) -> tuple[Snapshot, bool]:
     except Refused:
         upstream = cascade.passed_on(mirror)
         if upstream is None:
-            _live_source(mirror)  # a missing member is the better explanation
+            _check_source(mirror)  # a missing member is the better explanation
             raise
         return upstream, True
 

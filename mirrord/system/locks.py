@@ -6,8 +6,8 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from mirrord.system import clock
 
 #: How long the lock may be held without a recorded holder: by a query, or while starting.
 _QUERY_S = 1.0
+_POLL_S = 0.05
 
 
 class Holder(NamedTuple):
@@ -138,6 +139,31 @@ def _read_holder(descriptor: int) -> Holder:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return Holder(0, "starting", clock.now_ns())
+
+
+@contextmanager
+def waited_for(
+    lock: Callable[[], AbstractContextManager[None]],
+    patience_s: float,
+    *,
+    check: Callable[[], None] = lambda: None,
+) -> Iterator[None]:
+    """Hold a lock, which `lock` takes; waits for another holder for that long, then `Busy`. check:
+    raises when the wait is to end.
+    """
+    deadline_s = clock.monotonic_s() + patience_s
+    while True:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(lock())
+            except Busy:
+                if clock.monotonic_s() >= deadline_s:
+                    raise
+                check()
+                clock.sleep_s(_POLL_S)
+                continue
+            yield
+            return
 
 
 @contextmanager

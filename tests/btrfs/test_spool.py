@@ -12,7 +12,7 @@ import pytest
 
 from mirrord.core.errors import Busy, CheckpointUseless
 from mirrord.core.model import ReceiveRequest, Snapshot
-from mirrord.drivers.btrfs import alone, spool
+from mirrord.drivers.btrfs import receive, spool
 from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.drivers.btrfs.spool_format import HEAD_BYTES, PAYLOAD_BYTES, SLOT_BYTES
 from mirrord.system import steps
@@ -274,7 +274,7 @@ def test_a_receiver_waits_for_the_program_of_one_that_was_killed(
 ) -> None:
     """It may still write under the same name."""
     base, snapshot, _whole = grown(pair, mib=1)
-    monkeypatch.setattr(alone, "_WAIT_S", 0.2)
+    monkeypatch.setattr(receive, "_LOCK_WAIT_S", 0.2)
     staging = pair.backup / ".mirrord" / "current" / "staging"
     left = subprocess.Popen(["flock", staging, "sleep", "60"])
     try:
@@ -282,7 +282,7 @@ def test_a_receiver_waits_for_the_program_of_one_that_was_killed(
         until(lambda: subprocess.run(asking, check=False).returncode)
         with pytest.raises(Busy):
             pair.destination.receive(wanted(base, snapshot))
-        monkeypatch.setattr(alone, "_WAIT_S", 90.0)
+        monkeypatch.setattr(receive, "_LOCK_WAIT_S", 90.0)
         subprocess.run(["pkill", "-P", str(left.pid)], check=True)
         pair.destination.receive(wanted(base, snapshot)).close()
     finally:

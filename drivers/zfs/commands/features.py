@@ -42,21 +42,6 @@ class Features(NamedTuple):
     userland: Version
     kernel: Version
 
-    @property
-    def rename_unmounted(self) -> bool:
-        """`zfs rename -u`: without unmounting, so that users are not interrupted."""
-        return min(self) >= Version(2, 1, 0)
-
-    @property
-    def raw_permission(self) -> bool:
-        """The permission `send:raw`: the user may only send data that stays encrypted."""
-        return min(self) >= Version(2, 4, 0)
-
-    @property
-    def mixed(self) -> bool:
-        """Whether programs and module are of different release series, which may cause errors."""
-        return self.userland[:2] != self.kernel[:2]
-
 
 def parse(output: str, where: str) -> Features:
     """From what `zfs version` prints; `Unsupported` for an OpenZFS that is too old."""

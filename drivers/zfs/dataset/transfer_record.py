@@ -36,13 +36,18 @@ def read(location: str) -> ReceiveRequest | None:
 
 def write(location: str, request: ReceiveRequest) -> None:
     """Record a transfer before anything of it is received; durable."""
-    path = file_of(location)
+    store("ZFS:RECEIVE:RECORD", location, marks.staging_text(request))
+
+
+def store(label: str, location: str, text: str, use: str = "transfer") -> None:
+    """Write a record; durable."""
+    path = file_of(location, use)
     files.make_directory("ZFS:RECEIVE:FOLDER", path.parent, mode=0o700)
-    files.write_atomic("ZFS:RECEIVE:RECORD", path, marks.staging_text(request).encode(), mode=0o600)
+    files.write_atomic(label, path, text.encode(), mode=0o600)
 
 
-def remove(label: str, location: str) -> None:
-    """Remove the record: the transfer is committed or discarded."""
-    path = file_of(location)
+def remove(label: str, location: str, use: str = "transfer") -> None:
+    """Remove the record: the operation is finished, committed or discarded."""
+    path = file_of(location, use)
     if path.exists():
         files.remove_file(label, path)

@@ -212,6 +212,12 @@ def refuse_descendants(location: str, where: str) -> None:
         )
 
 
+def refuse_diverged(target: Entry, where: str) -> None:
+    """Refuse a DIVERGED snapshot as the target of a rollback."""
+    if target.mark is not None and target.mark.kind is SnapshotKind.DIVERGED:
+        raise Refused("a diverged snapshot cannot be the base of a mirror", where=where)
+
+
 def unchanged(volume: Dataset, one: Entry, where: str) -> bool:
     """Whether a frozen volume has the same content as its snapshot."""
     command.run(["zpool", "sync", names.pool_of(volume.name)], where)
@@ -302,20 +308,15 @@ def _show_aside(place: Place, name: str, where: str) -> None:
         return
     if mounting.folder_aside(volume, name):
         return
-    aside = look_aside(name, where)
+    aside = look(name, where).here
     if aside is None:
         return
     if aside.local("mountpoint") == volume.mountpoint:
         folder = volume.mountpoint.rstrip("/") + name[name.index(names.MARKER) :]
         command.effect("ZFS:SWAP:FOLDER", ["zfs", "set", f"mountpoint={folder}", name], where)
-        aside = look_aside(name, where)
+        aside = look(name, where).here
         assert aside is not None
     mounting.mount("ZFS:SWAP:SHOW", aside)
-
-
-def look_aside(name: str, where: str) -> Dataset | None:
-    """A dataset that was set aside, or None when it no longer exists."""
-    return look(name, where).here
 
 
 def _keep(volume: Dataset, found: Listing, keep_as: str, where: str) -> str:

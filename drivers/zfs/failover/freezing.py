@@ -80,6 +80,18 @@ class Freeze:
         self._deadman.release()
 
 
+class Freezable:
+    """What may hold a freeze of its own datasets."""
+
+    _freeze: Freeze | None = None
+
+    def _unfreeze(self) -> None:
+        """Release the freeze of this object: it was thawed, or a rollback has taken it over."""
+        freeze, self._freeze = self._freeze, None
+        if freeze is not None:
+            freeze.release()
+
+
 def for_rollback(volumes: Sequence[Dataset], where: str) -> None:
     """Freeze them until the rollback is done or undone, also when this process ends before that;
     they are not mounted at the next boot of the host.

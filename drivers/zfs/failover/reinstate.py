@@ -18,7 +18,7 @@ def reinstate(place: Place, found: Listing, keep_as: str, where: str) -> None:
         return
     if kept is None or kept.dataset == place.location:
         raise NotFound("nothing is set aside under that name", where=where, why=keep_as)
-    aside = failover.look_aside(kept.dataset, where)
+    aside = look(kept.dataset, where).here
     assert aside is not None
     shown_here = place.here or place.fresh
     assert shown_here is not None

@@ -12,7 +12,7 @@ from mirrord.drivers.zfs.dataset.marks import Mark, SnapshotMark
 from mirrord.drivers.zfs.dataset.place import Place, look
 from mirrord.drivers.zfs.failover import failover
 from mirrord.drivers.zfs.receive import held_receive, receiver
-from mirrord.drivers.zfs.snapshots import holds, listing, listing_cache
+from mirrord.drivers.zfs.snapshots import listing, listing_cache, taking
 from mirrord.drivers.zfs.snapshots.listing import Entry, Listing
 from mirrord.system import steps
 
@@ -147,7 +147,7 @@ def _mark(done: Entry, request: ReceiveRequest, where: str) -> Entry:
         words = ["zfs", "set", f"{marks.SNAPSHOT}={marked.mark.text()}", done.full]
         tasks.append(command.Task("ZFS:COMMIT:MARK", words))
     if not done.holds:
-        tasks.append(holds.hold("ZFS:COMMIT:HOLD", done.full))
+        tasks.append(taking.hold("ZFS:COMMIT:HOLD", done.full))
     if tasks:
         command.together(tasks, where)
     return marked._replace(marked=True, holds=1)

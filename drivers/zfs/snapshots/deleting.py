@@ -36,15 +36,8 @@ def delete(place: Place, found: Listing, one: Entry, where: str) -> None:
         words = ["zfs", "destroy", f"{one.dataset}#{one.name}"]
         tasks.append(command.Task("ZFS:DELETE:BOOKMARK", words, None))
     command.together(tasks, where)
-    # The origin of a set-aside clone is destroyed together with the clone.
-    later = ["-d"] if one.clones else []
-    arguments = ["zfs", "destroy", *later, one.full]
     steps.reached("ZFS:DELETE:SNAPSHOT")
-    done = command.result(arguments)
-    if done.status != 0 and "could not find any snapshots" not in done.errors:
-        if "being held" in done.errors or "busy" in done.errors:
-            raise _held(one, where)
-        raise command.failure(where, arguments, done.errors)
+    _destroy(one, where)
     sweep(place, found, {one.guid}, where)
 
 
@@ -74,10 +67,7 @@ def delete_all(entries: Sequence[Entry], copy: str, where: str) -> None:
         theirs = [name for name in clones if not (copy and f"{name}/".startswith(f"{copy}/"))]
         if theirs:
             raise _cloned(one, theirs, where)
-    held = [one.full for one in entries if one.holds]
-    for start in range(0, len(held), _AT_ONCE):
-        words = ["zfs", "release", marks.HOLD, *held[start : start + _AT_ONCE]]
-        command.lenient("ZFS:DELETE:RELEASE", words, where, "no such tag", "does not exist")
+    _release("ZFS:DELETE:RELEASE", entries, where)
     for _each in entries:
         steps.reached("ZFS:DELETE:SNAPSHOT")
     full = [one.full for one in entries]
@@ -90,6 +80,7 @@ def delete_all(entries: Sequence[Entry], copy: str, where: str) -> None:
 
 
 def _destroy(one: Entry, where: str) -> None:
+    # The origin of a set-aside clone is destroyed together with the clone.
     later = ["-d"] if one.clones else []
     arguments = ["zfs", "destroy", *later, one.full]
     done = command.result(arguments)
@@ -110,11 +101,14 @@ def _cloned(one: Entry, theirs: Sequence[str], where: str) -> Refused:
 
 def release_all(found: Listing, where: str) -> None:
     """Release all holds of mirrord: it no longer manages these snapshots."""
-    held = [one.full for one in found.ours() if one.holds]
+    _release("ZFS:FORGET:RELEASE", found.ours(), where)
+
+
+def _release(label: str, entries: Sequence[Entry], where: str) -> None:
+    held = [one.full for one in entries if one.holds]
     for start in range(0, len(held), _AT_ONCE):
         words = ["zfs", "release", marks.HOLD, *held[start : start + _AT_ONCE]]
-        gone = "no such tag", "does not exist"
-        command.lenient("ZFS:FORGET:RELEASE", words, where, *gone)
+        command.lenient(label, words, where, "no such tag", "does not exist")
 
 
 def _held(one: Entry, where: str) -> MirrordError:

@@ -11,9 +11,17 @@ from mirrord.drivers.zfs.commands import command
 from mirrord.drivers.zfs.dataset import marks, mounting
 from mirrord.drivers.zfs.dataset.marks import SnapshotMark
 from mirrord.drivers.zfs.dataset.place import Place
-from mirrord.drivers.zfs.snapshots import counters, holds, listing, listing_cache, programs
+from mirrord.drivers.zfs.snapshots import counters, listing, listing_cache, programs
 from mirrord.drivers.zfs.snapshots.listing import Entry
 from mirrord.drivers.zfs.snapshots.programs import Taken
+
+#: Errors that are ignored: the hold already exists, or the snapshot no longer exists.
+_IGNORED = "tag already exists", "does not exist"
+
+
+def hold(label: str, snapshot: str) -> command.Task:
+    """The command that holds a snapshot: what mirrord needs is then not destroyed by mistake."""
+    return command.Task(label, ["zfs", "hold", marks.HOLD, snapshot], _IGNORED)
 
 
 def at_once(place: Place, name: str, mark: SnapshotMark) -> Taken | None:
@@ -53,7 +61,7 @@ def by_commands(places: Sequence[Place], name: str, mark: SnapshotMark, where: s
         for one in taken
         if not one.holds
         for task in (
-            holds.hold("ZFS:SNAPSHOT:HOLD", one.full),
+            hold("ZFS:SNAPSHOT:HOLD", one.full),
             command.Task(
                 "ZFS:SNAPSHOT:BOOKMARK",
                 ["zfs", "bookmark", one.full, f"{one.dataset}#{name}"],

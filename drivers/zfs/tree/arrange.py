@@ -13,9 +13,6 @@ from mirrord.drivers.zfs.tree import layout, renames
 from mirrord.drivers.zfs.tree.layout import Tree
 from mirrord.drivers.zfs.tree.renames import Move, Wanted
 
-#: Names in one command.
-AT_ONCE = 200
-
 
 def arrange(tree: Tree, paths: Mapping[str, str], ours: Collection[str], where: str) -> list[Move]:
     """Rename each member to its path; a dataset without one is set aside, with its snapshots.

@@ -258,9 +258,9 @@ def _sum(every: list[Delta], total: int) -> BlockStates:
     return BlockStates(unused, unchanged, deleted, added)
 
 
-def _changes(found: list[tuple[str, Delta]]) -> tuple[FileChange, ...] | None:
-    changes: list[FileChange] = []
-    for path, one in found:
-        for each in one.changes or ():
-            changes.append(each._replace(path=f"{path}/{each.path}" if path else each.path))
-    return tuple(changes)
+def _changes(found: list[tuple[str, Delta]]) -> tuple[FileChange, ...]:
+    return tuple(
+        each._replace(path=f"{path}/{each.path}" if path else each.path)
+        for path, one in found
+        for each in one.changes or ()
+    )

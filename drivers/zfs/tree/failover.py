@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Sequence
 
-from mirrord.core.errors import Refused
 from mirrord.core.model import Divergence, FileChange, SnapshotKind
 from mirrord.drivers.refusals import base_missing
 from mirrord.drivers.zfs.commands import command
@@ -258,9 +257,3 @@ def divergence(tree: Tree, guid: str, *, limit: int, where: str) -> Divergence:
             changes.append(each._replace(path=path))
         newer += [other for other in found.newer_snapshots if other not in newer]
     return Divergence(guid, bytes_, tuple(changes[:limit]), total, tuple(newer))
-
-
-def refuse_diverged(entry: Entry, where: str) -> None:
-    """Refuse a DIVERGED snapshot as the target of a rollback."""
-    if entry.mark is not None and entry.mark.kind is SnapshotKind.DIVERGED:
-        raise Refused("a diverged snapshot cannot be the base of a mirror", where=where)

@@ -70,11 +70,8 @@ class Tree(NamedTuple):
 
     def root_entry(self, guid: str) -> Entry | None:
         """The root's snapshot with that guid, inside or beside."""
-        for name in (self.root, *self.beside()):
-            for one in self.own(name):
-                if one.guid == guid:
-                    return one
-        return None
+        every = (self.root, *self.beside())
+        return next((one for name in every for one in self.own(name) if one.guid == guid), None)
 
     def together(self, root: Entry) -> dict[str, Entry]:
         """The members' snapshots in a snapshot of the tree, by dataset, the root's first."""
@@ -87,10 +84,8 @@ class Tree(NamedTuple):
 
     def holder(self, guid: str) -> str | None:
         """The dataset that has the snapshot with that guid; inside rather than beside."""
-        for name in (*self.inside(), *self.beside()):
-            if any(one.guid == guid for one in self.own(name)):
-                return name
-        return None
+        every = (*self.inside(), *self.beside())
+        return next((n for n in every if any(one.guid == guid for one in self.own(n))), None)
 
     def digest(self) -> str:
         """A digest of the mirrored datasets and their paths: it changes when a child is added,

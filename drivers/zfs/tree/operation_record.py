@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from mirrord.core.model import ReceiveRequest
 from mirrord.drivers.zfs.dataset import marks, transfer_record
 from mirrord.drivers.zfs.tree.stream import Manifest, parse_manifest
-from mirrord.system import files
 
 _USE = "tree"
 
@@ -61,25 +60,18 @@ def rollback(root: str) -> PendingRollback | None:
 def begin_transfer(root: str, begun: Transfer) -> None:
     """Record it before anything of it is received."""
     text = {"request": marks.staging_text(begun.request), "manifest": begun.manifest.text()}
-    _write("ZFS:TREE:RECORD", root, text)
+    transfer_record.store("ZFS:TREE:RECORD", root, json.dumps(text), _USE)
 
 
 def begin_rollback(root: str, begun: PendingRollback) -> None:
     """Record it before anything is renamed."""
-    _write("ZFS:TREE:INTENT", root, {"turn": list(begun)})
+    text = json.dumps({"turn": list(begun)})
+    transfer_record.store("ZFS:TREE:INTENT", root, text, _USE)
 
 
 def end(label: str, root: str) -> None:
     """Remove the record of an operation that is finished or discarded."""
-    path = transfer_record.file_of(root, _USE)
-    if path.exists():
-        files.remove_file(label, path)
-
-
-def _write(label: str, root: str, text: dict[str, Any]) -> None:
-    path = transfer_record.file_of(root, _USE)
-    files.make_directory("ZFS:RECEIVE:FOLDER", path.parent, mode=0o700)
-    files.write_atomic(label, path, json.dumps(text).encode(), mode=0o600)
+    transfer_record.remove(label, root, _USE)
 
 
 def _read(root: str) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from mirrord.drivers.zfs.failover import freezing
 from mirrord.drivers.zfs.tree import arrange, layout, operation_record, renames
 from mirrord.drivers.zfs.tree.layout import Tree
 from mirrord.drivers.zfs.tree.renames import Wanted
-from mirrord.system import files
 
 _USE = "tree-before"
 
@@ -34,10 +33,8 @@ def remember(tree: Tree, keep_as: str) -> None:
         tree.datasets[name].guid: (tree.path(name), tree.datasets[name].local(marks.MARK))
         for name in tree.inside()
     }
-    path = transfer_record.file_of(tree.root, _USE)
-    files.make_directory("ZFS:RECEIVE:FOLDER", path.parent, mode=0o700)
-    text = json.dumps([keep_as, found]).encode()
-    files.write_atomic("ZFS:TREE:REMEMBER", path, text, mode=0o600)
+    text = json.dumps([keep_as, found])
+    transfer_record.store("ZFS:TREE:REMEMBER", tree.root, text, _USE)
 
 
 def _remembered(root: str, keep_as: str) -> Before | None:

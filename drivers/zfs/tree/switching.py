@@ -26,12 +26,8 @@ from mirrord.drivers.zfs.tree.volume import TreeVolume
 from mirrord.drivers.zfs.volume import place_facts
 
 
-class TreeFailover(TreeVolume):
+class TreeFailover(freezing.Freezable, TreeVolume):
     """The role `Failover` of the contract, for a tree."""
-
-    def __init__(self, location: str) -> None:
-        super().__init__(location)
-        self._freeze: freezing.Freeze | None = None
 
     def detach(self) -> None:
         """See `Driver.detach`."""
@@ -92,11 +88,6 @@ class TreeFailover(TreeVolume):
         if self._root.facts().role is Role.LIVE:
             freezing.thaw(self._look().mirrored(), str(self))
         self._unfreeze()
-
-    def _unfreeze(self) -> None:
-        freeze, self._freeze = self._freeze, None
-        if freeze is not None:
-            freeze.release()
 
     def mark(self) -> str:
         """See `Driver.mark`."""
@@ -164,7 +155,7 @@ class TreeFailover(TreeVolume):
         entry = tree.root_entry(guid)
         if entry is None:
             raise texts.base_missing(where, guid)
-        tree_failover.refuse_diverged(entry, where)
+        failover.refuse_diverged(entry, where)
         kept = tree_failover.roll_back(
             tree,
             guid,

@@ -20,7 +20,8 @@ class DatasetCache:
     def __init__(self, location: str, where: str) -> None:
         self._location, self._where = location, where
         self._asked: tuple[str, ...] = ()
-        self._place: Place | None = None
+        #: What was at the location when it was last read.
+        self.hinted_place: Place | None = None
         self._listing: Listing | None = None
         self._hints: dict[str, Entry] = {}
         self._trusted = self._valid = False
@@ -39,20 +40,20 @@ class DatasetCache:
         """What is at the location; more: additional properties that are needed."""
         if not set(more) <= set(self._asked):
             self._asked, fresh = more, True
-        if fresh or not self._valid or self._place is None:
+        if fresh or not self._valid or self.hinted_place is None:
             self._listing = None
-            self._place = look(self._location, self._where, *self._asked)
+            self.hinted_place = look(self._location, self._where, *self._asked)
             self._valid = self._trusted
-        return self._place
+        return self.hinted_place
 
     def pinned(self, here: Dataset) -> None:
         """The pins of the dataset have changed; everything else is unchanged."""
-        if self._place is not None:
-            self._place = self._place._replace(here=here)
+        if self.hinted_place is not None:
+            self.hinted_place = self.hinted_place._replace(here=here)
 
     def listing(self, place: Place, *, certain: bool = False) -> Listing:
         """Its snapshots; empty when there is no volume. certain: see `cache`."""
-        if not certain and self._valid and self._listing is not None and place is self._place:
+        if not certain and self._valid and self._listing is not None and place is self.hinted_place:
             return self._listing
         volume = place.volume
         if volume is None:
@@ -70,17 +71,13 @@ class DatasetCache:
             found = listing.load(volume.name, others, request, self._where)
             listing_cache.save(place, found, before)
         self._hints = {one.guid: one for one in found.snapshots()}
-        if place is self._place:
+        if place is self.hinted_place:
             self._listing = found
         return found
 
     def hint(self, guid: str) -> Entry | None:
         """A snapshot as it was last seen."""
         return self._hints.get(guid)
-
-    def hinted_place(self) -> Place | None:
-        """What was at the location when it was last read."""
-        return self._place
 
     def added(self, one: Entry) -> None:
         """Add a snapshot that was taken or received."""
@@ -108,7 +105,7 @@ class DatasetCache:
 
     def pair(self, base: str | None, incremental: str) -> tuple[Place, Entry | None, Entry]:
         """The pair as it was last seen, or is found now. A bookmark of the base is sufficient."""
-        place, newer = self.hinted_place(), self.hint(incremental)
+        place, newer = self.hinted_place, self.hint(incremental)
         older = self.hint(base) if base is not None else None
         if place is not None and newer is not None and (base is None or older is not None):
             return place, older, newer
@@ -132,7 +129,7 @@ class DatasetCache:
         """What is needed to delete a snapshot. Of a live volume (as it was last seen) that is only
         the snapshot, as it is now, under its last known name.
         """
-        place, one = self.hinted_place(), self.hint(guid)
+        place, one = self.hinted_place, self.hint(guid)
         if live and place is not None and one is not None and not place.mark.kept:
             now = listing.load_one(one.full, self._where)
             if now is not None and now.guid == guid and not now.clones:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirrord.core.errors import MIRROR, MirrordError, Refused
+from mirrord.core.errors import MirrordError
 from mirrord.core.model import Role, VolumeFacts
 from mirrord.drivers import refusals as texts
 from mirrord.drivers.zfs.dataset import marks, mounting, names
@@ -121,13 +121,3 @@ def not_empty(where: str, found: str) -> MirrordError:
     error = texts.not_empty(where, found)
     error.hint = "Give the name of a dataset that does not exist yet."
     return error
-
-
-def nothing_shown(where: str) -> MirrordError:
-    """Nothing was received yet."""
-    return Refused(
-        "there is no snapshot to make live",
-        where=where,
-        why="the destination shows no snapshot",
-        hint=f"Complete the first transfer: 'mirrord initialize {MIRROR}'.",
-    )

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import secrets
 
-from mirrord.core.errors import NoSpace, Refused
+from mirrord.core.errors import MIRROR, NoSpace, Refused
 from mirrord.core.model import (
     Divergence,
     OpenWriter,
     Role,
-    SnapshotKind,
     VolumeFacts,
 )
 from mirrord.drivers import refusals as texts
@@ -24,12 +23,8 @@ from mirrord.drivers.zfs.volume import place_facts
 from mirrord.drivers.zfs.volume.volume import ZfsDataset
 
 
-class ZfsFailover(ZfsDataset):
+class ZfsFailover(freezing.Freezable, ZfsDataset):
     """The role `Failover` of the contract, for one dataset."""
-
-    def __init__(self, location: str) -> None:
-        super().__init__(location)
-        self._freeze: freezing.Freeze | None = None
 
     def detach(self) -> None:
         """See `Driver.detach`."""
@@ -64,7 +59,12 @@ class ZfsFailover(ZfsDataset):
         with contextlib.suppress(NoSpace):
             place = self._recover(place)
         if place.here is None:
-            raise place_facts.nothing_shown(where)
+            raise Refused(
+                "there is no snapshot to make live",
+                where=where,
+                why="the destination shows no snapshot",
+                hint=f"Complete the first transfer: 'mirrord initialize {MIRROR}'.",
+            )
         failover.promote(place, self._list(place), guid, where)
 
     def writers(self, kept: str = "", *, limit: int = 20) -> list[OpenWriter]:
@@ -88,12 +88,6 @@ class ZfsFailover(ZfsDataset):
             with self._changing():
                 freezing.thaw([self.location], str(self))
         self._unfreeze()
-
-    def _unfreeze(self) -> None:
-        """Release the freeze of this object: it was thawed, or a rollback has taken it over."""
-        freeze, self._freeze = self._freeze, None
-        if freeze is not None:
-            freeze.release()
 
     def mark(self) -> str:
         """See `Driver.mark`."""
@@ -171,8 +165,7 @@ class ZfsFailover(ZfsDataset):
         target = found.find(guid)
         if target is None:
             raise texts.base_missing(where, guid)
-        if target.mark is not None and target.mark.kind is SnapshotKind.DIVERGED:
-            raise Refused("a diverged snapshot cannot be the base of a mirror", where=where)
+        failover.refuse_diverged(target, where)
         return failover.rollback(
             place, found, target, mirror_id=mirror_id, keep_as=keep_as, where=where
         )

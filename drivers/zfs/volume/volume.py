@@ -17,9 +17,9 @@ from mirrord.core.model import (
 from mirrord.core.relationship import Relationship
 from mirrord.drivers import refusals as texts
 from mirrord.drivers.contract import Clones, Driver, Pool
-from mirrord.drivers.pins import Pins, demand_free, of_snapshot
+from mirrord.drivers.pins import Pins, demand_free, of_snapshot, replaced, too_many
 from mirrord.drivers.zfs.commands import command
-from mirrord.drivers.zfs.dataset import locking, mounting, names, pinning, relationships
+from mirrord.drivers.zfs.dataset import locking, marks, mounting, names, relationships
 from mirrord.drivers.zfs.dataset.marks import SnapshotMark
 from mirrord.drivers.zfs.dataset.place import Dataset, Place
 from mirrord.drivers.zfs.failover import failover
@@ -28,7 +28,6 @@ from mirrord.drivers.zfs.snapshots import (
     compare,
     counters,
     deleting,
-    holds,
     listing,
     listing_cache,
     proof,
@@ -80,7 +79,7 @@ class ZfsDataset(Driver, Clones, Pool):
         """Finish a commit."""
         sent, self._sent = self._sent, []
         if sent:  # each is the next base (if one no longer exists, its bookmark does)
-            command.together([holds.hold("ZFS:SEND:HOLD", full) for full in sent], str(self))
+            command.together([taking.hold("ZFS:SEND:HOLD", full) for full in sent], str(self))
         pending, self._pending = self._pending, None
         if pending is not None:
             self._cache.added(commit.finish_commit(pending, str(self)))
@@ -200,7 +199,7 @@ class ZfsDataset(Driver, Clones, Pool):
         where = str(self)
         names.check_snapshot(name, where)
         mark = SnapshotMark(SnapshotKind.REFERENCE, "", clock.now_ns())
-        place = self._cache.hinted_place()
+        place = self._cache.hinted_place
         taken = None
         if place is not None and self._role(place)[0] is Role.LIVE and mounting.there(place.here):
             taken = taking.at_once(place, name, mark)
@@ -230,7 +229,7 @@ class ZfsDataset(Driver, Clones, Pool):
     def delete_snapshot(self, guid: str) -> None:
         """See `Driver.delete_snapshot`."""
         self._finish_commit()
-        seen = self._cache.hinted_place()
+        seen = self._cache.hinted_place
         live = seen is not None and self._role(seen)[0] is Role.LIVE
         where, (place, found) = str(self), self._cache.for_deletion(guid, live=live)
         one = found.find(guid)
@@ -255,18 +254,31 @@ class ZfsDataset(Driver, Clones, Pool):
             self._cache.forget()
 
     def pin(self, mirror_id: str, guids: Sequence[str]) -> None:
-        """See `Driver.pin`."""
-        here = self._look().volume
-        if here is not None:
-            now = pinning.pin(here, mirror_id, guids, str(self))
-            if now.name == self.location:
-                self._cache.pinned(now)
-            else:
-                self._cache.forget()
+        """See `Driver.pin`. The pins are one user property of the dataset, which is set by one
+        command and read together with all other properties. (Holds would need two commands per
+        update at each end, and a third to read them.)
+        """
+        where, here = str(self), self._look().volume
+        if here is None:
+            return
+        after = replaced(here.pins, mirror_id, guids, where)
+        if after == here.pins:
+            return
+        text = marks.pins_text(after)
+        if text is None:
+            raise too_many(where)
+        words = ["set", f"{marks.PINS}={text}"] if after else ["inherit", marks.PINS]
+        command.effect("ZFS:PIN:SET", ["zfs", *words, here.name], where)
+        if here.name == self.location:
+            value = (text, "local") if after else ("-", "-")
+            properties = {**here.properties, marks.PINS: value}
+            self._cache.pinned(here._replace(properties=properties))
+        else:
+            self._cache.forget()
 
     def changed_since(self, guid: str) -> bool:
         """See `Driver.changed_since`."""
-        where, one, seen = str(self), self._cache.hint(guid), self._cache.hinted_place()
+        where, one, seen = str(self), self._cache.hint(guid), self._cache.hinted_place
         if one is not None and seen is not None and seen.here is not None:
             live = self._role(seen)[0] is Role.LIVE and mounting.there(seen.here)
             if live and counters.has_writes(seen.here, guid):
