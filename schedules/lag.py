@@ -15,11 +15,12 @@ never too long, and the next run adds information.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
 from mirrord.core.units import format_duration, format_size
+from mirrord.schedules.schedule import Next, Schedule
 
 #: The part of the target to plan for; the rest is a margin for runs that take longer.
 _USE = 0.9
@@ -106,6 +107,18 @@ def plan_lag(target_s: float, runs: Sequence[Run]) -> LagPlan:
             f"{format_duration(best_s)}"
         )
     return LagPlan(wait_s, expected_s, best_s, feasible, why)
+
+
+def next_runs(plan: LagPlan, schedule: Schedule, first_ns: int) -> Iterator[Next]:
+    """The runs that a plan leads to, in the windows of the schedule. first_ns: when the first one
+    is due.
+    """
+    at_ns, why = first_ns, plan.why
+    while True:
+        at_ns = schedule.next_allowed(at_ns)
+        yield Next(at_ns, why)
+        at_ns += round(plan.wait_s * 1e9)
+        why = "if the previous run takes the expected time"
 
 
 def _fit(runs: Sequence[Run]) -> tuple[list[_Line], float]:

@@ -11,7 +11,7 @@ from mirrord.core.reports import NamedSchedule, NextRun, NextRuns
 from mirrord.core.states import State
 from mirrord.engine.mirror import Mirror
 from mirrord.engine.report import facts_of
-from mirrord.schedules.lag import Run, plan_lag
+from mirrord.schedules.lag import Run, next_runs, plan_lag
 from mirrord.schedules.schedule import Next, Schedule
 from mirrord.system import clock
 
@@ -84,12 +84,6 @@ def next_times(mirror: Mirror, folder: Path, *, count: int) -> NextRuns:
 def _times(mirror: Mirror, schedule: Schedule, confirmed_ns: int, count: int) -> list[Next]:
     if schedule.lag_s is None:
         return schedule.times(clock.now_ns(), count, seed=mirror.id)
-    plan = plan_lag(schedule.lag_s, past_runs(mirror))
-    times, base_ns = [], confirmed_ns or clock.now_ns()
-    for number in range(count):
-        at_ns = max(base_ns + round(plan.wait_s * 1e9), clock.now_ns())
-        at_ns = schedule.next_allowed(at_ns)
-        why = plan.why if number == 0 else "if the previous run takes the expected time"
-        times.append(Next(at_ns, why))
-        base_ns = at_ns
-    return times
+    plan, now_ns = plan_lag(schedule.lag_s, past_runs(mirror)), clock.now_ns()
+    first_ns = max((confirmed_ns or now_ns) + round(plan.wait_s * 1e9), now_ns)
+    return list(itertools.islice(next_runs(plan, schedule, first_ns), count))

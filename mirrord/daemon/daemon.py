@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
+from itertools import islice
 from typing import Any
 
 from mirrord.config.host import Host
@@ -14,7 +15,7 @@ from mirrord.control.command import Call, Lock, Right
 from mirrord.control.commands.update import update
 from mirrord.core.errors import Aborted, MirrordError, Refused
 from mirrord.core.records import AlarmKind
-from mirrord.core.reports import AlarmTable
+from mirrord.core.reports import AlarmTable, NextRun, NextRuns
 from mirrord.core.results import Result, Watcher
 from mirrord.core.states import Activity
 from mirrord.core.status import MirrorStatus, Reading, judge_lag
@@ -44,6 +45,7 @@ from mirrord.engine.progress import RunFiles
 from mirrord.scheduler.jobs import Caps, Job, Outcome
 from mirrord.scheduler.scheduler import Scheduler
 from mirrord.scheduler.watched import Standing
+from mirrord.schedules.lag import next_runs, plan_lag
 from mirrord.system import clock
 from mirrord.system.native import Panic
 from mirrord.system.paths import Paths, local_zone
@@ -95,6 +97,7 @@ class Daemon:
             "reload": self._reload,
             "status": self._status,
             "alarms": self._alarms,
+            "schedule_next": self._schedule_next,
             "accept_clock": self._accept_clock,
             "prune": self._prune,
         }
@@ -393,6 +396,18 @@ class Daemon:
         ):
             self._saw(name, found.reading)
         return [self.store.judged(found.reading, found.running)]
+
+    async def _schedule_next(self, call: Call[Any], to: Watcher) -> NextRuns:
+        found: NextRuns = await self._dispatched(self.workers.report, call, to)
+        watched = self.scheduler.mirrors.get(call.mirror)
+        schedule = watched.schedule if watched else None
+        first_ns = self.scheduler.timers.next_ns(call.mirror)
+        if watched is None or schedule is None or schedule.lag_s is None or first_ns is None:
+            return found
+        # By the scheduler's plan and clock, not by a second one.
+        plan = plan_lag(schedule.lag_s, list(watched.runs))
+        runs = islice(next_runs(plan, schedule, first_ns), len(found.times))
+        return found._replace(times=tuple(NextRun(*each) for each in runs))
 
     async def _alarms(self, call: Call[Any], to: Watcher) -> AlarmTable:
         found = await self._dispatched(self.workers.report, call, to)

@@ -21,7 +21,7 @@ from mirrord.scheduler.jobs import Caps, Job, Outcome, Queue
 from mirrord.scheduler.periods import closed_s, open_period_s
 from mirrord.scheduler.retries import pause_s
 from mirrord.scheduler.watched import Standing, Watched, is_held, plainly_well
-from mirrord.schedules.lag import Run, plan_lag
+from mirrord.schedules.lag import Run, next_runs, plan_lag
 from mirrord.schedules.schedule import Schedule, missed
 from mirrord.system import clock
 
@@ -239,8 +239,8 @@ class Scheduler:
         watched.target = "" if plan.feasible else plan.why
         # Not from `confirmed_ns`: a clock that went back since would put it off by as much.
         left_s = max(0.0, plan.wait_s - (watched.lag_s() or 0.0))
-        at_ns = schedule.next_allowed(clock.now_ns() + round(left_s * 1e9))
-        self.timers.at(name, at_ns, lambda: self.due(name, "lag", plan.why))
+        run = next(next_runs(plan, schedule, clock.now_ns() + round(left_s * 1e9)))
+        self.timers.at(name, run.at_ns, lambda: self.due(name, "lag", run.why))
 
     # Jobs
 

@@ -74,6 +74,19 @@ def test_a_lag_target_runs_by_itself_and_keeps_the_lag_below_it(served: Served) 
     assert len(found.times) == 3 and all(each.why for each in found.times)
 
 
+def test_the_next_run_for_a_lag_target_is_the_one_that_the_daemon_has_planned(
+    served: Served,
+) -> None:
+    served.initialized()
+    served.define("schedule = 'lag 1h'")
+    until(lambda: served.row()["next_ns"] is not None)
+    planned_ns = served.row()["next_ns"]
+    time.sleep(0.3)
+    [first, second] = served.service.schedule_next(NAME, count=2).times
+    assert first.at_ns == planned_ns
+    assert second.at_ns > first.at_ns and second.why != first.why
+
+
 def test_a_time_missed_while_nothing_ran_is_made_up_for_once(served: Served) -> None:
     served.initialized(schedule="every 2s")
     served.daemon.stop()
