@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from mirrord.cli.table import commands, help_page, module_of, modules_of
+from mirrord.cli.table import commands, entry_of, help_page, module_of, modules_of
 from mirrord.core.errors import Aborted, IoFailed, MirrordError, UsageError
 from mirrord.core.names import nearest
 from mirrord.core.text import ESCAPING, harmless
@@ -39,15 +39,16 @@ def build(names: Iterable[str]) -> typer.Typer:
     app = typer.Typer(no_args_is_help=True, context_settings=settings)
     app.callback()(lambda: None)  # so that one command alone is called by its name, too
     for name in names:
-        found = _functions(name)
+        found, entry = _functions(name), entry_of(name)
+        assert entry is not None, name
         if list(found) == [name]:
-            help = f"{commands()[name].help}\n\n{cleandoc(found[name].__doc__ or '')}"
+            help = f"{entry.help}\n\n{cleandoc(found[name].__doc__ or '')}"
             app.command(name, help=help)(found[name])
             continue
         group = typer.Typer(no_args_is_help=True)
         for words, function in found.items():
             group.command(words.removeprefix(f"{name} "))(function)
-        app.add_typer(group, name=name, help=commands()[name].help)
+        app.add_typer(group, name=name, help=entry.help)
     return app
 
 
@@ -70,7 +71,7 @@ def _functions(name: str) -> dict[str, Callable[..., Any]]:
 def _wanted(arguments: list[str]) -> list[str]:
     """The commands to load: the one that is called, or all for completion."""
     first = next((word for word in arguments if not word.startswith("-")), None)
-    if first in commands() and "_MIRRORD_COMPLETE" not in os.environ:
+    if first is not None and entry_of(first) and "_MIRRORD_COMPLETE" not in os.environ:
         return [first]
     if first is not None:
         near = nearest(first, commands())

@@ -6,11 +6,8 @@ docs/commands.md. It is read, not imported: the help page loads no command.
 from __future__ import annotations
 
 import keyword
-import re
-import shutil
-import textwrap
+import os
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 _EPILOG = "'mirrord COMMAND --help' describes a command. --debug shows tracebacks."
@@ -27,7 +24,7 @@ PANELS = (
 )
 #: Where commands are: those on mirrors, and those of the command line alone.
 _ROOMS = ("control", "cli")
-_PLACE = re.compile(r"(.*)\n\nPanel: (.+) (\d+)(?:\n\n(.*))?", re.DOTALL)
+_ROOT = os.path.dirname(os.path.dirname(__file__))
 _OPTIONS = {
     "--version": "Show the version and exit.",
     "--install-completion": "Install completion for the current shell.",
@@ -48,15 +45,23 @@ class Entry(NamedTuple):
 @cache
 def commands() -> dict[str, Entry]:
     """All commands by name, as the help page has them."""
-    found = {}
-    for room in _ROOMS:
-        for file in (Path(__file__).parents[1] / room / "commands").glob("*.py"):
-            docstring = file.read_text(encoding="utf-8").partition('"""')[2].partition('"""')[0]
-            if match := _PLACE.fullmatch(docstring.strip()):
-                help, panel, number, text = match.groups()
-                name = file.stem.rstrip("_").replace("_", "-")
-                found[name] = Entry(panel, int(number), help, text or "")
+    files = [file for room in _ROOMS for file in os.listdir(f"{_ROOT}/{room}/commands")]
+    names = {file[:-3].rstrip("_").replace("_", "-") for file in files if file.endswith(".py")}
+    found = {name: each for name in names if (each := entry_of(name)) is not None}
     return dict(sorted(found.items(), key=lambda each: (PANELS.index(each[1][0]), each[1][1])))
+
+
+def entry_of(name: str) -> Entry | None:
+    """What a command says of itself; None when there is no such command."""
+    for file in _files_of(name):
+        with open(file, encoding="utf-8") as opened:  # noqa: PTH123 - pathlib takes time to load
+            docstring = opened.read().partition('"""')[2].partition('"""')[0]
+        help, _, rest = docstring.strip().partition("\n\nPanel: ")
+        place, _, text = rest.partition("\n\n")
+        panel, _, number = place.rpartition(" ")
+        if panel in PANELS:
+            return Entry(panel, int(number), help, text)
+    return None
 
 
 def module_of(name: str) -> str:
@@ -64,18 +69,26 @@ def module_of(name: str) -> str:
     return f"{name}_" if keyword.iskeyword(name) else name.replace("-", "_")
 
 
+def _files_of(name: str) -> list[str]:
+    """The files that have the command, or parts of its group."""
+    if not name.replace("-", "").isalpha():  # no path, and no module's name
+        return []
+    found = [f"{_ROOT}/{room}/commands/{module_of(name)}.py" for room in _ROOMS]
+    return [file for file in found if os.path.exists(file)]
+
+
 def modules_of(name: str) -> list[str]:
     """The full names of the modules that have the command, or parts of its group."""
-    root = Path(__file__).parents[1]
     return [
-        f"mirrord.{room}.commands.{module_of(name)}"
-        for room in _ROOMS
-        if (root / room / "commands" / f"{module_of(name)}.py").exists()
+        f"mirrord.{file.removeprefix(_ROOT)[1:-3].replace('/', '.')}" for file in _files_of(name)
     ]
 
 
 def help_page() -> str:
     """The help page, from this table alone: it loads no command."""
+    import shutil
+    import textwrap
+
     width = max(40, min(100, shutil.get_terminal_size().columns))
     indent = max(map(len, [*commands(), *_OPTIONS])) + 4
     lines = ["Usage: mirrord [OPTIONS] COMMAND [ARGS]...", "", *textwrap.wrap(_SUMMARY, width)]

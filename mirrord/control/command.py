@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import enum
 import inspect
-import shlex
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
@@ -94,6 +93,8 @@ class Call(NamedTuple, Generic[R]):
 
     def line(self) -> str:
         """The command line of this call."""
+        import shlex  # for confirmations only
+
         words = ["mirrord", *self.command.words.split()]
         if isinstance(self.command.when, Option):
             words.append(self.command.when.flags[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Iterator
 from functools import cache
 from types import ModuleType
@@ -23,6 +22,8 @@ def declared(module: ModuleType) -> Iterator[Command[..., Any]]:
 @cache
 def methods() -> dict[str, Command[..., Any]]:
     """All commands by name; loads their modules."""
+    import pkgutil  # one command is run without
+
     names = sorted(each.name for each in pkgutil.iter_modules(commands.__path__))
     found = (importlib.import_module(f"{commands.__name__}.{name}") for name in names)
     return {each.name: each for module in found for each in declared(module)}
