@@ -39,7 +39,7 @@ def _subcommands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def usage(path: str, command: Any) -> str:
     arguments = [
-        (each.metavar or "").removesuffix("...") + ("..." if each.nargs == -1 else "")
+        (each.metavar or "").rstrip(".…") + ("..." if each.nargs == -1 else "")
         for each in command.params
         if each.param_type_name == "argument"
     ]
@@ -56,6 +56,7 @@ def options(command: Any) -> Iterator[tuple[str, str]]:
         default = (
             f" (default: {each.default})" if each.default not in (None, "", False, [], ()) else ""
         )
+        assert each.help, each.opts
         yield ", ".join(each.opts) + value, f"{each.help}{default}"
 
 
@@ -81,7 +82,7 @@ def commands_md() -> str:
             if len(each) == 1:
                 [(path, command)] = each.items()
                 lines += [f"`{usage(path, command)}`", "", entry.text]
-                rows = [f"| `{option}` | {_cell(text)} |" for option, text in options(command)]
+                rows = [f"| `{_cell(each)}` | {_cell(text)} |" for each, text in options(command)]
                 lines += ["", "| option | meaning |", "|---|---|", *rows] if rows else []
             else:
                 lines += [entry.text, "", "| command | does |", "|---|---|"]

@@ -2,7 +2,7 @@
 
 Panel: Hosts 2
 
-Is started here over SSH by a mirrord on another host and serves this host's volumes to it. It is
+A mirrord on another host starts it here over SSH; it serves this host's volumes to that host. It is
 used in `authorized_keys` as a forced command ([hosts.md](hosts.md)). With `--allow
 receive=/FOLDER` and `--allow send=/FOLDER` the peer may use only these folders
 ([security.md](security.md)). With `--listen ADDRESS:PORT` it serves peers over TLS instead, each

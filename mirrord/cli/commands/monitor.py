@@ -2,7 +2,7 @@
 
 Panel: Monitoring 8
 
-Is a Nagios-compatible check: one line, and exit status 0 OK, 1 warning, 2 critical, 3 unknown
+A Nagios-compatible check: one line, and exit status 0 OK, 1 warning, 2 critical, 3 unknown
 ([conditions](alarms.md#mirrord-monitor)).
 """
 

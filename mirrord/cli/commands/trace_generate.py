@@ -32,7 +32,9 @@ def generate(
     blocks: Annotated[
         int, typer.Option("--blocks", min=1, help="Volume size in 4 KiB blocks.")
     ] = 1_000_000,
-    duration: Annotated[str, typer.Option("--duration", metavar="TIME")] = "1d",
+    duration: Annotated[
+        str, typer.Option("--duration", metavar="TIME", help="The time that the trace covers.")
+    ] = "1d",
     skew: Annotated[float, typer.Option("--skew", help="hot-spots: Zipf exponent.")] = 0.99,
     volumes: Annotated[int, typer.Option("--volumes", min=1, help="hot-spots: number.")] = 1,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed.")] = 1,
