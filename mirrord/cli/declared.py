@@ -145,7 +145,7 @@ def _for_typer(parameter: Parameter) -> inspect.Parameter:
             *parameter.flags,
             metavar=shown.metavar,
             help=shown.help,
-            min=shown.least,
+            min=1 if shown.most else None,
             max=shown.most,
         )
     return inspect.Parameter(

@@ -64,12 +64,13 @@ class Argument(NamedTuple):
 
 
 class Option(NamedTuple):
-    """A parameter that is an option of the command line. flags: by default `--NAME`."""
+    """A parameter that is an option of the command line. flags: by default `--NAME`. most: of a
+    number, which is then at least 1.
+    """
 
     help: str
     metavar: str | None = None
     flags: tuple[str, ...] = ()
-    least: int | None = None
     most: int | None = None
 
 
@@ -89,7 +90,7 @@ class Call(NamedTuple, Generic[R]):
     @property
     def mirror(self) -> str:
         """The mirror that it concerns, or ""."""
-        return str(self.arguments.get("name", ""))
+        return str(self.arguments.get("name") or "")
 
     def line(self) -> str:
         """The command line of this call."""
@@ -131,6 +132,14 @@ class Parameter(NamedTuple):
         """Of an option."""
         own = self.shown.flags if isinstance(self.shown, Option) else ()
         return own or ("--" + self.name.replace("_", "-"),)
+
+    def parsed(self, packed: Any) -> Any:
+        """A value from JSON; `ProtocolError` or `TypeError` when it does not fit."""
+        value, shown = values.unpack(self.kind, packed), self.shown
+        most = shown.most if isinstance(shown, Option) else None
+        if most is not None and not 1 <= value <= most:
+            raise TypeError(f"{self.name} {value} is not from 1 to {most}")
+        return value
 
 
 class Command(Generic[P, R]):
@@ -183,9 +192,9 @@ class Command(Generic[P, R]):
 
     def parsed(self, packed: Mapping[str, Any]) -> Call[R]:
         """A call from JSON; `UsageError` when the arguments do not fit."""
-        kinds = {each.name: each.kind for each in self.parameters}
+        known = {each.name: each for each in self.parameters}
         try:
-            found = {key: values.unpack(kinds[key], value) for key, value in packed.items()}
+            found = {key: known[key].parsed(value) for key, value in packed.items()}
             inspect.signature(self.work).bind(None, **found)
         except (KeyError, TypeError, ProtocolError) as error:
             why = error.why if isinstance(error, ProtocolError) else str(error)

@@ -43,7 +43,7 @@ def rehearse(
     service: Service,
     name: MirrorName,
     *,
-    times: Annotated[int, Option("How far to count.", "N", least=1)] = 2,
+    times: Annotated[int, Option("How far to count.", "N", most=9)] = 2,
 ) -> Counted:
     return Counted(name, tuple(range(1, times + 1)))
 '''

@@ -45,9 +45,7 @@ def history(
     *,
     limit: Annotated[
         int,
-        Option(
-            "Number of entries, from the newest.", flags=("--limit", "-n"), least=1, most=10_000
-        ),
+        Option("Number of entries, from the newest.", flags=("--limit", "-n"), most=10_000),
     ] = 20,
 ) -> History:
     from mirrord.engine import listings

@@ -49,7 +49,7 @@ def schedule_next(
     name: MirrorName,
     *,
     count: Annotated[
-        int, Option("Number of runs to show.", flags=("--count", "-n"), least=1, most=1000)
+        int, Option("Number of runs to show.", flags=("--count", "-n"), most=1000)
     ] = 10,
 ) -> NextRuns:
     """Show when a mirror runs next, and why."""
