@@ -28,7 +28,7 @@ from mirrord.core.errors import (
 from mirrord.core.results import Silent
 from mirrord.core.states import Activity
 from mirrord.daemon.daemon import Daemon
-from mirrord.daemon.workers import Workers
+from mirrord.daemon.workers import Crew, Workers
 from mirrord.drivers.block.volume import Volume
 from mirrord.engine.limits import Limits
 from mirrord.engine.progress import RunFiles
@@ -379,13 +379,14 @@ def test_the_status_of_all_shows_a_verb_that_did_not_wait_in_the_queue(
     async def check() -> None:
         daemon = Daemon(world.paths)
         await daemon.begin()
-        crew, shown = daemon.workers.verb, []
+        do, shown = Crew.__call__, []
 
-        def verb(work: Any, to: Any) -> Any:
-            shown.extend(daemon.store.rows())
-            return crew(work, to)
+        def called(crew: Crew, work: Any, to: Any = None) -> Any:
+            if crew is daemon.workers.verb:
+                shown.extend(daemon.store.rows())
+            return do(crew, work, to)
 
-        monkeypatch.setattr(daemon.workers, "verb", verb)
+        monkeypatch.setattr(Crew, "__call__", called)
         await daemon.call(prune(NAME, dry_run=True), Silent())
         [during], [after] = shown, daemon.store.rows()
         assert during.running is not None and during.running.purpose == "prune"
