@@ -17,6 +17,7 @@ import errno
 import os
 import re
 import struct
+import threading
 from collections.abc import Callable
 
 from mirrord.core.errors import Unsupported
@@ -47,15 +48,23 @@ def start_confined(
     mount: the mount point above `writable`. program: what is started. `Unsupported`: Linux before
     5.14, or a container that does not allow it.
     """
-    from concurrent.futures import ThreadPoolExecutor
+    done: list[Process] = []
+    failed: list[BaseException] = []
 
-    def work() -> Process:
-        _confine(writable, mount, program)
-        return start()
+    def work() -> None:
+        try:
+            _confine(writable, mount, program)
+            done.append(start())
+        except BaseException as error:
+            failed.append(error)
 
     # A separate thread: it cannot leave the namespace again, and then ends.
-    with ThreadPoolExecutor(1, "confined") as thread:
-        return thread.submit(work).result()
+    thread = threading.Thread(target=work, name="confined")
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]
 
 
 def _confine(writable: str, mount: str, program: str) -> None:
