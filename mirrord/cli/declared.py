@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mirrord.cli.output import Json, confirm, print_json, running, show
+from mirrord.cli.output import Json, answer, confirm, running, show
 from mirrord.control.command import Argument, Command, Option, Parameter
 from mirrord.control.methods import declared
 from mirrord.core.errors import UsageError
@@ -49,13 +49,10 @@ def _function_of(commands: _Commands) -> Callable[..., int]:
         if is_verb:
             show(found, as_json=as_json)
             return 1 if found.status == "refused" else 0
-        if as_json:
-            print_json(command.document(found))
-        else:
-            assert command.text is not None, command.name
-            defaults = {each.name: each.default for each in command.parameters}
-            for line in command.text(found, {**defaults, **call.arguments}):
-                print(line)
+        assert command.text is not None, command.name
+        defaults = {each.name: each.default for each in command.parameters}
+        lines = command.text(found, {**defaults, **call.arguments})
+        answer(command.document(found), lines, as_json=as_json)
         return 0
 
     parameters = [_for_typer(each) for each in shown.values()]

@@ -51,6 +51,7 @@ def commands() -> dict[str, Entry]:
     return dict(sorted(found.items(), key=lambda each: (PANELS.index(each[1][0]), each[1][1])))
 
 
+@cache
 def entry_of(name: str) -> Entry | None:
     """What a command says of itself; None when there is no such command."""
     for file in _files_of(name):

@@ -47,7 +47,7 @@ class Right(enum.Enum):
 
 
 class Lock(enum.Enum):
-    """What may go on with the mirror meanwhile, in the daemon."""
+    """How the daemon runs a command beside other operations of its mirror."""
 
     NONE = "none"
     #: It transfers, so it waits for its turn among the others.

@@ -358,7 +358,7 @@ class Daemon:
     # The API (mirrord.control.server.Backend)
 
     async def call(self, call: Call[Any], watcher: Watcher) -> Any:
-        """Run a command: what the daemon adds to some, the others by their lock."""
+        """Run a command. To the results of some the daemon adds what only it knows."""
         await self.ready.wait()
         way = self._own.get(call.command.name) or self._run_command
         return await way(call, watcher)

@@ -2,7 +2,7 @@
 
 Panel: Monitoring 7
 
-Shows the active [alarms](alarms.md), newest first. After a jump of the clock `--accept-clock`
+Shows the active [alarms](alarms.md), newest first. After a clock jump `--accept-clock`
 confirms that it is right; pruning by calendar rules resumes.
 """
 

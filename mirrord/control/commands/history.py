@@ -2,8 +2,8 @@
 
 Panel: Monitoring 2
 
-Shows the last transfers and events, oldest first, and how size, duration and lag of the transfers
-developed.
+Shows the last transfers and events, oldest first, below charts of the size, duration and lag of the
+transfers.
 """
 
 from __future__ import annotations

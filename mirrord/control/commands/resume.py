@@ -2,7 +2,7 @@
 
 Panel: Mirrors 6
 
-Ends what `mirrord quiesce NAME` began.
+Allows transfers again after `mirrord quiesce NAME`.
 """
 
 from __future__ import annotations
